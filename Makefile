@@ -1,0 +1,45 @@
+# Two commands on a fresh machine: `make demo` and `make test`. Both build .venv from the pinned versions.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+# Nothing is installed without the constraints: an unpinned torch brings gigabytes of CUDA packages.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test lint types contracts unit benchmarks clean
+
+demo: $(VENV)/.installed
+	$(BIN)/crfl run --out runs/demo --force
+
+test: lint types contracts unit
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed-dev
+	$(BIN)/mypy
+
+contracts: $(VENV)/.installed-dev
+	$(BIN)/lint-imports
+
+unit: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest --numprocesses 2
+
+benchmarks: $(VENV)/.installed-dev
+	$(BIN)/python -m benchmarks
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+# torch first, by exact version: the pinned build satisfies the range of every package that asks for it later.
+$(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) torch==2.13.0
+	$(PIP) --editable .
+	touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(PIP) --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -1,0 +1,27 @@
+"""Every certificate of a config, put to one run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from crfl_core.certification import engine, threats
+from crfl_core.certification.engine import Audit, VoteSource
+from crfl_core.config import RunConfig
+from crfl_core.kinds.certificate import Certified
+from crfl_core.ledger import Ledger
+
+
+def certify_all(config: RunConfig, ledger: Ledger, source: VoteSource) -> Iterator[tuple[Audit, Iterator[Certified]]]:
+    """Every certificate of a config with its audit and its guarantees.
+
+    The votes are asked for even if a certificate is refused, so that every model is voted on.
+    """
+    threat, uncovered = threats.resolve(config.threat, config.attack, ledger)
+    for certificate in config.certificates:
+        audit = engine.audit(certificate, ledger, threat)
+        settings = certificate.votes.apply(config.votes)
+        source(engine.request_of(certificate, ledger, threat, config.votes), settings)
+        yield (
+            audit,
+            engine.certify(certificate, audit, ledger, threat, config.votes, source, uncovered),
+        )

@@ -1,0 +1,51 @@
+"""New inputs on a finished run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from crfl_core.api.certifying import certify_all
+from crfl_core.api.result import RunResult, data_facts
+from crfl_core.certification.voting import vote
+from crfl_core.data import Scaling
+from crfl_core.errors import DataError
+from crfl_core.federation.setup import build_model, mapped, streams_of
+from crfl_core.kinds.certificate import Certified
+from crfl_core.votes import VoteRequest, Votes, VoteSettings
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Classes of new inputs, and what each certificate says about them (with labels of -1: they are not known)."""
+
+    classes: NDArray[np.int64]
+    certified: tuple[Certified, ...]
+
+
+def predict(run: RunResult, x: NDArray[Any], *, scaled: bool = False) -> Prediction:
+    """Classes and certificates for new inputs, (m, features), raw as the dataset's or already `scaled`."""
+    facts = run.ledger.facts
+    flat = np.asarray(x).reshape(len(x), -1) if np.ndim(x) > 1 else np.asarray(x)
+    if flat.ndim != 2 or flat.shape[1] != facts.inputs or flat.dtype.kind not in "fiu":
+        raise DataError(f"x must be numbers of shape (samples, {facts.inputs}), found {np.shape(x)} of {flat.dtype}")
+    if not np.isfinite(flat).all():
+        raise DataError(f"x: row {int(np.argwhere(~np.isfinite(flat))[0][0])} is not finite: remove or fill it")
+    shift, factor = np.asarray(facts.scaling_shift), np.asarray(facts.scaling_factor)
+    inputs = flat if scaled else Scaling(facts.scaling, shift, factor).apply(flat)
+    maps, model = build_model(run.config, data_facts(run.ledger))
+    parameters = run.parameters
+    features = mapped(maps, torch.from_numpy(np.ascontiguousarray(inputs)).to(parameters))
+    unknown = torch.full((len(features),), -1)
+
+    def source(request: VoteRequest, settings: VoteSettings) -> Mapping[str, Votes]:
+        return {"inputs": vote(model, parameters, features, unknown, request, settings, streams_of(run.config))}
+
+    certified = [one for _, guarantees in certify_all(run.config, run.ledger, source) for one in guarantees]
+    classes = model.logits(parameters[None], features)[0].argmax(-1)
+    return Prediction(classes.numpy(), tuple(certified))

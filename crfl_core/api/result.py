@@ -1,0 +1,111 @@
+"""A finished run, read from its directory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from crfl_core.api.certifying import certify_all
+from crfl_core.certification import threats
+from crfl_core.certification.engine import Audit
+from crfl_core.certification.metrics import Metrics
+from crfl_core.config import RunConfig, load_config
+from crfl_core.data import DataFacts, Domain
+from crfl_core.errors import StoreError
+from crfl_core.federation.setup import build_model
+from crfl_core.kinds.certificate import Certified, Check
+from crfl_core.kinds.plugin import Plugin
+from crfl_core.ledger import Ledger
+from crfl_core.plugins import Registry
+from crfl_core.store import RunDirectory
+from crfl_core.threat import Threat
+from crfl_core.updates import Layout
+from crfl_core.votes import VoteRequest, Votes, VoteSettings
+
+
+class RunResult:
+    """A finished run. Its parts are read from the run directory when they are first asked for."""
+
+    def __init__(self, path: Path, registry: Registry | None = None) -> None:
+        self.path = path
+        self._directory = RunDirectory(path)
+        self._registry = registry or Registry()
+
+    @cached_property
+    def config(self) -> RunConfig:
+        """The complete config."""
+        return load_config(self.path / "config.toml", registry=self._registry).config
+
+    @cached_property
+    def metrics(self) -> Metrics:
+        """Accuracy, backdoor success, certified accuracy and rate."""
+        return self._directory.read_facts("metrics.json", Metrics)
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """What happened in training: all that certification reads."""
+        return self._directory.read_ledger()
+
+    @cached_property
+    def audits(self) -> tuple[Audit, ...]:
+        """Every assumption of every certificate, and whether it held."""
+        return tuple(
+            Audit(
+                entry["certificate"],
+                entry["sound"],
+                entry["label"],
+                tuple(Check(**check) for check in entry["checks"]),
+            )
+            for entry in self._directory.read_json("audit.json")["certificates"]
+        )
+
+    @cached_property
+    def layout(self) -> Layout:
+        """How the model's tensors lie in the parameter vector."""
+        return build_model(self.config, data_facts(self.ledger))[1].layout
+
+    @cached_property
+    def parameters(self) -> Tensor:
+        """The clipped final aggregate, (P,), before any test noise."""
+        tensors = self._directory.read_tensors("model.safetensors")
+        try:
+            return torch.from_numpy(np.concatenate([tensors[name].ravel() for name, _ in self.layout.shapes]))
+        except KeyError as error:
+            raise StoreError(
+                f"{self.path}/model.safetensors: has no tensor {error}: it belongs to another config"
+            ) from error
+
+    @cached_property
+    def threat(self) -> Threat:
+        """What the certificates assume about the attackers."""
+        return threats.resolve(self.config.threat, self.config.attack, self.ledger)[0]
+
+    def votes(self, request: VoteRequest, settings: VoteSettings | None = None) -> dict[str, Votes]:
+        """The stored answer to a request, by test set."""
+        return self._directory.read_votes(self.ledger.facts, request, settings or self.config.votes)
+
+    @cached_property
+    def certified(self) -> tuple[Certified, ...]:
+        """Every guarantee, computed again from ledger, votes and threat, of which it is a pure function."""
+        return tuple(
+            certified for _, guarantees in certify_all(self.config, self.ledger, self.votes) for certified in guarantees
+        )
+
+
+def load(path: str | Path, *, plugins: Mapping[str, type[Plugin]] | None = None) -> RunResult:
+    """A finished run, from its directory."""
+    result = RunResult(Path(path), Registry(plugins))
+    if RunDirectory(result.path).state != "finished":
+        raise StoreError(f"{result.path}: the run is not finished: go on with `crfl resume {result.path}`")
+    return result
+
+
+def data_facts(ledger: Ledger) -> DataFacts:
+    """What a model needs to know about its inputs, from the ledger."""
+    facts = ledger.facts
+    return DataFacts(facts.inputs, facts.classes, Domain(*facts.domain), facts.image_shape)

@@ -1,0 +1,276 @@
+"""The whole way of a run: config, federation, rounds, ledger, votes, certificates, files."""
+
+from __future__ import annotations
+
+import platform
+import time
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from crfl_core import store
+from crfl_core._version import __version__
+from crfl_core.api.certifying import certify_all
+from crfl_core.api.result import RunResult
+from crfl_core.certification.engine import levels_of
+from crfl_core.certification.metrics import Backdoor, Metrics, curve
+from crfl_core.certification.voting import vote
+from crfl_core.config import LoadedConfig, RunConfig, dump_config, load_config
+from crfl_core.config.loading import ConfigSource
+from crfl_core.errors import ConfigError, PluginError
+from crfl_core.federation import rounds
+from crfl_core.federation.evaluation import backdoor_score, score
+from crfl_core.federation.local import LocalTraining
+from crfl_core.federation.setup import Federation, build
+from crfl_core.hooks import Hooks
+from crfl_core.kinds.engine import Engine, Job
+from crfl_core.kinds.plugin import Plugin
+from crfl_core.kinds.tracker import RunContext, Tracker
+from crfl_core.ledger import ClientColumns
+from crfl_core.plugins import Registry
+from crfl_core.report.files import audit_table, certificate_csv
+from crfl_core.store import RunDirectory
+from crfl_core.votes import VoteRequest, Votes, VoteSettings
+
+PARAMETERS = "parameters"
+
+
+def run(
+    config: ConfigSource | None = None,
+    *,
+    overrides: Sequence[str] = (),
+    out: str | Path | None = None,
+    force: bool = False,
+    plugins: Mapping[str, type[Plugin]] | None = None,
+    trackers: Sequence[Tracker] = (),
+) -> RunResult:
+    """Train, attack, aggregate and certify as a config says; go on if its directory holds an unfinished run.
+
+    `config` is a file, a mapping or a `RunConfig`; None is the default on embedded data. `overrides` are `key=value`
+    texts. Results go to `out`, by default `runs/<name>`; a finished run there is only replaced with `force`. `plugins` adds
+    classes under names that the config may use; `trackers` watch this run without being part of its config.
+    """
+    registry = Registry(plugins)
+    loaded = load_config(config, overrides=overrides, registry=registry)
+    path = Path("runs", loaded.config.name) if out is None else Path(out)
+    with located(loaded):
+        return execute(loaded.config, registry, path, trackers, force=force)
+
+
+def resume(
+    path: str | Path,
+    *,
+    plugins: Mapping[str, type[Plugin]] | None = None,
+    trackers: Sequence[Tracker] = (),
+) -> RunResult:
+    """Go on with an unfinished run; a finished one is returned as it is."""
+    directory, registry = RunDirectory(Path(path)), Registry(plugins)
+    if directory.state == "finished":
+        return RunResult(directory.path, registry)
+    loaded = load_config(directory.path / "config.toml", registry=registry)
+    with located(loaded):
+        return execute(loaded.config, registry, directory.path, trackers, force=False)
+
+
+def open_job(specification: str) -> Job:
+    """The local training that `Job.specification` describes, for engines that train in other processes."""
+    return LocalTraining(build(load_config(tomllib.loads(specification)).config))
+
+
+def execute(
+    config: RunConfig, registry: Registry, path: Path, trackers: Sequence[Tracker], *, force: bool
+) -> RunResult:
+    """The whole way of a run. Nothing is written before everything that can be checked was checked."""
+    federation = build(config)
+    for certificate in config.certificates:
+        levels_of(certificate)
+    # A run has plugins of its own: what engines and trackers open must not leak into the config's instances.
+    running = [(kind, plugin.model_copy()) for kind, plugin in config.plugins()]
+    running += [("tracker", tracker.model_copy()) for tracker in trackers]
+    hooks = Hooks(running, registry)
+    engine = next(plugin for _, plugin in running if isinstance(plugin, Engine))
+    text = dump_config(config)
+    directory = store.claim(path, text, force=force)
+    if directory is None:
+        directory = RunDirectory.create(
+            path, {"config.toml": text, "ledger.json": federation.facts.model_dump_json(indent=2) + "\n"}
+        )
+    with directory.locked():
+        saved = directory.read_checkpoint() if directory.state == "training" else None
+        started = config.rounds if directory.state != "training" else 0 if saved is None else saved.round
+        context = RunContext(config.name, path, config.rounds, started, federation.data, federation.model)
+        try:
+            hooks.observe("crfl_run_started", run=context)
+            if directory.state == "training":
+                directory.write_json("environment.json", environment(config, registry))
+                train(federation, engine, hooks, context, directory, saved)
+            certify(federation, hooks, context, directory)
+        except BaseException as error:
+            hooks.observe("crfl_run_failed", run=context, error=error)
+            raise
+        result = RunResult(path, registry)
+        hooks.observe("crfl_run_finished", run=context, result=result)
+    return result
+
+
+def train(
+    federation: Federation,
+    engine: Engine,
+    hooks: Hooks,
+    context: RunContext,
+    directory: RunDirectory,
+    saved: store.Checkpoint | None,
+) -> None:
+    """All rounds that are still to do, with a checkpoint every few seconds, and then the model and the ledger."""
+    progress, clients = rounds.initial(federation), []
+    if saved is not None:
+        progress, clients = restored(saved, federation), saved.clients
+    unsaved: list[ClientColumns] = []
+    pause, last = federation.config.storage.checkpoint_seconds, time.monotonic()
+    with opened(engine, LocalTraining(federation)):
+        for outcome in rounds.train(federation, engine, hooks, context, progress):
+            progress = outcome.progress
+            clients.append(outcome.clients)
+            unsaved.append(outcome.clients)
+            directory.append_round(outcome.record)
+            if time.monotonic() - last >= pause:
+                directory.write_checkpoint(progress.round, flattened(progress), unsaved)
+                unsaved, last = [], time.monotonic()
+    named = federation.model.layout.unflatten(progress.parameters.cpu())
+    directory.write_arrays("clients.npz", vars(ClientColumns.concatenate(clients)))
+    directory.write_tensors(
+        "model.safetensors", {name: tensor.numpy() for name, tensor in named.items()}, {"crfl": __version__}
+    )
+    directory.set_state("trained")
+    directory.remove_checkpoint()
+
+
+def certify(federation: Federation, hooks: Hooks, context: RunContext, directory: RunDirectory) -> None:
+    """Votes, guarantees, audits and figures of a trained run."""
+    config, ledger = federation.config, directory.read_ledger()
+    tensors = directory.read_tensors("model.safetensors")
+    flat = np.concatenate([tensors[name].ravel() for name, _ in federation.model.layout.shapes])
+    parameters = torch.from_numpy(flat).to(federation.device)
+
+    def source(request: VoteRequest, settings: VoteSettings) -> Mapping[str, Votes]:
+        if not directory.has_votes(request):
+            answers = {
+                name: vote(
+                    federation.model,
+                    parameters,
+                    chosen.features,
+                    chosen.labels,
+                    request,
+                    settings,
+                    federation.streams,
+                )
+                for name, chosen in federation.test_sets.items()
+            }
+            directory.write_votes(ledger.facts, request, answers)
+        return directory.read_votes(ledger.facts, request, settings)
+
+    audits, curves = [], []
+    for audit, guarantees in certify_all(config, ledger, source):
+        audits.append(audit)
+        found = []
+        for certified in guarantees:
+            hooks.observe("crfl_certified", run=context, certified=certified)
+            found.append(certified)
+        if found:
+            directory.write(f"certificates/{audit.certificate}.csv", certificate_csv(found))
+        curves += [curve(certified, config.evaluation.radii) for certified in found]
+    directory.write_json("audit.json", {"certificates": audit_table(audits)})
+    figures = score(federation, parameters)
+    triggered = score(federation, parameters, "backdoored") if "backdoored" in federation.test_sets else None
+    metrics = Metrics(
+        accuracy=figures.accuracy,
+        loss=figures.loss,
+        backdoored_accuracy=None if triggered is None else triggered.accuracy,
+        backdoor=backdoor(federation, parameters),
+        curves=tuple(curves),
+        refused={audit.certificate: audit.refusal for audit in audits if audit.refusal},
+    )
+    directory.write("metrics.json", metrics.model_dump_json(indent=2).encode() + b"\n")
+    directory.set_state("finished")
+    store.remove_previous(directory.path)
+
+
+def backdoor(federation: Federation, parameters: Tensor) -> Backdoor | None:
+    """How well the backdoor works, for the report."""
+    rates = backdoor_score(federation, parameters)
+    if rates is None or federation.attack is None or federation.attack.backdoor_class is None:
+        return None
+    samples = federation.test_sets["backdoored"].facts.samples
+    return Backdoor(
+        target=federation.attack.backdoor_class,
+        success_rate=rates.success_rate,
+        clean_rate=rates.clean_rate,
+        samples=samples,
+    )
+
+
+def flattened(progress: rounds.Progress) -> dict[str, NDArray[Any]]:
+    """Model and plugin states under names for the checkpoint."""
+    tensors = {PARAMETERS: progress.parameters}
+    for owner, state in progress.states.items():
+        tensors |= {f"{owner}/{name}": tensor for name, tensor in state.items()}
+    return {name: tensor.cpu().contiguous().numpy() for name, tensor in tensors.items()}
+
+
+def restored(saved: store.Checkpoint, federation: Federation) -> rounds.Progress:
+    """The other way round."""
+    tensors = {name: torch.from_numpy(array).to(federation.device) for name, array in saved.tensors.items()}
+    parameters = tensors.pop(PARAMETERS)
+    states: dict[str, dict[str, Tensor]] = {}
+    for key, tensor in tensors.items():
+        owner, _, name = key.partition("/")
+        states.setdefault(owner, {})[name] = tensor
+    return rounds.Progress(saved.round, parameters, states)
+
+
+def environment(config: RunConfig, registry: Registry) -> dict[str, Any]:
+    """Versions of everything that takes part in a run."""
+    plugins = []
+    for kind, plugin in config.plugins():
+        try:
+            found = registry.find(kind, plugin.configured_as)
+            origin = {"distribution": found.distribution, "version": found.version}
+        except PluginError:
+            origin = {"distribution": type(plugin).__module__, "version": ""}
+        plugins.append({"kind": kind, "name": plugin.configured_as} | origin)
+    return {
+        "crfl": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": version("numpy"),
+        "scipy": version("scipy"),
+        "threads": torch.get_num_threads(),
+        "plugins": plugins,
+    }
+
+
+@contextmanager
+def opened(engine: Engine, job: Job) -> Iterator[None]:
+    """An engine between `open` and `close`."""
+    engine.open(job)
+    try:
+        yield
+    finally:
+        engine.close()
+
+
+@contextmanager
+def located(loaded: LoadedConfig) -> Iterator[None]:
+    """Say in which file the key of a wrong setting was written."""
+    try:
+        yield
+    except ConfigError as error:
+        raise loaded.origins.located(error) from error

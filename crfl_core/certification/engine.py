@@ -1,0 +1,137 @@
+"""Puts every certificate's questions to a run: audit first, then votes, then the guarantee."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from crfl_core.errors import ConfigError, CrflError, PluginFailure
+from crfl_core.kinds.certificate import Certificate, Certified, Check, Guarantee, Level
+from crfl_core.ledger import Ledger
+from crfl_core.threat import Threat
+from crfl_core.votes import VoteRequest, Votes, VoteSettings
+
+VoteSource = Callable[[VoteRequest, VoteSettings], Mapping[str, Votes]]
+"""Answers a request on every test set, by name."""
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The checks of one certificate on one run."""
+
+    certificate: str
+    sound: bool
+    label: str
+    checks: tuple[Check, ...]
+
+    @property
+    def refusal(self) -> str:
+        """Why the certificate is refused; empty if it is not."""
+        return "; ".join(describe(check) for check in self.checks if self._refuses(check))
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """What failed without refusing the certificate: its numbers are conditional on this."""
+        return tuple(describe(check) for check in self.checks if check.status == "failed" and not self._refuses(check))
+
+    def _refuses(self, check: Check) -> bool:
+        # A sound certificate has no choice: whatever fails refuses it.
+        return check.status == "failed" and (check.refuses or self.sound)
+
+
+def describe(check: Check) -> str:
+    """A failed check in one sentence."""
+    required = f", needs {check.required}" if check.required else ""
+    remedy = f": {check.remedy}" if check.remedy else ""
+    return f"{check.name}: found {check.measured}{required}{remedy}"
+
+
+def audit(certificate: Certificate, ledger: Ledger, threat: Threat) -> Audit:
+    """Every assumption of a certificate, evaluated on this run."""
+    with guarded(certificate, "audit"):
+        checks = certificate.audit(ledger, threat)
+    return Audit(certificate.title, certificate.sound, certificate.label, checks)
+
+
+def request_of(certificate: Certificate, ledger: Ledger, threat: Threat, settings: VoteSettings) -> VoteRequest:
+    """What a certificate wants to know."""
+    with guarded(certificate, "request"):
+        return certificate.request(ledger, threat, certificate.votes.apply(settings))
+
+
+def certify(
+    certificate: Certificate,
+    result: Audit,
+    ledger: Ledger,
+    threat: Threat,
+    settings: VoteSettings,
+    votes: VoteSource,
+    uncovered: Sequence[str] = (),
+) -> Iterator[Certified]:
+    """The guarantees of one certificate, for every level it is asked for and every test set; none if refused.
+
+    `uncovered` says where the attack that really ran goes beyond the threat: then the numbers answer a what-if
+    question and do not cover this run, and say so.
+    """
+    if result.refusal:
+        return
+    settings = certificate.votes.apply(settings)
+    conditional = (
+        *(f"what-if, does not cover this run: {excess}" for excess in uncovered),
+        *result.conditions,
+    )
+    answers = votes(request_of(certificate, ledger, threat, settings), settings)
+    for level in levels_of(certificate):
+        for name, answer in answers.items():
+            with guarded(certificate, "certify"):
+                guarantee = certificate.certify(ledger, answer, threat, level)
+            check_guarantee(certificate, guarantee, len(answer.labels))
+            yield Certified(
+                certificate=certificate.title,
+                level=level,
+                test_set=name,
+                statement=certificate.statement,
+                clean_world=certificate.clean_world(threat),
+                label=certificate.label,
+                conditional=conditional,
+                labels=answer.labels,
+                guarantee=guarantee,
+            )
+
+
+def levels_of(certificate: Certificate) -> tuple[Level, ...]:
+    """The levels that a certificate is asked for; asking for one that it does not offer is an error."""
+    for level in certificate.levels or ():
+        if level not in certificate.levels_offered:
+            offered = ", ".join(certificate.levels_offered)
+            raise ConfigError(
+                f"there is no {level!r} level: it offers {offered}",
+                key=f"certificates.{certificate.title}.levels",
+            )
+    return certificate.levels or certificate.levels_offered
+
+
+def check_guarantee(certificate: Certificate, guarantee: Guarantee, samples: int) -> None:
+    """A plugin's answer must be for every sample, and have a radius wherever it has a prediction."""
+    for name, column in vars(guarantee).items():
+        if column.shape != (samples,):
+            raise PluginFailure(f"certificate {certificate.title!r}: {name} must have {samples} entries")
+    if (np.isnan(guarantee.radius) & ~guarantee.abstained).any():
+        raise PluginFailure(f"certificate {certificate.title!r} predicted a class without a radius")
+
+
+class guarded:  # noqa: N801 - reads as a word in `with guarded(...)`
+    """Name the certificate in whatever it raises."""
+
+    def __init__(self, certificate: Certificate, step: str) -> None:
+        self._who = f"certificate {certificate.title!r} failed in {step}"
+
+    def __enter__(self) -> None:
+        """Nothing to do."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Turn an unexpected exception into a `PluginFailure`."""
+        if isinstance(error, Exception) and not isinstance(error, CrflError):
+            raise PluginFailure(f"{self._who}: {type(error).__name__}: {error}") from error

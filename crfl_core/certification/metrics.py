@@ -1,0 +1,100 @@
+"""Figures of merit of a run: accuracy, backdoor success, certified accuracy and rate at every radius."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crfl_core.kinds.certificate import Certified
+from crfl_core.ledger import Record
+
+Array = NDArray[np.float64]
+GRID = 10
+
+
+class Curve(Record):
+    """Certified accuracy and rate of one certificate at one level on one test set.
+
+    At radius r, `certified_rate` is the share of samples whose prediction is certified at r or beyond, and
+    `certified_accuracy` the share of those that are also right; abstentions count as neither.
+    """
+
+    certificate: str
+    level: str
+    test_set: str
+    statement: str
+    clean_world: str
+    label: str
+    conditional: tuple[str, ...]
+    samples: int
+    accuracy: float
+    abstained: float
+    median_radius: float
+    radii: tuple[float, ...]
+    certified_accuracy: tuple[float, ...]
+    certified_rate: tuple[float, ...]
+
+
+class Backdoor(Record):
+    """How often non-target inputs are taken for the target class, with the trigger and without it."""
+
+    target: int
+    success_rate: float
+    clean_rate: float
+    samples: int
+
+
+class Metrics(Record):
+    """Everything that `metrics.json` holds."""
+
+    accuracy: float
+    loss: float
+    backdoored_accuracy: float | None
+    backdoor: Backdoor | None
+    curves: tuple[Curve, ...]
+    refused: dict[str, str]
+
+
+def curve(certified: Certified, radii: Sequence[float] | None) -> Curve:
+    """The curve of one guarantee, at the given radii or on a grid up to the largest one."""
+    guarantee = certified.guarantee
+    grid = tuple(radii) if radii is not None else default_grid(guarantee.radius)
+    reaches = guarantee.radius[:, None] >= np.asarray(grid)[None, :]  # NaN reaches nothing
+    right = guarantee.prediction == certified.labels
+    certain = guarantee.radius[~np.isnan(guarantee.radius)]
+    return Curve(
+        certificate=certified.certificate,
+        level=certified.level,
+        test_set=certified.test_set,
+        statement=certified.statement,
+        clean_world=certified.clean_world,
+        label=certified.label,
+        conditional=certified.conditional,
+        samples=len(right),
+        accuracy=float(right.mean()),
+        abstained=float(guarantee.abstained.mean()),
+        median_radius=float(np.median(certain)) if len(certain) else 0.0,
+        radii=grid,
+        certified_accuracy=tuple(map(float, (reaches & right[:, None]).mean(axis=0))),
+        certified_rate=tuple(map(float, reaches.mean(axis=0))),
+    )
+
+
+def default_grid(radius: Array) -> tuple[float, ...]:
+    """Round numbers from 0 to the largest finite radius.
+
+    >>> default_grid(np.array([0.17, 0.93, np.nan]))
+    (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+    """
+    finite = radius[np.isfinite(radius)]
+    largest = float(finite.max()) if len(finite) else 0.0
+    if largest <= 0:
+        return (0.0,)
+    raw = largest / GRID
+    magnitude = 10.0 ** math.floor(math.log10(raw))
+    step = next(factor * magnitude for factor in (1, 2, 2.5, 5, 10) if factor * magnitude >= raw * (1 - 1e-12))
+    digits = max(0, 2 - math.floor(math.log10(step)))
+    return tuple(round(i * step, digits) for i in range(int(largest / step * (1 + 1e-12)) + 1))

@@ -1,0 +1,44 @@
+"""The commands of `crfl`, put together."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from crfl_core._version import __version__
+from crfl_core.cli.explain import explain
+from crfl_core.cli.plugins import plugins
+from crfl_core.cli.predict import predict
+from crfl_core.cli.resume import resume
+from crfl_core.cli.run import run
+from crfl_core.cli.schema import schema
+from crfl_core.cli.show import show
+
+app = typer.Typer(
+    name="crfl",
+    help="Certifiably robust federated learning: train, attack, aggregate and certify.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+def print_version(value: bool) -> None:
+    """Print the version and stop."""
+    if value:
+        typer.echo(f"crfl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=print_version, is_eager=True, help="Print the version and stop."),
+    ] = False,
+) -> None:
+    """Certifiably robust federated learning: train, attack, aggregate and certify."""
+
+
+for command in (run, resume, show, predict, plugins, schema, explain):
+    app.command()(command)

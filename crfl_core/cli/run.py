@@ -1,0 +1,33 @@
+"""`crfl run`: from a config to a certified model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from crfl_core.cli import arguments, output
+
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", help="Run directory; default: runs/<name of the config>.", show_default=False),
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace an existing run.")]
+
+
+def run(
+    config: arguments.Config = None,
+    overrides: arguments.Set = None,
+    out: Out = None,
+    force: Force = False,
+    quiet: arguments.Quiet = False,
+) -> None:
+    """Train, attack, aggregate and certify as CONFIG says; goes on if its directory holds an unfinished run."""
+    from crfl_core import api
+
+    try:
+        result = api.run(config, overrides=overrides or (), out=out, force=force, trackers=output.progress(quiet))
+    except KeyboardInterrupt:
+        raise output.interrupted(out or Path("runs/<name>")) from None
+    output.report(result, quiet=quiet)

@@ -1,0 +1,171 @@
+"""The schema: everything that can be written in a config, with its default."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from crfl_core import schedules
+from crfl_core.kinds.aggregator import AggregationStep, Aggregator, Stage
+from crfl_core.kinds.attack import Attack
+from crfl_core.kinds.certificate import Certificate
+from crfl_core.kinds.dataset import Dataset
+from crfl_core.kinds.engine import Engine
+from crfl_core.kinds.model import Model, as_list
+from crfl_core.kinds.partitioner import Partitioner
+from crfl_core.kinds.plugin import Configured, Plugin
+from crfl_core.kinds.tracker import Tracker
+from crfl_core.schedules import Schedule
+from crfl_core.table import Table
+from crfl_core.threat import ThreatSettings
+from crfl_core.votes import VoteSettings
+
+PositiveRate = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1)]
+
+
+def by_name(name: str) -> Any:
+    """The default of a plugin field: the plugin of this name with its own defaults."""
+    return cast("Any", {"type": name})
+
+
+def absent_if_none(value: object) -> object:
+    """The word "none" switches an attack off that an inherited config brings along."""
+    return None if value in ("none", {"type": "none"}) else value
+
+
+class Seeds(Table):
+    """Seeds of single purposes; those that are not set follow the run's `seed`."""
+
+    data: int | None = Field(None, ge=0, description="split and partition of the data")
+    initial: int | None = Field(None, ge=0, description="initial model")
+    batches: int | None = Field(None, ge=0, description="order of the samples in local training")
+    participation: int | None = Field(None, ge=0, description="who takes part in which round")
+    aggregation: int | None = Field(None, ge=0, description="random aggregators")
+    noise: int | None = Field(None, ge=0, description="training noise of the server")
+    votes: int | None = Field(None, ge=0, description="test-time noise")
+    attack: int | None = Field(None, ge=0, description="attackers and what they draw")
+
+
+class Training(Table):
+    """Local training: plain mini-batch SGD, on batches that are reshuffled every epoch."""
+
+    learning_rate: PositiveRate | tuple[PositiveRate, ...] = Field(0.05, description="eta, or one per client")
+    steps: Count | tuple[Count, ...] | None = Field(None, description="local steps tau per round, or one per client")
+    epochs: Count | None = Field(None, description="instead of steps: passes over a client's data per round")
+    batch_size: Count = Field(32, description="samples per step; a client with fewer uses all it has")
+    weight_decay: float = Field(0.0, ge=0, description="L2 penalty on all parameters, lambda")
+    participation: float = Field(1.0, gt=0, le=1, description="share of the clients that take part in a round")
+
+    @model_validator(mode="after")
+    def _steps_or_epochs(self) -> Training:
+        if self.steps is not None and self.epochs is not None:
+            raise ValueError("set either steps or epochs, not both")
+        return self
+
+
+class Server(Table):
+    """The server's step on the global model: clip the whole vector, then add noise to all of it."""
+
+    clip_norm: Schedule = Field(15.0, description="rho_t: a number, a list, or {start, slope}")
+    noise_std: Schedule = Field(0.01, description="sigma_t: a number, a list, or {start, slope}")
+    bad_update: Literal["zero", "drop"] = Field(
+        "zero",
+        description="a non-finite or wrong-shaped update counts as zero with its weight kept, or is dropped "
+        "and the other weights renormalised (they then depend on the attackers)",
+    )
+
+
+class Evaluation(Table):
+    """What is measured along the way and reported in the end."""
+
+    every: int = Field(1, ge=0, description="test accuracy and loss every so many rounds; 0: only in the end")
+    radii: tuple[Annotated[float, Field(ge=0)], ...] | None = Field(
+        None, description="where certified accuracy is reported; unset: a grid up to the largest radius"
+    )
+
+
+class Storage(Table):
+    """How the run directory is written."""
+
+    checkpoint_seconds: float = Field(5.0, ge=0, description="a kill loses at most about so much time")
+
+
+class RunConfig(Table):
+    """One run: data, federation, defence, attack, and the certificates it should get."""
+
+    name: str = Field("run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="names the directory runs/<name>")
+    seed: int = Field(0, ge=0, description="every random stream derives from it")
+    seeds: Seeds = Field(Seeds(), description="other seeds for single purposes")
+    rounds: int = Field(30, ge=1, description="rounds of federated training, T")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where tensors live")
+    dtype: Literal["float32", "float64"] = Field("float32", description="precision of parameters and data")
+    dataset: Annotated[Dataset, Configured("dataset")] = Field(by_name("digits"), description="samples")
+    partition: Annotated[Partitioner, Configured("partitioner")] = Field(
+        by_name("iid"), description="which client holds which samples"
+    )
+    model: Annotated[Model, Configured("model")] = Field(by_name("softmax"), description="what is trained")
+    training: Training = Field(Training(), description="local training of a client")
+    server: Server = Field(Server(), description="the server's step")
+    aggregation: Annotated[
+        tuple[Annotated[AggregationStep, Configured("aggregator")], ...], BeforeValidator(as_list)
+    ] = Field((by_name("fedavg"),), description="any number of stages, then one rule")
+    attack: Annotated[Annotated[Attack, Configured("attack")] | None, BeforeValidator(absent_if_none)] = Field(
+        None, description="what malicious clients do; unset or 'none': all are honest"
+    )
+    threat: ThreatSettings = Field(ThreatSettings(), description="what the certificates assume")
+    votes: VoteSettings = Field(VoteSettings(), description="defaults for every certificate that votes")
+    certificates: Annotated[tuple[Annotated[Certificate, Configured("certificate")], ...], BeforeValidator(as_list)] = (
+        Field((by_name("paper"),), description="guarantees to compute")
+    )
+    evaluation: Evaluation = Field(Evaluation(), description="what is measured")
+    engine: Annotated[Engine, Configured("engine")] = Field(by_name("local"), description="where clients train")
+    trackers: Annotated[tuple[Annotated[Tracker, Configured("tracker")], ...], BeforeValidator(as_list)] = Field(
+        (), description="plugins that watch the run"
+    )
+    storage: Storage = Field(Storage(), description="how the run directory is written")
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> RunConfig:
+        self._check_aggregation()
+        self._check_schedules()
+        titles = [certificate.title for certificate in self.certificates]
+        if twice := next((title for title in titles if titles.count(title) > 1), None):
+            raise ValueError(f"certificates: two are called {twice!r}: give one of them another `name`")
+        return self
+
+    def plugins(self) -> Iterator[tuple[str, Plugin]]:
+        """Every plugin that this config names, with its kind, in the order in which hooks ask them."""
+        yield "dataset", self.dataset
+        yield "partitioner", self.partition
+        yield "model", self.model
+        yield from (("feature-map", feature_map) for feature_map in self.model.features)
+        yield from (("aggregator", step) for step in self.aggregation)
+        if self.attack is not None:
+            yield "attack", self.attack
+        yield from (("certificate", certificate) for certificate in self.certificates)
+        yield "engine", self.engine
+        yield from (("tracker", tracker) for tracker in self.trackers)
+
+    def _check_aggregation(self) -> None:
+        *stages, rule = self.aggregation or (None,)
+        if not isinstance(rule, Aggregator):
+            found = "nothing" if rule is None else f"the stage {rule.configured_as!r}"
+            raise ValueError(f"aggregation must end with a rule such as fedavg, found {found}")
+        for stage in stages:
+            if not isinstance(stage, Stage):
+                raise ValueError(f"aggregation: {stage.configured_as!r} is a rule and must be the last entry")
+
+    def _check_schedules(self) -> None:
+        for key, lowest in (("clip_norm", "above"), ("noise_std", "at least")):
+            try:
+                values = schedules.values(getattr(self.server, key), self.rounds)
+            except ValueError as error:
+                raise ValueError(f"server.{key}: {error}") from error
+            for number, value in enumerate(values, start=1):
+                if not (value > 0 if lowest == "above" else value >= 0):
+                    raise ValueError(
+                        f"server.{key} must be {lowest} 0 in every round, found {value:g} in round {number}"
+                    )

@@ -1,0 +1,83 @@
+"""Every error that this package raises on purpose.
+
+CrflError                 the message is written for the person who will read it; the CLI exits with 2
+├── ConfigError           a key of a config file or an override is wrong
+├── OptionError           a plugin's option does not fit the run; the core adds where it was written
+├── DataError             a data file or array cannot be used
+├── PluginError           a plugin is unknown, blocked, ambiguous or cannot be loaded
+│   └── PluginFailure     a plugin raised, or returned something that breaks its contract, during a run
+├── RunError              the federation cannot go on
+└── StoreError            a run directory is missing, busy, damaged or would be overwritten
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class CrflError(Exception):
+    """Base of all expected errors: a sentence that says what is wrong, where, and what would be right."""
+
+
+class ConfigError(CrflError):
+    """A config file, an override or a combination of settings is wrong.
+
+    `key` is the dotted path of the setting, if there is a single one; whoever knows where it was written adds that.
+    """
+
+    def __init__(self, message: str, key: str | None = None) -> None:
+        super().__init__(message)
+        self.key = key
+
+
+class OptionError(CrflError):
+    """A plugin's option does not fit the run it is used in.
+
+    Plugins raise it with the option's name; the core turns it into a `ConfigError` that adds the table in
+    which the plugin was configured.
+
+    >>> str(OptionError("trim", "2 x trim must be below the 4 clients of a round, found trim = 2"))
+    'trim: 2 x trim must be below the 4 clients of a round, found trim = 2'
+    """
+
+    def __init__(self, option: str, message: str) -> None:
+        super().__init__(f"{option}: {message}")
+        self.option = option
+        self.message = message
+
+
+class DataError(CrflError):
+    """A data file or array cannot be used as it is."""
+
+
+class PluginError(CrflError):
+    """A plugin is unknown, blocked, ambiguous or cannot be loaded."""
+
+
+class PluginFailure(PluginError):
+    """A plugin raised or broke its contract while a run was using it."""
+
+
+class RunError(CrflError):
+    """The federation cannot go on."""
+
+
+class StoreError(CrflError):
+    """A run directory is missing, busy, damaged, or would be overwritten."""
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+    """A phrase that offers the known names nearest to a misspelt one, or an empty string.
+
+    >>> closest("fedagv", ["fedavg", "krum"])
+    "did you mean 'fedavg'?"
+    >>> closest("zzz", ["fedavg", "krum"])
+    ''
+    """
+    matches = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(map(repr, matches))}?" if matches else ""
+
+
+class CrflWarning(UserWarning):
+    """Something a person should know, while the run goes on."""

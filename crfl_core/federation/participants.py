@@ -1,0 +1,109 @@
+"""Who takes part in a round, and how each of them trains."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from crfl_core.config import RunConfig
+from crfl_core.errors import ConfigError
+from crfl_core.kinds.attack import Attack
+from crfl_core.schedules import expand
+from crfl_core.streams import Streams
+from crfl_core.updates import Clients
+
+
+class Participation:
+    """The local settings of all clients, and which of them are drawn in each round."""
+
+    def __init__(self, config: RunConfig, samples: Sequence[int], streams: Streams) -> None:
+        self._config = config
+        self._streams = streams
+        self.total = len(samples)
+        self.attackers = drawn_attackers(config.attack, self.total, streams)
+        self.attack_rounds = attack_rounds(config.attack, config.rounds)
+        self._honest = honest_clients(config, np.asarray(samples, np.int64))
+        self.per_round = max(1, round(config.training.participation * self.total))
+        if self.attackers and not any(self.round(t).attacking.any() for t in self.attack_rounds):
+            raise ConfigError(
+                "no attacker is drawn in any attacked round, so nothing would be attacked: raise "
+                "training.participation, name more rounds, or change seeds.participation",
+                key="attack.rounds",
+            )
+
+    def round(self, number: int) -> Clients:
+        """The participants of a round, by ascending id, with their settings of this round."""
+        clients = self._honest if self.per_round == self.total else self._honest.take(self._drawn(number))
+        attack = self._config.attack
+        if attack is None or number not in self.attack_rounds:
+            return clients
+        attacking = np.isin(clients.ids, self.attackers)
+        changed = {"attacking": attacking}
+        if attack.learning_rate is not None:
+            changed["learning_rate"] = np.where(attacking, attack.learning_rate, clients.learning_rate)
+        if attack.steps is not None:
+            changed["steps"] = np.where(attacking, attack.steps, clients.steps)
+        return Clients(**(vars(clients) | changed))
+
+    def _drawn(self, number: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        generator = self._streams.generator("participation", round=number)
+        return np.sort(generator.choice(self.total, self.per_round, replace=False))
+
+
+def honest_clients(config: RunConfig, samples: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Clients:
+    """The settings of all clients when nobody attacks."""
+    training, total = config.training, len(samples)
+    batch_size = np.minimum(training.batch_size, samples)
+    per_epoch = -(-samples // batch_size)
+    if training.steps is None:
+        steps = per_epoch * (training.epochs or 1)
+    else:
+        steps = per_client("training.steps", training.steps, total).astype(np.int64)
+    return Clients(
+        ids=np.arange(total),
+        samples=samples,
+        learning_rate=per_client("training.learning_rate", training.learning_rate, total),
+        steps=steps,
+        batch_size=batch_size,
+        last_batch=samples - (per_epoch - 1) * batch_size,
+        weight_decay=np.full(total, training.weight_decay),
+        attacking=np.zeros(total, np.bool_),
+    )
+
+
+def per_client(key: str, value: float | Sequence[float], total: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """A setting as one value for each client."""
+    if isinstance(value, Sequence):
+        if len(value) != total:
+            raise ConfigError(f"a list needs one value per client: found {len(value)} for {total} clients", key=key)
+        return np.asarray(value, np.float64)
+    return np.full(total, float(value))
+
+
+def drawn_attackers(attack: Attack | None, total: int, streams: Streams) -> tuple[int, ...]:
+    """The ids of the attackers: as given, or drawn."""
+    if attack is None:
+        return ()
+    if isinstance(attack.clients, int):
+        if attack.clients > total:
+            raise ConfigError(f"found {attack.clients}, but there are only {total} clients", key="attack.clients")
+        drawn = streams.generator("attack/clients").choice(total, attack.clients, replace=False)
+        return tuple(int(client) for client in np.sort(drawn))
+    if not attack.clients:
+        raise ConfigError("name at least one client, or set attack = 'none'", key="attack.clients")
+    for client in attack.clients:
+        if not 0 <= client < total:
+            raise ConfigError(f"there is no client {client}: clients are 0..{total - 1}", key="attack.clients")
+    return tuple(sorted(set(attack.clients)))
+
+
+def attack_rounds(attack: Attack | None, total: int) -> tuple[int, ...]:
+    """The attacked rounds."""
+    if attack is None:
+        return ()
+    rounds = expand(attack.rounds, total)
+    if not rounds or rounds[-1] > total:
+        found = f"round {rounds[-1]}" if rounds else "no round at all"
+        raise ConfigError(f"found {found}, but rounds are 1..{total}", key="attack.rounds")
+    return rounds

@@ -1,0 +1,143 @@
+"""Algorithm 1 of the paper: federated averaging with clipping and noise on the global model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from crfl_core import schedules
+from crfl_core.federation import server
+from crfl_core.federation.chain import States
+from crfl_core.federation.evaluation import score
+from crfl_core.federation.setup import Federation
+from crfl_core.hooks import Hooks
+from crfl_core.kinds.engine import Engine
+from crfl_core.kinds.tracker import RunContext
+from crfl_core.ledger import ClientColumns, RoundRecord
+from crfl_core.updates import Clients, Round
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where training stands after `round` rounds: the model for the next one and every plugin's state."""
+
+    round: int
+    parameters: Tensor
+    states: States
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished round: where training stands now, and what goes into the ledger."""
+
+    progress: Progress
+    record: RoundRecord
+    clients: ClientColumns
+
+
+def initial(federation: Federation) -> Progress:
+    """Before the first round: w_0."""
+    generator = federation.streams.generator("initial")
+    parameters = federation.model.initial(generator).to(federation.device, federation.dtype)
+    return Progress(0, parameters, {})
+
+
+def train(
+    federation: Federation, engine: Engine, hooks: Hooks, run: RunContext, progress: Progress
+) -> Iterator[Outcome]:
+    """Rounds `progress.round` + 1 to T, one at a time. The parameters of round T are clipped only: Clip(w_T)."""
+    for number in range(progress.round + 1, federation.config.rounds + 1):
+        outcome = play(federation, engine, hooks, run, progress, number)
+        progress = outcome.progress
+        hooks.observe("crfl_round_finished", run=run, record=outcome.record)
+        yield outcome
+
+
+def play(
+    federation: Federation, engine: Engine, hooks: Hooks, run: RunContext, progress: Progress, number: int
+) -> Outcome:
+    """One round: broadcast, local training, aggregation, clip, noise."""
+    config, start = federation.config, progress.parameters
+    clients = federation.participation.round(number)
+    round = Round(number, config.rounds, start, clients, federation.model.layout, federation.streams)
+    hooks.observe("crfl_round_started", run=run, round=round)
+
+    trained, poisoning = server.collect(engine.train(start[None], round), round, federation.facts.parameters)
+    received = server.receive(federation, round, trained, poisoning)
+    aggregated = server.aggregate(federation, round, received, progress.states, hooks)
+
+    clip_norm = schedules.value_at(config.server.clip_norm, number)
+    combined = start + aggregated.combined.aggregate.update
+    candidate = server.clip(combined, clip_norm)
+    accepted = hooks.accept(run, round, candidate)
+    if not accepted:
+        combined = start
+        candidate = server.clip(combined, clip_norm)
+    noise_std = schedules.value_at(config.server.noise_std, number) if number < config.rounds else 0.0
+    figures = score(federation, candidate) if measured(federation, number) else None
+    record = RoundRecord(
+        round=number,
+        clip_norm=clip_norm,
+        noise_std=noise_std,
+        start_norm=float(torch.linalg.vector_norm(start)),
+        start_operator_norm=federation.model.operator_norm(start),
+        norm_before_clip=float(torch.linalg.vector_norm(combined)),
+        accepted=accepted,
+        depends=aggregated.combined.depends,
+        weights_from=aggregated.weights_from,
+        participants=len(clients),
+        attackers=int(clients.attacking.sum()),
+        quarantined=int(received.bad.sum()),
+        accuracy=None if figures is None else figures.accuracy,
+        loss=None if figures is None else figures.loss,
+        notes=dict(aggregated.combined.aggregate.notes),
+    )
+    parameters = server.add_noise(candidate, noise_std, federation.streams, number)
+    return Outcome(
+        Progress(number, parameters, aggregated.combined.states),
+        record,
+        columns(number, clients, received, aggregated, accepted=accepted),
+    )
+
+
+def columns(
+    number: int, clients: Clients, received: server.Received, aggregated: server.Aggregated, *, accepted: bool
+) -> ClientColumns:
+    """The round's rows of the ledger. In a rejected round nobody's update reached the model."""
+
+    def array(values: Tensor) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        return values.double().cpu().numpy()
+
+    reached = 1.0 if accepted else 0.0
+    poison = received.poisoning
+    return ClientColumns(
+        round=np.full(len(clients), number),
+        client=clients.ids,
+        weight=array(aggregated.weights) * reached,
+        weight_bound=array(aggregated.combined.weight_bound),
+        learning_rate=clients.learning_rate,
+        steps=clients.steps,
+        batch_size=clients.batch_size,
+        last_batch=clients.last_batch,
+        weight_decay=clients.weight_decay,
+        cap=array(aggregated.combined.cap),
+        submitted_norm=array(received.norms),
+        quarantined=received.bad,
+        attacking=clients.attacking,
+        scale=received.scale,
+        poisoned_share=poison.share,
+        poisoned_samples=poison.samples,
+        poisoned_most=poison.most,
+        delta=poison.delta,
+        label_flips=poison.flips,
+    )
+
+
+def measured(federation: Federation, number: int) -> bool:
+    """Whether the config asks for accuracy and loss in this round; in the final one they are always wanted."""
+    every = federation.config.evaluation.every
+    return number == federation.config.rounds or (every > 0 and number % every == 0)

@@ -1,0 +1,281 @@
+"""From a config to a federation that is ready to train: data, partition, model, attack. Every check before training."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from crfl_core import schedules
+from crfl_core.config import RunConfig, dump_config
+from crfl_core.data import Data, DataFacts, FederatedData
+from crfl_core.errors import ConfigError, CrflError, OptionError, PluginFailure, RunError
+from crfl_core.federation.participants import Participation
+from crfl_core.kinds.attack import Attack
+from crfl_core.kinds.feature_map import Chain
+from crfl_core.kinds.model import BoundModel
+from crfl_core.ledger import RunFacts, SetFacts
+from crfl_core.streams import PURPOSES, Streams
+from crfl_core.updates import State
+
+ROWS_AT_ONCE = 65536
+
+
+@dataclass(frozen=True)
+class TestSet:
+    """Test samples behind the feature maps, (m, features), with their true labels."""
+
+    __test__ = False  # not for pytest
+
+    features: Tensor
+    labels: Tensor
+    facts: SetFacts
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Everything that training needs, built once and never changed.
+
+    `features` are the training inputs behind the feature maps. `test_sets` always has "clean"; "backdoored" holds the
+    triggered non-target samples with their true labels, if the attack has a trigger.
+    """
+
+    config: RunConfig
+    data: FederatedData
+    model: BoundModel
+    maps: Chain
+    features: Tensor
+    participation: Participation
+    attack: Attack | None
+    prepared: State
+    test_sets: dict[str, TestSet]
+    facts: RunFacts
+    streams: Streams
+    device: torch.device
+    dtype: torch.dtype = field(default=torch.float32)
+
+    @property
+    def specification(self) -> str:
+        """Text from which another process builds the same federation."""
+        return dump_config(self.config)
+
+
+def build(config: RunConfig) -> Federation:
+    """The federation that a config describes. Raises before anything is trained or written."""
+    device, dtype = pick_device(config), getattr(torch, config.dtype)
+    streams = streams_of(config)
+    with settings_of("dataset", config.dataset.configured_as):
+        loaded = config.dataset.load()
+    with settings_of("partition", config.partition.configured_as):
+        partition = config.partition.split(loaded, streams)
+        check_partition(partition, len(loaded.x))
+    data = as_tensors(loaded, partition, device, dtype)
+    maps, model = build_model(config, data.facts)
+    participation = Participation(config, [len(rows) for rows in partition], streams)
+    for position, step in enumerate(config.aggregation):
+        with settings_of(f"aggregation.{position}", step.configured_as):
+            step.check(participation.per_round)
+    check_threat(config, data.clients)
+    prepared = prepare_attack(config, data, participation, streams)
+    features = mapped(maps, data.x)
+    test_sets = make_test_sets(config, data, maps, prepared)
+    return Federation(
+        config=config,
+        data=data,
+        model=model,
+        maps=maps,
+        features=features,
+        participation=participation,
+        attack=config.attack,
+        prepared=prepared,
+        test_sets=test_sets,
+        facts=run_facts(config, loaded, data, maps, model, features, participation, test_sets),
+        streams=streams,
+        device=device,
+        dtype=dtype,
+    )
+
+
+def streams_of(config: RunConfig) -> Streams:
+    """All random streams of a run."""
+    seeds = {purpose: seed for purpose in PURPOSES if (seed := getattr(config.seeds, purpose)) is not None}
+    return Streams(config.seed, seeds)
+
+
+def build_model(config: RunConfig, facts: DataFacts) -> tuple[Chain, BoundModel]:
+    """The feature maps and the model for data like these."""
+    with settings_of("model.features", config.model.configured_as):
+        maps = Chain(config.model.features, facts.inputs)
+    # What the model sees is still an image if the maps keep the number of features.
+    shape = facts.image_shape if maps.outputs == facts.inputs else None
+    with settings_of("model", config.model.configured_as):
+        return maps, config.model.build(DataFacts(maps.outputs, facts.classes, facts.domain, shape))
+
+
+@contextmanager
+def settings_of(table: str, plugin: str) -> Iterator[None]:
+    """Say which table of the config a plugin's complaint is about."""
+    try:
+        yield
+    except OptionError as error:
+        raise ConfigError(error.message, key=f"{table}.{error.option}") from error
+    except CrflError:
+        raise
+    except Exception as error:
+        raise PluginFailure(f"{table}: {plugin!r} failed: {type(error).__name__}: {error}") from error
+
+
+def pick_device(config: RunConfig) -> torch.device:
+    """The device that the config asks for."""
+    available = torch.cuda.is_available()
+    if config.device == "cuda" and not available:
+        raise ConfigError("there is no CUDA device here: use 'cpu' or 'auto'", key="device")
+    return torch.device("cuda" if config.device != "cpu" and available else "cpu")
+
+
+def check_partition(partition: tuple[NDArray[np.int64], ...], samples: int) -> None:
+    """Every sample belongs to exactly one client and no client is empty."""
+    for client, rows in enumerate(partition):
+        if len(rows) == 0:
+            raise OptionError("clients", f"client {client} of {len(partition)} got no samples: use fewer clients")
+    counts = np.bincount(np.concatenate(partition), minlength=samples)
+    if len(counts) != samples or (counts != 1).any():
+        raise RunError("the partitioner must give every training sample to exactly one client")
+
+
+def as_tensors(
+    data: Data, partition: tuple[NDArray[np.int64], ...], device: torch.device, dtype: torch.dtype
+) -> FederatedData:
+    """The data on the device that trains."""
+    x = torch.from_numpy(np.ascontiguousarray(data.x)).to(device, dtype)
+    test_x = torch.from_numpy(np.ascontiguousarray(data.test_x)).to(device, dtype)
+    return FederatedData(
+        x=x,
+        y=torch.from_numpy(data.y.astype(np.int64)).to(device),
+        test_x=test_x,
+        test_y=torch.from_numpy(data.test_y.astype(np.int64)).to(device),
+        partition=partition,
+        facts=DataFacts(x.shape[1], len(data.class_names), data.domain, data.image_shape),
+        class_names=data.class_names,
+        feature_names=data.feature_names,
+    )
+
+
+def check_threat(config: RunConfig, clients: int) -> None:
+    """The assumed attackers and rounds exist."""
+    assumed = config.threat.clients
+    if assumed is not None:
+        known = 0 <= assumed <= clients if isinstance(assumed, int) else all(0 <= c < clients for c in assumed)
+        if not known:
+            raise ConfigError(
+                f"found {assumed}, but there are {clients} clients, 0..{clients - 1}", key="threat.clients"
+            )
+    if config.threat.rounds is not None:
+        rounds = schedules.expand(config.threat.rounds, config.rounds)
+        if not rounds or rounds[-1] > config.rounds:
+            raise ConfigError(f"found {list(rounds)}, but rounds are 1..{config.rounds}", key="threat.rounds")
+
+
+def mapped(maps: Chain, x: Tensor) -> Tensor:
+    """Inputs behind the feature maps; the inputs themselves if there are none."""
+    if not maps.links:
+        return x
+    result = x.new_empty(len(x), maps.outputs)
+    for first in range(0, len(x), ROWS_AT_ONCE):
+        result[first : first + ROWS_AT_ONCE] = maps(x[first : first + ROWS_AT_ONCE])
+    return result
+
+
+def prepare_attack(config: RunConfig, data: FederatedData, participation: Participation, streams: Streams) -> State:
+    """What the attack computes once, after its options were checked against the attackers' batches."""
+    attack = config.attack
+    if attack is None:
+        return {}
+    smallest = min(
+        int(clients.batch_size[clients.attacking].min(initial=np.iinfo(np.int64).max))
+        for clients in map(participation.round, participation.attack_rounds)
+    )
+    with settings_of("attack", attack.configured_as):
+        target, classes = attack.backdoor_class, data.facts.classes
+        if target is not None and not 0 <= target < classes:
+            raise OptionError("target", f"there is no class {target}: classes are 0..{classes - 1}")
+        attack.check(smallest)
+        return attack.prepare(data, streams)
+
+
+def make_test_sets(config: RunConfig, data: FederatedData, maps: Chain, prepared: State) -> dict[str, TestSet]:
+    """The clean test set and, if the attack has a trigger, the backdoored one."""
+    sets = {"clean": make_test_set(data.test_x, data.test_y, maps)}
+    if config.attack is not None:
+        target = config.attack.backdoor_class
+        others = data.test_y != (-1 if target is None else target)
+        with settings_of("attack", config.attack.configured_as):
+            triggered = config.attack.backdoored(data.test_x[others], prepared)
+        if triggered is not None:
+            sets["backdoored"] = make_test_set(triggered, data.test_y[others], maps)
+    return sets
+
+
+def make_test_set(x: Tensor, labels: Tensor, maps: Chain) -> TestSet:
+    """A test set with its digest, by which stored votes are matched to it."""
+    features = mapped(maps, x)
+    digest = hashlib.sha256()
+    for tensor in (features, labels):
+        digest.update(np.ascontiguousarray(tensor.cpu().numpy()).tobytes())
+    return TestSet(features, labels, SetFacts(samples=len(labels), digest=digest.hexdigest()))
+
+
+def run_facts(
+    config: RunConfig,
+    loaded: Data,
+    data: FederatedData,
+    maps: Chain,
+    model: BoundModel,
+    features: Tensor,
+    participation: Participation,
+    test_sets: dict[str, TestSet],
+) -> RunFacts:
+    """The static part of the ledger."""
+    inputs = data.facts.inputs
+    bound = loaded.domain.norm_bound(inputs)
+    return RunFacts(
+        clients=data.clients,
+        rounds=config.rounds,
+        dtype=config.dtype,
+        classes=data.facts.classes,
+        inputs=inputs,
+        features=maps.outputs,
+        parameters=model.layout.size,
+        model=config.model.configured_as,
+        model_facts=model.facts,
+        samples=tuple(len(rows) for rows in data.partition),
+        input_norms=largest_norms(data.x, data.partition),
+        feature_norms=largest_norms(features, data.partition),
+        domain=(loaded.domain.low, loaded.domain.high),
+        image_shape=loaded.image_shape,
+        class_names=loaded.class_names,
+        input_norm_bound=bound,
+        feature_norm_bound=maps.norm_bound(bound),
+        feature_lipschitz=maps.lipschitz,
+        scaling=loaded.scaling.kind,
+        scaling_fitted=loaded.scaling.fitted,
+        scaling_shift=tuple(map(float, loaded.scaling.shift)),
+        scaling_factor=tuple(map(float, loaded.scaling.factor)),
+        test_noise_std=schedules.value_at(config.server.noise_std, config.rounds),
+        attack=None if config.attack is None else config.attack.configured_as,
+        attackers=participation.attackers,
+        attack_rounds=participation.attack_rounds,
+        test_sets={name: test_set.facts for name, test_set in test_sets.items()},
+    )
+
+
+def largest_norms(x: Tensor, partition: Sequence[NDArray[np.int64]]) -> tuple[float, ...]:
+    """The largest Euclidean norm of each client's samples."""
+    norms = x.norm(dim=1, dtype=torch.float64).cpu().numpy()
+    return tuple(float(norms[rows].max()) for rows in partition)

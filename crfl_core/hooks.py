@@ -1,0 +1,86 @@
+"""The hooks of one run: a pluggy manager with the plugins that the config names, and nobody else."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import warnings
+from collections.abc import Callable, Iterable
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+
+from crfl_core import hookspecs
+from crfl_core.errors import CrflError, CrflWarning, PluginFailure
+from crfl_core.kinds.plugin import Plugin
+from crfl_core.kinds.tracker import RunContext, Tracker
+from crfl_core.plugins import Registry, hook_names
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from crfl_core.updates import Aggregate, ClientUpdates, Round
+
+
+class Hooks:
+    """Calls the hooks of a run. `plugins` are (kind, instance) pairs, asked in this order."""
+
+    def __init__(self, plugins: Iterable[tuple[str, Plugin]], registry: Registry) -> None:
+        self._manager = pluggy.PluginManager("crfl")
+        self._manager.add_hookspecs(hookspecs)
+        # pluggy asks the plugin registered last first.
+        for number, (kind, plugin) in reversed(list(enumerate(plugins))):
+            if hook_names(type(plugin)):
+                self._register(f"{kind}-{number}", kind, plugin, registry.origin(kind, plugin))
+
+    def observe(self, hook: str, **arguments: object) -> None:
+        """Tell everybody who listens."""
+        getattr(self._manager.hook, hook)(**arguments)
+
+    def accept(self, run: RunContext, round: Round, candidate: Tensor) -> bool:
+        """Whether nobody rejects the candidate."""
+        answers: list[bool] = self._manager.hook.crfl_accept_round(run=run, round=round, candidate=candidate)
+        return all(answers)
+
+    def effective_weights(self, updates: ClientUpdates, aggregate: Aggregate) -> tuple[Tensor, str] | None:
+        """The weights that a plugin answered with, and which plugin it was; None if nobody did."""
+        answer: tuple[Tensor, str] | None = self._manager.hook.crfl_effective_weights(
+            updates=updates, aggregate=aggregate
+        )
+        return answer
+
+    def _register(self, key: str, kind: str, plugin: Plugin, origin: str) -> None:
+        """Register wrapped methods instead of the instance: pluggy would touch every attribute of a pydantic model."""
+        who = f"{kind} {plugin.configured_as!r} of {origin}"
+        methods = {name: getattr(plugin, name) for name in hook_names(type(plugin))}
+        holder = SimpleNamespace(
+            **{name: self._guarded(key, who, plugin, name, method) for name, method in methods.items()}
+        )
+        try:
+            self._manager.register(holder, name=key)
+            self._manager.check_pending()
+        except pluggy.PluginValidationError as error:
+            raise PluginFailure(f"{who} has a hook that does not exist or does not fit: {error}") from error
+
+    def _guarded(self, key: str, who: str, plugin: Plugin, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        if inspect.isgeneratorfunction(method):
+            return method
+
+        @functools.wraps(method)
+        def call(*arguments: object) -> object:
+            try:
+                answer = method(*arguments)
+            except Exception as error:
+                reason = f"{who} failed in {name}: {type(error).__name__}: {error}"
+                if not isinstance(plugin, Tracker):
+                    raise error if isinstance(error, CrflError) else PluginFailure(reason) from error
+                warnings.warn(f"{reason}; the run goes on without it", CrflWarning, stacklevel=2)
+                if self._manager.has_plugin(key):
+                    self._manager.unregister(name=key)
+                return None
+            if name == "crfl_effective_weights" and answer is not None:
+                return answer, who
+            return answer
+
+        return call

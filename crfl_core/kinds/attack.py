@@ -1,0 +1,100 @@
+"""Attacks: what malicious clients do to their data, their training and their update."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from crfl_core.data import Batches, FederatedData
+from crfl_core.kinds.plugin import Plugin
+from crfl_core.schedules import Rounds
+from crfl_core.streams import Streams
+from crfl_core.threat import Poison, Threat
+from crfl_core.updates import ClientUpdates, State
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Realised:
+    """What the attackers of a run really did, measured: one entry per attacked round and attacker."""
+
+    round: NDArray[np.int64]
+    client: NDArray[np.int64]
+    poison_ratio: NDArray[np.float64]
+    delta: NDArray[np.float64]
+    flips: NDArray[np.int64]
+    scale: NDArray[np.float64]
+
+
+class Attack(Plugin):
+    """Malicious clients: who they are, when they are active, and what they do then.
+
+    Outside the attacked rounds, and while they are not sampled, they are honest. The methods that change something
+    all have a neutral default, so an attack overrides only what it is about.
+    """
+
+    clients: Annotated[int, Field(ge=1)] | tuple[int, ...] = Field(
+        1, description="ids of the attackers, or how many to draw"
+    )
+    rounds: Rounds = Field((1,), description="attacked rounds: a list, or {first, every, last}")
+    scale: Annotated[float, Field(ge=1)] | Literal["replace"] = Field(
+        1.0, description="factor on the malicious update; 'replace' is 1 / p_i of the round"
+    )
+    learning_rate: float | None = Field(None, gt=0, description="attackers' rate; unset: as honest clients")
+    steps: int | None = Field(None, ge=1, description="attackers' local steps; unset: as honest clients")
+
+    @abstractmethod
+    def prepare(self, data: FederatedData, streams: Streams) -> State:
+        """Called once before training: everything that `poison` and `backdoored` need. Raises `OptionError`."""
+
+    def check(self, batch_size: int) -> None:
+        """Raise `OptionError` if the options do not fit the attackers' smallest batch. Called before training."""
+
+    def poison(self, batches: Batches, prepared: State) -> Batches:  # noqa: ARG002
+        """The attackers' batches of a round, poisoned. Must return new tensors where it changes something."""
+        return batches
+
+    def local_gradient(self, gradient: Tensor, weights: Tensor, start: Tensor) -> Tensor:  # noqa: ARG002
+        """The gradient that attackers follow, all (R, attackers, P); `start` is the model of the round."""
+        return gradient
+
+    def after_step(self, weights: Tensor, start: Tensor) -> Tensor:  # noqa: ARG002
+        """The attackers' weights after a local step, for example projected."""
+        return weights
+
+    def scales(self, weights: Tensor) -> Tensor:
+        """The factor of each attacker, given the aggregation weights p_i of this round."""
+        return 1.0 / weights if self.scale == "replace" else weights.new_full(weights.shape, self.scale)
+
+    def craft(self, honest: ClientUpdates, own: Tensor, weights: Tensor) -> Tensor:  # noqa: ARG002
+        """What the attackers submit, (a, P): by default their `own` trained updates times `scales(weights)`."""
+        return self.scales(weights)[:, None].to(own) * own
+
+    @property
+    def backdoor_class(self) -> int | None:
+        """The class that backdoored inputs should be taken for, if the attack has one."""
+        return None
+
+    def backdoored(self, x: Tensor, prepared: State) -> Tensor | None:  # noqa: ARG002
+        """Test inputs with the backdoor, clamped to the domain; None if the attack has no trigger."""
+        return None
+
+    def threat(self, realised: Realised) -> Threat:
+        """The threat that covers what was measured in this run."""
+        flips, moves = bool(realised.flips.any()), bool((realised.delta > 0).any())
+        poison: Poison = "features" if not flips else "features+labels" if moves else "labels"
+        return Threat(
+            clients=tuple(int(client) for client in np.unique(realised.client)),
+            rounds=tuple(int(number) for number in np.unique(realised.round)),
+            poison=poison,
+            poison_ratio=min(1.0, float(realised.poison_ratio.max(initial=0.0))),
+            delta=float(realised.delta.max(initial=0.0)),
+            scale=max(1.0, float(realised.scale.max(initial=1.0))),
+        )

@@ -1,0 +1,72 @@
+"""Models: from flat parameters and inputs to logits and gradients, for many models at once."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+from pydantic import BeforeValidator, Field
+
+from crfl_core.data import DataFacts
+from crfl_core.kinds.feature_map import FeatureMap
+from crfl_core.kinds.plugin import Configured, Plugin
+from crfl_core.ledger import ModelFacts
+from crfl_core.updates import Layout
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def as_list(value: object) -> object:
+    """A single table stands for a list of one."""
+    return tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
+
+
+class BoundModel(ABC):
+    """A model for data of a known shape. Parameters are flat vectors that `layout` describes.
+
+    R replicas of a model are handled in one call, because votes and continuations need many at once.
+    """
+
+    layout: Layout
+    facts: ModelFacts
+
+    @abstractmethod
+    def initial(self, generator: np.random.Generator) -> Tensor:
+        """Parameters to start from, (P,)."""
+
+    @abstractmethod
+    def logits(self, parameters: Tensor, x: Tensor) -> Tensor:
+        """(R, P) and (b, features) -> (R, b, C)."""
+
+    @abstractmethod
+    def gradient(self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+        """Gradients of each client's weighted cross-entropy: (R, n, P), (n, b, features), (n, b), (n, b) -> (R, n, P).
+
+        `weights` are those of the samples in the mean; padding has weight 0.
+        """
+
+    def operator_norm(self, parameters: Tensor) -> float | None:  # noqa: ARG002
+        """Spectral norm of the column-centred weight block of (P,), for linear models; None for others."""
+        return None
+
+    def counts(self, parameters: Tensor, x: Tensor) -> Tensor:
+        """How many of the R models vote for each class, ties to the lowest: (R, P), (b, features) -> (b, C)."""
+        logits = self.logits(parameters, x)
+        winners = logits.argmax(-1).T
+        zeros = winners.new_zeros(len(x), logits.shape[-1])
+        return zeros.scatter_add_(1, winners, winners.new_ones(winners.shape))
+
+
+class Model(Plugin):
+    """A classifier over the outputs of fixed, public feature maps."""
+
+    features: Annotated[tuple[Annotated[FeatureMap, Configured("feature-map")], ...], BeforeValidator(as_list)] = Field(
+        (), description="feature maps between input and model, in order; none: the scaled input itself"
+    )
+
+    @abstractmethod
+    def build(self, facts: DataFacts) -> BoundModel:
+        """The model for inputs (behind the feature maps) and classes like these. Raises `OptionError`."""

@@ -1,0 +1,101 @@
+"""The base of every plugin, and how a plugin is written as a field of a config."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Protocol
+
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, PrivateAttr, ValidationInfo
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from crfl_core.errors import PluginError
+from crfl_core.table import Table
+
+API_VERSION = 1
+"""The plugin interface of this release. A plugin class may name the one it was written for in `api_version`."""
+
+
+class Plugin(Table):
+    """A plugin is a class that is its own config: its fields are its options, unknown ones are refused.
+
+    Instances are frozen and hold no state of a run: state is passed in, returned, and kept by the core.
+    """
+
+    api_version: ClassVar[int] = 1
+
+    # The `type` under which a config named this plugin. Not a field, so a plugin's options are its own.
+    _configured_as: str | None = PrivateAttr(default=None)
+
+    @property
+    def configured_as(self) -> str:
+        """The name under which this plugin was configured; its class name if Python code made it."""
+        return self._configured_as or type(self).__name__
+
+    def named(self, name: str) -> Plugin:
+        """A copy that remembers the name under which it is configured."""
+        copy = self.model_copy()
+        copy._configured_as = name
+        return copy
+
+
+class Resolver(Protocol):
+    """Turns names of plugins into classes; handed to the fields below in pydantic's validation context."""
+
+    def load(self, kind: str, name: str) -> type[Plugin]:
+        """The class that a name stands for, or a `PluginError`."""
+
+    def name_of(self, kind: str, plugin: type[Plugin]) -> str:
+        """The name that stands for a class, or a `PluginError`."""
+
+
+class Configured:
+    """Marks a field that holds a plugin: `dataset: Annotated[Dataset, Configured("dataset")]`.
+
+    In a config it is a table with the plugin's name in `type` and its options beside it. Only the named plugin is
+    imported. Options are validated by the plugin's own class, so an error names the exact key.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def __get_pydantic_core_schema__(self, source: type[Any], handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.with_info_plain_validator_function(
+            self._validate,
+            serialization=core_schema.plain_serializer_function_ser_schema(self._serialise),
+        )
+
+    def __get_pydantic_json_schema__(self, _schema: CoreSchema, _handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        # `crfl schema` puts the options of every installed plugin here.
+        return {"x-crfl-kind": self.kind}
+
+    def _validate(self, value: object, info: ValidationInfo) -> Plugin:
+        resolver: Resolver | None = (info.context or {}).get("resolver")
+        if isinstance(value, Plugin):
+            if value._configured_as is not None or resolver is None:
+                return value
+            try:
+                return value.named(resolver.name_of(self.kind, type(value)))
+            except PluginError as error:
+                raise PydanticCustomError("plugin", "{message}", {"message": str(error)}) from error
+        if isinstance(value, str):
+            value = {"type": value}
+        if not isinstance(value, Mapping):
+            raise ValueError(f"expected a table with the name of a {self.kind} in `type`")
+        name = value.get("type")
+        if not isinstance(name, str):
+            raise ValueError(f"needs `type`, the name of an installed {self.kind}: `crfl plugins` lists them")
+        if resolver is None:
+            raise ValueError(f"a {self.kind} given by name needs a registry: pass an instance of its class instead")
+        options = {key: option for key, option in value.items() if key != "type"}
+        try:
+            plugin_class = resolver.load(self.kind, name)
+        except PluginError as error:
+            raise PydanticCustomError("plugin", "{message}", {"message": str(error), "key": "type"}) from error
+        plugin = plugin_class.model_validate(options, context=info.context)
+        plugin._configured_as = name
+        return plugin
+
+    @staticmethod
+    def _serialise(value: Plugin) -> dict[str, Any]:
+        return {"type": value.configured_as} | value.model_dump(mode="json", exclude_none=True)

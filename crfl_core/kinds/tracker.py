@@ -1,0 +1,29 @@
+"""Trackers: plugins that watch a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from crfl_core.data import FederatedData
+from crfl_core.kinds.model import BoundModel
+from crfl_core.kinds.plugin import Plugin
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """What the hooks of a run may look at. `resumed_from` is the last finished round, 0 for a new run."""
+
+    name: str
+    path: Path
+    rounds: int
+    resumed_from: int
+    data: FederatedData
+    model: BoundModel
+
+
+class Tracker(Plugin):
+    """Nothing but hook implementations. Open files and bars live in private attributes.
+
+    An exception in a tracker disables it with a warning; it never stops a run.
+    """

@@ -1,0 +1,184 @@
+"""The record of a run that certification needs, and the only thing it reads about training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from crfl_core.errors import StoreError
+from crfl_core.updates import Dependence
+
+FORMAT = 1
+"""Raised when a reader of the old files would misunderstand the new ones."""
+
+
+class Record(BaseModel):
+    """Plain facts that survive a round trip through JSON, infinities included."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+
+
+class ModelFacts(Record):
+    """What the certificates may assume about a model.
+
+    `linear`: logits are linear in the parameters. `convex`: so is the loss, convex. `bias`: the last input is a
+    constant 1 that does not count in an input's norm.
+    """
+
+    linear: bool
+    convex: bool
+    bias: bool
+    loss: str = "cross-entropy"
+
+
+class SetFacts(Record):
+    """A test set: its size and a digest of inputs and labels."""
+
+    samples: int
+    digest: str
+
+
+class RunFacts(Record):
+    """Everything that does not change from round to round.
+
+    Norms are Euclidean. `input_norms` are the largest of each client in scaled input space, where triggers and the
+    feature radius live; `feature_norms` the same behind the feature map. The `_bound`s are declared, not measured.
+    `feature_lipschitz` is None for a map that has no Lipschitz constant.
+    """
+
+    format: int = FORMAT
+    clients: int
+    rounds: int
+    dtype: str
+    classes: int
+    inputs: int
+    features: int
+    parameters: int
+    model: str
+    model_facts: ModelFacts
+    samples: tuple[int, ...]
+    input_norms: tuple[float, ...]
+    feature_norms: tuple[float, ...]
+    domain: tuple[float, float]
+    image_shape: tuple[int, ...] | None
+    class_names: tuple[str, ...]
+    input_norm_bound: float
+    feature_norm_bound: float
+    feature_lipschitz: float | None
+    scaling: str
+    scaling_fitted: bool
+    scaling_shift: tuple[float, ...]
+    scaling_factor: tuple[float, ...]
+    test_noise_std: float
+    attack: str | None
+    attackers: tuple[int, ...]
+    attack_rounds: tuple[int, ...]
+    test_sets: dict[str, SetFacts]
+
+
+class RoundRecord(Record):
+    """What happened in one round, on the server.
+
+    `start_norm` is ||w~_{t-1}|| and `start_operator_norm` the spectral norm of its column-centred weight block (None
+    for models that have none). `norm_before_clip` is ||w_t||. `noise_std` is 0 in the final round, which is only
+    clipped. `accuracy` and `loss` of the clipped model on the clean test set are for people, not for certificates.
+    """
+
+    round: int
+    clip_norm: float
+    noise_std: float
+    start_norm: float
+    start_operator_norm: float | None
+    norm_before_clip: float
+    accepted: bool
+    depends: Dependence
+    weights_from: str
+    participants: int
+    attackers: int
+    quarantined: int
+    accuracy: float | None = None
+    loss: float | None = None
+    notes: dict[str, float] = {}
+
+
+@dataclass(frozen=True)
+class ClientColumns:
+    """One row per round and participant, in order of rounds.
+
+    `weight` reached the model; `weight_bound` is the same with every factor that a client's own update shrank set to 1.
+    `cap` is the norm that the server enforced on the update (infinite if none), `scale` the measured ratio of the
+    submitted to the trained update. The last five columns measure the poison, see `Poisoning`.
+    """
+
+    round: NDArray[np.int64]
+    client: NDArray[np.int64]
+    weight: NDArray[np.float64]
+    weight_bound: NDArray[np.float64]
+    learning_rate: NDArray[np.float64]
+    steps: NDArray[np.int64]
+    batch_size: NDArray[np.int64]
+    last_batch: NDArray[np.int64]
+    weight_decay: NDArray[np.float64]
+    cap: NDArray[np.float64]
+    submitted_norm: NDArray[np.float64]
+    quarantined: NDArray[np.bool_]
+    attacking: NDArray[np.bool_]
+    scale: NDArray[np.float64]
+    poisoned_share: NDArray[np.float64]
+    poisoned_samples: NDArray[np.int64]
+    poisoned_most: NDArray[np.int64]
+    delta: NDArray[np.float64]
+    label_flips: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.round)
+
+    def take(self, rows: NDArray[np.bool_] | NDArray[np.int64] | slice) -> ClientColumns:
+        """Some of the rows."""
+        return ClientColumns(**{name: value[rows] for name, value in vars(self).items()})
+
+    def of_round(self, number: int) -> ClientColumns:
+        """The participants of one round."""
+        first, last = np.searchsorted(self.round, [number, number + 1])
+        return self.take(slice(int(first), int(last)))
+
+    @staticmethod
+    def names() -> tuple[str, ...]:
+        """The columns, in order."""
+        return tuple(column.name for column in fields(ClientColumns))
+
+    @staticmethod
+    def concatenate(parts: Sequence[ClientColumns]) -> ClientColumns:
+        """The rows of several parts, one after the other."""
+        return ClientColumns(
+            **{name: np.concatenate([getattr(part, name) for part in parts]) for name in ClientColumns.names()}
+        )
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The whole record: static facts, one entry per round, one row per round and participant."""
+
+    facts: RunFacts
+    rounds: tuple[RoundRecord, ...]
+    clients: ClientColumns
+
+    def __post_init__(self) -> None:
+        if self.facts.format != FORMAT:
+            raise StoreError(
+                f"the ledger has format {self.facts.format}, this version of crfl reads format {FORMAT}: "
+                "use the version that environment.json names"
+            )
+        numbers = tuple(record.round for record in self.rounds)
+        if numbers != tuple(range(1, self.facts.rounds + 1)):
+            raise StoreError(
+                f"the ledger must hold rounds 1 to {self.facts.rounds}, found {len(numbers)}: finish the run first"
+            )
+
+    def round(self, number: int) -> RoundRecord:
+        """The record of round t = 1, 2, ..."""
+        return self.rounds[number - 1]

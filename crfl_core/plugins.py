@@ -1,0 +1,227 @@
+"""Discovery of plugins through entry points: isolated, listed, and loud only when a config names a broken one."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
+from typing import Literal
+
+from crfl_core.errors import PluginError, closest
+from crfl_core.kinds import KINDS
+from crfl_core.kinds.plugin import API_VERSION, Plugin
+
+DISABLE = "CRFL_DISABLE_PLUGINS"
+LOCAL = "(this process)"
+
+Status = Literal["ok", "failed", "conflict", "blocked"]
+
+
+@dataclass(frozen=True)
+class Found:
+    """A plugin that some distribution declares, imported or not."""
+
+    kind: str
+    name: str
+    distribution: str
+    version: str
+    source: EntryPoint | type[Plugin]
+
+    @property
+    def origin(self) -> str:
+        """Distribution and version, as errors name them."""
+        return f"{self.distribution} {self.version}".strip()
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One line of `crfl plugins`."""
+
+    kind: str
+    name: str
+    distribution: str
+    version: str
+    status: Status
+    reason: str
+    summary: str
+    hooks: tuple[str, ...]
+
+
+class Registry:
+    """The plugins that are installed, and classes that Python code adds under names of its own.
+
+    Reading entry points imports nothing. A class is imported when a config names it, or for a full listing.
+    """
+
+    def __init__(self, local: Mapping[str, type[Plugin]] | None = None) -> None:
+        self._local = dict(local or {})
+        self._loaded: dict[tuple[str, str, str], type[Plugin]] = {}
+
+    @cached_property
+    def found(self) -> dict[str, dict[str, list[Found]]]:
+        """Everything declared, by kind and name; more than one entry under a name is a conflict."""
+        table: dict[str, dict[str, list[Found]]] = {kind: {} for kind in KINDS}
+        for kind, (group, base) in KINDS.items():
+            for point in entry_points(group=group):
+                distribution = point.dist.name if point.dist else "unknown"
+                version = point.dist.version if point.dist else ""
+                table[kind].setdefault(point.name, []).append(Found(kind, point.name, distribution, version, point))
+            for name, plugin in self._local.items():
+                if isinstance(plugin, type) and issubclass(plugin, base):
+                    table[kind][name] = [Found(kind, name, LOCAL, "", plugin)]
+        return table
+
+    def names(self, kind: str) -> tuple[str, ...]:
+        """The names that a config may use for a kind, without those that are blocked."""
+        return tuple(sorted(name for name, all_of in self.found[kind].items() if not all(map(blocked, all_of))))
+
+    def find(self, kind: str, name: str) -> Found:
+        """The one plugin that a name, or `distribution:name`, stands for."""
+        distribution, _, bare = name.rpartition(":")
+        candidates = [
+            found
+            for found in self.found[kind].get(bare, [])
+            if not distribution or same_distribution(found.distribution, distribution)
+        ]
+        if not candidates:
+            raise PluginError(self._unknown(kind, name))
+        allowed = [found for found in candidates if not blocked(found)]
+        if not allowed:
+            origin = candidates[0].origin
+            raise PluginError(f"{kind} {name!r} of {origin} is blocked by {DISABLE}={os.environ[DISABLE]}")
+        if len(allowed) > 1:
+            origins = " and ".join(found.origin for found in allowed)
+            choices = " or ".join(repr(f"{found.distribution}:{bare}") for found in allowed)
+            raise PluginError(f"{kind} {name!r} is declared by {origins}: write {choices} to choose one")
+        return allowed[0]
+
+    def load(self, kind: str, name: str) -> type[Plugin]:
+        """The class that a name stands for; imports it if need be. Raises `PluginError`."""
+        return self._import(self.find(kind, name))
+
+    def name_of(self, kind: str, plugin: type[Plugin]) -> str:
+        """The name under which a class is registered."""
+        target = f"{plugin.__module__}:{plugin.__qualname__}"
+        for name, candidates in self.found[kind].items():
+            for found in candidates:
+                value = found.source if isinstance(found.source, type) else found.source.value
+                if value in (plugin, target):
+                    return name if len(candidates) == 1 else f"{found.distribution}:{name}"
+        raise PluginError(
+            f"{plugin.__qualname__} is no registered {kind}: name it with plugins={{'my-name': {plugin.__name__}}}"
+        )
+
+    def origin(self, kind: str, plugin: Plugin) -> str:
+        """Distribution and version that a configured plugin comes from, for messages."""
+        try:
+            return self.find(kind, plugin.configured_as).origin
+        except PluginError:
+            return LOCAL
+
+    def listing(self) -> tuple[Listed, ...]:
+        """Every plugin with its state. Imports all of them, each in isolation."""
+        return tuple(
+            self._listed(found, conflict=len(candidates) > 1)
+            for kind in KINDS
+            for _, candidates in sorted(self.found[kind].items())
+            for found in candidates
+        )
+
+    def _listed(self, found: Found, *, conflict: bool) -> Listed:
+        status: Status = "ok"
+        reason, summary = "", ""
+        hooks: tuple[str, ...] = ()
+        if blocked(found):
+            status, reason = "blocked", f"{DISABLE}={os.environ[DISABLE]}"
+        else:
+            try:
+                plugin = self._import(found)
+            except PluginError as error:
+                status, reason = "failed", str(error)
+            else:
+                summary, hooks = first_line(plugin), hook_names(plugin)
+                if conflict:
+                    status, reason = (
+                        "conflict",
+                        f"write '{found.distribution}:{found.name}' to choose this one",
+                    )
+        return Listed(found.kind, found.name, found.distribution, found.version, status, reason, summary, hooks)
+
+    def _import(self, found: Found) -> type[Plugin]:
+        key = (found.kind, found.distribution, found.name)
+        if key not in self._loaded:
+            self._loaded[key] = checked(found, imported(found))
+        return self._loaded[key]
+
+    def _unknown(self, kind: str, name: str) -> str:
+        names = self.names(kind)
+        hint = closest(name, names)
+        where = [other for other in KINDS if name in self.found[other]]
+        also = f"{name!r} is the name of a {where[0]}; " if where else ""
+        installed = ", ".join(names) or "none"
+        return " ".join(f"there is no {kind} {name!r}: {hint} {also}installed: {installed}".split())
+
+
+def imported(found: Found) -> object:
+    """The object an entry point names. Whatever goes wrong inside is the plugin's failure, not ours."""
+    if isinstance(found.source, type):
+        return found.source
+    try:
+        # What a plugin prints must not get into our own output, which may be JSON.
+        with contextlib.redirect_stdout(sys.stderr):
+            return found.source.load()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise PluginError(
+            f"{found.kind} {found.name!r} of {found.origin} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+
+
+def checked(found: Found, candidate: object) -> type[Plugin]:
+    """The object as a plugin class of its kind, or a `PluginError` that says what is wrong with it."""
+    base = KINDS[found.kind].base
+    where = f"{found.kind} {found.name!r} of {found.origin}"
+    if not (isinstance(candidate, type) and issubclass(candidate, base)):
+        raise PluginError(f"{where} is {candidate!r}, not a subclass of crfl_core.{base.__name__}")
+    if not isinstance(candidate.api_version, int) or candidate.api_version > API_VERSION:
+        raise PluginError(
+            f"{where} needs plugin API {candidate.api_version}, this crfl offers {API_VERSION}: upgrade crfl"
+        )
+    if inspect.isabstract(candidate):
+        missing = ", ".join(sorted(candidate.__abstractmethods__))
+        raise PluginError(f"{where} does not implement {missing}")
+    return candidate
+
+
+def blocked(found: Found) -> bool:
+    """Whether the environment blocks a plugin: by name, distribution, or `distribution:name`."""
+    entries = {entry.strip() for entry in os.environ.get(DISABLE, "").split(",") if entry.strip()}
+    return not entries.isdisjoint({found.name, found.distribution, f"{found.distribution}:{found.name}"})
+
+
+def same_distribution(one: str, other: str) -> bool:
+    """Whether two spellings name the same distribution."""
+    return one.replace("_", "-").replace(".", "-").lower() == other.replace("_", "-").replace(".", "-").lower()
+
+
+def first_line(plugin: type[Plugin]) -> str:
+    """The summary of a plugin: the first line of its own docstring."""
+    return (plugin.__doc__ or "").strip().partition("\n")[0]
+
+
+def marked(plugin: type[Plugin]) -> Iterator[str]:
+    """Names of the methods of a plugin class that carry `@hookimpl`."""
+    for name in {name: None for base in plugin.__mro__ for name in vars(base)}:
+        if hasattr(inspect.getattr_static(plugin, name, None), "crfl_impl"):
+            yield name
+
+
+def hook_names(plugin: type[Plugin]) -> tuple[str, ...]:
+    """The hooks that a plugin class implements, sorted."""
+    return tuple(sorted(marked(plugin)))

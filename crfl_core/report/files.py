@@ -1,0 +1,104 @@
+"""Guarantees and audits as files that other programs read."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crfl_core.certification.engine import Audit
+from crfl_core.kinds.certificate import Certified
+
+COLUMNS = (
+    "sample",
+    "label",
+    "set",
+    "certificate",
+    "level",
+    "statement",
+    "prediction",
+    "abstained",
+    "p_a",
+    "p_b",
+    "radius",
+    "log_radius",
+    "conditional",
+)
+
+
+def certificate_csv(guarantees: Sequence[Certified]) -> bytes:
+    """One row per guarantee and sample; empty cells where nothing is certified."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for certified in guarantees:
+        writer.writerows(rows(certified))
+    return buffer.getvalue().encode()
+
+
+def prediction_csv(classes: NDArray[np.int64], guarantees: Sequence[Certified]) -> bytes:
+    """One row per input: its class, and the prediction and radius of every certificate and level."""
+    names, columns = ["row", "class"], [list(range(len(classes))), classes.tolist()]
+    for certified in guarantees:
+        guarantee, prefix = certified.guarantee, f"{certified.certificate}.{certified.level}"
+        names += [f"{prefix}.prediction", f"{prefix}.radius"]
+        columns += [predictions(certified), cells(guarantee.radius)]
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows(zip(*columns, strict=True))
+    return buffer.getvalue().encode()
+
+
+def predictions(certified: Certified) -> list[str]:
+    """The predicted classes; empty where the certificate abstains."""
+    guarantee = certified.guarantee
+    return cast("list[str]", np.where(guarantee.abstained, "", guarantee.prediction.astype(str)).tolist())
+
+
+def rows(certified: Certified) -> Iterable[tuple[Any, ...]]:
+    """The rows of one guarantee, in the order of `COLUMNS`."""
+    guarantee, samples = certified.guarantee, len(certified.labels)
+
+    def constant(value: object) -> list[object]:
+        return [value] * samples
+
+    return zip(
+        range(samples),
+        certified.labels.tolist(),
+        constant(certified.test_set),
+        constant(certified.certificate),
+        constant(certified.level),
+        constant(certified.statement),
+        predictions(certified),
+        guarantee.abstained.tolist(),
+        cells(guarantee.p_a),
+        cells(guarantee.p_b),
+        cells(guarantee.radius),
+        cells(guarantee.log_radius),
+        constant(bool(certified.conditional or certified.label)),
+        strict=True,
+    )
+
+
+def cells(values: NDArray[np.float64]) -> list[str]:
+    """Numbers that read back to the same bits; empty for NaN."""
+    return ["" if value != value else repr(value) for value in values.tolist()]
+
+
+def audit_table(audits: Sequence[Audit]) -> list[dict[str, Any]]:
+    """The audits as plain data for audit.json."""
+    return [
+        {
+            "certificate": audit.certificate,
+            "sound": audit.sound,
+            "label": audit.label,
+            "refused": audit.refusal,
+            "checks": [vars(check) for check in audit.checks],
+        }
+        for audit in audits
+    ]

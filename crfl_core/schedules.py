@@ -1,0 +1,71 @@
+"""Values and sets of rounds that depend on the round number, as they are written in a config."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from crfl_core.table import Table
+
+
+class Linear(Table):
+    """`start + slope * t` in round t = 1, 2, ..."""
+
+    start: float
+    slope: float
+
+
+Schedule = float | tuple[float, ...] | Linear
+"""A constant, a list with one value per round, or `{start, slope}`."""
+
+
+def value_at(schedule: Schedule, round: int) -> float:
+    """The value in round t = 1, 2, ...
+
+    >>> value_at(Linear(start=2.0, slope=0.1), 10)
+    3.0
+    >>> value_at((0.1, 0.2), 2)
+    0.2
+    """
+    if isinstance(schedule, Linear):
+        return schedule.start + schedule.slope * round
+    if isinstance(schedule, tuple):
+        return schedule[round - 1]
+    return schedule
+
+
+def values(schedule: Schedule, total: int) -> tuple[float, ...]:
+    """The values of all rounds 1..total; a list of another length is a ValueError.
+
+    >>> values((0.1, 0.2), 3)
+    Traceback (most recent call last):
+    ValueError: a list needs one value per round: found 2 for 3 rounds
+    """
+    if isinstance(schedule, tuple) and len(schedule) != total:
+        raise ValueError(f"a list needs one value per round: found {len(schedule)} for {total} rounds")
+    return tuple(value_at(schedule, t) for t in range(1, total + 1))
+
+
+class RoundRange(Table):
+    """Rounds first, first + every, ... up to last (the final round if unset)."""
+
+    first: int = Field(ge=1)
+    every: int = Field(1, ge=1)
+    last: int | None = Field(None, ge=1)
+
+
+Rounds = tuple[Annotated[int, Field(ge=1)], ...] | RoundRange
+"""A list of round numbers, or `{first, every, last}`."""
+
+
+def expand(rounds: Rounds, total: int) -> tuple[int, ...]:
+    """The round numbers meant, in order.
+
+    >>> expand(RoundRange(first=10, every=5), total=22)
+    (10, 15, 20)
+    """
+    if isinstance(rounds, RoundRange):
+        last = total if rounds.last is None else rounds.last
+        return tuple(range(rounds.first, last + 1, rounds.every))
+    return tuple(sorted(set(rounds)))

@@ -1,0 +1,19 @@
+"""Run directories: plain files, written atomically, resumable, never pickled.
+
+config.toml          the complete config; loads to the same object
+environment.json     versions of everything that took part
+status.json          training, trained or finished
+ledger.json          static facts          rounds.jsonl  one line per round
+clients.npz          one row per round and client
+checkpoint/          while training: model and plugin states, and the rows of clients.npz so far
+model.safetensors    the clipped final aggregate, before any test noise
+votes/<digest>.npz   one file per vote request
+certificates/*.csv   one file per certificate: a row per level, test set and sample
+audit.json           every assumption of every certificate
+metrics.json         the figures
+"""
+
+from crfl_core.store.claims import claim, remove_previous
+from crfl_core.store.directory import Checkpoint, RunDirectory
+
+__all__ = ["Checkpoint", "RunDirectory", "claim", "remove_previous"]

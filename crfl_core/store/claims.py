@@ -1,0 +1,48 @@
+"""Which directory a run may write to. Nothing that exists is overwritten by accident."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from crfl_core.errors import StoreError
+from crfl_core.store.directory import RunDirectory
+
+
+def claim(path: Path, config: str, *, force: bool) -> RunDirectory | None:
+    """The unfinished directory to go on in, or None if a new one may be created. Raises rather than overwrite.
+
+    With `force` an existing run is set aside as `<name>.previous` until the new one is finished.
+    """
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return None
+    directory = RunDirectory(path)
+    if not (path / "status.json").exists():
+        raise StoreError(f"{path}: exists and is no run directory: choose another --out")
+    if force:
+        with directory.locked():
+            previous = previous_of(path)
+            shutil.rmtree(previous, ignore_errors=True)
+            path.rename(previous)
+        return None
+    if directory.state == "finished":
+        raise StoreError(
+            f"{path}: a finished run is there: see it with `crfl show {path}`, choose another --out, or replace it "
+            "with --force"
+        )
+    if not directory.same_config(config):
+        raise StoreError(
+            f"{path}: an unfinished run with another config is there: go on with `crfl resume {path}`, choose another "
+            "--out, or replace it with --force"
+        )
+    return directory
+
+
+def previous_of(path: Path) -> Path:
+    """Where `--force` keeps the old run until the new one is finished."""
+    return path.with_name(f"{path.name}.previous")
+
+
+def remove_previous(path: Path) -> None:
+    """The new run is finished: the one that it replaced can go."""
+    shutil.rmtree(previous_of(path), ignore_errors=True)

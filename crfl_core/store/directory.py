@@ -1,0 +1,191 @@
+"""The directory of one run: ledger, checkpoint, model, votes."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from crfl_core.errors import StoreError
+from crfl_core.ledger import ClientColumns, Ledger, RoundRecord, RunFacts
+from crfl_core.store.files import Arrays, Files
+from crfl_core.votes import VoteRequest, Votes, VoteSettings
+
+FORMAT = 1
+State = Literal["training", "trained", "finished"]
+
+
+class Checkpoint(NamedTuple):
+    """Where training stood: the tensors of the model and the plugins, and the ledger so far."""
+
+    round: int
+    tensors: dict[str, NDArray[Any]]
+    records: list[RoundRecord]
+    clients: list[ClientColumns]
+
+
+class RunDirectory(Files):
+    """The files of one run. Reading never changes anything; writing needs the lock."""
+
+    @property
+    def state(self) -> State:
+        """How far the run has come."""
+        status = self.read_json("status.json")
+        if status.get("format") != FORMAT:
+            raise StoreError(
+                f"{self.path}: written in format {status.get('format')}, this version of crfl reads format {FORMAT}: "
+                "use the version that its environment.json names"
+            )
+        state: State = status["state"]
+        return state
+
+    def set_state(self, state: State) -> None:
+        """Record how far the run has come."""
+        self.write_json("status.json", {"format": FORMAT, "state": state})
+
+    @classmethod
+    def create(cls, path: Path, files: Mapping[str, str]) -> RunDirectory:
+        """A new run directory with its first files, there at once or not at all."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            fresh = cls(path.with_name(f".{path.name}.new-{os.getpid()}"))
+            fresh.path.mkdir()
+            for name, text in files.items():
+                fresh.write(name, text.encode())
+            fresh.write("rounds.jsonl", b"")
+            fresh.set_state("training")
+            if path.exists():
+                path.rmdir()  # an empty directory that somebody prepared
+            fresh.path.rename(path)
+        except OSError as error:
+            raise StoreError(
+                f"{path}: cannot create the run directory: {error.strerror}: choose another --out"
+            ) from error
+        return cls(path)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from writing here. The lock ends with the process, however it ends."""
+        with (self.path / ".lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise StoreError(f"{self.path}: another process is writing this run: wait for it to end") from None
+            yield
+
+    def append_round(self, record: RoundRecord) -> None:
+        """One more line in rounds.jsonl. What a kill cuts off is cut again on resume."""
+        with (self.path / "rounds.jsonl").open("a", encoding="utf-8") as file:
+            file.write(record.model_dump_json() + "\n")
+
+    def write_checkpoint(self, round: int, tensors: Arrays, clients: Sequence[ClientColumns]) -> None:
+        """Where training stands; `clients` are the rows since the last checkpoint. The rename makes it count."""
+        if clients:
+            self.write_arrays(f"checkpoint/clients-{round:08d}.npz", vars(ClientColumns.concatenate(clients)))
+        self.write_tensors("checkpoint/state.safetensors", tensors, {"round": str(round)})
+
+    def remove_checkpoint(self) -> None:
+        """Training is over."""
+        shutil.rmtree(self.path / "checkpoint", ignore_errors=True)
+
+    def read_rounds(self) -> list[RoundRecord]:
+        """The complete lines of rounds.jsonl."""
+        *lines, _ = self.read("rounds.jsonl").split(b"\n")
+        try:
+            return [RoundRecord.model_validate_json(line) for line in lines]
+        except ValidationError as error:
+            raise self.damaged("rounds.jsonl", error.errors(include_url=False)[0]["msg"]) from error
+
+    def read_ledger(self) -> Ledger:
+        """The whole ledger of a trained run."""
+        facts = self.read_facts("ledger.json", RunFacts)
+        arrays = self.read_arrays("clients.npz")
+        try:
+            clients = ClientColumns(**arrays)
+        except TypeError as error:
+            raise self.damaged("clients.npz", error) from error
+        return Ledger(facts, tuple(self.read_rounds()), clients)
+
+    def read_checkpoint(self) -> Checkpoint | None:
+        """Where training stood; cuts whatever was written after it. None: nothing was saved yet."""
+        folder = self.path / "checkpoint"
+        if not (folder / "state.safetensors").exists():
+            self.write("rounds.jsonl", b"")
+            shutil.rmtree(folder, ignore_errors=True)
+            return None
+        tensors = self.read_tensors("checkpoint/state.safetensors")
+        round = self._checkpoint_round()
+        records = self.read_rounds()[:round]
+        clients = []
+        for shard in sorted(folder.glob("clients-*.npz")):
+            if int(shard.stem.removeprefix("clients-")) > round:
+                shard.unlink()
+            else:
+                clients.append(ClientColumns(**self.read_arrays(f"checkpoint/{shard.name}")))
+        covered = {int(number) for part in clients for number in np.unique(part.round)}
+        if len(records) != round or covered != set(range(1, round + 1)):
+            raise StoreError(
+                f"{self.path}: the ledger ends before the checkpoint of round {round}: start again with --force"
+            )
+        lines = b"".join(record.model_dump_json().encode() + b"\n" for record in records)
+        self.write("rounds.jsonl", lines)
+        return Checkpoint(round, tensors, records, clients)
+
+    def same_config(self, text: str) -> bool:
+        """Whether a config, as TOML, is the one that this run was started with."""
+        try:
+            return tomllib.loads(self.read("config.toml").decode()) == tomllib.loads(text)
+        except ValueError as error:
+            raise self.damaged("config.toml", error) from error
+
+    def _checkpoint_round(self) -> int:
+        name = "checkpoint/state.safetensors"
+        content = self.read(name)
+        try:
+            header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+            return int(header["__metadata__"]["round"])
+        except (ValueError, KeyError) as error:
+            raise self.damaged(name, error) from error
+
+    def has_votes(self, request: VoteRequest) -> bool:
+        """Whether a request was answered already."""
+        return (self.path / votes_file(request)).exists()
+
+    def write_votes(self, facts: RunFacts, request: VoteRequest, answers: Mapping[str, Votes]) -> None:
+        """Store the answers on all test sets in one file, with the digests of the sets."""
+        arrays: dict[str, NDArray[Any]] = {}
+        for name, votes in answers.items():
+            arrays[f"{name}/digest"] = np.array(facts.test_sets[name].digest)
+            for field in ("labels", "input_norms", "logits", "counts", "selection_counts"):
+                if (values := getattr(votes, field)) is not None:
+                    arrays[f"{name}/{field}"] = values
+        self.write_arrays(votes_file(request), arrays)
+
+    def read_votes(self, facts: RunFacts, request: VoteRequest, settings: VoteSettings) -> dict[str, Votes]:
+        """The stored answers by test set, checked against the digests of the ledger."""
+        arrays = self.read_arrays(votes_file(request))
+        answers = {}
+        for name, expected in facts.test_sets.items():
+            fields = {key.partition("/")[2]: value for key, value in arrays.items() if key.startswith(f"{name}/")}
+            if str(fields.pop("digest", "")) != expected.digest:
+                raise StoreError(
+                    f"{self.path / votes_file(request)}: does not belong to the {name} test set of this run: "
+                    "delete the file and resume the run"
+                )
+            answers[name] = Votes(request=request, settings=settings, **fields)
+        return answers
+
+
+def votes_file(request: VoteRequest) -> str:
+    """Where the answer to a request is stored."""
+    return f"votes/{request.digest}.npz"

@@ -1,0 +1,159 @@
+"""What clients submit in a round and what the server makes of it: plain, read-only containers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from crfl_core.streams import Streams
+
+State = Mapping[str, "Tensor"]
+"""What a plugin wants to see again in the next round. Kept by the core, stored in the checkpoint."""
+
+Dependence = Literal["fixed", "own", "all"]
+"""On what an aggregation weight depends: on nothing that was submitted, on that client's own update, on all."""
+
+DEPENDENCE_ORDER: tuple[Dependence, ...] = ("fixed", "own", "all")
+
+
+def worst(*dependences: Dependence) -> Dependence:
+    """The dependence of a chain is that of its worst link.
+
+    >>> worst("fixed", "own", "fixed")
+    'own'
+    """
+    return max(dependences, key=DEPENDENCE_ORDER.index)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a model's named tensors lie in one flat parameter vector, in order."""
+
+    shapes: tuple[tuple[str, tuple[int, ...]], ...]
+
+    @property
+    def size(self) -> int:
+        """Number of parameters P."""
+        return sum(math.prod(shape) for _, shape in self.shapes)
+
+    def unflatten(self, flat: Tensor) -> dict[str, Tensor]:
+        """Views of a (..., P) tensor, by name, each (..., *shape)."""
+        pieces = flat.split([math.prod(shape) for _, shape in self.shapes], dim=-1)
+        return {
+            name: piece.unflatten(-1, shape) if shape else piece.squeeze(-1)
+            for (name, shape), piece in zip(self.shapes, pieces, strict=True)
+        }
+
+
+@dataclass(frozen=True)
+class Clients:
+    """The participants of a round, one entry per client in every array.
+
+    `steps` local SGD steps of rate `learning_rate` on batches of `batch_size` samples; `last_batch` is the size
+    of the last batch of an epoch, which may be shorter. `attacking` marks who follows the attack this round.
+    """
+
+    ids: NDArray[np.int64]
+    samples: NDArray[np.int64]
+    learning_rate: NDArray[np.float64]
+    steps: NDArray[np.int64]
+    batch_size: NDArray[np.int64]
+    last_batch: NDArray[np.int64]
+    weight_decay: NDArray[np.float64]
+    attacking: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def take(self, rows: NDArray[np.int64] | slice) -> Clients:
+        """The same facts for some of the participants."""
+        return Clients(**{name: value[rows] for name, value in vars(self).items()})
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round as a plugin sees it: `start` is the broadcast model w~_{t-1} of shape (P,)."""
+
+    number: int
+    total: int
+    start: Tensor
+    clients: Clients
+    layout: Layout
+    streams: Streams
+
+
+@dataclass(frozen=True)
+class ClientUpdates:
+    """What the clients of a round submitted: `values` is (n, P), row i from `round.clients.ids[i]`. Read-only."""
+
+    values: Tensor
+    round: Round
+
+
+@dataclass(frozen=True)
+class Staged:
+    """The answer of a stage: `values = mixing @ updates + offset`.
+
+    `mixing` is (m, n); for a stage of dependence "own" it is diagonal with entries in [0, 1]. `cap` is the norm that
+    no staged update exceeds, (m,), if the stage enforces one.
+    """
+
+    values: Tensor
+    mixing: Tensor
+    cap: Tensor | None = None
+    offset: Tensor | None = None
+    state: State = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """The answer of an aggregation rule: `update = sum_i weights[i] * values[i] + offset`.
+
+    A coordinate-wise rule has a weight per client *and* parameter: it reports each client's largest one in
+    `weights` and the whole (n, P) matrix through `full_weights`, which is only called by tests.
+    """
+
+    update: Tensor
+    weights: Tensor
+    offset: Tensor | None = None
+    full_weights: Callable[[], Tensor] | None = None
+    state: State = field(default_factory=dict)
+    notes: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Poisoning:
+    """What attackers did to their local data in one round, measured; one entry per client, zero if honest.
+
+    `share` is the sum over steps of (poisoned samples / batch size), `samples` their number, `most` the largest
+    number in one batch, `delta` the largest change of an input in scaled space, `flips` the changed labels.
+    """
+
+    share: NDArray[np.float64]
+    samples: NDArray[np.int64]
+    most: NDArray[np.int64]
+    delta: NDArray[np.float64]
+    flips: NDArray[np.int64]
+
+    @staticmethod
+    def none(clients: int) -> Poisoning:
+        """Nobody poisoned anything."""
+        ints, floats = np.zeros(clients, np.int64), np.zeros(clients)
+        return Poisoning(share=floats, samples=ints, most=ints, delta=floats, flips=ints)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Local updates of the participants `part` of a round, for every replica: `updates` is (R, k, P)."""
+
+    part: slice
+    updates: Tensor
+    poisoning: Poisoning

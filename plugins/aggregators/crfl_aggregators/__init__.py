@@ -1,0 +1,1 @@
+"""Aggregation rules and stages that come with crfl."""

@@ -1,0 +1,1 @@
+"""Attacks that come with crfl."""

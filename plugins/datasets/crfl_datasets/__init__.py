@@ -1,0 +1,1 @@
+"""Datasets and partitioners that come with crfl."""

@@ -1,0 +1,1 @@
+"""Ways to split training samples over clients."""

@@ -1,0 +1,1 @@
+"""Models and feature maps that come with crfl."""

@@ -1,0 +1,1 @@
+"""Fixed, public feature maps."""

@@ -1,0 +1,105 @@
+"""Multi-class logistic regression: the paper's model, convex, with gradients in closed form."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from crfl_core import BoundModel, DataFacts, Layout, Model, ModelFacts
+
+BYTES_PER_WORD = 8
+MOST_PER_BYTE = 255
+
+
+class SoftmaxRegression(BoundModel):
+    """`logits = W x + b` with W of shape (C, d), so that models lie side by side as rows of one matrix."""
+
+    def __init__(self, inputs: int, classes: int, *, bias: bool) -> None:
+        self._inputs, self._classes = inputs, classes
+        shapes: tuple[tuple[str, tuple[int, ...]], ...] = (("weight", (classes, inputs)),)
+        self.layout = Layout((*shapes, ("bias", (classes,))) if bias else shapes)
+        self.facts = ModelFacts(linear=True, convex=True, bias=bias)
+
+    def initial(self, generator: np.random.Generator) -> Tensor:  # noqa: ARG002 - convex: any start will do
+        """All zeros."""
+        return torch.zeros(self.layout.size)
+
+    def logits(self, parameters: Tensor, x: Tensor) -> Tensor:
+        """One matrix product for all replicas."""
+        weight, bias = self._blocks(parameters)
+        flat = affine(x, weight.reshape(-1, self._inputs), None if bias is None else bias.reshape(-1))
+        return flat.view(len(x), len(parameters), self._classes).transpose(0, 1)
+
+    def gradient(self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+        """`sum_b weight_b (softmax(W x_b) - e_{y_b}) (+) x_b`: two batched products for all clients and replicas."""
+        replicas, clients, size = parameters.shape
+        weight, bias = self._blocks(parameters)
+        if replicas > 1:  # clients share their data among replicas: more columns in the same product
+            weight = weight.transpose(0, 1)
+        stacked = weight.reshape(clients, replicas * self._classes, self._inputs)
+        if bias is None:
+            logits = torch.bmm(x, stacked.transpose(1, 2))
+        else:
+            rows = bias.transpose(0, 1).reshape(clients, 1, replicas * self._classes)
+            logits = torch.baddbmm(rows, x, stacked.transpose(1, 2))
+        residual = logits.view(clients, -1, replicas, self._classes).softmax(-1)
+        index = y[:, :, None, None].expand(-1, -1, replicas, 1)
+        residual.scatter_add_(3, index, residual.new_full((1, 1, 1, 1), -1.0).expand(index.shape))
+        residual = residual.mul_(weights[:, :, None, None]).flatten(2)
+        product = torch.bmm(residual.transpose(1, 2), x).view(clients, replicas, self._classes, -1).transpose(0, 1)
+        if bias is None:
+            return product.reshape(replicas, clients, size)
+        gradient = parameters.new_empty(parameters.shape)
+        blocks = self._blocks(gradient)
+        blocks[0].copy_(product)
+        assert blocks[1] is not None
+        blocks[1].copy_(residual.sum(1).view(clients, replicas, -1).transpose(0, 1))
+        return gradient
+
+    def counts(self, parameters: Tensor, x: Tensor) -> Tensor:
+        """The winners of one matrix product, with classes ahead of models so that all comparisons run along models.
+
+        Counting adds up eight comparisons at a time: each is a byte of a 64-bit word, and no byte can overflow as long
+        as it counts fewer than 256 models.
+        """
+        models = len(parameters)
+        if models % BYTES_PER_WORD or models > BYTES_PER_WORD * MOST_PER_BYTE:
+            return super().counts(parameters, x)
+        weight, bias = self._blocks(parameters)
+        stacked = weight.transpose(0, 1).reshape(-1, self._inputs)
+        flat = affine(x, stacked, None if bias is None else bias.T.reshape(-1))
+        logits = flat.view(len(x), self._classes, models)
+        wins = logits == logits.amax(1, keepdim=True)
+        words = wins.view(torch.int64).sum(-1)
+        counts = words.view(torch.uint8).view(len(x), self._classes, BYTES_PER_WORD).sum(-1)
+        tied = counts.sum(1) != models
+        if tied.any():
+            counts[tied] = super().counts(parameters, x[tied])
+        return counts
+
+    def operator_norm(self, parameters: Tensor) -> float:
+        """Spectral norm of the weight block without its mean row: adding the same to all classes changes no vote."""
+        weight = self._blocks(parameters[None])[0][0].double()
+        centred = weight - weight.mean(0)
+        return float(torch.linalg.eigvalsh(centred @ centred.T)[-1].clamp(min=0).sqrt())
+
+    def _blocks(self, parameters: Tensor) -> tuple[Tensor, Tensor | None]:
+        blocks = self.layout.unflatten(parameters)
+        return blocks["weight"], blocks.get("bias")
+
+
+def affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """`x weight^T + bias`."""
+    return torch.mm(x, weight.T) if bias is None else torch.addmm(bias, x, weight.T)
+
+
+class Softmax(Model):
+    """Softmax regression with cross-entropy: convex, so every certificate applies."""
+
+    bias: bool = Field(True, description="a constant input whose weights are trained, clipped and noised like all")
+
+    def build(self, facts: DataFacts) -> BoundModel:
+        """Starts from zero."""
+        return SoftmaxRegression(facts.inputs, facts.classes, bias=self.bias)
