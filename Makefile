@@ -3,7 +3,8 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 # Nothing is installed without the constraints: an unpinned torch brings gigabytes of CUDA packages.
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+export PIP_CONSTRAINT := constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: demo test lint types contracts unit benchmarks clean
 

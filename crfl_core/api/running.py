@@ -55,8 +55,8 @@ def run(
     """Train, attack, aggregate and certify as a config says; go on if its directory holds an unfinished run.
 
     `config` is a file, a mapping or a `RunConfig`; None is the default on embedded data. `overrides` are `key=value`
-    texts. Results go to `out`, by default `runs/<name>`; a finished run there is only replaced with `force`. `plugins` adds
-    classes under names that the config may use; `trackers` watch this run without being part of its config.
+    texts. Results go to `out`, by default `runs/<name>`; a finished run there is only replaced with `force`. `plugins`
+    adds classes under names that the config may use; `trackers` watch this run without being part of its config.
     """
     registry = Registry(plugins)
     loaded = load_config(config, overrides=overrides, registry=registry)

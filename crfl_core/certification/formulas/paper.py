@@ -60,11 +60,14 @@ def log_radius(
     """The logarithm of Corollary 1's radius.
 
     `RAD = sigma sqrt(eps / 2) exp(-contraction / 2) / (L_Z sqrt(R sum_i S_i^2))` with
-    `S_i = p_i gamma_i tau_i eta_i q_i/n_i` for the R attackers in `strengths`, sigma the noise of the attacked round and `contraction` the log of the product
-    over the rounds after it. -inf where the budget is 0, +inf where the attackers can do nothing.
+    `S_i = p_i gamma_i tau_i eta_i q_i/n_i` for the R attackers in `strengths`, sigma the noise of the attacked round
+    and `contraction` the log of the product over the rounds after it. -inf where the budget is 0, +inf where the
+    attackers can do nothing.
 
-    >>> log_radius(0.3158754472081200, noise_std=0.01, lipschitz=4.123105625617661, strengths=[7.5e-4], contraction=0.0)
-    np.float64(0.25088325438815...)
+    >>> log_radius(  # doctest: +ELLIPSIS
+    ...     0.31587544720812, noise_std=0.01, lipschitz=4.123105625617661, strengths=[7.5e-4], contraction=0.0
+    ... )
+    np.float64(0.2508832543881...)
     """
     squares = np.square(np.asarray(strengths, np.float64))
     with np.errstate(divide="ignore"):
