@@ -59,6 +59,10 @@ class Clients:
 
     `steps` local SGD steps of rate `learning_rate` on batches of `batch_size` samples; `last_batch` is the size
     of the last batch of an epoch, which may be shorter. `attacking` marks who follows the attack this round.
+
+    What honest training can do at most: weight decay keeps the share `retention` = (1 - eta lambda)^tau of the broadcast
+    model w, so an update is `u = -(1 - retention) w + r`, and `update_bound` bounds ||r|| (infinite if nothing is known
+    about the gradients). Both follow the protocol, whatever attackers really do.
     """
 
     ids: NDArray[np.int64]
@@ -68,6 +72,8 @@ class Clients:
     batch_size: NDArray[np.int64]
     last_batch: NDArray[np.int64]
     weight_decay: NDArray[np.float64]
+    retention: NDArray[np.float64]
+    update_bound: NDArray[np.float64]
     attacking: NDArray[np.bool_]
 
     def __len__(self) -> int:
