@@ -60,9 +60,9 @@ class Clients:
     `steps` local SGD steps of rate `learning_rate` on batches of `batch_size` samples; `last_batch` is the size
     of the last batch of an epoch, which may be shorter. `attacking` marks who follows the attack this round.
 
-    What honest training can do at most: weight decay keeps the share `retention` = (1 - eta lambda)^tau of the broadcast
-    model w, so an update is `u = -(1 - retention) w + r`, and `update_bound` bounds ||r|| (infinite if nothing is known
-    about the gradients). Both follow the protocol, whatever attackers really do.
+    What honest training can do at most: weight decay keeps the share `retention` = (1 - eta lambda)^tau of the
+    broadcast model w, so an update is `u = -(1 - retention) w + r`, and `update_bound` bounds ||r|| (infinite if
+    nothing is known about the gradients). Both follow the protocol, whatever attackers really do.
     """
 
     ids: NDArray[np.int64]

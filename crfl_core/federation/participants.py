@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from crfl_core.config import RunConfig
 from crfl_core.errors import ConfigError
@@ -17,13 +18,13 @@ from crfl_core.updates import Clients
 class Participation:
     """The local settings of all clients, and which of them are drawn in each round."""
 
-    def __init__(self, config: RunConfig, samples: Sequence[int], streams: Streams) -> None:
+    def __init__(self, config: RunConfig, samples: Sequence[int], gradient_bound: float, streams: Streams) -> None:
         self._config = config
         self._streams = streams
         self.total = len(samples)
         self.attackers = drawn_attackers(config.attack, self.total, streams)
         self.attack_rounds = attack_rounds(config.attack, config.rounds)
-        self._honest = honest_clients(config, np.asarray(samples, np.int64))
+        self._honest = honest_clients(config, np.asarray(samples, np.int64), gradient_bound)
         self.per_round = max(1, round(config.training.participation * self.total))
         if self.attackers and not any(self.round(t).attacking.any() for t in self.attack_rounds):
             raise ConfigError(
@@ -46,13 +47,17 @@ class Participation:
             changed["steps"] = np.where(attacking, attack.steps, clients.steps)
         return Clients(**(vars(clients) | changed))
 
-    def _drawn(self, number: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    def _drawn(self, number: int) -> NDArray[np.int64]:
         generator = self._streams.generator("participation", round=number)
         return np.sort(generator.choice(self.total, self.per_round, replace=False))
 
 
-def honest_clients(config: RunConfig, samples: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Clients:
-    """The settings of all clients when nobody attacks."""
+def honest_clients(config: RunConfig, samples: NDArray[np.int64], gradient_bound: float) -> Clients:
+    """The settings of all clients when nobody attacks.
+
+    With `c = (1 - eta lambda)^tau` the residual of an update is at most `gradient_bound (1 - c) / lambda`, which is
+    `eta tau gradient_bound` without weight decay.
+    """
     training, total = config.training, len(samples)
     batch_size = np.minimum(training.batch_size, samples)
     per_epoch = -(-samples // batch_size)
@@ -60,19 +65,24 @@ def honest_clients(config: RunConfig, samples: np.ndarray[tuple[int], np.dtype[n
         steps = per_epoch * (training.epochs or 1)
     else:
         steps = per_client("training.steps", training.steps, total).astype(np.int64)
+    rate, decay = per_client("training.learning_rate", training.learning_rate, total), training.weight_decay
+    retention = (1.0 - rate * decay) ** steps
+    reach = rate * steps if decay == 0 else (1.0 - retention) / decay
     return Clients(
         ids=np.arange(total),
         samples=samples,
-        learning_rate=per_client("training.learning_rate", training.learning_rate, total),
+        learning_rate=rate,
         steps=steps,
         batch_size=batch_size,
         last_batch=samples - (per_epoch - 1) * batch_size,
-        weight_decay=np.full(total, training.weight_decay),
+        weight_decay=np.full(total, decay),
+        retention=retention,
+        update_bound=reach * gradient_bound,
         attacking=np.zeros(total, np.bool_),
     )
 
 
-def per_client(key: str, value: float | Sequence[float], total: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def per_client(key: str, value: float | Sequence[float], total: int) -> NDArray[np.float64]:
     """A setting as one value for each client."""
     if isinstance(value, Sequence):
         if len(value) != total:

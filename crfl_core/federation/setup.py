@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -77,10 +78,11 @@ def build(config: RunConfig) -> Federation:
         check_partition(partition, len(loaded.x))
     data = as_tensors(loaded, partition, device, dtype)
     maps, model = build_model(config, data.facts)
-    participation = Participation(config, [len(rows) for rows in partition], streams)
+    bound = gradient_bound(model, maps.norm_bound(data.facts.domain.norm_bound(data.facts.inputs)))
+    participation = Participation(config, [len(rows) for rows in partition], bound, streams)
     for position, step in enumerate(config.aggregation):
         with settings_of(f"aggregation.{position}", step.configured_as):
-            step.check(participation.per_round)
+            step.check(participation.round(1))
     check_threat(config, data.clients)
     prepared = prepare_attack(config, data, participation, streams)
     features = mapped(maps, data.x)
@@ -116,6 +118,13 @@ def build_model(config: RunConfig, facts: DataFacts) -> tuple[Chain, BoundModel]
     shape = facts.image_shape if maps.outputs == facts.inputs else None
     with settings_of("model", config.model.configured_as):
         return maps, config.model.build(DataFacts(maps.outputs, facts.classes, facts.domain, shape))
+
+
+def gradient_bound(model: BoundModel, norm_bound: float) -> float:
+    """A bound on the norm of one sample's gradient: sqrt(2) ||(x, 1)|| for softmax regression, else infinite."""
+    if not (model.facts.linear and model.facts.loss == "cross-entropy"):
+        return math.inf
+    return math.sqrt(2.0) * math.hypot(norm_bound, 1.0 if model.facts.bias else 0.0)
 
 
 @contextmanager

@@ -21,8 +21,8 @@ class AggregationStep(Plugin):
 
     depends: ClassVar[Dependence] = "all"
 
-    def check(self, clients: int) -> None:
-        """Raise `OptionError` if the options make no sense for a round of this many clients. Called before training."""
+    def check(self, clients: Clients) -> None:
+        """Raise `OptionError` if the options make no sense for rounds of clients like these. Called before training."""
 
 
 class Stage(AggregationStep):
