@@ -9,8 +9,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.metadata import EntryPoint, entry_points
-from typing import Literal
+from importlib.metadata import EntryPoint, distributions
+from typing import Literal, NamedTuple
 
 from crfl_core.errors import PluginError, closest
 from crfl_core.kinds import KINDS
@@ -52,6 +52,13 @@ class Listed:
     hooks: tuple[str, ...]
 
 
+class Declared(NamedTuple):
+    """The entry points of all distributions, with name and version, and the distributions that cannot be read."""
+
+    points: list[tuple[str, str, EntryPoint]]
+    unreadable: list[Listed]
+
+
 class Registry:
     """The plugins that are installed, and classes that Python code adds under names of its own.
 
@@ -66,15 +73,19 @@ class Registry:
     def found(self) -> dict[str, dict[str, list[Found]]]:
         """Everything declared, by kind and name; more than one entry under a name is a conflict."""
         table: dict[str, dict[str, list[Found]]] = {kind: {} for kind in KINDS}
-        for kind, (group, base) in KINDS.items():
-            for point in entry_points(group=group):
-                distribution = point.dist.name if point.dist else "unknown"
-                version = point.dist.version if point.dist else ""
+        kinds = {group: kind for kind, (group, _) in KINDS.items()}
+        for distribution, version, point in self._declared.points:
+            if (kind := kinds.get(point.group)) is not None:
                 table[kind].setdefault(point.name, []).append(Found(kind, point.name, distribution, version, point))
+        for kind, (_, base) in KINDS.items():
             for name, plugin in self._local.items():
                 if isinstance(plugin, type) and issubclass(plugin, base):
                     table[kind][name] = [Found(kind, name, LOCAL, "", plugin)]
         return table
+
+    @cached_property
+    def _declared(self) -> Declared:
+        return declared()
 
     def names(self, kind: str) -> tuple[str, ...]:
         """The names that a config may use for a kind, without those that are blocked."""
@@ -86,7 +97,7 @@ class Registry:
         candidates = [
             found
             for found in self.found[kind].get(bare, [])
-            if not distribution or same_distribution(found.distribution, distribution)
+            if not distribution or spelling(found.distribution) == spelling(distribution)
         ]
         if not candidates:
             raise PluginError(self._unknown(kind, name))
@@ -130,7 +141,7 @@ class Registry:
             for kind in KINDS
             for _, candidates in sorted(self.found[kind].items())
             for found in candidates
-        )
+        ) + tuple(self._declared.unreadable)
 
     def _listed(self, found: Found, *, conflict: bool) -> Listed:
         status: Status = "ok"
@@ -162,9 +173,28 @@ class Registry:
         names = self.names(kind)
         hint = closest(name, names)
         where = [other for other in KINDS if name in self.found[other]]
-        also = f"{name!r} is the name of a {where[0]}; " if where else ""
+        also = f"{name!r} is the name of another kind, {where[0]}; " if where else ""
         installed = ", ".join(names) or "none"
         return " ".join(f"there is no {kind} {name!r}: {hint} {also}installed: {installed}".split())
+
+
+def declared() -> Declared:
+    """Read the entry points of every distribution, each in isolation; the first of a name on the path counts.
+
+    The standard library's own `entry_points()` raises as soon as one distribution has broken metadata.
+    """
+    result, seen = Declared([], []), set()
+    for distribution in distributions():
+        name, version = "unknown", ""
+        try:
+            name, version = distribution.name or name, distribution.version or version
+            if spelling(name) not in seen:
+                seen.add(spelling(name))
+                result.points.extend((name, version, point) for point in distribution.entry_points)
+        except Exception as error:
+            reason = f"its entry points cannot be read: {type(error).__name__}: {error}"
+            result.unreadable.append(Listed("unknown", "", name, version, "failed", reason, "", ()))
+    return result
 
 
 def imported(found: Found) -> object:
@@ -201,13 +231,14 @@ def checked(found: Found, candidate: object) -> type[Plugin]:
 
 def blocked(found: Found) -> bool:
     """Whether the environment blocks a plugin: by name, distribution, or `distribution:name`."""
-    entries = {entry.strip() for entry in os.environ.get(DISABLE, "").split(",") if entry.strip()}
-    return not entries.isdisjoint({found.name, found.distribution, f"{found.distribution}:{found.name}"})
+    entries = {spelling(entry.strip()) for entry in os.environ.get(DISABLE, "").split(",") if entry.strip()}
+    names = (found.name, found.distribution, f"{found.distribution}:{found.name}")
+    return not entries.isdisjoint(map(spelling, names))
 
 
-def same_distribution(one: str, other: str) -> bool:
-    """Whether two spellings name the same distribution."""
-    return one.replace("_", "-").replace(".", "-").lower() == other.replace("_", "-").replace(".", "-").lower()
+def spelling(name: str) -> str:
+    """One spelling of a distribution's name: case and separators make no difference."""
+    return name.replace("_", "-").replace(".", "-").lower()
 
 
 def first_line(plugin: type[Plugin]) -> str:

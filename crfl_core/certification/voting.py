@@ -14,9 +14,10 @@ from crfl_core.kinds.model import BoundModel
 from crfl_core.streams import Streams
 from crfl_core.votes import VoteRequest, Votes, VoteSettings
 
-LOGITS_AT_ONCE = 2**23
-"""How many logits (models x samples x classes) are in memory at a time."""
-MODELS_AT_ONCE = 256
+BLOCK = 8
+"""Noisy copies that share a random stream: opening one costs as much as drawing two thousand numbers."""
+MODELS_AT_ONCE = 32 * BLOCK
+"""Noisy copies in memory at a time."""
 
 
 def vote(
@@ -45,8 +46,7 @@ def monte_carlo(
     """How many of M models `w + N(0, sigma^2 I)` choose each class, (m, C)."""
     total: Tensor | None = None
     for models in noisy_models(parameters, request.noise_std, request.models, streams):
-        rows = max(64, LOGITS_AT_ONCE // (len(models) * 16))
-        counts = torch.cat([model.counts(models, features[i : i + rows]) for i in range(0, len(features), rows)])
+        counts = model.counts(models, features)
         total = counts if total is None else total.add_(counts)
     assert total is not None
     result: np.ndarray[tuple[int, int], np.dtype[np.int64]] = total.cpu().numpy()
@@ -54,21 +54,22 @@ def monte_carlo(
 
 
 def noisy_models(parameters: Tensor, std: float, count: int, streams: Streams) -> Iterator[Tensor]:
-    """Chunks of noisy copies, (k, P). Copy k has its own stream, so the chunk size does not change it."""
-    dtype = np.float64 if parameters.dtype == torch.float64 else np.float32
+    """Chunks of noisy copies, (k, P), each valid until the next is asked for.
 
-    def draw(first: int) -> Tensor:
-        last = min(count, first + MODELS_AT_ONCE)
-        noise = np.empty((last - first, len(parameters)), dtype)
-        for row, copy in zip(noise, range(first, last), strict=True):
-            streams.generator("votes", replica=copy).standard_normal(dtype=dtype, out=row)
-        return torch.from_numpy(noise).to(parameters.device).mul_(std).add_(parameters)
+    Every block of copies has its own stream, so neither chunks nor threads change the draws.
+    """
+    base = parameters.cpu().numpy()
+    copies = np.empty((min(count, MODELS_AT_ONCE), len(base)), base.dtype)
 
-    with ThreadPoolExecutor(max_workers=1) as ahead:  # numpy draws the next chunk while this one is voted on
-        starts = list(range(0, count, MODELS_AT_ONCE))
-        pending = ahead.submit(draw, starts[0])
-        for following in [*starts[1:], None]:
-            chunk = pending.result()
-            if following is not None:
-                pending = ahead.submit(draw, following)
-            yield chunk
+    def draw(block: int) -> None:
+        first = block * BLOCK % MODELS_AT_ONCE
+        rows = copies[first : min(first + BLOCK, first + count - block * BLOCK)]
+        streams.generator("votes", replica=block).standard_normal(dtype=base.dtype, out=rows)
+        rows *= std
+        rows += base
+
+    with ThreadPoolExecutor(torch.get_num_threads()) as threads:  # numpy lets go of the interpreter while it draws
+        for first in range(0, count, MODELS_AT_ONCE):
+            last = min(count, first + MODELS_AT_ONCE)
+            list(threads.map(draw, range(first // BLOCK, -(-last // BLOCK))))
+            yield torch.from_numpy(copies[: last - first]).to(parameters.device)

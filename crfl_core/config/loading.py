@@ -79,6 +79,8 @@ def read_file(path: Path, *, name: str, chain: tuple[Path, ...]) -> tuple[Tree, 
     written: dict[places.Path, str] = {}
     for base in bases:
         base_path = path.parent / base
+        if not base_path.exists():
+            raise ConfigError(f"{name}: extends = {base!r}: there is no file {base_path}")
         base_tree, base_written = read_file(base_path, name=str(base_path), chain=(*chain, resolved))
         tree = merge(tree, base_tree, written, base_written)
     return merge(tree, own, written, dict.fromkeys(leaves(own), name)), written

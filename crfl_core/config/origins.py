@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from crfl_core.errors import ConfigError
 
 DEFAULT = "default"
 Path = tuple[str, ...]
+
+ABSENT = ("missing", "union_tag_not_found")
+"""pydantic's names for a key that is not there."""
 
 
 @dataclass(frozen=True)
@@ -48,19 +53,35 @@ def explain(error: ValidationError, tree: Mapping[str, Any], origins: Origins) -
     inputs: dict[Path, Any] = {}
     for detail in error.errors(include_url=False):
         path, value, present = walk(tree, detail["loc"])
-        context = detail.get("ctx", {})
-        if "key" in context:
-            path = (*path, context["key"])
-            value, present = (value.get(context["key"]), True) if isinstance(value, Mapping) else (value, True)
-        elif detail["type"] == "missing":
-            path, present = (*path, str(detail["loc"][-1])), False
+        if key := inner_key(detail):
+            path, present = (*path, *key), detail["type"] not in ABSENT
+            value = walk(value, [int(step) if step.isdecimal() else step for step in key])[1]
         if present:
             inputs[path] = value
-        message = detail["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
-        if detail["type"] not in ("value_error", "plugin", "unknown_key", "missing"):
-            message = "must be " + message.replace("tuple", "list").replace("dictionary", "table")
-        problems.setdefault(path, []).append(message)
-    return ConfigError("\n".join(sentence(path, problems[path], inputs, origins) for path in problems))
+        problems.setdefault(path, []).append(wording(detail))
+    # A union tries all its members: what is wrong inside of one says more than that the others did not fit.
+    innermost = [path for path in problems if not any(path == other[: len(path)] != other for other in problems)]
+    return ConfigError("\n".join(sentence(path, problems[path], inputs, origins) for path in innermost))
+
+
+def inner_key(detail: ErrorDetails) -> Path:
+    """The key inside of an error's location that is meant: our own errors name it, and a missing key has no value."""
+    context = detail.get("ctx", {})
+    if "discriminator" in context:
+        return (context["discriminator"].strip("'"),)
+    if detail["type"] in ABSENT:
+        return (str(detail["loc"][-1]),)
+    return tuple(context["key"].split(".")) if "key" in context else ()
+
+
+def wording(detail: ErrorDetails) -> str:
+    """pydantic's message in the words of a config."""
+    if detail["type"] in ABSENT:
+        return "is missing"
+    if detail["type"] == "union_tag_invalid":
+        return f"must be one of {detail['ctx']['expected_tags']}"
+    message = re.sub(r"^\w+ should ", "must ", detail["msg"].removeprefix("Value error, "))
+    return re.sub(r" or instance of \w+", "", message).replace("tuple", "list").replace("dictionary", "table")
 
 
 def sentence(path: Path, messages: Sequence[str], inputs: Mapping[Path, Any], origins: Origins) -> str:
@@ -68,9 +89,14 @@ def sentence(path: Path, messages: Sequence[str], inputs: Mapping[Path, Any], or
     origin = origins.near(path)
     where = [] if origin == DEFAULT else [origin]
     if path:
-        shown = path in inputs and not isinstance(inputs[path], Mapping)
+        shown = path in inputs and not leads_to_table(inputs[path])
         where.append(".".join(path) + (f" = {inputs[path]!r}" if shown else ""))
     return ": ".join([*where, ", or ".join(dict.fromkeys(messages))])
+
+
+def leads_to_table(value: Any) -> bool:
+    """Whether a value is a table or a list of tables: too long to be quoted in a message."""
+    return isinstance(value, Mapping) or (isinstance(value, list | tuple) and any(map(leads_to_table, value)))
 
 
 def walk(tree: Any, location: Sequence[int | str]) -> tuple[Path, Any, bool]:

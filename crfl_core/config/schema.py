@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import BeforeValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from crfl_core import schedules
 from crfl_core.kinds.aggregator import AggregationStep, Aggregator, Stage
@@ -132,8 +133,9 @@ class RunConfig(Table):
         self._check_aggregation()
         self._check_schedules()
         titles = [certificate.title for certificate in self.certificates]
-        if twice := next((title for title in titles if titles.count(title) > 1), None):
-            raise ValueError(f"certificates: two are called {twice!r}: give one of them another `name`")
+        for position, title in enumerate(titles):
+            if title in titles[:position]:
+                raise misfit(f"certificates.{position}", f"two are called {title!r}: give one of them another `name`")
         return self
 
     def plugins(self) -> Iterator[tuple[str, Plugin]]:
@@ -150,22 +152,28 @@ class RunConfig(Table):
         yield from (("tracker", tracker) for tracker in self.trackers)
 
     def _check_aggregation(self) -> None:
-        *stages, rule = self.aggregation or (None,)
+        if not self.aggregation:
+            raise misfit("aggregation", "must end with a rule such as fedavg")
+        *stages, rule = self.aggregation
         if not isinstance(rule, Aggregator):
-            found = "nothing" if rule is None else f"the stage {rule.configured_as!r}"
-            raise ValueError(f"aggregation must end with a rule such as fedavg, found {found}")
-        for stage in stages:
+            found = f"{rule.configured_as!r} is a stage"
+            raise misfit(f"aggregation.{len(stages)}", f"the last entry must be a rule such as fedavg, {found}")
+        for position, stage in enumerate(stages):
             if not isinstance(stage, Stage):
-                raise ValueError(f"aggregation: {stage.configured_as!r} is a rule and must be the last entry")
+                raise misfit(f"aggregation.{position}", f"{stage.configured_as!r} is a rule and must be the last entry")
 
     def _check_schedules(self) -> None:
         for key, lowest in (("clip_norm", "above"), ("noise_std", "at least")):
             try:
                 values = schedules.values(getattr(self.server, key), self.rounds)
             except ValueError as error:
-                raise ValueError(f"server.{key}: {error}") from error
+                raise misfit(f"server.{key}", str(error)) from error
             for number, value in enumerate(values, start=1):
                 if not (value > 0 if lowest == "above" else value >= 0):
-                    raise ValueError(
-                        f"server.{key} must be {lowest} 0 in every round, found {value:g} in round {number}"
-                    )
+                    message = f"must be {lowest} 0 in every round, found {value:g} in round {number}"
+                    raise misfit(f"server.{key}", message)
+
+
+def misfit(key: str, message: str) -> PydanticCustomError:
+    """The error for settings that are right by themselves and do not fit together; `key` is the one to change."""
+    return PydanticCustomError("misfit", "{message}", {"message": message, "key": key})

@@ -182,9 +182,8 @@ def check_threat(config: RunConfig, clients: int) -> None:
     if assumed is not None:
         known = 0 <= assumed <= clients if isinstance(assumed, int) else all(0 <= c < clients for c in assumed)
         if not known:
-            raise ConfigError(
-                f"found {assumed}, but there are {clients} clients, 0..{clients - 1}", key="threat.clients"
-            )
+            found = assumed if isinstance(assumed, int) else list(assumed)
+            raise ConfigError(f"found {found}, but there are {clients} clients, 0..{clients - 1}", key="threat.clients")
     if config.threat.rounds is not None:
         rounds = schedules.expand(config.threat.rounds, config.rounds)
         if not rounds or rounds[-1] > config.rounds:

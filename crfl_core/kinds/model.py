@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+VOTES_AT_ONCE = 2**18
+
+
 def as_list(value: object) -> object:
     """A single table stands for a list of one."""
     return tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
@@ -53,11 +56,19 @@ class BoundModel(ABC):
         return None
 
     def counts(self, parameters: Tensor, x: Tensor) -> Tensor:
-        """How many of the R models vote for each class, ties to the lowest: (R, P), (b, features) -> (b, C)."""
-        logits = self.logits(parameters, x)
-        winners = logits.argmax(-1).T
-        zeros = winners.new_zeros(len(x), logits.shape[-1])
-        return zeros.scatter_add_(1, winners, winners.new_ones(winners.shape))
+        """How many of the R models vote for each class, ties to the lowest: (R, P), (b, features) -> (b, C).
+
+        Memory is bounded: only some samples are voted on at a time.
+        """
+        pieces = []
+        for piece in x.split(max(1, VOTES_AT_ONCE // len(parameters))):
+            logits = self.logits(parameters, piece)
+            winners = logits.argmax(-1).T
+            zeros = winners.new_zeros(len(piece), logits.shape[-1])
+            pieces.append(zeros.scatter_add_(1, winners, winners.new_ones(winners.shape)))
+        import torch
+
+        return torch.cat(pieces)
 
 
 class Model(Plugin):

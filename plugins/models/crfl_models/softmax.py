@@ -9,6 +9,7 @@ from torch import Tensor
 
 from crfl_core import BoundModel, DataFacts, Layout, Model, ModelFacts
 
+LOGITS_AT_ONCE = 2**22
 BYTES_PER_WORD = 8
 MOST_PER_BYTE = 255
 
@@ -69,11 +70,18 @@ class SoftmaxRegression(BoundModel):
             return super().counts(parameters, x)
         weight, bias = self._blocks(parameters)
         stacked = weight.transpose(0, 1).reshape(-1, self._inputs)
-        flat = affine(x, stacked, None if bias is None else bias.T.reshape(-1))
-        logits = flat.view(len(x), self._classes, models)
-        wins = logits == logits.amax(1, keepdim=True)
-        words = wins.view(torch.int64).sum(-1)
-        counts = words.view(torch.uint8).view(len(x), self._classes, BYTES_PER_WORD).sum(-1)
+        row = None if bias is None else bias.T.reshape(-1)
+        counts = torch.empty(len(x), self._classes, dtype=torch.int64, device=x.device)
+        rows = max(1, LOGITS_AT_ONCE // len(stacked))
+        # Large buffers are filled again and again: fresh memory costs more than the comparisons.
+        logits = x.new_empty(min(rows, len(x)), len(stacked))
+        wins = torch.empty(len(logits), self._classes, models, dtype=torch.bool, device=x.device)
+        for piece, count in zip(x.split(rows), counts.split(rows), strict=True):
+            flat = affine(piece, stacked, row, out=logits[: len(piece)])
+            by_class = flat.view(len(piece), self._classes, models)
+            won = torch.eq(by_class, by_class.amax(1, keepdim=True), out=wins[: len(piece)])
+            words = won.view(torch.int64).sum(-1)
+            torch.sum(words.view(torch.uint8).view(len(piece), self._classes, BYTES_PER_WORD), -1, out=count)
         tied = counts.sum(1) != models
         if tied.any():
             counts[tied] = super().counts(parameters, x[tied])
@@ -90,9 +98,9 @@ class SoftmaxRegression(BoundModel):
         return blocks["weight"], blocks.get("bias")
 
 
-def affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def affine(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None = None) -> Tensor:
     """`x weight^T + bias`."""
-    return torch.mm(x, weight.T) if bias is None else torch.addmm(bias, x, weight.T)
+    return torch.mm(x, weight.T, out=out) if bias is None else torch.addmm(bias, x, weight.T, out=out)
 
 
 class Softmax(Model):

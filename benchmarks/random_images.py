@@ -1,0 +1,32 @@
+"""Random data of the shape of MNIST, as a dataset plugin: benchmarks need no download."""
+
+from __future__ import annotations
+
+import numpy as np
+from pydantic import Field
+
+from crfl_core import Data, Dataset, Domain
+
+
+class RandomImages(Dataset):
+    """Uniform noise with random labels."""
+
+    samples: int = Field(60000, ge=1, description="training samples")
+    tests: int = Field(5000, ge=1, description="test samples")
+    features: int = Field(784, ge=1, description="features")
+
+    def read(self) -> Data:
+        """The same numbers every time."""
+        generator = np.random.default_rng(0)
+
+        def images(count: int) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
+            return generator.random((count, self.features), dtype=np.float32)
+
+        return Data(
+            x=images(self.samples),
+            y=generator.integers(10, size=self.samples),
+            test_x=images(self.tests),
+            test_y=generator.integers(10, size=self.tests),
+            domain=Domain(0.0, 1.0),
+            class_names=tuple(map(str, range(10))),
+        )

@@ -1,0 +1,88 @@
+"""Fixtures that several test files share."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+import venv
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+import crfl_core
+from crfl_core import cli
+
+ROOT = Path(__file__).parent.parent
+
+SMALL = ("rounds=3", "attack.rounds=[2]", "votes.models=64", "engine.threads=1")
+"""Overrides that shrink the default run to a fraction of a second."""
+
+
+@pytest.fixture
+def small() -> list[str]:
+    """Arguments of `crfl run` for a run of a fraction of a second."""
+    return [argument for override in SMALL for argument in ("--set", override)]
+
+
+@pytest.fixture(scope="session")
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a small finished run. Shared: copy it before you change anything."""
+    return crfl_core.run(overrides=SMALL, out=tmp_path_factory.mktemp("finished") / "run").path
+
+
+@pytest.fixture
+def crfl(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., CompletedProcess[str]]:
+    """Runs the command line in this process, with `tmp_path` as the current directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # the command line puts its own in place
+
+    def call(*arguments: str | Path) -> CompletedProcess[str]:
+        texts = [str(argument) for argument in arguments]
+        capsys.readouterr()
+        with warnings.catch_warnings():
+            warnings.simplefilter("default")  # as for people; pytest makes errors of them
+            with pytest.raises(SystemExit) as stop:
+                cli.main(texts)
+        output = capsys.readouterr()
+        assert isinstance(stop.value.code, int)
+        return CompletedProcess(texts, stop.value.code, output.out, output.err)
+
+    return call
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Puts a distribution with entry points and one module on the path: what pip leaves behind.
+
+    `install("robust-tools", "1.2", {"crfl.trackers": {"mine": "Mine"}}, source)` writes the module `robust_tools`.
+    """
+    site = tmp_path / "site-packages"
+    site.mkdir()
+    monkeypatch.syspath_prepend(site)
+    modules: list[str] = []
+
+    def write(distribution: str, version: str, points: Mapping[str, Mapping[str, str]], source: str) -> None:
+        module = distribution.replace("-", "_")
+        modules.append(module)
+        (site / f"{module}.py").write_text(source)
+        info = site / f"{module}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n")
+        lines = [
+            line
+            for group, names in points.items()
+            for line in (f"[{group}]", *(f"{name} = {module}:{attribute}" for name, attribute in names.items()))
+        ]
+        (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
+        importlib.invalidate_caches()
+
+    yield write
+    for module in modules:
+        sys.modules.pop(module, None)

@@ -1,0 +1,132 @@
+"""Which samples each client sees in which local step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from crfl_core import Clients, ConfigError, Streams
+from crfl_core.federation.batches import draw
+from tests.oracle import federation_of, tiny
+
+STREAMS = Streams(seed=5)
+
+
+def holdings(sizes: Sequence[int]) -> list[NDArray[np.int64]]:
+    """Disjoint rows for clients with so many samples."""
+    return np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
+
+
+def clients(sizes: Sequence[int], steps: Sequence[int], batch_size: int) -> Clients:
+    """Participants with these numbers of samples and steps; what batches do not depend on is zero."""
+    samples = np.asarray(sizes, np.int64)
+    batch = np.minimum(batch_size, samples)
+    zeros = np.zeros(len(samples))
+    return Clients(
+        ids=np.arange(len(samples)),
+        samples=samples,
+        learning_rate=zeros,
+        steps=np.asarray(steps, np.int64),
+        batch_size=batch,
+        last_batch=samples - (-(-samples // batch) - 1) * batch,
+        weight_decay=zeros,
+        retention=zeros,
+        update_bound=zeros,
+        attacking=zeros > 0,
+    )
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    sizes=st.lists(st.integers(1, 30), min_size=1, max_size=5),
+    batch_size=st.integers(1, 12),
+    epochs=st.integers(1, 3),
+)
+def test_an_epoch_shows_every_sample_of_a_client_once(sizes: list[int], batch_size: int, epochs: int) -> None:
+    """Also for clients with fewer samples than a batch, and with a short last batch."""
+    settings_of = clients(sizes, [epochs * -(-size // min(batch_size, size)) for size in sizes], batch_size)
+    plan = draw(holdings(sizes), settings_of, 1, STREAMS)
+    for position, own in enumerate(holdings(sizes)):
+        per_epoch = settings_of.steps[position] // epochs
+        for epoch in range(epochs):
+            steps = range(epoch * per_epoch, (epoch + 1) * per_epoch)
+            shown = np.concatenate([plan.rows[position, step, : plan.sizes[position, step]] for step in steps])
+            np.testing.assert_array_equal(np.sort(shown), own)
+
+
+def test_the_last_batch_of_an_epoch_is_short() -> None:
+    plan = draw(holdings([10]), clients([10], [6], batch_size=4), 1, STREAMS)
+    assert plan.sizes.tolist() == [[4, 4, 2, 4, 4, 2]]
+
+
+def test_steps_beyond_a_clients_own_are_empty() -> None:
+    plan = draw(holdings([10, 10]), clients([10, 10], [1, 3], batch_size=4), 1, STREAMS)
+    assert plan.sizes.tolist() == [[4, 0, 0], [4, 4, 2]]
+
+
+def test_epochs_and_rounds_are_reshuffled() -> None:
+    settings_of = clients([40], [2], batch_size=40)
+    first, second = (draw(holdings([40]), settings_of, number, STREAMS).rows for number in (1, 2))
+    assert (first[0, 0] != first[0, 1]).any()
+    assert (first != second).any()
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    sizes=st.lists(st.integers(1, 25), min_size=2, max_size=6),
+    batch_size=st.integers(1, 9),
+    data=st.data(),
+)
+def test_a_client_draws_the_same_whoever_is_beside_it(sizes: list[int], batch_size: int, data: st.DataObject) -> None:
+    """Neither the size of a chunk nor the order of the clients changes a batch."""
+    steps = data.draw(st.lists(st.integers(1, 7), min_size=len(sizes), max_size=len(sizes)))
+    everybody = clients(sizes, steps, batch_size)
+    together = draw(holdings(sizes), everybody, 3, STREAMS)
+    order = np.asarray(data.draw(st.permutations(range(len(sizes)))))
+    for position in order:
+        alone = draw(holdings(sizes), everybody.take(np.array([position])), 3, STREAMS)
+        for step in range(steps[position]):
+            size = together.sizes[position, step]
+            assert size == alone.sizes[0, step] > 0
+            np.testing.assert_array_equal(together.rows[position, step, :size], alone.rows[0, step, :size])
+
+
+def test_steps_and_rates_may_differ_between_clients() -> None:
+    federation = federation_of(
+        tiny(training={"steps": [1, 2, 3, 4, 5, 6, 7, 8], "learning_rate": [0.1] * 7 + [0.4], "batch_size": 16})
+    )
+    chosen = federation.participation.round(1)
+    assert chosen.steps.tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert chosen.learning_rate.tolist() == [0.1] * 7 + [0.4]
+
+
+def test_epochs_become_as_many_steps_as_a_client_needs() -> None:
+    chosen = federation_of(tiny(training={"epochs": 2, "batch_size": 16})).participation.round(1)
+    np.testing.assert_array_equal(chosen.steps, 2 * np.ceil(chosen.samples / 16))
+    assert len(np.unique(chosen.steps)) > 1
+
+
+@pytest.mark.parametrize("key", ["steps", "learning_rate"])
+def test_a_list_of_the_wrong_length_names_the_key(key: str) -> None:
+    with pytest.raises(ConfigError, match="a list needs one value per client: found 2 for 8 clients") as caught:
+        federation_of(tiny(training={key: [1, 2]}))
+    assert caught.value.key == f"training.{key}"
+
+
+def test_participation_draws_the_share_of_clients_anew_in_every_round() -> None:
+    federation = federation_of(tiny(attack="none", training={"participation": 0.5}))
+    drawn = [tuple(federation.participation.round(number).ids.tolist()) for number in range(1, 21)]
+    assert {len(ids) for ids in drawn} == {4}
+    assert all(sorted(set(ids)) == list(ids) for ids in drawn)
+    assert set().union(*drawn) == set(range(8))
+    assert len(set(drawn)) > 1
+
+
+def test_at_least_one_client_takes_part() -> None:
+    federation = federation_of(tiny(attack="none", training={"participation": 0.01}))
+    assert len(federation.participation.round(1)) == 1

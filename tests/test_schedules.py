@@ -1,0 +1,59 @@
+"""Values and sets of rounds that depend on the round number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crfl_core import ConfigError, load_config
+from crfl_core.schedules import Linear, RoundRange, expand, value_at, values
+
+
+@given(value=st.floats(-5, 5), total=st.integers(1, 20))
+def test_a_number_is_the_same_in_every_round(value: float, total: int) -> None:
+    assert values(value, total) == (value,) * total
+
+
+@given(start=st.floats(-5, 5), slope=st.floats(-5, 5), total=st.integers(1, 20))
+def test_a_line_starts_counting_at_round_one(start: float, slope: float, total: int) -> None:
+    expected = tuple(start + slope * number for number in range(1, total + 1))
+    assert values(Linear(start=start, slope=slope), total) == expected
+
+
+def test_a_list_has_one_value_per_round() -> None:
+    assert [value_at((0.3, 0.2, 0.1), number) for number in (1, 2, 3)] == [0.3, 0.2, 0.1]
+    with pytest.raises(ValueError, match="found 3 for 2 rounds"):
+        values((0.3, 0.2, 0.1), 2)
+
+
+@pytest.mark.parametrize(
+    ("server", "message"),
+    [
+        ({"clip_norm": [1.0, 2.0]}, "server.clip_norm: a list needs one value per round: found 2 for 3 rounds"),
+        ({"clip_norm": {"start": 1.0, "slope": -0.5}}, "clip_norm must be above 0 in every round, found 0 in round 2"),
+        ({"noise_std": [0.1, -0.1, 0.1]}, "noise_std must be at least 0 in every round, found -0.1 in round 2"),
+    ],
+)
+def test_a_schedule_that_leaves_its_range_is_refused_before_training(server: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_config({"rounds": 3, "server": server})
+
+
+def test_no_noise_at_all_is_allowed() -> None:
+    assert load_config({"rounds": 3, "server": {"noise_std": 0.0}}).config.server.noise_std == 0.0
+
+
+@given(first=st.integers(1, 30), every=st.integers(1, 7), last=st.integers(1, 30))
+def test_a_range_of_rounds_counts_from_first_to_last(first: int, every: int, last: int) -> None:
+    expected = tuple(number for number in range(1, 31) if number >= first and not (number - first) % every)
+    assert expand(RoundRange(first=first, every=every), total=30) == expected
+    assert expand(RoundRange(first=first, every=every, last=last), total=30) == tuple(
+        number for number in expected if number <= last
+    )
+
+
+def test_a_list_of_rounds_is_sorted_and_each_counts_once() -> None:
+    assert expand((7, 2, 7), total=10) == (2, 7)

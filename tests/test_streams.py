@@ -1,0 +1,64 @@
+"""Random streams: a draw depends on the seed and on what it is for, on nothing else."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from crfl_core import Streams
+from crfl_core.streams import PURPOSES
+
+counts = st.integers(min_value=0, max_value=10**6)
+
+
+@settings(deadline=None, max_examples=30)
+@given(seed=counts, purpose=st.sampled_from(PURPOSES), round=counts, client=counts, replica=counts)
+def test_equal_arguments_give_equal_draws(seed: int, purpose: str, round: int, client: int, replica: int) -> None:
+    first, second = (
+        Streams(seed).generator(purpose, round=round, client=client, replica=replica).standard_normal(8)
+        for _ in range(2)
+    )
+    np.testing.assert_array_equal(first, second)
+
+
+def test_what_was_drawn_before_changes_nothing() -> None:
+    streams = Streams(seed=3)
+    expected = streams.generator("noise", round=5).standard_normal(4)
+    for purpose in PURPOSES:
+        streams.generator(purpose, round=5).standard_normal(1000)
+    np.testing.assert_array_equal(streams.generator("noise", round=5).standard_normal(4), expected)
+
+
+def test_every_argument_makes_another_stream() -> None:
+    streams = Streams(seed=3)
+    keys = itertools.product((*PURPOSES, "data/partition", "data/subset"), (0, 1, 11), (0, 1, 11), (0, 1))
+    draws = [
+        streams.generator(purpose, round=round, client=client, replica=replica).integers(2**63)
+        for purpose, round, client, replica in keys
+    ]
+    assert len(set(draws)) == len(draws)
+    assert Streams(4).generator("noise").integers(2**63) != streams.generator("noise").integers(2**63)
+
+
+def test_two_streams_are_uncorrelated() -> None:
+    """Neighbouring keys must not give related sequences: 10,000 pairs have a correlation within four deviations."""
+    streams = Streams(seed=0)
+    one, other = (streams.generator("batches", client=client).standard_normal(10_000) for client in (0, 1))
+    assert abs(float(np.corrcoef(one, other)[0, 1])) < 0.04
+
+
+def test_a_seed_of_its_own_moves_one_purpose_and_all_that_belongs_to_it() -> None:
+    plain, moved = Streams(seed=3), Streams(seed=3, seeds={"data": 9})
+    for purpose in ("data", "data/partition"):
+        assert plain.generator(purpose).integers(2**63) != moved.generator(purpose).integers(2**63)
+    for purpose in set(PURPOSES) - {"data"}:
+        assert plain.generator(purpose).integers(2**63) == moved.generator(purpose).integers(2**63)
+
+
+def test_an_unknown_purpose_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="unknown purpose 'luck': start it with one of data, initial"):
+        Streams(seed=0).generator("luck")
