@@ -1,6 +1,154 @@
-"""The mathematics of certification: pure functions on numpy arrays, float64, in log space where it matters."""
+"""The mathematics of certification: pure functions on numpy arrays, float64, in log space where it matters.
 
-from crfl_core.certification.formulas.confidence import Bounds, hoeffding
+From an attack to a certificate: `shift` (one sample's gradient) -> `drift` (one round's aggregate, `breakdown` for
+aggregators that look at the updates) -> `propagation`, `budget`, `hockey_stick` or `kl` (the end of the run). From the
+votes: `confidence` or `exact_votes` -> `rules`. `inversion` puts the two together. `paper` is the paper's own radius.
+"""
+
+from crfl_core.certification.formulas._arrays import Array
+from crfl_core.certification.formulas.breakdown import (
+    approximate_geometric_median_drift,
+    coordinate_median_drift,
+    geometric_median_drift,
+    krum_drift,
+)
+from crfl_core.certification.formulas.budget import budget_per_unit_drift, composed_budget, tradeoff_budget
+from crfl_core.certification.formulas.confidence import (
+    Bounds,
+    chernoff,
+    chernoff_lower,
+    chernoff_upper,
+    clopper_pearson_lower,
+    clopper_pearson_upper,
+    hoeffding,
+    one_stage,
+    one_stage_bonferroni,
+    two_stage,
+)
+from crfl_core.certification.formulas.drift import (
+    attack_strength,
+    byzantine_terms,
+    effective_steps,
+    retention,
+    scaling_terms,
+    update_bound,
+    worst_poisoned_share,
+    worst_total,
+    worst_totals,
+)
+from crfl_core.certification.formulas.exact_votes import ExactVotes, exact_votes
+from crfl_core.certification.formulas.hockey_stick import (
+    hockey_stick_certifies,
+    hockey_stick_threshold,
+    log_divergence,
+    log_theta,
+    theta,
+)
+from crfl_core.certification.formulas.inversion import client_count, feature_radius, sample_count, sample_ratio
+from crfl_core.certification.formulas.kl import kl_divergence
 from crfl_core.certification.formulas.paper import gradient_lipschitz, kl_budget, log_contraction, log_radius
+from crfl_core.certification.formulas.propagation import (
+    accumulated_drift,
+    averaged_constant,
+    capped_round_expansion,
+    later_products,
+    persistent_drift,
+    persistent_drift_limit,
+    round_contraction,
+    scaled_round_expansion,
+)
+from crfl_core.certification.formulas.rules import (
+    certified_size,
+    gaussian_threshold,
+    gaussian_threshold_of_logs,
+    kl_threshold,
+    margin_threshold,
+    marginal_threshold,
+)
+from crfl_core.certification.formulas.shift import (
+    SampleChange,
+    feature_shift,
+    gradient_shift,
+    gradient_shift_rate,
+    label_shift,
+    local_weight_norm,
+    poisoned_input_bound,
+    replacement_shift,
+    resampled_weight_norm,
+    saturating_shift,
+)
 
-__all__ = ["Bounds", "gradient_lipschitz", "hoeffding", "kl_budget", "log_contraction", "log_radius"]
+__all__ = [
+    "Array",
+    # from gradients to drift
+    "SampleChange",
+    "feature_shift",
+    "gradient_shift",
+    "gradient_shift_rate",
+    "label_shift",
+    "local_weight_norm",
+    "poisoned_input_bound",
+    "replacement_shift",
+    "resampled_weight_norm",
+    "saturating_shift",
+    "attack_strength",
+    "byzantine_terms",
+    "effective_steps",
+    "retention",
+    "scaling_terms",
+    "update_bound",
+    "worst_poisoned_share",
+    "worst_total",
+    "worst_totals",
+    "approximate_geometric_median_drift",
+    "coordinate_median_drift",
+    "geometric_median_drift",
+    "krum_drift",
+    # from drift to the end of the run
+    "accumulated_drift",
+    "averaged_constant",
+    "capped_round_expansion",
+    "later_products",
+    "persistent_drift",
+    "persistent_drift_limit",
+    "round_contraction",
+    "scaled_round_expansion",
+    "budget_per_unit_drift",
+    "composed_budget",
+    "tradeoff_budget",
+    "hockey_stick_certifies",
+    "hockey_stick_threshold",
+    "log_divergence",
+    "log_theta",
+    "theta",
+    "kl_divergence",
+    # from votes to thresholds
+    "Bounds",
+    "chernoff",
+    "chernoff_lower",
+    "chernoff_upper",
+    "clopper_pearson_lower",
+    "clopper_pearson_upper",
+    "hoeffding",
+    "one_stage",
+    "one_stage_bonferroni",
+    "two_stage",
+    "ExactVotes",
+    "exact_votes",
+    "certified_size",
+    "gaussian_threshold",
+    "gaussian_threshold_of_logs",
+    "kl_threshold",
+    "margin_threshold",
+    "marginal_threshold",
+    # the answers
+    "client_count",
+    "feature_radius",
+    "sample_count",
+    "sample_ratio",
+    # the paper's radius
+    "gradient_lipschitz",
+    "kl_budget",
+    "log_contraction",
+    "log_radius",
+]

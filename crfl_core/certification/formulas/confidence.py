@@ -1,13 +1,23 @@
-"""Confidence bounds on the probabilities of classes, from counts of votes."""
+"""Confidence bounds on the probabilities of classes, from votes: Section 6 of the certificate specification.
+
+`counts` is (m, C): how many of a sample's M models chose each class. Every recipe but the paper's fails with
+probability at most alpha per sample, over the draw of the models. The same models vote on all samples, so failures are
+correlated: for a simultaneous statement about m samples use alpha / m.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import betainccinv, betaincinv, rel_entr
 
-Array = NDArray[np.float64]
+from crfl_core.certification.formulas._arrays import Array, floats
+
+Counts = NDArray[np.int64]
+BISECTIONS = 64
 
 
 class Bounds(NamedTuple):
@@ -17,12 +27,17 @@ class Bounds(NamedTuple):
     p_a: Array
     p_b: Array
 
+    @property
+    def abstains(self) -> NDArray[np.bool_]:
+        """Where the vote is not clear enough for a prediction: `p_a <= p_b`."""
+        return np.less_equal(self.p_a, self.p_b)
 
-def hoeffding(counts: NDArray[np.int64], alpha: float) -> Bounds:
-    """The paper's bounds (Section 3.2): `p_A = n_A / M - sqrt(log(1/alpha) / 2M)`, `p_B = n_B / M + sqrt(...)`.
 
-    `counts` is (m, C) with the votes of M models in each row. Each bound fails with probability at most alpha for a
-    fixed class. Both are clamped to [0, 1]. The paper prints N, the number of clients, in place of M.
+def hoeffding(counts: Counts, alpha: float) -> Bounds:
+    """The paper's bounds (its Section 3.2): `p_A = n_A / M - sqrt(log(1/alpha) / 2M)`, `p_B = n_B / M + sqrt(...)`.
+
+    Each bound fails with probability at most alpha for a fixed class, not for the pair and not for classes that are
+    chosen by the same votes. Both are clamped to [0, 1]. The paper prints N, the number of clients, in place of M.
 
     >>> hoeffding(np.array([[1000, 0, 0]]), alpha=0.001).p_a.round(5)
     array([0.94123])
@@ -33,3 +48,119 @@ def hoeffding(counts: NDArray[np.int64], alpha: float) -> Bounds:
     p_a = np.clip(ordered[:, -1] / models - slack, 0.0, 1.0)
     p_b = np.clip(ordered[:, -2] / models + slack, 0.0, 1.0)
     return Bounds(counts.argmax(axis=1), p_a, p_b)
+
+
+def clopper_pearson_lower(successes: ArrayLike, trials: ArrayLike, alpha: float) -> Array:
+    """The probability at which so many successes or more would occur with probability alpha; 0 for no success.
+
+    >>> clopper_pearson_lower([0, 990, 1000], 1000, 0.0005).round(6)
+    array([0.      , 0.974937, 0.992428])
+    """
+    k, n = floats(successes, trials)
+    inner = betaincinv(np.maximum(k, 1.0), n - k + 1.0, alpha)
+    unanimous = np.exp(math.log(alpha) / np.maximum(n, 1.0))
+    return np.where(k == 0, 0.0, np.where(k == n, unanimous, inner))[()]
+
+
+def clopper_pearson_upper(successes: ArrayLike, trials: ArrayLike, alpha: float) -> Array:
+    """The probability at which so few successes or fewer would occur with probability alpha; 1 if all succeed.
+
+    >>> clopper_pearson_upper([0, 6, 1000], 1000, 0.0005).round(6)
+    array([0.007572, 0.018931, 1.      ])
+    """
+    k, n = floats(successes, trials)
+    inner = betainccinv(k + 1.0, np.maximum(n - k, 1.0), alpha)
+    none = -np.expm1(math.log(alpha) / np.maximum(n, 1.0))
+    return np.where(k == n, 1.0, np.where(k == 0, none, inner))[()]
+
+
+def two_stage(selection_counts: Counts, counts: Counts, alpha: float) -> Bounds:
+    """Select the class by some models, bound the probabilities by the votes of others.
+
+    `p_A` is Clopper-Pearson at alpha/2, `p_B` the largest of the other C - 1 classes' at alpha / (2 (C - 1)), and at
+    most 1 - p_A.
+
+    >>> two_stage(np.array([[90, 10, 0]]), np.array([[990, 6, 4]]), alpha=0.001).p_b.round(6)
+    array([0.019888])
+    """
+    first = selection_counts.argmax(axis=1)
+    models, classes = counts.sum(axis=1), counts.shape[1]
+    own = np.take_along_axis(counts, first[:, None], axis=1)[:, 0]
+    others = counts.copy()
+    np.put_along_axis(others, first[:, None], -1, axis=1)
+    p_a = clopper_pearson_lower(own, models, alpha / 2.0)
+    p_b = clopper_pearson_upper(others.max(axis=1), models, alpha / (2.0 * (classes - 1)))
+    return Bounds(first, p_a, np.minimum(p_b, 1.0 - p_a))
+
+
+def one_stage(counts: Counts, alpha: float) -> Bounds:
+    """Select and bound by the same votes, with `p_B = 1 - p_A`: certain only if `p_A` is above 1/2.
+
+    Clopper-Pearson at alpha/2, and no correction for the number of classes: votes cannot exceed one half for several
+    of them, and the probability of a wrong excess is convex below 1/2.
+
+    >>> one_stage(np.array([[1000, 0, 0]]), alpha=0.001).p_a.round(6)
+    array([0.992428])
+    """
+    p_a = clopper_pearson_lower(counts.max(axis=1), counts.sum(axis=1), alpha / 2.0)
+    return Bounds(counts.argmax(axis=1), p_a, 1.0 - p_a)
+
+
+def one_stage_bonferroni(counts: Counts, alpha: float) -> Bounds:
+    """Select and bound by the same votes: both bounds hold for all C classes at once, at alpha / (2 C) each.
+
+    Certifies below one half, where `one_stage` cannot.
+
+    >>> bounds = one_stage_bonferroni(np.array([[480, 300, 220]]), alpha=0.001)
+    >>> bool(bounds.abstains[0]), bool(one_stage(np.array([[480, 300, 220]]), alpha=0.001).abstains[0])
+    (False, True)
+    """
+    models, level = counts.sum(axis=1), alpha / (2.0 * counts.shape[1])
+    ordered = np.sort(counts, axis=1)
+    p_a = clopper_pearson_lower(ordered[:, -1], models, level)
+    p_b = clopper_pearson_upper(ordered[:, -2], models, level)
+    return Bounds(counts.argmax(axis=1), p_a, np.minimum(p_b, 1.0 - p_a))
+
+
+def chernoff_lower(mean: ArrayLike, count: ArrayLike, alpha: float) -> Array:
+    """The smallest p with `count kl(mean, p) <= log(1 / alpha)`: bounds the expectation of values in [0, 1] from below.
+
+    For averages of `count` independent values in [0, 1], to which Clopper-Pearson does not apply. The lower end of a
+    bisection, so never above the exact bound.
+
+    >>> chernoff_lower([0.0, 0.9, 1.0], 100, 0.001).round(6)
+    array([0.      , 0.754265, 0.933254])
+    """
+    (average,) = floats(mean)
+    return 1.0 - chernoff_upper(1.0 - average, count, alpha)
+
+
+def chernoff_upper(mean: ArrayLike, count: ArrayLike, alpha: float) -> Array:
+    """The largest p with `count kl(mean, p) <= log(1 / alpha)`: bounds the expectation of values in [0, 1] from above.
+
+    >>> chernoff_upper([0.0, 0.1, 1.0], 100, 0.001).round(6)
+    array([0.066746, 0.245735, 1.      ])
+    """
+    average, n = np.broadcast_arrays(*floats(mean, count))
+    limit = math.log(1.0 / alpha) / n
+    low, high = average.copy(), np.ones(average.shape)
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2.0
+        inside = rel_entr(average, middle) + rel_entr(1.0 - average, 1.0 - middle) <= limit
+        low, high = np.where(inside, middle, low), np.where(inside, high, middle)
+    return high[()]
+
+
+def chernoff(averages: Array, runs: int, alpha: float) -> Bounds:
+    """Bounds from `averages` (m, C) of the class probabilities in `runs` independent re-runs, for all classes at once.
+
+    Several noisy copies of one run are not independent, but their average is one value in [0, 1] per re-run.
+
+    >>> chernoff(np.array([[0.95, 0.03, 0.02]]), runs=300, alpha=0.001).p_a.round(4)
+    array([0.8799])
+    """
+    level = alpha / (2.0 * averages.shape[1])
+    ordered = np.sort(averages, axis=1)
+    p_a = chernoff_lower(ordered[:, -1], runs, level)
+    p_b = chernoff_upper(ordered[:, -2], runs, level)
+    return Bounds(averages.argmax(axis=1), p_a, np.minimum(p_b, 1.0 - p_a))

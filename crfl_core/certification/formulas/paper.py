@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import erfc
+from scipy.special import erf, erfc
 
 Array = NDArray[np.float64]
 
@@ -12,16 +12,17 @@ Array = NDArray[np.float64]
 def kl_budget(p_a: ArrayLike, p_b: ArrayLike) -> Array:
     """The KL divergence below which a vote cannot change (Theorem 3), 0 where `p_a <= p_b`.
 
-    `eps = -log(1 - (sqrt p_A - sqrt p_B)^2)`, computed as `-log((1 - p_A - p_B) + 2 sqrt(p_A p_B))`, which does not
-    cancel.
+    `eps = -log(1 - (sqrt p_A - sqrt p_B)^2)`. The square is taken of `(p_A - p_B) / (sqrt p_A + sqrt p_B)`, and the
+    difference from 1, where it is small, is computed as `(1 - p_A - p_B) + 2 sqrt(p_A p_B)`: neither cancels.
 
     >>> kl_budget(0.7, 0.1).round(12)
     np.float64(0.315875447208)
     """
     first, second = np.asarray(p_a, np.float64), np.asarray(p_b, np.float64)
-    inside = (1.0 - first - second) + 2.0 * np.sqrt(first * second)
     with np.errstate(divide="ignore", invalid="ignore"):
-        budget = -np.log(inside)
+        square = np.square((first - second) / (np.sqrt(first) + np.sqrt(second)))
+        rest = (1.0 - first - second) + 2.0 * np.sqrt(first * second)
+        budget = np.where(square < 0.5, -np.log1p(-square), -np.log(rest))
     return np.where(first > second, budget, 0.0)[()]
 
 
@@ -37,16 +38,16 @@ def gradient_lipschitz(clip_norm: float) -> float:
 def log_contraction(clip_norms: ArrayLike, noise_stds: ArrayLike) -> float:
     """`sum_t log(2 Phi(rho_t / sigma_t) - 1)` over the rounds after the attack; 0 for none.
 
-    `2 Phi(x) - 1 = erf(x / sqrt 2) = 1 - erfc(x / sqrt 2)`, so the sum stays exact where the factor rounds to 1. A
-    round without noise contracts nothing: its factor is 1.
+    `2 Phi(x) - 1 = erf(x / sqrt 2)`, as `1 - erfc(x / sqrt 2)` where it is close to 1, so the sum stays exact where
+    the factor rounds to 1. A round without noise contracts nothing: its factor is 1.
 
     >>> log_contraction([1.0], [1.0])  # doctest: +ELLIPSIS
     -0.3817...
     """
     norms, stds = np.asarray(clip_norms, np.float64), np.asarray(noise_stds, np.float64)
-    with np.errstate(divide="ignore"):
-        ratio = np.where(stds > 0, norms / stds, np.inf)
-    return float(np.log1p(-erfc(ratio / np.sqrt(2.0))).sum())
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        x = np.where(stds > 0, norms / stds, np.inf) / np.sqrt(2.0)
+        return float(np.where(x < 1.0, np.log(erf(x)), np.log1p(-erfc(x))).sum())
 
 
 def log_radius(
@@ -61,18 +62,17 @@ def log_radius(
 
     `RAD = sigma sqrt(eps / 2) exp(-contraction / 2) / (L_Z sqrt(R sum_i S_i^2))` with
     `S_i = p_i gamma_i tau_i eta_i q_i/n_i` for the R attackers in `strengths`, sigma the noise of the attacked round
-    and `contraction` the log of the product over the rounds after it. -inf where the budget is 0, +inf where the
-    attackers can do nothing.
+    and `contraction` the log of the product over the rounds after it. -inf where there is no budget or no noise, else
+    +inf where the attackers can do nothing.
 
     >>> log_radius(  # doctest: +ELLIPSIS
     ...     0.31587544720812, noise_std=0.01, lipschitz=4.123105625617661, strengths=[7.5e-4], contraction=0.0
     ... )
     np.float64(0.2508832543881...)
     """
-    squares = np.square(np.asarray(strengths, np.float64))
-    with np.errstate(divide="ignore"):
-        numerator = np.log(noise_std) + 0.5 * np.log(np.asarray(budget, np.float64) / 2.0)
-        denominator = np.log(lipschitz) + 0.5 * np.log(len(squares) * squares.sum())
-    with np.errstate(invalid="ignore"):
+    budgets, each = np.asarray(budget, np.float64), np.asarray(strengths, np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        numerator = np.log(noise_std) + 0.5 * np.log(budgets / 2.0)
+        denominator = np.log(lipschitz) + 0.5 * np.log(len(each)) + np.log(np.hypot.reduce(each))
         result = numerator - denominator - 0.5 * contraction
-    return np.where(np.isneginf(numerator), -np.inf, result)[()]
+    return np.where((budgets > 0) & (noise_std > 0), result, -np.inf)[()]

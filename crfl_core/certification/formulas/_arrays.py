@@ -1,0 +1,13 @@
+"""What every formula does first: take numbers, sequences or arrays alike, and compute in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[np.float64]
+
+
+def floats(*values: ArrayLike) -> tuple[Array, ...]:
+    """The arguments as float64 arrays, not copied if they already are."""
+    return tuple(np.asarray(value, np.float64) for value in values)

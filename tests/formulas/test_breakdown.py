@@ -1,0 +1,136 @@
+"""Bounds for aggregators that look at the updates, against the aggregators and attacks of all kinds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from crfl_core.certification.formulas import (
+    Array,
+    approximate_geometric_median_drift,
+    coordinate_median_drift,
+    geometric_median_drift,
+    krum_drift,
+)
+
+DIMENSION = 3
+
+
+def honest_updates(generator: np.random.Generator, count: int) -> Array:
+    """In the unit ball, spread or in a cluster."""
+    updates = generator.normal(size=(count, DIMENSION)) * generator.choice([0.05, 1.0])
+    updates += generator.choice([0.0, 1.0]) * generator.normal(size=DIMENSION)
+    inside: Array = updates / np.maximum(1.0, np.linalg.norm(updates, axis=1, keepdims=True))
+    return inside
+
+
+def attacks(generator: np.random.Generator, count: int) -> Array:
+    """Anything: far away together, far away apart, or just outside the honest ones."""
+    direction = generator.normal(size=(1 if generator.uniform() < 0.7 else count, DIMENSION))
+    direction = direction / np.linalg.norm(direction, axis=1, keepdims=True)
+    return np.broadcast_to(direction * 10.0 ** generator.uniform(-1.0, 3.0), (count, DIMENSION))
+
+
+def objective(point: Array, updates: Array, weights: Array) -> float:
+    return float(weights @ np.linalg.norm(updates - point, axis=1))
+
+
+def weiszfeld(updates: Array, weights: Array, iterations: int) -> Array:
+    point: Array = weights @ updates
+    for _ in range(iterations):
+        inverse = weights / np.maximum(np.linalg.norm(updates - point, axis=1), 1e-12)
+        point = inverse @ updates / inverse.sum()
+    return point
+
+
+@pytest.mark.parametrize("attackers", [1, 3, 4])
+def test_the_geometric_median_moves_by_at_most_its_bound(attackers: int) -> None:
+    generator, clients = np.random.default_rng(attackers), 10
+    largest = 0.0
+    for _ in range(60):
+        weights = generator.dirichlet(np.full(clients, 5.0))
+        share = weights[:attackers].sum()
+        if share >= 0.45:
+            continue
+        clean = honest_updates(generator, clients)
+        dirty = np.concatenate([attacks(generator, attackers), clean[attackers:]])
+        gap = np.linalg.norm(weiszfeld(clean, weights, 400) - weiszfeld(dirty, weights, 400))
+        largest = max(largest, float(gap / geometric_median_drift(1.0, share)))
+    assert 0.3 < largest <= 1.0
+
+
+def test_the_bound_of_the_geometric_median_is_nearly_reached() -> None:
+    """Honest updates on a sphere around 0, seen from far away under the right angle, and attackers beyond them."""
+    share = 0.4
+    slope = share / (1.0 - share)
+    angles = np.linspace(0.0, 2.0 * np.pi, 40, endpoint=False)
+    ring = np.stack([np.full(40, slope), *(np.sqrt(1 - slope**2) * np.stack([np.cos(angles), np.sin(angles)]))], axis=1)
+    updates = np.concatenate([ring, [[1e6, 0.0, 0.0]]])
+    weights = np.append(np.full(40, (1.0 - share) / 40), share)
+    median = weiszfeld(updates, weights, 3000)
+    assert np.linalg.norm(median) == pytest.approx(float(geometric_median_drift(1.0, share)) - 1.0, rel=1e-2)
+
+
+@pytest.mark.parametrize("iterations", [1, 3, 30])
+def test_a_rough_geometric_median_moves_by_at_most_the_bound_of_its_gap(iterations: int) -> None:
+    generator, clients, attackers = np.random.default_rng(iterations), 10, 3
+    weights = np.full(clients, 1.0 / clients)
+    for _ in range(40):
+        clean = honest_updates(generator, clients)
+        dirty = np.concatenate([attacks(generator, attackers), clean[attackers:]])
+        rough = weiszfeld(dirty, weights, iterations)
+        exact = weiszfeld(dirty, weights, 1000)
+        gap = max(0.0, objective(rough, dirty, weights) - objective(exact, dirty, weights)) + 1e-9
+        moved = np.linalg.norm(weiszfeld(clean, weights, iterations) - rough)
+        assert moved <= approximate_geometric_median_drift(1.0, attackers / clients, gap)
+
+
+def krum(updates: Array, attackers: int) -> Array:
+    squares = np.square(updates[:, None] - updates).sum(axis=2)
+    nearest = np.sort(squares, axis=1)[:, 1 : len(updates) - attackers - 1]
+    chosen: Array = updates[nearest.sum(axis=1).argmin()]
+    return chosen
+
+
+@pytest.mark.parametrize(("clients", "attackers"), [(5, 1), (9, 3), (20, 3), (20, 8)])
+def test_krum_moves_by_at_most_its_bound(clients: int, attackers: int) -> None:
+    generator, largest = np.random.default_rng(clients), 0.0
+    for _ in range(400):
+        clean = honest_updates(generator, clients)
+        dirty = np.concatenate([attacks(generator, attackers), clean[attackers:]])
+        gap = np.linalg.norm(krum(clean, attackers) - krum(dirty, attackers))
+        largest = max(largest, float(gap))
+    assert 0.5 < largest <= krum_drift(1.0, clients, attackers)
+
+
+def test_the_median_of_coordinates_moves_by_at_most_the_largest_changes() -> None:
+    generator = np.random.default_rng(0)
+    for _ in range(300):
+        clean = generator.normal(size=(9, DIMENSION))
+        dirty = clean.copy()
+        dirty[:4] += generator.normal(size=(4, DIMENSION)) * 10.0 ** generator.uniform(-2.0, 2.0)
+        gap = np.linalg.norm(np.median(clean, axis=0) - np.median(dirty, axis=0))
+        assert gap <= coordinate_median_drift(clean[:4] - dirty[:4]) * (1 + 1e-12)
+
+
+def test_nobody_changing_anything_moves_no_median() -> None:
+    assert coordinate_median_drift(np.empty((0, 5))) == 0.0
+
+
+@settings(max_examples=100, deadline=None)
+@given(share=st.floats(0.0, 0.49), more=st.floats(0.0, 0.5), bound=st.floats(0.0, 1e6))
+def test_bounds_grow_with_the_attackers_and_scale_with_the_updates(share: float, more: float, bound: float) -> None:
+    for drift in (geometric_median_drift, lambda u, a: approximate_geometric_median_drift(u, a, 0.0)):
+        assert drift(1.0, share + more) >= drift(1.0, share)
+        assert drift(bound, share) == pytest.approx(bound * float(drift(1.0, share)))
+    assert approximate_geometric_median_drift(1.0, share, 0.0) >= geometric_median_drift(1.0, share)
+
+
+def test_too_many_attackers_have_no_bound() -> None:
+    with np.errstate(all="raise", under="ignore"):
+        assert geometric_median_drift(1.0, [0.5, 0.7]).tolist() == [np.inf, np.inf]
+    assert approximate_geometric_median_drift(1.0, 0.5, 0.1) == np.inf
+    assert np.isfinite(krum_drift(1.0, 9, 3))
+    assert krum_drift([1.0, 2.0], 8, 3).tolist() == [np.inf, np.inf]
