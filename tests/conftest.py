@@ -6,7 +6,6 @@ import importlib
 import os
 import subprocess
 import sys
-import venv
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -86,3 +85,29 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     yield write
     for module in modules:
         sys.modules.pop(module, None)
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this repository."""
+    target = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(target), str(ROOT)]
+    subprocess.run(command, check=True)
+    return next(target.glob("*.whl"))
+
+
+@pytest.fixture(scope="session")
+def clean_venv(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The `bin` directory of a fresh environment that holds the wheel and its pinned dependencies, nothing else."""
+    home = tmp_path_factory.mktemp("venv")
+    subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
+    constraints = ROOT / "constraints.txt"
+    pins = constraints.read_text(encoding="utf-8").splitlines()
+    torch_first = next(pin for pin in pins if pin.startswith("torch=="))
+    for requirement in (torch_first, str(wheel)):
+        subprocess.run(
+            [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", requirement],
+            check=True,
+            env=os.environ | {"PIP_CONSTRAINT": str(constraints)},
+        )
+    return home / "bin"

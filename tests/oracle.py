@@ -13,14 +13,33 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from crfl_core import Engine, Plugin, Registry, RunContext, Streams, load_config
+from crfl_core import (
+    Aggregate,
+    Aggregator,
+    Clients,
+    ClientUpdates,
+    Engine,
+    Layout,
+    Plugin,
+    Registry,
+    Round,
+    RunContext,
+    State,
+    Streams,
+    Tracker,
+    hookimpl,
+    load_config,
+)
 from crfl_core.federation import rounds
 from crfl_core.federation.local import LocalTraining
 from crfl_core.federation.rounds import Outcome
 from crfl_core.federation.setup import Federation, build
 from crfl_core.hooks import Hooks
+
+torch.set_num_threads(1)  # tests run side by side, and threads that wait for each other cost more than they bring
 
 Vector = NDArray[np.float64]
 Rows = NDArray[np.int64]
@@ -28,7 +47,10 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Backdoor:
-    """What attackers do in attacked rounds: q_B samples per batch get the pattern and the target, gamma the update."""
+    """What attackers do in attacked rounds: q_B samples per batch get pattern and target, gamma scales the update.
+
+    `rate` and `steps` replace those that they use as honest clients.
+    """
 
     clients: tuple[int, ...]
     rounds: tuple[int, ...]
@@ -36,6 +58,8 @@ class Backdoor:
     target: int
     pattern: Vector
     scale: float
+    rate: float | None = None
+    steps: int | None = None
 
 
 @dataclass(frozen=True)
@@ -81,24 +105,28 @@ def algorithm_1(problem: Problem) -> list[Vector]:
 def submitted(problem: Problem, start: Vector, client: int, number: int) -> Vector:
     """A client's update: tau steps of mini-batch SGD; attackers poison every batch and scale the result."""
     backdoor = problem.backdoor
-    attacks = backdoor is not None and client in backdoor.clients and number in backdoor.rounds
+    if backdoor is None or client not in backdoor.clients or number not in backdoor.rounds:
+        backdoor = None
+    rate, steps, scale = problem.rates[client], problem.steps[client], 1.0
+    if backdoor is not None:
+        rate, steps, scale = backdoor.rate or rate, backdoor.steps or steps, backdoor.scale
     local = start.copy()
-    for batch in batches(problem, client, number):
+    for batch in batches(problem, client, number, steps):
         gradient = problem.weight_decay * local
         for position, row in enumerate(batch):
             x, label = problem.x[row], int(problem.y[row])
-            if backdoor is not None and attacks and position < backdoor.per_batch:
+            if backdoor is not None and position < backdoor.per_batch:
                 x, label = np.clip(x + backdoor.pattern, 0.0, 1.0), backdoor.target
             gradient = gradient + sample_gradient(problem, local, x, label) / len(batch)
-        local = local - problem.rates[client] * gradient
-    return (local - start) * (backdoor.scale if backdoor is not None and attacks else 1.0)
+        local = local - rate * gradient
+    return scale * (local - start)
 
 
-def batches(problem: Problem, client: int, number: int) -> Iterator[list[int]]:
+def batches(problem: Problem, client: int, number: int, steps: int) -> Iterator[list[int]]:
     """The rows of each local step: permutations of the client's samples, cut one after the other."""
     generator = problem.streams.generator("batches", round=number, client=client)
     left: list[int] = []
-    for _ in range(problem.steps[client]):
+    for _ in range(steps):
         if not left:
             left = list(generator.permutation(problem.holdings[client]))
         batch, left = left[: problem.batch_size], left[problem.batch_size :]
@@ -146,13 +174,84 @@ def played(federation: Federation) -> list[Outcome]:
     config = federation.config
     engine = config.engine.model_copy()
     assert isinstance(engine, Engine)
-    context = RunContext(config.name, Path("nowhere"), config.rounds, 0, federation.data, federation.model)
+    context = RunContext(
+        config.name, Path("nowhere"), config.rounds, 0, federation.data, federation.model, federation.features
+    )
     engine.open(LocalTraining(federation))
     try:
         start = rounds.initial(federation)
         return list(rounds.train(federation, engine, Hooks(config.plugins(), Registry()), context, start))
     finally:
         engine.close()
+
+
+def participants(samples: list[int]) -> Clients:
+    """Clients with so many samples, who do nothing else."""
+    zeros = np.zeros(len(samples))
+    ones = np.ones(len(samples), np.int64)
+    return Clients(
+        ids=np.arange(len(samples)),
+        samples=np.asarray(samples, np.int64),
+        learning_rate=zeros,
+        steps=ones,
+        batch_size=ones,
+        last_batch=ones,
+        weight_decay=zeros,
+        retention=ones.astype(np.float64),
+        update_bound=zeros,
+        attacking=zeros > 0,
+    )
+
+
+def updates_of(samples: list[int], size: int = 6, seed: int = 0) -> ClientUpdates:
+    """Gaussian updates of such clients, in float64."""
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randn(len(samples), size, generator=generator, dtype=torch.float64)
+    start = torch.zeros(size, dtype=torch.float64)
+    return ClientUpdates(values, Round(1, 1, start, participants(samples), Layout((("w", (size,)),)), Streams(0)))
+
+
+class Median(Aggregator):
+    """The coordinate-wise median, as a rule that looks at everybody. Refuses what it must never see."""
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+        clients = len(updates.values)
+        if clients != len(updates.round.clients) or (updates.values == 0).all(1).any():
+            raise RuntimeError("a zeroed row was shown")
+        median = updates.values.median(0).values
+        weights = updates.values.new_full((clients,), 1 / clients)
+        return Aggregate(median, weights, offset=median - weights @ updates.values)
+
+
+class Veto(Tracker):
+    """Rejects the model of round 2."""
+
+    @hookimpl
+    def crfl_accept_round(self, round: Round) -> bool | None:
+        return False if round.number == 2 else None
+
+
+class Momentum(Aggregator):
+    """The mean plus half of what it was moved by before: a rule that must be given its state back after a resume."""
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+        weights = updates.values.new_full((len(updates.values),), 1 / len(updates.values))
+        before = state.get("velocity", torch.zeros_like(updates.values[0])) / 2
+        velocity = weights @ updates.values + before
+        rounds = state.get("rounds", torch.zeros((), dtype=torch.int64)) + 1
+        return Aggregate(velocity, weights, offset=before, state={"velocity": velocity, "rounds": rounds})
+
+
+def stopping(number: int, error: BaseException) -> type[Momentum]:
+    """The same rule, but it raises in one round."""
+
+    class Stopping(Momentum):
+        def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+            if updates.round.number == number:
+                raise error
+            return super().aggregate(updates, state)
+
+    return Stopping
 
 
 def contents(path: Path) -> dict[str, bytes]:

@@ -9,35 +9,8 @@ from crfl_aggregators.fedavg import FedAvg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crfl_core import Clients, ClientUpdates, Layout, Round, Streams
 from crfl_core.federation.chain import dependence
-
-
-def participants(samples: list[int]) -> Clients:
-    """Clients with so many samples, who do nothing else."""
-    zeros = np.zeros(len(samples))
-    ones = np.ones(len(samples), np.int64)
-    return Clients(
-        ids=np.arange(len(samples)),
-        samples=np.asarray(samples, np.int64),
-        learning_rate=zeros,
-        steps=ones,
-        batch_size=ones,
-        last_batch=ones,
-        weight_decay=zeros,
-        retention=zeros,
-        update_bound=zeros,
-        attacking=zeros > 0,
-    )
-
-
-def updates_of(samples: list[int], size: int = 6, seed: int = 0) -> ClientUpdates:
-    """Gaussian updates of such clients, in float64."""
-    generator = torch.Generator().manual_seed(seed)
-    values = torch.randn(len(samples), size, generator=generator, dtype=torch.float64)
-    start = torch.zeros(size, dtype=torch.float64)
-    return ClientUpdates(values, Round(1, 1, start, participants(samples), Layout((("w", (size,)),)), Streams(0)))
-
+from tests.oracle import participants, updates_of
 
 samples_of_clients = st.lists(st.integers(1, 500), min_size=1, max_size=12)
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from crfl_core import ConfigError, Data, OptionError, Partitioner, RunError, Streams
+from crfl_core import ConfigError, Data, OptionError, Partitioner, PluginFailure, Streams
 from tests.oracle import federation_of, tiny
 
 DATA = Digits(train_samples=400).load()
@@ -92,7 +92,7 @@ class Starving(Partitioner):
 
 
 def test_the_core_refuses_a_partitioner_that_breaks_the_contract() -> None:
-    with pytest.raises(RunError, match="every training sample to exactly one client"):
+    with pytest.raises(PluginFailure, match="every training sample to exactly one client"):
         federation_of(tiny(partition={"type": "doubling"}), {"doubling": Doubling})
     with pytest.raises(ConfigError, match="client 1 of 2 got no samples: use fewer clients"):
         federation_of(tiny(partition={"type": "starving"}), {"starving": Starving})

@@ -1,0 +1,297 @@
+"""Aggregation chains: whatever stages and rule are composed, `aggregate = sum_i p_i u_i + offset`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+import pytest
+import torch
+from crfl_aggregators.fedavg import FedAvg
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import Field
+from torch import Tensor
+
+from crfl_core import Aggregate, Aggregator, ClientUpdates, Dependence, OptionError, PluginFailure, Stage, Staged, State
+from crfl_core.federation.chain import combine, dependence
+from crfl_core.kinds.aggregator import AggregationStep
+from tests.oracle import updates_of
+
+
+class Cap(Stage):
+    """Shrinks updates beyond a norm: each by a factor that depends on itself alone."""
+
+    depends: ClassVar[Dependence] = "own"
+    bound: float = Field(1.0, gt=0)
+
+    def transform(self, updates: ClientUpdates, state: State) -> Staged:
+        factors = (self.bound / updates.values.norm(dim=1)).clamp(max=1.0)
+        cap = torch.full_like(factors, self.bound)
+        return Staged(factors[:, None] * updates.values, torch.diag(factors), cap=cap)
+
+
+class Pairs(Stage):
+    """Replaces neighbours by their mean; the last one may stay alone."""
+
+    depends: ClassVar[Dependence] = "fixed"
+
+    def transform(self, updates: ClientUpdates, state: State) -> Staged:
+        clients = len(updates.values)
+        mixing = updates.values.new_zeros(-(-clients // 2), clients)
+        for row, first in enumerate(range(0, clients, 2)):
+            members = slice(first, min(first + 2, clients))
+            mixing[row, members] = 1.0 / (members.stop - first)
+        return Staged(mixing @ updates.values, mixing)
+
+
+class Smear(Stage):
+    """Every update becomes the mean of itself and of the longest one: as many rows as before, but mixed."""
+
+    def transform(self, updates: ClientUpdates, state: State) -> Staged:
+        mixing = 0.5 * torch.eye(len(updates.values), dtype=updates.values.dtype)
+        mixing[:, int(updates.values.norm(dim=1).argmax())] += 0.5
+        return Staged(mixing @ updates.values, mixing)
+
+
+class Shift(Stage):
+    """Adds something to every update, a multiple of its position."""
+
+    depends: ClassVar[Dependence] = "fixed"
+
+    def transform(self, updates: ClientUpdates, state: State) -> Staged:
+        rows = torch.arange(1.0, len(updates.values) + 1, dtype=updates.values.dtype)
+        offset = rows[:, None] * torch.ones_like(updates.values)
+        return Staged(updates.values + offset, torch.eye(len(rows), dtype=updates.values.dtype), offset=offset)
+
+
+class Nearest(Aggregator):
+    """The update nearest to the mean, moved by a constant."""
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+        nearest = int((updates.values - updates.values.mean(0)).norm(dim=1).argmin())
+        weights = torch.zeros(len(updates.values), dtype=updates.values.dtype)
+        weights[nearest] = 1.0
+        offset = torch.full_like(updates.values[0], 0.25)
+        return Aggregate(updates.values[nearest] + offset, weights, offset=offset)
+
+
+class Largest(Aggregator):
+    """The largest value of every coordinate: a weight for each client and parameter."""
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+        winners = updates.values.argmax(0)
+        full = torch.nn.functional.one_hot(winners, len(updates.values)).T.to(updates.values)
+        return Aggregate(updates.values.amax(0), full.amax(1), full_weights=lambda: full)
+
+
+stages = st.sampled_from([Cap(bound=2.0), Cap(bound=0.5), Pairs(), Smear(), Shift()])
+rules = st.sampled_from([FedAvg(), FedAvg(weighting="uniform"), Nearest(), Largest()])
+samples_of_clients = st.lists(st.integers(1, 50), min_size=1, max_size=7)
+
+
+@settings(deadline=None, max_examples=150)
+@given(chosen=st.lists(stages, max_size=4), rule=rules, samples=samples_of_clients, seed=st.integers(0, 999))
+def test_the_weights_and_the_offset_rebuild_the_aggregate(
+    chosen: list[Stage], rule: Aggregator, samples: list[int], seed: int
+) -> None:
+    updates = updates_of(samples, seed=seed)
+    aggregate = combine([*chosen, rule], updates, {}).aggregate
+    weights = aggregate.weights[:, None] if aggregate.full_weights is None else aggregate.full_weights()
+    rebuilt = (weights * updates.values).sum(0)
+    if aggregate.offset is not None:
+        rebuilt = rebuilt + aggregate.offset
+    torch.testing.assert_close(rebuilt, aggregate.update, rtol=1e-9, atol=1e-9)
+
+
+@settings(deadline=None, max_examples=60)
+@given(chosen=st.lists(stages, max_size=4), samples=samples_of_clients, seed=st.integers(0, 999))
+def test_weight_bounds_are_the_weights_without_the_shrinking(
+    chosen: list[Stage], samples: list[int], seed: int
+) -> None:
+    """With every cap far away the same chain shrinks nothing: its weights are the bounds."""
+    updates = updates_of(samples, seed=seed)
+    loose = [Cap(bound=1e9) if isinstance(stage, Cap) else stage for stage in chosen]
+    rule = FedAvg(weighting="uniform")
+    combined = combine([*chosen, rule], updates, {})
+    if not any(isinstance(stage, Smear) for stage in chosen):  # whom it favours depends on the shrunk updates
+        expected = combine([*loose, rule], updates, {}).aggregate.weights
+        torch.testing.assert_close(combined.weight_bound, expected, rtol=1e-9, atol=1e-12)
+    assert (combined.aggregate.weights <= combined.weight_bound + 1e-12).all()
+
+
+def test_a_chain_without_stages_reports_what_the_rule_does() -> None:
+    updates = updates_of([10, 30])
+    combined = combine([FedAvg()], updates, {})
+    assert combined.aggregate.weights.tolist() == combined.weight_bound.tolist() == [0.25, 0.75]
+    assert combined.cap.tolist() == [torch.inf, torch.inf]
+    assert combined.aggregate.offset is None
+
+
+def test_several_caps_count_as_the_smallest() -> None:
+    combined = combine([Cap(bound=2.0), Cap(bound=0.5), Cap(bound=1.0), FedAvg()], updates_of([1, 1, 1]), {})
+    assert combined.cap.tolist() == [0.5, 0.5, 0.5]
+
+
+@pytest.mark.parametrize("mixing", [Pairs(), Smear()], ids=["merged", "mixed"])
+def test_a_cap_behind_a_mixing_stage_bounds_nobodys_own_update(mixing: Stage) -> None:
+    """What is capped there is a mixture. Its norm says nothing about one client's part in it."""
+    behind = combine([mixing, Cap(bound=0.5), FedAvg()], updates_of([1, 1, 1, 1]), {})
+    assert behind.cap.tolist() == [torch.inf] * 4
+    before = combine([Cap(bound=0.5), mixing, FedAvg()], updates_of([1, 1, 1, 1]), {})
+    assert before.cap.tolist() == [0.5] * 4
+
+
+@settings(deadline=None, max_examples=60)
+@given(chosen=st.lists(stages, max_size=4), samples=samples_of_clients, seed=st.integers(0, 999))
+def test_no_client_moves_the_aggregate_by_more_than_its_weight_bound_times_its_cap(
+    chosen: list[Stage], samples: list[int], seed: int
+) -> None:
+    updates = updates_of(samples, seed=seed)
+    combined = combine([*chosen, FedAvg()], updates, {})
+    contributions = combined.aggregate.weights * updates.values.norm(dim=1)
+    if dependence([*chosen, FedAvg()]) != "all":
+        assert (contributions <= combined.weight_bound * combined.cap * (1 + 1e-9)).all()
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        ([FedAvg()], "fixed"),
+        ([Pairs(), Shift(), FedAvg()], "fixed"),
+        ([Cap(), Pairs(), FedAvg()], "own"),
+        ([Pairs(), Cap(), FedAvg()], "all"),
+        ([Cap(), Smear(), FedAvg()], "all"),
+        ([Nearest()], "all"),
+        ([Cap(), Nearest()], "all"),
+    ],
+)
+def test_a_chain_depends_on_what_its_worst_link_depends_on(
+    steps: Sequence[AggregationStep], expected: Dependence
+) -> None:
+    assert dependence(steps) == expected
+    assert combine(steps, updates_of([3, 4, 5]), {}).depends == expected
+
+
+class Boast(Nearest):
+    """Claims fixed weights without being linear."""
+
+    depends: ClassVar[Dependence] = "fixed"
+
+
+def test_only_a_linear_rule_is_fixed_whatever_a_rule_claims() -> None:
+    assert dependence([Boast()]) == "all"
+
+
+def test_merged_clients_hold_the_mean_of_their_samples() -> None:
+    """Two pairs of 10 and 20, of 30 and 40 samples are weighted 15 to 35, within a pair equally."""
+    combined = combine([Pairs(), FedAvg()], updates_of([10, 20, 30, 40]), {})
+    torch.testing.assert_close(combined.aggregate.weights, torch.tensor([0.15, 0.15, 0.35, 0.35]).double())
+
+
+class Counting(Stage):
+    """Counts how often it was called, in its state."""
+
+    depends: ClassVar[Dependence] = "fixed"
+
+    def transform(self, updates: ClientUpdates, state: State) -> Staged:
+        calls = state.get("calls", torch.zeros(())) + 1
+        eye = torch.eye(len(updates.values), dtype=updates.values.dtype)
+        return Staged(updates.values.clone(), eye, state={"calls": calls})
+
+
+def test_every_step_gets_its_own_state_back() -> None:
+    updates, steps = updates_of([1, 2]), [Counting(), Cap(), Counting(), FedAvg()]
+    once = combine(steps, updates, {}).states
+    again = combine(steps, updates, {**once, "aggregation.2": {}}).states
+    assert [float(again[key]["calls"]) for key in ("aggregation.0", "aggregation.2")] == [2.0, 1.0]
+
+
+Fault = Literal["values", "mixing", "offset", "cap", "raise", "option"]
+
+
+class BrokenStage(Stage):
+    """Breaks the contract in a chosen way."""
+
+    fault: Fault
+
+    def transform(self, updates: ClientUpdates, state: State) -> Staged:
+        values, eye = updates.values.clone(), torch.eye(len(updates.values), dtype=updates.values.dtype)
+        if self.fault == "raise":
+            raise ZeroDivisionError("no neighbours")
+        if self.fault == "option":
+            raise OptionError("size", "found 3, but there are 2 clients")
+        return Staged(
+            values=values[:, :-1] if self.fault == "values" else values,
+            mixing=eye[:-1] if self.fault == "mixing" else eye,
+            offset=torch.zeros(updates.values.shape[1]) if self.fault == "offset" else None,
+            cap=torch.ones(()) if self.fault == "cap" else None,
+        )
+
+
+@pytest.mark.parametrize(
+    ("fault", "found", "expected"),
+    [
+        ("values", (3, 5), (3, 6)),
+        ("mixing", (2, 3), (3, 3)),
+        ("offset", (6,), (3, 6)),
+        ("cap", (), (3,)),
+    ],
+)
+def test_a_stage_with_the_wrong_shapes_is_named(
+    fault: Fault, found: tuple[int, ...], expected: tuple[int, ...]
+) -> None:
+    message = f"'BrokenStage' returned {fault} of shape {found} for updates (3, 6): expected {expected}"
+    with pytest.raises(PluginFailure, match=re.escape(message)):
+        combine([BrokenStage(fault=fault), FedAvg()], updates_of([1, 2, 3]), {})
+
+
+def test_a_stage_that_raises_is_named_with_what_it_raised() -> None:
+    message = "aggregation stage 'BrokenStage' failed: ZeroDivisionError: no neighbours"
+    with pytest.raises(PluginFailure, match=re.escape(message)):
+        combine([BrokenStage(fault="raise"), FedAvg()], updates_of([1, 2]), {})
+
+
+def test_an_error_that_a_plugin_raised_on_purpose_is_left_as_it_is() -> None:
+    with pytest.raises(OptionError, match="size: found 3, but there are 2 clients"):
+        combine([BrokenStage(fault="option"), FedAvg()], updates_of([1, 2]), {})
+
+
+class BrokenRule(Aggregator):
+    """Breaks the contract in a chosen way."""
+
+    fault: Literal["update", "weights", "nan", "offset", "raise"]
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+        update, weights = updates.values.mean(0), torch.full((len(updates.values),), 0.5).double()
+        offset: Tensor | None = None
+        match self.fault:
+            case "update":
+                update = update[:-1]
+            case "weights":
+                weights = weights[:-1]
+            case "nan":
+                update = update * torch.nan
+            case "offset":
+                offset = torch.zeros(2)
+            case "raise":
+                raise KeyError("momentum")
+        return Aggregate(update, weights, offset=offset)
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("update", "returned update of shape (5,) for updates (3, 6): expected (6,)"),
+        ("weights", "returned weights of shape (2,) for updates (3, 6): expected (3,)"),
+        ("offset", "returned offset of shape (2,) for updates (3, 6): expected (6,)"),
+        ("nan", "returned a non-finite update or weights for finite updates"),
+        ("raise", "failed: KeyError: 'momentum'"),
+    ],
+)
+def test_a_broken_rule_is_named_with_what_it_did(
+    fault: Literal["update", "weights", "nan", "offset", "raise"], message: str
+) -> None:
+    with pytest.raises(PluginFailure, match=re.escape(f"aggregator 'BrokenRule' {message}")):
+        combine([BrokenRule(fault=fault)], updates_of([1, 2, 3]), {})

@@ -1,0 +1,276 @@
+"""The command line: every command does what its help says, for people and for pipes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import numpy as np
+import pytest
+
+import crfl_core
+from crfl_core.cli.app import app
+
+Install = Callable[..., None]
+Crfl = Callable[..., CompletedProcess[str]]
+
+COMMANDS = [command.callback.__name__ for command in app.registered_commands if command.callback is not None]
+
+
+def python(code: str, **environment: str) -> CompletedProcess[str]:
+    """Runs code in a fresh interpreter."""
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=os.environ | environment
+    )
+
+
+class TestHelp:
+    def test_it_lists_every_command(self, crfl: Crfl) -> None:
+        result = crfl("--help")
+        assert result.returncode == 0
+        for command in COMMANDS:
+            assert f" {command} " in result.stdout
+
+    @pytest.mark.parametrize("command", COMMANDS)
+    def test_every_command_explains_itself(self, crfl: Crfl, command: str) -> None:
+        result = crfl(command, "--help")
+        assert result.returncode == 0
+        assert f"crfl {command}" in result.stdout
+
+    def test_no_command_at_all_shows_the_help(self, crfl: Crfl) -> None:
+        result = crfl()
+        assert "Usage" in result.stdout + result.stderr
+
+    @pytest.mark.parametrize("arguments", [["frobnicate"], ["run", "--sett", "a=b"], ["show"]])
+    def test_a_wrong_command_line_is_bad_input(self, crfl: Crfl, arguments: list[str]) -> None:
+        result = crfl(*arguments)
+        assert result.returncode == 2
+        assert "Usage" in result.stderr
+
+    @pytest.mark.parametrize("start", ["from crfl_core.cli import main; main(['--help'])", "import crfl_core"])
+    def test_it_answers_before_anything_big_is_imported(self, start: str) -> None:
+        code = f"try:\n    {start}\nexcept SystemExit:\n    pass\nimport sys\n"
+        code += "print('big:', *({'torch', 'pydantic', 'numpy', 'scipy', 'sklearn'} & set(sys.modules)))"
+        assert python(code).stdout.splitlines()[-1] == "big:"
+
+
+def test_version(crfl: Crfl) -> None:
+    result = crfl("--version")
+    assert (result.returncode, result.stdout) == (0, f"crfl {crfl_core.__version__}\n")
+
+
+def test_the_package_is_a_command_too() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "crfl_core", "--version"], capture_output=True, text=True, check=True
+    )
+    assert result.stdout == f"crfl {crfl_core.__version__}\n"
+
+
+class TestRun:
+    def test_it_writes_plain_lines_without_a_terminal(self, crfl: Crfl, small: list[str], tmp_path: Path) -> None:
+        result = crfl("run", *small)
+        assert result.returncode == 0
+        progress = result.stderr.splitlines()
+        assert [line.split()[:2] for line in progress] == [["round", "1/3"], ["round", "2/3"], ["round", "3/3"]]
+        assert "attacked by 1" in progress[1]
+        for expected in ("clean accuracy", "certificate paper", "certified accuracy", "audit of paper"):
+            assert expected in result.stdout
+        assert result.stdout.splitlines()[-1] == "run directory: runs/digits"
+        assert "\x1b" not in result.stdout + result.stderr
+        assert (tmp_path / "runs" / "digits" / "metrics.json").exists()
+
+    def test_it_shows_a_bar_on_a_terminal(self, crfl: Crfl, small: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("FORCE_COLOR", "1")  # rich then takes any stream for a terminal
+        result = crfl("run", *small)
+        assert "3/3" in result.stderr
+        assert "\x1b[" in result.stderr
+
+    def test_quiet_prints_only_the_run_directory(self, crfl: Crfl, small: list[str]) -> None:
+        result = crfl("run", "--quiet", "--out", "here", *small)
+        assert (result.returncode, result.stdout, result.stderr) == (0, "here\n", "")
+
+    def test_a_config_file_names_the_directory(self, crfl: Crfl, small: list[str], tmp_path: Path) -> None:
+        (tmp_path / "mine.toml").write_text('name = "mine"\nattack = "model-replacement"\n')
+        assert crfl("run", "mine.toml", "-q", *small).stdout == f"{Path('runs', 'mine')}\n"
+
+    def test_force_replaces_a_finished_run(self, crfl: Crfl, small: list[str], tmp_path: Path) -> None:
+        crfl("run", "-q", "--out", "here", *small)
+        assert crfl("run", "-q", "--out", "here", "--force", *small, "--set", "seed=1").returncode == 0
+        assert crfl_core.load(tmp_path / "here").config.seed == 1
+        assert [path.name for path in tmp_path.iterdir()] == ["here"]
+
+    def test_a_warning_of_ours_is_one_sentence(self, crfl: Crfl, small: list[str], install: Install) -> None:
+        source = """
+from crfl_core import Tracker, hookimpl
+
+class Raises(Tracker):
+    @hookimpl
+    def crfl_run_started(self):
+        raise OSError("disk full")
+"""
+        install("noisy-tools", "2.0", {"crfl.trackers": {"raises": "Raises"}}, source)
+        result = crfl("run", "-q", *small, "--set", 'trackers=["raises"]')
+        assert result.returncode == 0
+        assert result.stderr == (
+            "warning: tracker 'raises' of noisy-tools 2.0 failed in crfl_run_started: OSError: disk full; "
+            "the run goes on without it\n"
+        )
+
+    def test_blocking_the_progress_tracker_costs_nothing_but_the_progress(
+        self, crfl: Crfl, small: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("CRFL_DISABLE_PLUGINS", "progress")
+        result = crfl("run", *small)
+        assert result.returncode == 0
+        assert result.stderr.startswith("warning: no progress is shown: tracker 'progress' of crfl")
+
+    def test_debug_shows_where_an_error_was_raised(self, crfl: Crfl, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("CRFL_DEBUG", "1")
+        with pytest.raises(crfl_core.ConfigError):
+            crfl("run", "nope.toml")
+
+
+class TestCtrlC:
+    SOURCE = """
+from crfl_core import Tracker, hookimpl
+
+class Stops(Tracker):
+    after: int = 1
+
+    @hookimpl
+    def crfl_round_started(self, run, round):
+        if run.resumed_from < self.after < round.number:
+            raise KeyboardInterrupt
+"""
+
+    @pytest.fixture(autouse=True)
+    def _stops(self, install: Install) -> None:
+        install("impatient-tools", "1.0", {"crfl.trackers": {"stops": "Stops"}}, self.SOURCE)
+
+    @pytest.fixture
+    def stopping(self, small: list[str]) -> list[str]:
+        return [*small, "--set", 'trackers=["stops"]', "--set", "storage.checkpoint_seconds=0"]
+
+    @pytest.mark.parametrize("out", [[], ["--out", "elsewhere"]])
+    def test_it_says_how_to_go_on(self, crfl: Crfl, stopping: list[str], out: list[str]) -> None:
+        path = out[-1] if out else str(Path("runs", "digits"))
+        result = crfl("run", "-q", *out, *stopping)
+        assert (result.returncode, result.stdout) == (130, "")
+        assert result.stderr == f"interrupted: go on with `crfl resume {path}`\n"
+        result = crfl("resume", "-q", path)
+        assert (result.returncode, result.stdout) == (0, f"{path}\n")
+
+    def test_the_same_command_goes_on_as_well(self, crfl: Crfl, stopping: list[str], small: list[str]) -> None:
+        crfl("run", "-q", "--out", "stopped", *stopping)
+        assert crfl("run", "-q", "--out", "stopped", *stopping).returncode == 0
+        assert crfl("run", "-q", "--out", "straight", *small).returncode == 0
+        assert crfl("show", "stopped", "--json").stdout == crfl("show", "straight", "--json").stdout
+
+    def test_a_resumed_run_may_be_interrupted_again(self, crfl: Crfl, stopping: list[str]) -> None:
+        crfl("run", "-q", "--out", "here", *stopping, "--set", 'trackers=[{type="stops"}, {type="stops", after=2}]')
+        result = crfl("resume", "-q", "here")
+        assert (result.returncode, result.stderr) == (130, "interrupted: go on with `crfl resume here`\n")
+        assert crfl("resume", "-q", "here").returncode == 0
+
+    def test_before_anything_is_written_there_is_nothing_to_resume(
+        self, crfl: Crfl, small: list[str], install: Install
+    ) -> None:
+        source = "from crfl_datasets.digits import Digits\nclass Slow(Digits):\n    def read(self):\n"
+        install("slow-tools", "1.0", {"crfl.datasets": {"slow": "Slow"}}, source + "        raise KeyboardInterrupt\n")
+        result = crfl("run", "-q", *small, "--set", "dataset=slow")
+        assert (result.returncode, result.stderr) == (130, "interrupted: nothing was written yet\n")
+
+
+class TestFinishedRun:
+    def test_show_prints_the_tables(self, crfl: Crfl, finished_run: Path) -> None:
+        result = crfl("show", finished_run)
+        assert result.returncode == 0
+        assert "clean accuracy" in result.stdout
+        assert result.stdout.splitlines()[-1] == f"run directory: {finished_run}"
+
+    def test_show_prints_the_metrics_as_json(self, crfl: Crfl, finished_run: Path) -> None:
+        result = crfl("show", finished_run, "--json")
+        assert json.loads(result.stdout) == json.loads((finished_run / "metrics.json").read_text())
+
+    def test_resume_of_a_finished_run_changes_nothing(self, crfl: Crfl, finished_run: Path) -> None:
+        before = {path: path.stat().st_mtime_ns for path in finished_run.rglob("*")}
+        assert crfl("resume", finished_run, "--quiet").stdout == f"{finished_run}\n"
+        assert {path: path.stat().st_mtime_ns for path in finished_run.rglob("*")} == before
+
+    def test_predict_prints_one_row_per_input(self, crfl: Crfl, finished_run: Path, tmp_path: Path) -> None:
+        images = np.random.default_rng(0).integers(0, 17, size=(3, 8, 8))
+        np.savez(tmp_path / "new.npz", x=images)
+        result = crfl("predict", finished_run, "new.npz")
+        rows = list(csv.DictReader(io.StringIO(result.stdout)))
+        expected = crfl_core.predict(crfl_core.load(finished_run), images)
+        assert [int(row["class"]) for row in rows] == expected.classes.tolist()
+        (certified,) = expected.certified
+        assert [float(row["paper.feature.radius"] or "nan") for row in rows] == pytest.approx(
+            certified.guarantee.radius.tolist(), rel=0, abs=0, nan_ok=True
+        )
+
+    def test_predict_takes_scaled_inputs_and_npy_and_writes_a_file(
+        self, crfl: Crfl, finished_run: Path, tmp_path: Path
+    ) -> None:
+        images = np.random.default_rng(0).integers(0, 17, size=(3, 64))
+        np.savez(tmp_path / "raw.npz", x=images)
+        np.save(tmp_path / "scaled.npy", images / 16)
+        raw = crfl("predict", finished_run, "raw.npz").stdout
+        assert crfl("predict", finished_run, "scaled.npy", "--scaled", "--out", "out.csv").stdout == ""
+        assert (tmp_path / "out.csv").read_text() == raw
+
+
+class TestPlugins:
+    def test_the_table_names_every_plugin_and_what_is_wrong_with_it(
+        self, crfl: Crfl, install: Install, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("COLUMNS", "200")
+        install("broken-tools", "0.3", {"crfl.trackers": {"broken": "Broken"}}, "import no_such_module")
+        lines = crfl("plugins").stdout.splitlines()
+        (broken,) = [line for line in lines if " broken " in line]
+        assert "broken-tools 0.3" in broken
+        assert "failed" in broken
+        (jsonl,) = [line for line in lines if " jsonl " in line]
+        assert f"crfl {crfl_core.__version__}" in jsonl
+        assert " ok " in jsonl
+
+    def test_json_is_for_programs(self, crfl: Crfl) -> None:
+        listing = json.loads(crfl("plugins", "--json").stdout)
+        (jsonl,) = [plugin for plugin in listing if plugin["name"] == "jsonl"]
+        assert jsonl == {
+            "kind": "tracker",
+            "name": "jsonl",
+            "distribution": "crfl",
+            "version": crfl_core.__version__,
+            "status": "ok",
+            "reason": "",
+            "summary": "Appends one JSON object per event to a file, for tools that follow a run.",
+            "hooks": ["crfl_certified", "crfl_round_finished", "crfl_run_finished", "crfl_run_started"],
+        }
+
+
+def test_explain_prints_every_setting_and_where_it_was_written(crfl: Crfl, tmp_path: Path) -> None:
+    (tmp_path / "base.toml").write_text("rounds = 5\n")
+    (tmp_path / "mine.toml").write_text('extends = "base.toml"\n[training]\nsteps = 4\n')
+    result = crfl("explain", "mine.toml", "--set", "seed=7")
+    found = dict(line.split("  # ") for line in result.stdout.splitlines())
+    origins = {setting.strip(): origin for setting, origin in found.items()}
+    assert origins["rounds = 5"] == "base.toml"
+    assert origins["training.steps = 4"] == "mine.toml"
+    assert origins["seed = 7"] == "--set seed=7"
+    assert origins["training.batch_size = 32"] == "default"
+
+
+def test_a_reader_that_goes_away_is_no_crash() -> None:
+    code = (
+        "import os, sys\nread, write = os.pipe()\nos.dup2(write, 1)\nos.close(write)\nos.close(read)\n"
+        "from crfl_core.cli import main\nmain(['schema'])\n"
+    )
+    assert python(code).stderr == ""

@@ -1,0 +1,248 @@
+"""The documentation is true: its code runs, its commands work, its links lead somewhere, its tables are up to date."""
+
+from __future__ import annotations
+
+import doctest
+import inspect
+import re
+import runpy
+import shlex
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+from subprocess import CompletedProcess
+from types import ModuleType
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from crfl_core import Certificate, Registry, hookspecs, load_config, run
+from crfl_core.kinds import KINDS
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+EXAMPLES = sorted(path for path in (ROOT / "examples").iterdir() if path.suffix in (".toml", ".yaml"))
+
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+MATCHING = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+class Block(NamedTuple):
+    """A fenced block of a page; `line` is that of its first line, `file` the name that this line gives, if any."""
+
+    language: str
+    text: str
+    line: int
+    file: str | None
+
+
+class Command(NamedTuple):
+    """A line `$ crfl ...` of a console block, and the output that the page shows below it."""
+
+    arguments: list[str]
+    output: str
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    text = page.read_text(encoding="utf-8")
+    for match in FENCE.finditer(text):
+        named = re.match(r"# file: (\S+)\n", match[2])
+        yield Block(match[1], match[2], text.count("\n", 0, match.start()) + 2, named[1] if named else None)
+
+
+def commands(block: Block) -> Iterator[Command]:
+    for chunk in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
+        line, _, output = chunk.partition("\n")
+        program, *arguments = shlex.split(line)
+        assert program == "crfl", f"line {block.line}: a console block is for crfl commands, found {program!r}"
+        yield Command(arguments, output)
+
+
+def write(block: Block, folder: Path) -> None:
+    """Write the file that a block stands for; a second block of the same name goes on where the first one ended."""
+    assert block.file is not None
+    with (folder / block.file).open("a", encoding="utf-8") as file:
+        file.write(block.text)
+
+
+def execute(block: Block, page: Path, module: ModuleType) -> str:
+    """Run a Python block and return what it prints; tracebacks point at the line of the page."""
+    code = compile("\n" * (block.line - 1) + block.text, str(page), "exec")
+    with redirect_stdout(StringIO()) as printed:
+        exec(code, vars(module))
+    return printed.getvalue()
+
+
+def call(command: Command, crfl: Callable[..., CompletedProcess[str]]) -> None:
+    """Run a command and compare what it prints with what the page shows."""
+    done = crfl(*command.arguments)
+    fails = command.output.startswith("error: ")
+    shown = f"crfl {shlex.join(command.arguments)}"
+    assert done.returncode == (2 if fails else 0), f"{shown} ended with {done.returncode}: {done.stderr}"
+    if command.output:
+        assert_shown(command.output, done.stderr if fails else done.stdout, shown)
+
+
+def assert_shown(expected: str, found: str, what: str) -> None:
+    """The page shows what was printed; `...` stands for anything, and white space does not count."""
+    assert doctest.OutputChecker().check_output(expected, found, MATCHING), f"{what} printed\n{found}"
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Small models train fastest in one thread, above all where other tests run beside."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_the_code_and_commands_of_a_page_work_in_order(
+    page: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    crfl: Callable[..., CompletedProcess[str]],
+    install: Callable[..., None],
+) -> None:
+    module = ModuleType("page")
+    monkeypatch.setitem(sys.modules, "page", module)  # pydantic looks up annotations in the module of a class
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    printed = ""
+    for block in blocks(page):
+        if block.file is not None:
+            write(block, tmp_path)
+        if block.language == "python":
+            printed = execute(block, page, module)
+        elif block.language == "output":
+            assert_shown(block.text, printed, f"the code above line {block.line}")
+        elif block.language == "sh" and "pip install --editable ." in block.text:
+            install(*described_project(tmp_path))
+        elif block.language == "console":
+            for command in commands(block):
+                call(command, crfl)
+
+
+def described_project(folder: Path) -> tuple[str, str, dict[str, dict[str, str]], str]:
+    """What pip would install from a folder with a pyproject.toml and one module: the arguments of `install`."""
+    project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    module = project["name"].replace("-", "_")
+    points: dict[str, dict[str, str]] = {}
+    for group, names in project["entry-points"].items():
+        points[group] = {name: target.removeprefix(f"{module}:") for name, target in names.items()}
+    return project["name"], project["version"], points, (folder / f"{module}.py").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_blocks_that_are_not_run_say_so_by_their_language(page: Path) -> None:
+    assert {block.language for block in blocks(page)} <= {"python", "output", "console", "toml", "yaml", "sh", "text"}
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    plain = FENCE.sub("", page.read_text(encoding="utf-8"))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in HEADING.findall(plain)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_internal_links_lead_somewhere(page: Path) -> None:
+    for link in LINK.findall(FENCE.sub("", page.read_text(encoding="utf-8"))):
+        if link.startswith("https://"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{name_of(page)} links to {link}, which does not exist"
+        assert not anchor or anchor in anchors(target), f"{name_of(page)} links to {link}, which has no such heading"
+
+
+def test_every_page_is_linked_from_the_readme_and_every_decision_from_its_index() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    index = (DOCS / "decisions" / "README.md").read_text(encoding="utf-8")
+    assert [page.name for page in DOCS.glob("*.md") if f"(docs/{page.name}" not in readme] == []
+    assert [page.name for page in (DOCS / "decisions").glob("0*.md") if f"({page.name})" not in index] == []
+
+
+def test_the_generated_parts_are_up_to_date() -> None:
+    pages = runpy.run_path(str(DOCS / "generate.py"))["pages"]()
+    assert {path.name for path in pages} == {"configuration.md", "plugins.md"}
+    for path, expected in pages.items():
+        assert path.read_text(encoding="utf-8") == expected, f"{name_of(path)}: run python docs/generate.py"
+
+
+def test_the_hooks_page_gives_the_signature_of_every_hook_and_of_no_other() -> None:
+    page = (DOCS / "hooks.md").read_text(encoding="utf-8")
+    specs = {name: spec for name, spec in vars(hookspecs).items() if name.startswith("crfl_")}
+    documented = re.findall(r"^def (crfl_\w+)\((.*)\) -> (.*): \.\.\.$", page, re.MULTILINE)
+    expected = []
+    for name, spec in specs.items():
+        signature = inspect.signature(spec)
+        arguments = ", ".join(f"{argument.name}: {argument.annotation}" for argument in signature.parameters.values())
+        expected.append((name, arguments, signature.return_annotation))
+    assert documented == expected
+
+
+def test_the_concepts_page_lists_every_check_of_the_paper_certificate_and_what_its_failure_does(tmp_path: Path) -> None:
+    result = run({"rounds": 1, "votes": {"models": 10}}, out=tmp_path / "run")
+    (audit,) = result.audits
+    section = (DOCS / "concepts.md").read_text(encoding="utf-8").partition("\n## Audit\n")[2].partition("\n## ")[0]
+    listed = dict(re.findall(r"^\| ([A-Za-z ]+) \| (refused|condition|always `declared`) \|$", section, re.MULTILINE))
+    assert list(listed) == [check.name for check in audit.checks]
+    for check in audit.checks:
+        effect = "always `declared`" if check.status == "declared" else "refused" if check.refuses else "condition"
+        assert listed[check.name] == effect, check.name
+
+
+def test_getting_started_explains_every_file_of_a_run_directory(tmp_path: Path) -> None:
+    run({"rounds": 1, "votes": {"models": 10}}, out=tmp_path / "run")
+    page = (DOCS / "getting-started.md").read_text(encoding="utf-8")
+    names = {f"{path.name}/" if path.is_dir() else path.name for path in (tmp_path / "run").iterdir()}
+    assert {name for name in names if f"`{name}`" not in page} == set()
+
+
+def test_the_changelog_names_every_included_plugin() -> None:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        points = tomllib.load(file)["project"]["entry-points"]
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    names = {name for kind in KINDS.values() for name in points[kind.group]}
+    assert {name for name in names if f"`{name}`" not in changelog} == set()
+
+
+def test_the_readme_says_what_every_included_certificate_is_worth() -> None:
+    section = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n## What is certified so far\n")[2]
+    registry = Registry()
+    for name in registry.names("certificate"):
+        plugin = registry.load("certificate", name)
+        assert issubclass(plugin, Certificate)
+        assert f"`{name}`" in section
+        assert plugin.label in section
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=name_of)
+def test_every_example_runs_and_is_described_in_the_readme(example: Path, tmp_path: Path) -> None:
+    overrides = ["rounds=2", "votes.models=20", "training.steps=2"]
+    if load_config(example).config.attack is not None:
+        overrides.append("attack.rounds=[1]")
+    result = run(example, overrides=overrides, out=tmp_path / "run")
+    assert len(result.ledger.rounds) == 2
+    assert f"(examples/{example.name})" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_examples_show_what_they_are_there_for(tmp_path: Path) -> None:
+    digits, clean, network = (
+        load_config(ROOT / "examples" / name).config for name in ("digits.toml", "digits-clean.toml", "digits-mlp.toml")
+    )
+    assert load_config(ROOT / "examples/digits.yaml").config == digits
+    assert clean == digits.model_copy(update={"name": "digits-clean", "attack": None})
+    refused = run(network, overrides=["rounds=1", "attack.rounds=[1]", "votes.models=10"], out=tmp_path / "run")
+    assert "softmax" in refused.metrics.refused["paper"]

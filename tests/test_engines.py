@@ -1,0 +1,168 @@
+"""Engines: where clients train must not change what they learn."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from crfl_certificates.paper import Paper
+from crfl_engines.local import Local
+from torch import Tensor
+
+import crfl_core
+from crfl_core import Plugin, Poisoning, Round, RunContext, Tracker, Trained, hookimpl
+from crfl_core.federation.local import LocalTraining
+from tests.oracle import Median, contents, federation_of, tiny
+from tests.process_engine import ProcessEngine
+
+
+def round_of(federation: Any, number: int = 2) -> tuple[Round, Tensor]:
+    """A round of a federation and the model that is broadcast in it."""
+    start = torch.from_numpy(np.random.default_rng(0).standard_normal(federation.facts.parameters)) * 0.1
+    start = start.to(federation.dtype)
+    clients = federation.participation.round(number)
+    return Round(number, federation.config.rounds, start, clients, federation.model.layout, federation.streams), start
+
+
+def test_two_processes_give_bit_for_bit_what_one_gives(tmp_path: Path) -> None:
+    """With equal chunks and one thread each. Workers rebuild data, partition, model and attack from the job's text."""
+    config = tiny(storage={"checkpoint_seconds": 0})
+    local = crfl_core.run(
+        config | {"engine": {"type": "local", "threads": 1, "chunk_clients": 3}}, out=tmp_path / "one"
+    )
+    apart = crfl_core.run(
+        config | {"engine": {"type": "processes", "workers": 2, "chunk_clients": 3}},
+        out=tmp_path / "two",
+        plugins={"processes": ProcessEngine},
+    )
+    one, two = contents(local.path), contents(apart.path)
+    assert one.keys() == two.keys()
+    assert [name for name in one if one[name] != two[name]] == ["config.toml"]
+
+
+class Quiet(Tracker):
+    """Watches and does nothing."""
+
+    @hookimpl
+    def crfl_run_started(self, run: RunContext) -> None: ...
+
+
+class Mine(Paper):
+    """A certificate of somebody's own."""
+
+
+SERVER_SIDE: dict[str, type[Plugin]] = {"median": Median, "quiet": Quiet, "mine": Mine, "processes": ProcessEngine}
+
+
+def test_a_worker_needs_none_of_the_plugins_that_play_no_part_in_local_training() -> None:
+    """The classes are known to this process only; the job's text is loaded without them."""
+    config = tiny(
+        aggregation=[{"type": "median"}],
+        trackers=[{"type": "quiet"}],
+        certificates=[{"type": "mine"}],
+        engine={"type": "processes"},
+    )
+    federation = federation_of(config, SERVER_SIDE)
+    ours = LocalTraining(federation)
+    rebuilt = crfl_core.open_job(ours.specification)
+    round, start = round_of(federation)
+    mine, theirs = (job.train(start[None], round, slice(0, 8)) for job in (ours, rebuilt))
+    assert torch.equal(mine.updates, theirs.updates)
+    for name, column in vars(mine.poisoning).items():
+        np.testing.assert_array_equal(column, getattr(theirs.poisoning, name))
+
+
+def test_the_specification_says_all_that_training_depends_on() -> None:
+    federation = federation_of(tiny(seeds={"batches": 3}, dtype="float64"))
+    stated = tomllib.loads(federation.specification)
+    assert set(stated) >= {"seed", "seeds", "rounds", "dtype", "dataset", "partition", "model", "training", "attack"}
+    assert (stated["seeds"], stated["dtype"]) == ({"batches": 3}, "float64")
+    assert crfl_core.open_job(federation.specification).specification == federation.specification
+
+
+class Noting:
+    """A job that trains nobody and remembers the parts it was asked for."""
+
+    specification = ""
+
+    def __init__(self) -> None:
+        self.parts: list[tuple[int, int]] = []
+
+    def train(self, start: Tensor, round: Round, part: slice) -> Trained:
+        self.parts.append((part.start, part.stop))
+        clients = part.stop - part.start
+        return Trained(part, start.new_zeros(1, clients, start.shape[1]), Poisoning.none(clients))
+
+
+@pytest.mark.parametrize(("chunk", "parts"), [(3, [(0, 3), (3, 6), (6, 8)]), (8, [(0, 8)]), (64, [(0, 8)])])
+def test_the_local_engine_trains_everybody_once_in_chunks(chunk: int, parts: list[tuple[int, int]]) -> None:
+    engine, job = Local(chunk_clients=chunk), Noting()
+    engine.open(job)
+    round, start = round_of(federation_of(tiny()))
+    list(engine.train(start[None], round))
+    engine.close()
+    assert job.parts == parts
+
+
+def test_the_local_engine_gives_threads_back() -> None:
+    before = torch.get_num_threads()
+    engine = Local(threads=before + 1)
+    engine.open(Noting())
+    during = torch.get_num_threads()
+    engine.close()
+    assert (during, torch.get_num_threads()) == (before + 1, before)
+
+
+class Backwards(Local):
+    """Delivers the parts of a round in the opposite order."""
+
+    def train(self, start: Tensor, round: Round) -> Iterator[Trained]:
+        yield from reversed(list(super().train(start, round)))
+
+
+def test_the_order_of_delivery_does_not_matter(tmp_path: Path) -> None:
+    chunks = {"threads": 1, "chunk_clients": 3}
+    forwards = crfl_core.run(tiny(engine={"type": "local"} | chunks), out=tmp_path / "forwards")
+    backwards = crfl_core.run(
+        tiny(engine={"type": "backwards"} | chunks), out=tmp_path / "backwards", plugins={"backwards": Backwards}
+    )
+    assert torch.equal(forwards.parameters, backwards.parameters)
+    assert (forwards.path / "clients.npz").read_bytes() == (backwards.path / "clients.npz").read_bytes()
+
+
+class Doubling(Local):
+    """Delivers the first part twice."""
+
+    def train(self, start: Tensor, round: Round) -> Iterator[Trained]:
+        parts = list(super().train(start, round))
+        yield from [parts[0], *parts]
+
+
+def test_a_part_that_arrives_twice_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(crfl_core.PluginFailure, match="must train every participant once: client 0 in round 1"):
+        crfl_core.run(tiny(engine={"type": "doubling"}), out=tmp_path / "run", plugins={"doubling": Doubling})
+
+
+class Failing(Local):
+    """Opens something, fails, and must be closed."""
+
+    def train(self, start: Tensor, round: Round) -> Iterator[Trained]:
+        raise ConnectionError("the worker is gone")
+
+    def close(self) -> None:
+        super().close()
+        CLOSED.append(self.configured_as)
+
+
+CLOSED: list[str] = []
+
+
+def test_an_engine_that_fails_is_closed_and_named(tmp_path: Path) -> None:
+    with pytest.raises(crfl_core.PluginFailure, match="engine: 'failing' failed: ConnectionError: the worker is gone"):
+        crfl_core.run(tiny(engine={"type": "failing"}), out=tmp_path / "run", plugins={"failing": Failing})
+    assert CLOSED == ["failing"]

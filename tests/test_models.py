@@ -1,0 +1,255 @@
+"""Models: gradients, logits and votes of many replicas at once equal the plain computation for each of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from crfl_models.cnn import Cnn
+from crfl_models.mlp import Mlp
+from crfl_models.softmax import Softmax, SoftmaxRegression
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import crfl_core
+from crfl_core import (
+    BoundModel,
+    ConfigError,
+    DataFacts,
+    Domain,
+    LocalModels,
+    Model,
+    ModuleModel,
+    OptionError,
+    PluginFailure,
+)
+from tests.oracle import federation_of, played, tiny
+
+FACTS = DataFacts(inputs=36, classes=4, domain=Domain(0.0, 1.0), image_shape=(6, 6))
+MODELS: list[Model] = [Softmax(), Softmax(bias=False), Mlp(hidden=(7, 5)), Cnn(channels=(2, 3))]
+
+
+def named(model: Model) -> str:
+    return repr(model)
+
+
+def gaussian(*shape: int, seed: int = 0) -> Tensor:
+    """Reproducible float64 numbers."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def some_data(clients: int, batch: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Inputs, labels and weights of padded batches: client i has i samples fewer than the first."""
+    x = gaussian(clients, batch, FACTS.inputs, seed=1)
+    y = torch.randint(FACTS.classes, (clients, batch), generator=torch.Generator().manual_seed(2))
+    real = torch.arange(batch)[None, :] < batch - torch.arange(clients)[:, None]
+    return x, y, real.double() / real.sum(1, keepdim=True)
+
+
+def module_of(model: Model, bound: BoundModel, parameters: Tensor) -> Callable[[Tensor], Tensor]:
+    """The same classifier as an ordinary module that holds these parameters."""
+    tensors = bound.layout.unflatten(parameters)
+    if isinstance(model, Softmax):
+        return lambda x: nn.functional.linear(x, tensors["weight"], tensors.get("bias"))
+    assert isinstance(bound, ModuleModel)
+    module = bound._build().double()
+    module.load_state_dict(tensors)
+    return module
+
+
+def by_autograd(model: Model, bound: BoundModel, parameters: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """The gradient of the mean cross-entropy of one client, by PyTorch's autograd on a plain module."""
+    if isinstance(model, Softmax):
+        leaf = parameters.clone().requires_grad_()
+        nn.functional.cross_entropy(module_of(model, bound, leaf)(x), y).backward()
+        assert leaf.grad is not None
+        return leaf.grad
+    module = module_of(model, bound, parameters)
+    assert isinstance(module, nn.Module)
+    nn.functional.cross_entropy(module(x), y).backward()
+    return torch.cat([parameter.grad.flatten() for parameter in module.parameters() if parameter.grad is not None])
+
+
+@pytest.mark.parametrize("model", MODELS, ids=named)
+def test_the_gradient_equals_autograd_for_every_client_and_replica(model: Model) -> None:
+    """Batches are padded to a common size; autograd gets only the real samples."""
+    bound = model.build(FACTS)
+    clients, batch, replicas = 3, 5, 2
+    x, y, weights = some_data(clients, batch)
+    parameters = gaussian(replicas, clients, bound.layout.size, seed=3) * 0.3
+    gradients = bound.gradient(parameters, x, y, weights)
+    assert gradients.shape == parameters.shape
+    for replica in range(replicas):
+        for client in range(clients):
+            real = slice(0, batch - client)
+            expected = by_autograd(model, bound, parameters[replica, client], x[client, real], y[client, real])
+            torch.testing.assert_close(gradients[replica, client], expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=named)
+def test_three_replicas_equal_three_calls(model: Model) -> None:
+    bound = model.build(FACTS)
+    x, y, weights = some_data(clients=4, batch=6)
+    parameters = gaussian(3, 4, bound.layout.size) * 0.3
+    together = bound.gradient(parameters, x, y, weights)
+    apart = [bound.gradient(parameters[i : i + 1], x, y, weights) for i in range(3)]
+    torch.testing.assert_close(together, torch.cat(apart), rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("decay", [None, [0.1, 0.1, 0.1], [0.0, 0.2, 0.1]], ids=["none", "equal", "different"])
+@pytest.mark.parametrize("model", MODELS, ids=named)
+def test_steps_in_a_layout_of_their_own_are_steps_along_the_gradient(model: Model, decay: list[float] | None) -> None:
+    """`w <- w - rate (gradient + decay w)`, written out; the client with rate 0 is done and stands still."""
+    bound = model.build(FACTS)
+    x, y, weights = some_data(clients=3, batch=5)
+    rates = torch.tensor([0.3, 0.0, 0.7], dtype=torch.float64)
+    decays = None if decay is None else torch.tensor(decay, dtype=torch.float64)
+    start = gaussian(2, bound.layout.size) * 0.3
+    expected = start[:, None, :].repeat(1, 3, 1)
+    local = bound.local(start, 3)
+    for _ in range(3):
+        local.step(x, y, weights, rates, decays)
+        gradient = bound.gradient(expected, x, y, weights)
+        pull = 0.0 if decays is None else decays[:, None] * expected
+        expected = expected - rates[:, None] * (gradient + pull)
+    torch.testing.assert_close(local.parameters(), expected, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(local.parameters()[:, 1], start, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=named)
+def test_logits_of_replicas_equal_those_of_the_plain_module(model: Model) -> None:
+    bound = model.build(FACTS)
+    parameters, x = gaussian(3, bound.layout.size), gaussian(5, FACTS.inputs, seed=1)
+    with torch.no_grad():
+        expected = torch.stack([module_of(model, bound, one)(x) for one in parameters])
+    torch.testing.assert_close(bound.logits(parameters, x), expected, rtol=1e-12, atol=1e-12)
+
+
+def counted_by_hand(bound: BoundModel, parameters: Tensor, x: Tensor) -> np.ndarray:
+    """One model and one sample at a time; the lowest class wins a tie."""
+    counts = np.zeros((len(x), FACTS.classes), np.int64)
+    for one in parameters:
+        for sample, logits in enumerate(bound.logits(one[None], x)[0].numpy()):
+            counts[sample, int(np.flatnonzero(logits == logits.max())[0])] += 1
+    return counts
+
+
+@settings(deadline=None, max_examples=40)
+@given(models=st.integers(1, 40), samples=st.integers(1, 6), bias=st.booleans(), ties=st.booleans())
+def test_counts_are_those_of_argmax_whatever_the_number_of_models(
+    models: int, samples: int, bias: bool, ties: bool
+) -> None:
+    """Parameters and inputs of few distinct values make ties likely."""
+    bound = Softmax(bias=bias).build(FACTS)
+    parameters, x = gaussian(models, bound.layout.size), gaussian(samples, FACTS.inputs, seed=1)
+    if ties:
+        parameters, x = parameters.sign() * (parameters.abs() > 1.5), x.round()
+    counts = bound.counts(parameters, x)
+    np.testing.assert_array_equal(counts, counted_by_hand(bound, parameters, x))
+    assert counts.sum(1).tolist() == [models] * samples
+
+
+@pytest.mark.parametrize("models", [8, 13, 2040, 2048])
+def test_models_that_know_nothing_all_vote_for_the_first_class(models: int) -> None:
+    """Zero parameters tie every class; 2048 models are more than one byte can count eight times."""
+    bound = Softmax().build(FACTS)
+    counts = bound.counts(torch.zeros(models, bound.layout.size), torch.ones(3, FACTS.inputs))
+    assert counts.tolist() == [[models, 0, 0, 0]] * 3
+
+
+@pytest.mark.parametrize("models", [2032, 2040, 2048])
+def test_unanimous_votes_do_not_overflow(models: int) -> None:
+    bound = Softmax().build(FACTS)
+    parameters = torch.zeros(models, bound.layout.size)
+    bound.layout.unflatten(parameters)["bias"][:, 2] = 1.0
+    assert bound.counts(parameters, torch.ones(2, FACTS.inputs)).tolist() == [[0, 0, models, 0]] * 2
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_operator_norm_is_the_largest_singular_value_of_the_centred_weight(bias: bool) -> None:
+    bound = Softmax(bias=bias).build(FACTS)
+    parameters = gaussian(bound.layout.size)
+    weight = bound.layout.unflatten(parameters)["weight"].numpy()
+    expected = np.linalg.svd(weight - weight.mean(axis=0), compute_uv=False)[0]
+    norm = bound.operator_norm(parameters)
+    assert norm is not None
+    assert norm == pytest.approx(float(expected), rel=1e-12)
+    shifted = parameters.clone()
+    bound.layout.unflatten(shifted)["weight"][:] += gaussian(1, FACTS.inputs, seed=4)
+    assert bound.operator_norm(shifted) == pytest.approx(norm, rel=1e-9)  # the same to all classes changes no vote
+    assert bound.operator_norm(torch.zeros_like(parameters)) == 0.0
+
+
+@pytest.mark.parametrize("model", MODELS, ids=named)
+def test_a_model_says_whether_it_is_convex(model: Model) -> None:
+    bound = model.build(FACTS)
+    softmax = isinstance(model, Softmax)
+    assert (bound.facts.linear, bound.facts.convex) == (softmax, softmax)
+    assert (bound.operator_norm(gaussian(bound.layout.size)) is not None) == softmax
+
+
+@pytest.mark.parametrize("model", MODELS, ids=named)
+def test_the_start_depends_on_its_stream_and_leaves_torchs_generator_alone(model: Model) -> None:
+    bound = model.build(FACTS)
+    before = torch.random.get_rng_state()
+    first, again, other = (bound.initial(np.random.default_rng(seed)) for seed in (0, 0, 1))
+    torch.testing.assert_close(torch.random.get_rng_state(), before)
+    assert first.shape == (bound.layout.size,)
+    torch.testing.assert_close(first, again, rtol=0, atol=0)
+    assert torch.equal(first, other) == isinstance(model, Softmax)
+
+
+@pytest.mark.parametrize("layer", [nn.BatchNorm1d(36), nn.Dropout(0.1)], ids=["buffers", "stochastic"])
+def test_modules_that_break_the_comparison_of_two_runs_are_refused(layer: nn.Module) -> None:
+    with pytest.raises(OptionError, match=r"the module has (the buffer|a stochastic layer)"):
+        ModuleModel(lambda: nn.Sequential(layer, nn.Linear(36, 4)))
+
+
+def test_an_image_too_small_for_its_convolutions_is_refused() -> None:
+    with pytest.raises(ConfigError, match=re.escape("it must be at least 16 pixels wide, found 8 x 8")) as caught:
+        federation_of(tiny(model={"type": "cnn", "channels": [2, 2, 2, 2]}))
+    assert caught.value.key == "model.channels"
+
+
+@pytest.mark.parametrize(
+    "model", [{"type": "mlp", "hidden": [8]}, {"type": "cnn", "channels": [3]}], ids=["mlp", "cnn"]
+)
+def test_networks_are_trained_and_voted_on_but_get_no_certificate_that_needs_convexity(
+    model: dict[str, object], tmp_path: Path
+) -> None:
+    training = {"learning_rate": 0.5, "steps": 20, "batch_size": 16}
+    config = tiny(model=model, training=training, attack="none", server={"clip_norm": 50.0, "noise_std": 0.01})
+    result = crfl_core.run(config, out=tmp_path / "run")
+    assert result.metrics.loss < np.log(10)
+    assert re.match(r"softmax regression: found model '(mlp|cnn)'", result.metrics.refused["paper"])
+    assert result.metrics.curves == ()
+    assert not (result.path / "certificates").exists()
+    (votes,) = (result.path / "votes").glob("*.npz")
+    with np.load(votes, allow_pickle=False) as arrays:
+        assert arrays["clean/counts"].sum(axis=1).tolist() == [64] * 60
+    assert [record.start_operator_norm for record in result.ledger.rounds] == [None] * 4
+
+
+class StuckRegression(SoftmaxRegression):
+    """Cannot be trained."""
+
+    def local(self, start: Tensor, clients: int) -> LocalModels:
+        raise ZeroDivisionError
+
+
+class Stuck(Model):
+    """Builds it."""
+
+    def build(self, facts: DataFacts) -> BoundModel:
+        return StuckRegression(facts.inputs, facts.classes, bias=True)
+
+
+def test_a_model_that_raises_is_named_not_the_engine_that_trained_it() -> None:
+    federation = federation_of(tiny(model={"type": "stuck"}), {"stuck": Stuck})
+    with pytest.raises(PluginFailure, match="model: 'stuck' failed: ZeroDivisionError"):
+        played(federation)

@@ -1,0 +1,151 @@
+"""What a plugin author may import. A name that disappears here breaks other people's packages."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+from pathlib import Path
+
+import pytest
+
+import crfl_core
+
+STUB = ast.parse((Path(crfl_core.__file__).parent / "__init__.pyi").read_text(encoding="utf-8"))
+MODULES = {
+    alias.asname: f"crfl_core.{statement.module}"
+    for statement in STUB.body
+    if isinstance(statement, ast.ImportFrom)
+    for alias in statement.names
+}
+
+PUBLIC = [
+    "ABSTAIN",
+    "API_VERSION",
+    "Aggregate",
+    "Aggregator",
+    "Attack",
+    "Backdoor",
+    "Batches",
+    "BoundMap",
+    "BoundModel",
+    "Certificate",
+    "Certified",
+    "Check",
+    "ClientColumns",
+    "ClientUpdates",
+    "Clients",
+    "ConfigError",
+    "CrflError",
+    "CrflWarning",
+    "Curve",
+    "Data",
+    "DataError",
+    "DataFacts",
+    "Dataset",
+    "Dependence",
+    "Domain",
+    "Engine",
+    "FeatureMap",
+    "FederatedData",
+    "Guarantee",
+    "Job",
+    "Layout",
+    "Ledger",
+    "Level",
+    "LinearAggregator",
+    "LoadedConfig",
+    "Metrics",
+    "Model",
+    "ModelFacts",
+    "ModuleModel",
+    "OptionError",
+    "Partitioner",
+    "Plugin",
+    "PluginError",
+    "PluginFailure",
+    "Poisoning",
+    "Prediction",
+    "Realised",
+    "Registry",
+    "Round",
+    "RoundRecord",
+    "RunConfig",
+    "RunContext",
+    "RunError",
+    "RunFacts",
+    "RunResult",
+    "Scaling",
+    "Stage",
+    "Staged",
+    "State",
+    "StoreError",
+    "Streams",
+    "Table",
+    "Threat",
+    "Tracker",
+    "Trained",
+    "VoteRequest",
+    "VoteSettings",
+    "Votes",
+    "WhatIf",
+    "__version__",
+    "certify",
+    "dump_config",
+    "formulas",
+    "hookimpl",
+    "load",
+    "load_config",
+    "open_job",
+    "predict",
+    "resume",
+    "run",
+]
+
+
+def test_the_public_names_are_these() -> None:
+    assert sorted(vars(crfl_core)["__all__"]) == PUBLIC
+    assert sorted(name for name in MODULES if name) == PUBLIC
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_every_public_name_can_be_imported(name: str) -> None:
+    assert getattr(crfl_core, name) is getattr(importlib.import_module(MODULES[name]), name)
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_every_public_name_is_documented(name: str) -> None:
+    value = getattr(crfl_core, name)
+    if inspect.isclass(value) or inspect.isfunction(value) or inspect.ismodule(value):
+        assert value.__doc__
+    else:
+        assert name in documented_constants(MODULES[name])
+
+
+def documented_constants(module: str) -> set[str]:
+    """Names that a module assigns and explains in a string right below; a module's docstring explains a single one."""
+    source = Path(str(importlib.import_module(module).__file__)).read_text(encoding="utf-8")
+    body = ast.parse(source).body
+    assigned = [
+        (statement.targets[0].id, below)
+        for statement, below in zip(body, [*body[1:], None], strict=True)
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)
+    ]
+    return {
+        name
+        for name, below in assigned
+        if (isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)) or len(body) == 2
+    }
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLIC if inspect.isclass(getattr(crfl_core, name))])
+def test_every_public_method_is_documented(name: str) -> None:
+    value = getattr(crfl_core, name)
+    bare = [
+        attribute
+        for attribute, member in vars(value).items()
+        if not attribute.startswith("_")
+        and (inspect.isfunction(member) or isinstance(member, property | staticmethod | classmethod))
+        and not inspect.getdoc(member)
+    ]
+    assert bare == []

@@ -1,0 +1,178 @@
+"""The votes of noisy models: how they are drawn, counted, shared between certificates and stored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from crfl_models.softmax import Softmax
+from numpy.typing import NDArray
+from torch import Tensor
+
+import crfl_core
+from crfl_core import BoundModel, DataFacts, Domain, RunResult, StoreError, Streams, VoteRequest, VoteSettings
+from crfl_core.certification import voting
+from crfl_core.federation.setup import build
+from tests.oracle import tiny
+
+SETTINGS = VoteSettings()
+MODEL = Softmax().build(DataFacts(6, 3, Domain()))
+
+
+def gaussian(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+PARAMETERS, FEATURES, LABELS = gaussian(MODEL.layout.size), gaussian(20, 6, seed=1), torch.arange(20) % 3
+
+
+def counts(models: int, *, model: BoundModel = MODEL, noise_std: float = 0.5, seed: int = 0) -> NDArray[np.int64]:
+    """The votes on some samples."""
+    request = VoteRequest("monte-carlo", models=models, noise_std=noise_std)
+    votes = voting.vote(model, PARAMETERS, FEATURES, LABELS, request, SETTINGS, Streams(seed))
+    assert votes.counts is not None
+    return votes.counts
+
+
+@pytest.mark.parametrize("models", [1, 7, 8, 64, 300, 519])
+def test_every_model_votes_once_on_every_sample(models: int) -> None:
+    assert counts(models).sum(axis=1).tolist() == [models] * 20
+
+
+def test_the_votes_are_those_of_gaussian_copies_of_the_model() -> None:
+    """Against the exact probabilities of two classes: logits of noisy linear models are Gaussian themselves."""
+    model = Softmax().build(DataFacts(6, 2, Domain()))
+    parameters, std, models = gaussian(model.layout.size), 0.5, 20_000
+    request = VoteRequest("monte-carlo", models=models, noise_std=std)
+    votes = voting.vote(model, parameters, FEATURES, LABELS, request, SETTINGS, Streams(0))
+    assert votes.counts is not None
+    logits = model.logits(parameters[None], FEATURES)[0]
+    spread = std * torch.sqrt(2 * (FEATURES.norm(dim=1) ** 2 + 1))
+    expected = torch.special.ndtr((logits[:, 0] - logits[:, 1]) / spread).numpy()
+    deviations = np.sqrt(expected * (1 - expected) / models)
+    assert (np.abs(votes.counts[:, 0] / models - expected) < 5 * deviations).all()
+
+
+def test_without_noise_all_models_agree_with_the_model_itself() -> None:
+    winners = MODEL.logits(PARAMETERS[None], FEATURES)[0].argmax(1)
+    np.testing.assert_array_equal(counts(64, noise_std=0.0), 64 * torch.nn.functional.one_hot(winners, 3))
+
+
+def test_the_size_of_a_chunk_changes_no_vote(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = counts(300)
+    for chunk in (voting.BLOCK, 5 * voting.BLOCK):
+        monkeypatch.setattr(voting, "MODELS_AT_ONCE", chunk)
+        np.testing.assert_array_equal(counts(300), whole)
+
+
+def test_more_models_are_the_same_ones_and_then_some() -> None:
+    """So that a second request with a larger M never contradicts the first."""
+    assert (counts(200) >= counts(120)).all()
+
+
+def test_the_number_of_threads_changes_no_vote() -> None:
+    whole = counts(300)
+    torch.set_num_threads(2)
+    try:
+        np.testing.assert_array_equal(counts(300), whole)
+    finally:
+        torch.set_num_threads(1)
+
+
+def test_votes_depend_on_their_seed() -> None:
+    assert (counts(64, seed=0) != counts(64, seed=1)).any()
+
+
+def test_the_same_models_vote_on_every_sample() -> None:
+    """Two equal inputs get equal counts, wherever they stand."""
+    features = FEATURES[torch.tensor([0, 5, 0, 5, 0])]
+    request = VoteRequest("monte-carlo", models=40, noise_std=0.5)
+    votes = voting.vote(MODEL, PARAMETERS, features, LABELS[:5], request, SETTINGS, Streams(0)).counts
+    assert votes is not None
+    assert votes[[0, 2, 4]].tolist() == [votes[0].tolist()] * 3
+    assert votes[1].tolist() == votes[3].tolist() == counts(40)[5].tolist()
+
+
+def test_logits_are_answered_in_float64_with_norms_and_labels() -> None:
+    votes = voting.vote(
+        MODEL, PARAMETERS.float(), FEATURES.float(), LABELS, VoteRequest("logits"), SETTINGS, Streams(0)
+    )
+    assert votes.logits is not None
+    assert votes.logits.dtype == np.float64
+    np.testing.assert_allclose(votes.logits, MODEL.logits(PARAMETERS[None], FEATURES)[0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(votes.input_norms, FEATURES.norm(dim=1), rtol=1e-6)
+    np.testing.assert_array_equal(votes.labels, LABELS)
+
+
+def test_different_requests_have_different_files() -> None:
+    requests = [
+        VoteRequest("logits"),
+        VoteRequest("monte-carlo", models=64, noise_std=0.1),
+        VoteRequest("monte-carlo", models=65, noise_std=0.1),
+        VoteRequest("monte-carlo", models=64, noise_std=0.2),
+        VoteRequest("monte-carlo", models=64, noise_std=0.1, selection_models=10),
+    ]
+    assert len({request.digest for request in requests}) == len(requests)
+    assert VoteRequest("logits").digest == VoteRequest("logits").digest
+
+
+def run(path: Path, certificates: list[dict[str, Any]]) -> RunResult:
+    """A small run with these certificates."""
+    return crfl_core.run(tiny(certificates=certificates), out=path)
+
+
+def test_equal_requests_are_computed_once_and_others_apart(tmp_path: Path) -> None:
+    """alpha is no part of the question: it is about what to make of the answer."""
+    result = run(
+        tmp_path / "run",
+        [
+            {"type": "paper"},
+            {"type": "paper", "name": "sure", "votes": {"alpha": 0.0001}},
+            {"type": "paper", "name": "many", "votes": {"models": 80}},
+        ],
+    )
+    files = sorted((result.path / "votes").iterdir())
+    sizes = set()
+    for file in files:
+        with np.load(file, allow_pickle=False) as arrays:
+            sizes.add(int(arrays["clean/counts"][0].sum()))
+    assert (len(files), sizes) == (2, {64, 80})
+    curves = {curve.certificate: curve for curve in result.metrics.curves if curve.test_set == "clean"}
+    assert curves["sure"].abstained >= curves["paper"].abstained
+    assert curves["sure"].median_radius != curves["paper"].median_radius
+
+
+def test_stored_votes_are_those_of_the_stored_model(tmp_path: Path) -> None:
+    result = run(tmp_path / "run", [{"type": "paper"}])
+    request = VoteRequest("monte-carlo", models=64, noise_std=0.02)
+    stored = result.votes(request)
+    assert set(stored) == {"clean", "backdoored"}
+    federation = build(result.config)
+    for name, votes in stored.items():
+        chosen = federation.test_sets[name]
+        again = voting.vote(
+            federation.model,
+            result.parameters,
+            chosen.features,
+            chosen.labels,
+            request,
+            result.config.votes,
+            federation.streams,
+        )
+        assert votes.counts is not None
+        assert again.counts is not None
+        np.testing.assert_array_equal(votes.counts, again.counts)
+        np.testing.assert_array_equal(votes.labels, chosen.labels)
+
+
+def test_votes_of_another_test_set_are_refused(tmp_path: Path) -> None:
+    result = run(tmp_path / "run", [{"type": "paper"}])
+    (file,) = (result.path / "votes").iterdir()
+    with np.load(file, allow_pickle=False) as arrays:
+        changed = dict(arrays) | {"clean/digest": np.array("0" * 64)}
+    np.savez_compressed(file, **changed)
+    with pytest.raises(StoreError, match="does not belong to the clean test set of this run"):
+        result.votes(VoteRequest("monte-carlo", models=64, noise_std=0.02))
