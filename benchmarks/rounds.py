@@ -46,7 +46,9 @@ class Ours:
         self.hooks = Hooks([], registry)
         self.engine = self.federation.config.engine
         self.engine.open(LocalTraining(self.federation))
-        self.run = RunContext("benchmark", Path(), 1000, 0, self.federation.data, self.federation.model)
+        self.run = RunContext(
+            "benchmark", Path(), 1000, 0, self.federation.data, self.federation.model, self.federation.features
+        )
         self.progress = rounds.initial(self.federation)
 
     def __call__(self) -> None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import torch
 
 from benchmarks.timing import best_times, report
-from crfl_core import DataFacts, Domain, Registry, Streams, VoteRequest
-from crfl_core.certification.voting import MODELS_AT_ONCE, monte_carlo
+from crfl_core import DataFacts, Domain, Registry, Streams
+from crfl_core.certification.voting import MODELS_AT_ONCE, count, noisy_models
 from crfl_core.kinds.model import Model
 
 MODELS, CLASSES, FEATURES, SAMPLES = 1000, 10, 784, 5000
+NOISE = 0.1
 
 
 def main() -> None:
@@ -22,12 +23,11 @@ def main() -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(SAMPLES, FEATURES, generator=generator)
     parameters = 0.1 * torch.randn(model.layout.size, generator=generator)
-    request = VoteRequest("monte-carlo", models=MODELS, noise_std=0.1)
     weights = torch.randn(MODELS_AT_ONCE * CLASSES, FEATURES, generator=generator)
     result = torch.empty(SAMPLES, MODELS_AT_ONCE * CLASSES)
 
     def votes() -> None:
-        monte_carlo(model, parameters, x, request, Streams(0))
+        count(model, noisy_models(parameters, NOISE, MODELS, Streams(0), "votes"), x)
 
     def products() -> None:
         for _ in range(MODELS // MODELS_AT_ONCE):

@@ -3,6 +3,8 @@
 from ._version import __version__ as __version__
 from .api import Prediction as Prediction
 from .api import RunResult as RunResult
+from .api import WhatIf as WhatIf
+from .api import certify as certify
 from .api import load as load
 from .api import open_job as open_job
 from .api import predict as predict
@@ -49,6 +51,7 @@ from .kinds.engine import Job as Job
 from .kinds.feature_map import BoundMap as BoundMap
 from .kinds.feature_map import FeatureMap as FeatureMap
 from .kinds.model import BoundModel as BoundModel
+from .kinds.model import LocalModels as LocalModels
 from .kinds.model import Model as Model
 from .kinds.module import ModuleModel as ModuleModel
 from .kinds.partitioner import Partitioner as Partitioner

@@ -75,7 +75,7 @@ def closest(name: str, known: Iterable[str]) -> str:
     >>> closest("zzz", ["fedavg", "krum"])
     ''
     """
-    matches = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+    matches = difflib.get_close_matches(name, list(known), n=3)
     return f"did you mean {' or '.join(map(repr, matches))}?" if matches else ""
 
 

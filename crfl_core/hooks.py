@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import pluggy
 
 from crfl_core import hookspecs
 from crfl_core.errors import CrflError, CrflWarning, PluginFailure
+from crfl_core.kinds.aggregator import state_key
 from crfl_core.kinds.plugin import Plugin
 from crfl_core.kinds.tracker import RunContext, Tracker
 from crfl_core.plugins import Registry, hook_names
@@ -20,7 +22,7 @@ from crfl_core.plugins import Registry, hook_names
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from crfl_core.updates import Aggregate, ClientUpdates, Round
+    from crfl_core.updates import Aggregate, ClientUpdates, Round, State
 
 
 class Hooks:
@@ -29,18 +31,27 @@ class Hooks:
     def __init__(self, plugins: Iterable[tuple[str, Plugin]], registry: Registry) -> None:
         self._manager = pluggy.PluginManager("crfl")
         self._manager.add_hookspecs(hookspecs)
+        named, position = list(plugins), itertools.count()
+        owners = [state_key(next(position)) if kind == "aggregator" else "" for kind, _ in named]
         # pluggy asks the plugin registered last first.
-        for number, (kind, plugin) in reversed(list(enumerate(plugins))):
+        for number, (kind, plugin) in reversed(list(enumerate(named))):
             if hook_names(type(plugin)):
-                self._register(f"{kind}-{number}", kind, plugin, registry.origin(kind, plugin))
+                self._register(f"{kind}-{number}", kind, plugin, owners[number], registry.origin(kind, plugin))
 
     def observe(self, hook: str, **arguments: object) -> None:
         """Tell everybody who listens."""
         getattr(self._manager.hook, hook)(**arguments)
 
-    def accept(self, run: RunContext, round: Round, candidate: Tensor) -> bool:
-        """Whether nobody rejects the candidate."""
-        answers: list[bool] = self._manager.hook.crfl_accept_round(run=run, round=round, candidate=candidate)
+    @property
+    def may_reject(self) -> bool:
+        """Whether any plugin of this run wants to judge models."""
+        return bool(self._manager.hook.crfl_accept_round.get_hookimpls())
+
+    def accept(self, run: RunContext, round: Round, candidate: Tensor, states: Mapping[str, State]) -> bool:
+        """Whether nobody rejects the candidate. `states` are those of the whole chain; a plugin sees its own."""
+        answers: list[bool] = self._manager.hook.crfl_accept_round(
+            run=run, round=round, candidate=candidate, state=states
+        )
         return all(answers)
 
     def effective_weights(self, updates: ClientUpdates, aggregate: Aggregate) -> tuple[Tensor, str] | None:
@@ -50,12 +61,12 @@ class Hooks:
         )
         return answer
 
-    def _register(self, key: str, kind: str, plugin: Plugin, origin: str) -> None:
+    def _register(self, key: str, kind: str, plugin: Plugin, owner: str, origin: str) -> None:
         """Register wrapped methods instead of the instance: pluggy would touch every attribute of a pydantic model."""
         who = f"{kind} {plugin.configured_as!r} of {origin}"
         methods = {name: getattr(plugin, name) for name in hook_names(type(plugin))}
         holder = SimpleNamespace(
-            **{name: self._guarded(key, who, plugin, name, method) for name, method in methods.items()}
+            **{name: self._guarded(key, who, plugin, owner, name, method) for name, method in methods.items()}
         )
         try:
             self._manager.register(holder, name=key)
@@ -63,14 +74,22 @@ class Hooks:
         except pluggy.PluginValidationError as error:
             raise PluginFailure(f"{who} has a hook that does not exist or does not fit: {error}") from error
 
-    def _guarded(self, key: str, who: str, plugin: Plugin, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    def _guarded(
+        self, key: str, who: str, plugin: Plugin, owner: str, name: str, method: Callable[..., Any]
+    ) -> Callable[..., Any]:
         if inspect.isgeneratorfunction(method):
-            return method
+            raise PluginFailure(f"{who}: {name} is a hook wrapper, which a run has no use for: write a plain method")
+
+        parameters = tuple(inspect.signature(method).parameters)
 
         @functools.wraps(method)
-        def call(*arguments: object) -> object:
+        def call(*arguments: Any) -> object:
+            own = (
+                value.get(owner, {}) if parameter == "state" else value
+                for parameter, value in zip(parameters, arguments, strict=False)  # parameters with a default get none
+            )
             try:
-                answer = method(*arguments)
+                answer = method(*own)
             except Exception as error:
                 reason = f"{who} failed in {name}: {type(error).__name__}: {error}"
                 if not isinstance(plugin, Tracker):

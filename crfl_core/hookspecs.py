@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     from crfl_core.kinds.certificate import Certified
     from crfl_core.kinds.tracker import RunContext
     from crfl_core.ledger import RoundRecord
-    from crfl_core.updates import Aggregate, ClientUpdates, Round
+    from crfl_core.updates import Aggregate, ClientUpdates, Round, State
 
 hookspec = pluggy.HookspecMarker("crfl")
 hookimpl = pluggy.HookimplMarker("crfl")
+"""Marks a plugin's method as its implementation of the hook of the same name."""
 
 
 @hookspec
@@ -44,10 +45,12 @@ def crfl_effective_weights(updates: ClientUpdates, aggregate: Aggregate) -> Tens
 
 
 @hookspec
-def crfl_accept_round(run: RunContext, round: Round, candidate: Tensor) -> bool | None:
+def crfl_accept_round(run: RunContext, round: Round, candidate: Tensor, state: State) -> bool | None:
     """Accept (True) or reject (False) the clipped model of a round, (P,), before noise; None has no opinion.
 
-    One rejection is enough. The round then goes on from the model it was broadcast with: clipped, with fresh noise.
+    `state` is what the plugin itself returned as a step of this round's aggregation, empty for any other plugin. One
+    rejection is enough. The round then goes on from the model it was broadcast with, clipped and with fresh noise, and
+    from the states that its aggregation started with.
     """
 
 

@@ -47,7 +47,7 @@ class RunFacts(Record):
 
     Norms are Euclidean. `input_norms` are the largest of each client in scaled input space, where triggers and the
     feature radius live; `feature_norms` the same behind the feature map. The `_bound`s are declared, not measured.
-    `feature_lipschitz` is None for a map that has no Lipschitz constant.
+    `feature_lipschitz` is None for a map that has no Lipschitz constant. `rejects`: some plugin may reject rounds.
     """
 
     format: int = FORMAT
@@ -74,6 +74,7 @@ class RunFacts(Record):
     scaling_shift: tuple[float, ...]
     scaling_factor: tuple[float, ...]
     test_noise_std: float
+    rejects: bool
     attack: str | None
     attackers: tuple[int, ...]
     attack_rounds: tuple[int, ...]
@@ -85,7 +86,10 @@ class RoundRecord(Record):
 
     `start_norm` is ||w~_{t-1}|| and `start_operator_norm` the spectral norm of its column-centred weight block (None
     for models that have none). `norm_before_clip` is ||w_t||. `noise_std` is 0 in the final round, which is only
-    clipped. `accuracy` and `loss` of the clipped model on the clean test set are for people, not for certificates.
+    clipped. `breakdown` is how far 0, 1, 2, ... arbitrary clients can move the aggregate of a rule that looks at the
+    updates, if the rule knows; the entries end where it breaks down. `carries_state`: some plugin remembers more of the
+    round than the noisy model. `accuracy` and `loss` of the clipped model on the clean test set are for people, not for
+    certificates.
     """
 
     round: int
@@ -103,6 +107,8 @@ class RoundRecord(Record):
     accuracy: float | None = None
     loss: float | None = None
     notes: dict[str, float] = {}
+    breakdown: tuple[float, ...] | None = None
+    carries_state: bool = False
 
 
 @dataclass(frozen=True)
@@ -110,8 +116,10 @@ class ClientColumns:
     """One row per round and participant, in order of rounds.
 
     `weight` reached the model; `weight_bound` is the same with every factor that a client's own update shrank set to 1.
-    `cap` is the norm that the server enforced on the update (infinite if none), `scale` the measured ratio of the
-    submitted to the trained update. The last five columns measure the poison, see `Poisoning`.
+    `retention` and `update_bound` say what the protocol allows, see `Clients`; `cap` is the norm that the server
+    enforced on the same residual (infinite if none), `scale` the measured ratio of the submitted to the trained update.
+    `learning_rate` and `steps` are those that were used; attackers may have their own instead of the `honest_` ones.
+    The last six columns measure the poison, see `Poisoning`.
     """
 
     round: NDArray[np.int64]
@@ -120,9 +128,13 @@ class ClientColumns:
     weight_bound: NDArray[np.float64]
     learning_rate: NDArray[np.float64]
     steps: NDArray[np.int64]
+    honest_rate: NDArray[np.float64]
+    honest_steps: NDArray[np.int64]
     batch_size: NDArray[np.int64]
     last_batch: NDArray[np.int64]
     weight_decay: NDArray[np.float64]
+    retention: NDArray[np.float64]
+    update_bound: NDArray[np.float64]
     cap: NDArray[np.float64]
     submitted_norm: NDArray[np.float64]
     quarantined: NDArray[np.bool_]
@@ -133,6 +145,7 @@ class ClientColumns:
     poisoned_most: NDArray[np.int64]
     delta: NDArray[np.float64]
     label_flips: NDArray[np.int64]
+    poisoned_norm: NDArray[np.float64]
 
     def __len__(self) -> int:
         return len(self.round)
@@ -178,6 +191,13 @@ class Ledger:
             raise StoreError(
                 f"the ledger must hold rounds 1 to {self.facts.rounds}, found {len(numbers)}: finish the run first"
             )
+        rows = np.bincount(self.clients.round, minlength=self.facts.rounds + 1)[1:].tolist()
+        for record, found in zip(self.rounds, rows, strict=False):
+            if found != record.participants:
+                raise StoreError(
+                    f"the ledger must hold all {record.participants} participants of round {record.round}, found "
+                    f"{found}: restore clients.npz"
+                )
 
     def round(self, number: int) -> RoundRecord:
         """The record of round t = 1, 2, ..."""

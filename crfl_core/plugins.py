@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.metadata import EntryPoint, distributions
+from importlib.metadata import Distribution, EntryPoint, distribution, distributions
 from typing import Literal, NamedTuple
 
 from crfl_core.errors import PluginError, closest
@@ -74,9 +74,9 @@ class Registry:
         """Everything declared, by kind and name; more than one entry under a name is a conflict."""
         table: dict[str, dict[str, list[Found]]] = {kind: {} for kind in KINDS}
         kinds = {group: kind for kind, (group, _) in KINDS.items()}
-        for distribution, version, point in self._declared.points:
+        for owner, version, point in self._declared.points:
             if (kind := kinds.get(point.group)) is not None:
-                table[kind].setdefault(point.name, []).append(Found(kind, point.name, distribution, version, point))
+                table[kind].setdefault(point.name, []).append(Found(kind, point.name, owner, version, point))
         for kind, (_, base) in KINDS.items():
             for name, plugin in self._local.items():
                 if isinstance(plugin, type) and issubclass(plugin, base):
@@ -171,7 +171,7 @@ class Registry:
 
     def _unknown(self, kind: str, name: str) -> str:
         names = self.names(kind)
-        hint = closest(name, names)
+        hint = closest(name.rpartition(":")[2], names)
         where = [other for other in KINDS if name in self.found[other]]
         also = f"{name!r} is the name of another kind, {where[0]}; " if where else ""
         installed = ", ".join(names) or "none"
@@ -179,22 +179,33 @@ class Registry:
 
 
 def declared() -> Declared:
-    """Read the entry points of every distribution, each in isolation; the first of a name on the path counts.
+    """Read the entry points of every distribution, each in isolation.
 
     The standard library's own `entry_points()` raises as soon as one distribution has broken metadata.
     """
-    result, seen = Declared([], []), set()
-    for distribution in distributions():
-        name, version = "unknown", ""
+    result, groups, seen = Declared([], []), {kind.group for kind in KINDS.values()}, set()
+    for candidate in distributions():
         try:
-            name, version = distribution.name or name, distribution.version or version
+            if groups.isdisjoint(point.group for point in candidate.entry_points):
+                continue
+            name = candidate.name
             if spelling(name) not in seen:
                 seen.add(spelling(name))
-                result.points.extend((name, version, point) for point in distribution.entry_points)
+                first = distribution(name)  # of two with one name, the first on the path counts
+                version = first.version
+                result.points.extend((name, version, point) for point in first.entry_points)
         except Exception as error:
             reason = f"its entry points cannot be read: {type(error).__name__}: {error}"
-            result.unreadable.append(Listed("unknown", "", name, version, "failed", reason, "", ()))
+            result.unreadable.append(Listed("unknown", "", *identity(candidate), "failed", reason, "", ()))
     return result
+
+
+def identity(candidate: Distribution) -> tuple[str, str]:
+    """Name and version of a distribution, as far as its metadata can be read."""
+    try:
+        return candidate.name or "unknown", candidate.version or ""
+    except Exception:
+        return "unknown", ""
 
 
 def imported(found: Found) -> object:

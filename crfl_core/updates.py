@@ -109,7 +109,8 @@ class Staged:
     """The answer of a stage: `values = mixing @ updates + offset`.
 
     `mixing` is (m, n); for a stage of dependence "own" it is diagonal with entries in [0, 1]. `cap` is the norm that
-    no staged update exceeds, (m,), if the stage enforces one.
+    no staged residual `u + (1 - retention) w` exceeds (without weight decay that is the update itself), (m,), if the
+    stage enforces one, and no residual within it is changed; an "own" stage that cannot promise this counts as "all".
     """
 
     values: Tensor
@@ -140,7 +141,8 @@ class Poisoning:
     """What attackers did to their local data in one round, measured; one entry per client, zero if honest.
 
     `share` is the sum over steps of (poisoned samples / batch size), `samples` their number, `most` the largest
-    number in one batch, `delta` the largest change of an input in scaled space, `flips` the changed labels.
+    number in one batch, `delta` the largest change of an input in scaled space, `flips` the changed labels, `norm` the
+    largest norm of a poisoned input behind the feature maps.
     """
 
     share: NDArray[np.float64]
@@ -148,12 +150,13 @@ class Poisoning:
     most: NDArray[np.int64]
     delta: NDArray[np.float64]
     flips: NDArray[np.int64]
+    norm: NDArray[np.float64]
 
     @staticmethod
     def none(clients: int) -> Poisoning:
         """Nobody poisoned anything."""
         ints, floats = np.zeros(clients, np.int64), np.zeros(clients)
-        return Poisoning(share=floats, samples=ints, most=ints, delta=floats, flips=ints)
+        return Poisoning(share=floats, samples=ints, most=ints, delta=floats, flips=ints, norm=floats)
 
 
 @dataclass(frozen=True)

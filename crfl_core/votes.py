@@ -14,24 +14,31 @@ from pydantic import Field
 from crfl_core.table import Table
 
 VoteKind = Literal["logits", "monte-carlo", "exact", "continuations"]
+VoteBound = Literal["two-stage", "one-stage", "bonferroni", "hoeffding"]
 
 
 class VoteSettings(Table):
     """The `[votes]` table of a config: the defaults for every certificate that votes."""
 
     models: int = Field(1000, ge=1, description="noisy copies of the model, M")
+    selection_models: int = Field(
+        100, ge=1, description="further copies that only select the class, for two-stage bounds"
+    )
     noise_std: float | None = Field(
         None, ge=0, description="test noise sigma_T; unset: the server's noise in the final round"
     )
     alpha: float = Field(0.001, gt=0, lt=1, description="probability with which a certificate may be wrong")
+    bound: VoteBound = Field("two-stage", description="how sound certificates bound probabilities from counts")
 
 
 class VoteOverrides(Table):
     """The `votes` table of one certificate: what it wants different from the run's `[votes]`."""
 
     models: int | None = Field(None, ge=1, description="noisy copies of the model, M")
+    selection_models: int | None = Field(None, ge=1, description="further copies that only select the class")
     noise_std: float | None = Field(None, ge=0, description="test noise sigma_T")
     alpha: float | None = Field(None, gt=0, lt=1, description="probability of a wrong certificate")
+    bound: VoteBound | None = Field(None, description="how probabilities are bounded from counts")
 
     def apply(self, settings: VoteSettings) -> VoteSettings:
         """The settings with these overrides."""
@@ -65,8 +72,9 @@ class Votes:
     """The answer to a request on one test set of m samples.
 
     `input_norms` are those behind the feature map, (m,). Exactly the fields that the request's kind calls for are set:
-    `logits` (m, C), or `counts` (m, C) and, if asked for, `selection_counts`. `settings` are those of the certificate
-    that asked; they are not part of the stored answer.
+    `logits` (m, C); or `counts` (m, C) and, if asked for, `selection_counts`; or, for exact votes of linear models, the
+    logarithms of the probabilities of the first class, of the second, and of all but the first. `settings` are those of
+    the certificate that asked; they are not part of the stored answer.
     """
 
     request: VoteRequest
@@ -76,3 +84,6 @@ class Votes:
     logits: NDArray[np.float64] | None = None
     counts: NDArray[np.int64] | None = None
     selection_counts: NDArray[np.int64] | None = None
+    log_p_a: NDArray[np.float64] | None = None
+    log_p_b: NDArray[np.float64] | None = None
+    log_rest: NDArray[np.float64] | None = None

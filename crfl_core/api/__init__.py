@@ -1,7 +1,8 @@
-"""What people call: run, resume, load and predict. Config in, finished run directory out."""
+"""What people call: run, resume, load, certify and predict. Config in, finished run directory out."""
 
 from crfl_core.api.prediction import Prediction, predict
 from crfl_core.api.result import RunResult, load
 from crfl_core.api.running import open_job, resume, run
+from crfl_core.api.what_if import WhatIf, certify
 
-__all__ = ["Prediction", "RunResult", "load", "open_job", "predict", "resume", "run"]
+__all__ = ["Prediction", "RunResult", "WhatIf", "certify", "load", "open_job", "predict", "resume", "run"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -31,8 +32,9 @@ class Prediction:
 def predict(run: RunResult, x: NDArray[Any], *, scaled: bool = False) -> Prediction:
     """Classes and certificates for new inputs, (m, features), raw as the dataset's or already `scaled`."""
     facts = run.ledger.facts
-    flat = np.asarray(x).reshape(len(x), -1) if np.ndim(x) > 1 else np.asarray(x)
-    if flat.ndim != 2 or flat.shape[1] != facts.inputs or flat.dtype.kind not in "fiu":
+    array = np.asarray(x)
+    flat = array.reshape(len(array), math.prod(array.shape[1:])) if array.ndim > 1 else array
+    if flat.ndim != 2 or flat.shape[1] != facts.inputs or not flat.size or flat.dtype.kind not in "fiu":
         raise DataError(f"x must be numbers of shape (samples, {facts.inputs}), found {np.shape(x)} of {flat.dtype}")
     if not np.isfinite(flat).all():
         raise DataError(f"x: row {int(np.argwhere(~np.isfinite(flat))[0][0])} is not finite: remove or fill it")
@@ -44,7 +46,8 @@ def predict(run: RunResult, x: NDArray[Any], *, scaled: bool = False) -> Predict
     unknown = torch.full((len(features),), -1)
 
     def source(request: VoteRequest, settings: VoteSettings) -> Mapping[str, Votes]:
-        return {"inputs": vote(model, parameters, features, unknown, request, settings, streams_of(run.config))}
+        continued, streams = run.continued(request), streams_of(run.config)
+        return {"inputs": vote(model, parameters, features, unknown, request, settings, streams, continued)}
 
     certified = [one for _, guarantees in certify_all(run.config, run.ledger, source) for one in guarantees]
     classes = model.logits(parameters[None], features)[0].argmax(-1)

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from crfl_core.api.certifying import certify_all
+from crfl_core.api.voter import flat_parameters, read_models
 from crfl_core.certification import threats
 from crfl_core.certification.engine import Audit
 from crfl_core.certification.metrics import Metrics
@@ -34,12 +33,12 @@ class RunResult:
     def __init__(self, path: Path, registry: Registry | None = None) -> None:
         self.path = path
         self._directory = RunDirectory(path)
-        self._registry = registry or Registry()
+        self.registry = registry or Registry()
 
     @cached_property
     def config(self) -> RunConfig:
         """The complete config."""
-        return load_config(self.path / "config.toml", registry=self._registry).config
+        return load_config(self.path / "config.toml", registry=self.registry).config
 
     @cached_property
     def metrics(self) -> Metrics:
@@ -54,15 +53,19 @@ class RunResult:
     @cached_property
     def audits(self) -> tuple[Audit, ...]:
         """Every assumption of every certificate, and whether it held."""
-        return tuple(
-            Audit(
-                entry["certificate"],
-                entry["sound"],
-                entry["label"],
-                tuple(Check(**check) for check in entry["checks"]),
+        content = self._directory.read_json("audit.json")
+        try:
+            return tuple(
+                Audit(
+                    entry["certificate"],
+                    entry["sound"],
+                    entry["label"],
+                    tuple(Check(**check) for check in entry["checks"]),
+                )
+                for entry in content["certificates"]
             )
-            for entry in self._directory.read_json("audit.json")["certificates"]
-        )
+        except (KeyError, TypeError) as error:
+            raise self._directory.damaged("audit.json", error) from error
 
     @cached_property
     def layout(self) -> Layout:
@@ -72,13 +75,7 @@ class RunResult:
     @cached_property
     def parameters(self) -> Tensor:
         """The clipped final aggregate, (P,), before any test noise."""
-        tensors = self._directory.read_tensors("model.safetensors")
-        try:
-            return torch.from_numpy(np.concatenate([tensors[name].ravel() for name, _ in self.layout.shapes]))
-        except KeyError as error:
-            raise StoreError(
-                f"{self.path}/model.safetensors: has no tensor {error}: it belongs to another config"
-            ) from error
+        return flat_parameters(self._directory, [name for name, _ in self.layout.shapes])
 
     @cached_property
     def threat(self) -> Threat:
@@ -88,6 +85,10 @@ class RunResult:
     def votes(self, request: VoteRequest, settings: VoteSettings | None = None) -> dict[str, Votes]:
         """The stored answer to a request, by test set."""
         return self._directory.read_votes(self.ledger.facts, request, settings or self.config.votes)
+
+    def continued(self, request: VoteRequest) -> Tensor | None:
+        """The models of the continuations that voted on a request; None for other kinds of requests."""
+        return read_models(self._directory, request)
 
     @cached_property
     def certified(self) -> tuple[Certified, ...]:

@@ -5,31 +5,30 @@ from __future__ import annotations
 import platform
 import time
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from crfl_core import store
+from crfl_core import schedules, store
 from crfl_core._version import __version__
 from crfl_core.api.certifying import certify_all
 from crfl_core.api.result import RunResult
-from crfl_core.certification.engine import levels_of
-from crfl_core.certification.metrics import Backdoor, Metrics, curve
-from crfl_core.certification.voting import vote
+from crfl_core.api.voter import Voter, opened, packed, read_parameters, unpacked
+from crfl_core.certification.engine import Audit, levels_of
+from crfl_core.certification.metrics import Backdoor, Curve, Metrics, curves
 from crfl_core.config import LoadedConfig, RunConfig, dump_config, load_config
 from crfl_core.config.loading import ConfigSource
-from crfl_core.errors import ConfigError, PluginError
+from crfl_core.errors import ConfigError, OptionError, PluginError
 from crfl_core.federation import rounds
 from crfl_core.federation.evaluation import backdoor_score, score
 from crfl_core.federation.local import LocalTraining
-from crfl_core.federation.setup import Federation, build
+from crfl_core.federation.setup import Federation, build, settings_of
 from crfl_core.hooks import Hooks
 from crfl_core.kinds.engine import Engine, Job
 from crfl_core.kinds.plugin import Plugin
@@ -38,9 +37,6 @@ from crfl_core.ledger import ClientColumns
 from crfl_core.plugins import Registry
 from crfl_core.report.files import audit_table, certificate_csv
 from crfl_core.store import RunDirectory
-from crfl_core.votes import VoteRequest, Votes, VoteSettings
-
-PARAMETERS = "parameters"
 
 
 def run(
@@ -60,9 +56,14 @@ def run(
     """
     registry = Registry(plugins)
     loaded = load_config(config, overrides=overrides, registry=registry)
-    path = Path("runs", loaded.config.name) if out is None else Path(out)
+    path = default_path(loaded.config) if out is None else Path(out)
     with located(loaded):
         return execute(loaded.config, registry, path, trackers, force=force)
+
+
+def default_path(config: RunConfig) -> Path:
+    """Where a run goes that nobody gave a directory."""
+    return Path("runs", config.name)
 
 
 def resume(
@@ -90,12 +91,16 @@ def execute(
 ) -> RunResult:
     """The whole way of a run. Nothing is written before everything that can be checked was checked."""
     federation = build(config)
-    for certificate in config.certificates:
-        levels_of(certificate)
+    for position, certificate in enumerate(config.certificates):
+        with settings_of(f"certificates.{position}", certificate.configured_as):
+            levels_of(certificate)
+    kept = resampled_rounds(federation)
     # A run has plugins of its own: what engines and trackers open must not leak into the config's instances.
     running = [(kind, plugin.model_copy()) for kind, plugin in config.plugins()]
     running += [("tracker", tracker.model_copy()) for tracker in trackers]
     hooks = Hooks(running, registry)
+    if hooks.may_reject:  # perhaps a tracker that the config does not name
+        federation = replace(federation, facts=federation.facts.model_copy(update={"rejects": True}))
     engine = next(plugin for _, plugin in running if isinstance(plugin, Engine))
     text = dump_config(config)
     directory = store.claim(path, text, force=force)
@@ -104,15 +109,19 @@ def execute(
             path, {"config.toml": text, "ledger.json": federation.facts.model_dump_json(indent=2) + "\n"}
         )
     with directory.locked():
+        directory.check_facts(federation.facts)
         saved = directory.read_checkpoint() if directory.state == "training" else None
         started = config.rounds if directory.state != "training" else 0 if saved is None else saved.round
-        context = RunContext(config.name, path, config.rounds, started, federation.data, federation.model)
+        context = RunContext(
+            config.name, path, config.rounds, started, federation.data, federation.model, federation.features
+        )
         try:
             hooks.observe("crfl_run_started", run=context)
             if directory.state == "training":
                 directory.write_json("environment.json", environment(config, registry))
-                train(federation, engine, hooks, context, directory, saved)
-            certify(federation, hooks, context, directory)
+                train(federation, engine, hooks, context, directory, saved, kept)
+            directory.remove_checkpoint()
+            certify(federation, engine, hooks, context, directory)
         except BaseException as error:
             hooks.observe("crfl_run_failed", run=context, error=error)
             raise
@@ -128,21 +137,28 @@ def train(
     context: RunContext,
     directory: RunDirectory,
     saved: store.Checkpoint | None,
+    kept: Set[int],
 ) -> None:
-    """All rounds that are still to do, with a checkpoint every few seconds, and then the model and the ledger."""
+    """All rounds that are still to do, with a checkpoint every few seconds, and then the model and the ledger.
+
+    The models before noise of the rounds in `kept` are kept, too.
+    """
     progress, clients = rounds.initial(federation), []
     if saved is not None:
-        progress, clients = restored(saved, federation), saved.clients
+        progress, clients = unpacked(saved.round, saved.tensors, federation), saved.clients
     unsaved: list[ClientColumns] = []
     pause, last = federation.config.storage.checkpoint_seconds, time.monotonic()
-    with opened(engine, LocalTraining(federation)):
+    with opened(engine, federation):
         for outcome in rounds.train(federation, engine, hooks, context, progress):
             progress = outcome.progress
             clients.append(outcome.clients)
             unsaved.append(outcome.clients)
+            if progress.round in kept:
+                before_noise = replace(progress, parameters=outcome.aggregate)
+                directory.write_resampled(progress.round, packed(before_noise))
             directory.append_round(outcome.record)
             if time.monotonic() - last >= pause:
-                directory.write_checkpoint(progress.round, flattened(progress), unsaved)
+                directory.write_checkpoint(progress.round, packed(progress), unsaved)
                 unsaved, last = [], time.monotonic()
     named = federation.model.layout.unflatten(progress.parameters.cpu())
     directory.write_arrays("clients.npz", vars(ClientColumns.concatenate(clients)))
@@ -150,35 +166,33 @@ def train(
         "model.safetensors", {name: tensor.numpy() for name, tensor in named.items()}, {"crfl": __version__}
     )
     directory.set_state("trained")
-    directory.remove_checkpoint()
 
 
-def certify(federation: Federation, hooks: Hooks, context: RunContext, directory: RunDirectory) -> None:
+def resampled_rounds(federation: Federation) -> Set[int]:
+    """The rounds whose model before noise some certificate wants to start from again, all of which exist."""
+    config, participation = federation.config, federation.participation
+    if config.threat.rounds is not None:
+        attacked = schedules.expand(config.threat.rounds, config.rounds)
+    else:  # a round counts as attacked only if an attacker is drawn in it
+        rounds_of_attack = participation.attack_rounds
+        attacked = tuple(number for number in rounds_of_attack if participation.round(number).attacking.any())
+    wanted: set[int] = set()
+    for position, certificate in enumerate(config.certificates):
+        with settings_of(f"certificates.{position}", certificate.configured_as):
+            numbers = certificate.resampled_rounds(attacked or (config.rounds,))
+            if any(not 1 <= number <= config.rounds for number in numbers):
+                raise OptionError("resample_from", f"found round {max(numbers)}, but rounds are 1..{config.rounds}")
+        wanted.update(numbers)
+    return wanted
+
+
+def certify(federation: Federation, engine: Engine, hooks: Hooks, context: RunContext, directory: RunDirectory) -> None:
     """Votes, guarantees, audits and figures of a trained run."""
     config, ledger = federation.config, directory.read_ledger()
-    tensors = directory.read_tensors("model.safetensors")
-    flat = np.concatenate([tensors[name].ravel() for name, _ in federation.model.layout.shapes])
-    parameters = torch.from_numpy(flat).to(federation.device)
-
-    def source(request: VoteRequest, settings: VoteSettings) -> Mapping[str, Votes]:
-        if not directory.has_votes(request):
-            answers = {
-                name: vote(
-                    federation.model,
-                    parameters,
-                    chosen.features,
-                    chosen.labels,
-                    request,
-                    settings,
-                    federation.streams,
-                )
-                for name, chosen in federation.test_sets.items()
-            }
-            directory.write_votes(ledger.facts, request, answers)
-        return directory.read_votes(ledger.facts, request, settings)
-
-    audits, curves = [], []
-    for audit, guarantees in certify_all(config, ledger, source):
+    voter = Voter(federation, engine, hooks, context, directory, directory, ledger)
+    audits: list[Audit] = []
+    shown: list[Curve] = []
+    for audit, guarantees in certify_all(config, ledger, voter):
         audits.append(audit)
         found = []
         for certified in guarantees:
@@ -186,8 +200,9 @@ def certify(federation: Federation, hooks: Hooks, context: RunContext, directory
             found.append(certified)
         if found:
             directory.write(f"certificates/{audit.certificate}.csv", certificate_csv(found))
-        curves += [curve(certified, config.evaluation.radii) for certified in found]
+        shown += curves(found, config.evaluation.radii)
     directory.write_json("audit.json", {"certificates": audit_table(audits)})
+    parameters = read_parameters(directory, federation)
     figures = score(federation, parameters)
     triggered = score(federation, parameters, "backdoored") if "backdoored" in federation.test_sets else None
     metrics = Metrics(
@@ -195,8 +210,8 @@ def certify(federation: Federation, hooks: Hooks, context: RunContext, directory
         loss=figures.loss,
         backdoored_accuracy=None if triggered is None else triggered.accuracy,
         backdoor=backdoor(federation, parameters),
-        curves=tuple(curves),
-        refused={audit.certificate: audit.refusal for audit in audits if audit.refusal},
+        curves=tuple(shown),
+        refused={name: reason for audit in audits for name, reason in audit.refusals.items()},
     )
     directory.write("metrics.json", metrics.model_dump_json(indent=2).encode() + b"\n")
     directory.set_state("finished")
@@ -215,25 +230,6 @@ def backdoor(federation: Federation, parameters: Tensor) -> Backdoor | None:
         clean_rate=rates.clean_rate,
         samples=samples,
     )
-
-
-def flattened(progress: rounds.Progress) -> dict[str, NDArray[Any]]:
-    """Model and plugin states under names for the checkpoint."""
-    tensors = {PARAMETERS: progress.parameters}
-    for owner, state in progress.states.items():
-        tensors |= {f"{owner}/{name}": tensor for name, tensor in state.items()}
-    return {name: tensor.cpu().contiguous().numpy() for name, tensor in tensors.items()}
-
-
-def restored(saved: store.Checkpoint, federation: Federation) -> rounds.Progress:
-    """The other way round."""
-    tensors = {name: torch.from_numpy(array).to(federation.device) for name, array in saved.tensors.items()}
-    parameters = tensors.pop(PARAMETERS)
-    states: dict[str, dict[str, Tensor]] = {}
-    for key, tensor in tensors.items():
-        owner, _, name = key.partition("/")
-        states.setdefault(owner, {})[name] = tensor
-    return rounds.Progress(saved.round, parameters, states)
 
 
 def environment(config: RunConfig, registry: Registry) -> dict[str, Any]:
@@ -255,16 +251,6 @@ def environment(config: RunConfig, registry: Registry) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "plugins": plugins,
     }
-
-
-@contextmanager
-def opened(engine: Engine, job: Job) -> Iterator[None]:
-    """An engine between `open` and `close`."""
-    engine.open(job)
-    try:
-        yield
-    finally:
-        engine.close()
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crfl_core.errors import ConfigError, CrflError, PluginFailure
+from crfl_core.errors import CrflError, OptionError, PluginFailure
 from crfl_core.kinds.certificate import Certificate, Certified, Check, Guarantee, Level
 from crfl_core.ledger import Ledger
 from crfl_core.threat import Threat
@@ -28,8 +28,20 @@ class Audit:
 
     @property
     def refusal(self) -> str:
-        """Why the certificate is refused; empty if it is not."""
-        return "; ".join(describe(check) for check in self.checks if self._refuses(check))
+        """Why the whole certificate is refused; empty if it is not."""
+        return self.refusal_at(None)
+
+    def refusal_at(self, level: Level | None) -> str:
+        """Why one level of the certificate is refused, on top of the whole; empty if it is not."""
+        return "; ".join(describe(check) for check in self.checks if self._refuses(check) and check.level == level)
+
+    @property
+    def refusals(self) -> dict[str, str]:
+        """Everything that is refused, under the name it has in reports."""
+        if self.refusal:
+            return {self.certificate: self.refusal}
+        levels = {check.level for check in self.checks if check.level is not None}
+        return {f"{self.certificate} ({level} level)": why for level in levels if (why := self.refusal_at(level))}
 
     @property
     def conditions(self) -> tuple[str, ...]:
@@ -84,6 +96,8 @@ def certify(
     )
     answers = votes(request_of(certificate, ledger, threat, settings), settings)
     for level in levels_of(certificate):
+        if result.refusal_at(level):
+            continue
         for name, answer in answers.items():
             with guarded(certificate, "certify"):
                 guarantee = certificate.certify(ledger, answer, threat, level)
@@ -106,20 +120,17 @@ def levels_of(certificate: Certificate) -> tuple[Level, ...]:
     for level in certificate.levels or ():
         if level not in certificate.levels_offered:
             offered = ", ".join(certificate.levels_offered)
-            raise ConfigError(
-                f"there is no {level!r} level: it offers {offered}",
-                key=f"certificates.{certificate.title}.levels",
-            )
+            raise OptionError("levels", f"{certificate.title!r} has no {level!r} level: it offers {offered}")
     return certificate.levels or certificate.levels_offered
 
 
 def check_guarantee(certificate: Certificate, guarantee: Guarantee, samples: int) -> None:
-    """A plugin's answer must be for every sample, and have a radius wherever it has a prediction."""
+    """A plugin's answer must be for every sample, and certify nothing where it predicts nothing."""
     for name, column in vars(guarantee).items():
-        if column.shape != (samples,):
+        if column is not None and column.shape != (samples,):
             raise PluginFailure(f"certificate {certificate.title!r}: {name} must have {samples} entries")
-    if (np.isnan(guarantee.radius) & ~guarantee.abstained).any():
-        raise PluginFailure(f"certificate {certificate.title!r} predicted a class without a radius")
+    if (~np.isnan(guarantee.radius) & guarantee.abstained).any():
+        raise PluginFailure(f"certificate {certificate.title!r} has a radius where it abstains")
 
 
 class guarded:  # noqa: N801 - reads as a word in `with guarded(...)`

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from crfl_core.kinds.certificate import Certified
+from crfl_core.kinds.certificate import Certified, Level
 from crfl_core.ledger import Record
 
 Array = NDArray[np.float64]
@@ -58,10 +58,24 @@ class Metrics(Record):
     refused: dict[str, str]
 
 
-def curve(certified: Certified, radii: Sequence[float] | None) -> Curve:
-    """The curve of one guarantee, at the given radii or on a grid up to the largest one."""
+def curves(guarantees: Sequence[Certified], radii: Sequence[float] | None) -> tuple[Curve, ...]:
+    """The curves of guarantees, at the given radii, else on grids that the test sets of a level share."""
+    grids: dict[tuple[str, str], tuple[float, ...]] = {}
+    for certified in guarantees:
+        alike = [one for one in guarantees if group(one) == group(certified)]
+        largest = np.concatenate([one.guarantee.radius for one in alike])
+        grids[group(certified)] = default_grid(largest, certified.level) if radii is None else tuple(radii)
+    return tuple(curve(certified, grids[group(certified)]) for certified in guarantees)
+
+
+def group(result: Certified | Curve) -> tuple[str, str]:
+    """What is shown in one table: a certificate at one level."""
+    return result.certificate, result.level
+
+
+def curve(certified: Certified, grid: tuple[float, ...]) -> Curve:
+    """The curve of one guarantee at the radii of a grid."""
     guarantee = certified.guarantee
-    grid = tuple(radii) if radii is not None else default_grid(guarantee.radius)
     reaches = guarantee.radius[:, None] >= np.asarray(grid)[None, :]  # NaN reaches nothing
     right = guarantee.prediction == certified.labels
     certain = guarantee.radius[~np.isnan(guarantee.radius)]
@@ -83,18 +97,20 @@ def curve(certified: Certified, radii: Sequence[float] | None) -> Curve:
     )
 
 
-def default_grid(radius: Array) -> tuple[float, ...]:
-    """Round numbers from 0 to the largest finite radius.
+def default_grid(radius: Array, level: Level = "feature") -> tuple[float, ...]:
+    """Round numbers from 0 to the largest finite radius, whole ones for clients; infinity if some radius is.
 
     >>> default_grid(np.array([0.17, 0.93, np.nan]))
     (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
     """
     finite = radius[np.isfinite(radius)]
     largest = float(finite.max()) if len(finite) else 0.0
+    end = (math.inf,) if np.isposinf(radius).any() else ()
     if largest <= 0:
-        return (0.0,)
-    raw = largest / GRID
+        return (0.0, *end)
+    raw = max(1.0, largest / GRID) if level == "client" else largest / GRID
+    steps = (1, 2, 5, 10) if level == "client" else (1, 2, 2.5, 5, 10)
     magnitude = 10.0 ** math.floor(math.log10(raw))
-    step = next(factor * magnitude for factor in (1, 2, 2.5, 5, 10) if factor * magnitude >= raw * (1 - 1e-12))
+    step = next(factor * magnitude for factor in steps if factor * magnitude >= raw * (1 - 1e-12))
     digits = max(0, 2 - math.floor(math.log10(step)))
-    return tuple(round(i * step, digits) for i in range(int(largest / step * (1 + 1e-12)) + 1))
+    return (*(round(i * step, digits) for i in range(int(largest / step * (1 + 1e-12)) + 1)), *end)

@@ -1,15 +1,17 @@
-"""Algorithm 2's first half: the votes of many noisy copies of a model, with memory bounded by a chunk."""
+"""Algorithm 2's first half: the votes of many noisy models, with memory bounded by a chunk."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from crfl_core.errors import RunError
+from crfl_core.certification import formulas
 from crfl_core.kinds.model import BoundModel
 from crfl_core.streams import Streams
 from crfl_core.votes import VoteRequest, Votes, VoteSettings
@@ -28,33 +30,46 @@ def vote(
     request: VoteRequest,
     settings: VoteSettings,
     streams: Streams,
+    continued: Tensor | None = None,
 ) -> Votes:
-    """The answer to a request on one test set. The same noisy models vote on every set and sample."""
-    norms = features.norm(dim=1, dtype=torch.float64).cpu().numpy()
-    if request.kind == "logits":
-        logits = model.logits(parameters[None], features)[0].double().cpu().numpy()
-        return Votes(request, settings, labels.cpu().numpy(), norms, logits=logits)
-    if request.kind == "monte-carlo":
-        counts = monte_carlo(model, parameters, features, request, streams)
-        return Votes(request, settings, labels.cpu().numpy(), norms, counts=counts)
-    raise RunError(f"votes of kind {request.kind!r} cannot be computed by this version")
+    """The answer to a request on one test set. The same noisy models vote on every set and sample.
+
+    For "continuations", `continued` holds their noisy final models, (selection_models + models, P).
+    """
+    norms: NDArray[np.float64] = features.norm(dim=1, dtype=torch.float64).cpu().numpy()
+    answer = Votes(request, settings, labels.cpu().numpy(), norms)
+    if request.kind in ("logits", "exact"):
+        logits = model.logits(parameters[None].double(), features.double())[0].cpu().numpy()
+        if request.kind == "logits":
+            return replace(answer, logits=logits)
+        noise = request.noise_std * np.hypot(norms, 1.0 if model.facts.bias else 0.0)
+        exact = formulas.exact_votes(logits, noise)
+        return replace(answer, logits=logits, log_p_a=exact.log_p_a, log_rest=exact.log_rest, log_p_b=exact.log_p_b)
+    if request.kind == "continuations":
+        assert continued is not None
+        first, rest = continued[: request.selection_models], continued[request.selection_models :]
+        chosen, counted = first.split(MODELS_AT_ONCE), rest.split(MODELS_AT_ONCE)
+        return replace(answer, selection_counts=count(model, chosen, features), counts=count(model, counted, features))
+    copies = noisy_models(parameters, request.noise_std, request.models, streams, "votes")
+    counts = count(model, copies, features)
+    if not request.selection_models:
+        return replace(answer, counts=counts)
+    others = noisy_models(parameters, request.noise_std, request.selection_models, streams, "votes/selection")
+    return replace(answer, counts=counts, selection_counts=count(model, others, features))
 
 
-def monte_carlo(
-    model: BoundModel, parameters: Tensor, features: Tensor, request: VoteRequest, streams: Streams
-) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-    """How many of M models `w + N(0, sigma^2 I)` choose each class, (m, C)."""
-    total: Tensor | None = None
-    for models in noisy_models(parameters, request.noise_std, request.models, streams):
-        counts = model.counts(models, features)
-        total = counts if total is None else total.add_(counts)
-    assert total is not None
-    result: np.ndarray[tuple[int, int], np.dtype[np.int64]] = total.cpu().numpy()
+def count(model: BoundModel, chunks: Iterable[Tensor], features: Tensor) -> NDArray[np.int64]:
+    """How many of the models in all chunks choose each class, (m, C)."""
+    total: Tensor | int = 0
+    for models in chunks:
+        total = total + model.counts(models, features)
+    assert isinstance(total, Tensor)
+    result: NDArray[np.int64] = total.cpu().numpy()
     return result
 
 
-def noisy_models(parameters: Tensor, std: float, count: int, streams: Streams) -> Iterator[Tensor]:
-    """Chunks of noisy copies, (k, P), each valid until the next is asked for.
+def noisy_models(parameters: Tensor, std: float, count: int, streams: Streams, purpose: str) -> Iterator[Tensor]:
+    """Chunks of copies `w + N(0, std^2 I)`, (k, P), each valid until the next is asked for.
 
     Every block of copies has its own stream, so neither chunks nor threads change the draws.
     """
@@ -64,7 +79,7 @@ def noisy_models(parameters: Tensor, std: float, count: int, streams: Streams) -
     def draw(block: int) -> None:
         first = block * BLOCK % MODELS_AT_ONCE
         rows = copies[first : min(first + BLOCK, first + count - block * BLOCK)]
-        streams.generator("votes", replica=block).standard_normal(dtype=base.dtype, out=rows)
+        streams.generator(purpose, replica=block).standard_normal(dtype=base.dtype, out=rows)
         rows *= std
         rows += base
 

@@ -20,15 +20,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     warnings.showwarning = show_warning
     try:
-        app(args=None if arguments is None else list(arguments), standalone_mode=True)
+        app(args=None if arguments is None else list(arguments), prog_name="crfl")
     except CrflError as error:
         if os.environ.get("CRFL_DEBUG"):
             raise
         sys.stderr.write(f"error: {error}\n")
-        sys.exit(BAD_INPUT)
-    except BrokenPipeError:
-        # The reader of our output went away, as `head` does.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(BAD_INPUT)
 
 

@@ -7,9 +7,11 @@ from typing import Annotated
 import typer
 
 from crfl_core._version import __version__
+from crfl_core.cli.certify import certify
 from crfl_core.cli.explain import explain
 from crfl_core.cli.plugins import plugins
 from crfl_core.cli.predict import predict
+from crfl_core.cli.radius import radius
 from crfl_core.cli.resume import resume
 from crfl_core.cli.run import run
 from crfl_core.cli.schema import schema
@@ -40,5 +42,5 @@ def options(
     """Certifiably robust federated learning: train, attack, aggregate and certify."""
 
 
-for command in (run, resume, show, predict, plugins, schema, explain):
+for command in (run, resume, show, certify, predict, radius, plugins, schema, explain):
     app.command()(command)

@@ -11,7 +11,9 @@ import typer
 from crfl_core.cli import INTERRUPTED
 
 if TYPE_CHECKING:
-    from crfl_core.api import RunResult
+    from rich.console import Console
+
+    from crfl_core.api import RunResult, WhatIf
     from crfl_core.kinds.tracker import Tracker
 
 
@@ -40,17 +42,33 @@ def report(result: RunResult, *, quiet: bool) -> None:
 
 def show_tables(result: RunResult) -> None:
     """The tables of a finished run."""
-    from rich.console import Console
-
     from crfl_core.report.files import audit_table
     from crfl_core.report.tables import show
 
-    width = None if sys.stdout.isatty() else 110
-    name = result.path.name
-    show(Console(highlight=False, width=width), name, result.metrics, audit_table(result.audits), result.path)
+    show(terminal(), result.path.name, result.metrics, audit_table(result.audits), result.path)
+
+
+def terminal() -> Console:
+    """Where tables go; wide enough to be read when the output is a file."""
+    from rich.console import Console
+
+    return Console(highlight=False, width=None if sys.stdout.isatty() else 110)
+
+
+def show_what_if(result: WhatIf) -> None:
+    """The answer to a what-if question: the threat that was assumed, then the guarantees."""
+    from crfl_core.report.files import audit_table
+    from crfl_core.report.tables import show_guarantees
+
+    console = terminal()
+    threat = ", ".join(f"{key} = {value}" for key, value in result.threat.model_dump(exclude_none=True).items())
+    console.print(f"assumed: {threat}")
+    console.print(f"computed anew: {result.needs}")
+    show_guarantees(console, result.curves, audit_table(result.audits))
 
 
 def interrupted(path: Path) -> typer.Exit:
     """Say how to go on after Ctrl-C."""
-    sys.stderr.write(f"interrupted: go on with `crfl resume {path}`\n")
+    begun = (path / "status.json").exists()
+    sys.stderr.write(f"interrupted: {f'go on with `crfl resume {path}`' if begun else 'nothing was written yet'}\n")
     return typer.Exit(INTERRUPTED)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated
+from zipfile import BadZipFile
 
 import typer
 
@@ -19,14 +20,22 @@ Scaled = Annotated[bool, typer.Option("--scaled", help="Inputs are already scale
 def predict(run: arguments.Run, data: Data, out: Out = None, scaled: Scaled = False) -> None:
     """Predict the class of every row of DATA, with what each certificate says about it, as CSV."""
     from crfl_core import api
+    from crfl_core.errors import DataError
     from crfl_core.report.files import prediction_csv
 
-    prediction = api.predict(api.load(run), read_inputs(data), scaled=scaled)
+    result = api.load(run)
+    try:
+        prediction = api.predict(result, read_inputs(data), scaled=scaled)
+    except DataError as error:
+        raise DataError(f"{data}: {error}") from error
     text = prediction_csv(prediction.classes, prediction.certified)
     if out is None:
         typer.echo(text.decode(), nl=False)
-    else:
+        return
+    try:
         out.write_bytes(text)
+    except OSError as error:
+        raise DataError(f"{out}: cannot be written: {error.strerror}: choose another --out") from error
 
 
 def read_inputs(path: Path):  # type: ignore[no-untyped-def]  # numpy is imported late
@@ -35,16 +44,16 @@ def read_inputs(path: Path):  # type: ignore[no-untyped-def]  # numpy is importe
 
     from crfl_core.errors import DataError
 
+    remedy = "save it with np.savez(file, x=inputs)"
     try:
-        loaded = np.load(path, allow_pickle=False)
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file") from None
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read as npz or npy: {error}") from error
-    if isinstance(loaded, np.ndarray):
-        return loaded
-    if "x" not in loaded:
-        raise DataError(
-            f"{path}: has no array `x`, found {', '.join(loaded) or 'none'}: save it with np.savez(file, x=inputs)"
-        )
-    return loaded["x"]
+        with path.open("rb") as file:
+            loaded = np.load(file, allow_pickle=False)
+            if isinstance(loaded, np.ndarray):
+                return loaded
+            if "x" in loaded:
+                return loaded["x"]
+            raise DataError(f"has no array `x`, found {', '.join(loaded) or 'none'}: {remedy}")
+    except OSError as error:
+        raise DataError(f"cannot be read: {error.strerror}") from error
+    except (ValueError, EOFError, BadZipFile) as error:
+        raise DataError(f"is no npz or npy file of plain numbers: {remedy}") from error

@@ -25,9 +25,12 @@ def run(
 ) -> None:
     """Train, attack, aggregate and certify as CONFIG says; goes on if its directory holds an unfinished run."""
     from crfl_core import api
+    from crfl_core.api.running import default_path
+    from crfl_core.config import load_config
 
     try:
         result = api.run(config, overrides=overrides or (), out=out, force=force, trackers=output.progress(quiet))
     except KeyboardInterrupt:
-        raise output.interrupted(out or Path("runs/<name>")) from None
+        path = out or default_path(load_config(config, overrides=overrides or ()).config)
+        raise output.interrupted(path) from None
     output.report(result, quiet=quiet)

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Iterator
+from typing import Any, NamedTuple, cast
 
 from pydantic import BaseModel
+from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic.json_schema import models_json_schema
 
 from crfl_core.config.schema import RunConfig
 from crfl_core.errors import PluginError
 from crfl_core.kinds import KINDS
-from crfl_core.plugins import Registry, first_line
+from crfl_core.kinds.plugin import Plugin
+from crfl_core.plugins import Registry, blocked, first_line
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
+MARK = "x-crfl-kind"
+
+
+class Choice(NamedTuple):
+    """A plugin that a config can name, and how; `described` if its options have a JSON Schema."""
+
+    kind: str
+    names: list[str]
+    plugin: type[Plugin]
+    described: bool
 
 
 def json_schema(registry: Registry) -> dict[str, Any]:
     """The schema of a config file with every installed plugin that can be loaded. Imports them all."""
-    classes = {}
-    for kind in KINDS:
-        for name in registry.names(kind):
-            try:
-                classes[kind, name] = registry.load(kind, name)
-            except PluginError:
-                continue  # `crfl plugins` says what is wrong with it
-    models: list[type[BaseModel]] = [RunConfig, *classes.values()]
+    choices = [choice for kind in KINDS for choice in choices_of(registry, kind)]
+    models: list[type[BaseModel]] = [RunConfig, *(choice.plugin for choice in choices if choice.described)]
     refs, definitions = models_json_schema([(model, "validation") for model in models])
     known = definitions["$defs"]
     schema = resolve(refs[RunConfig, "validation"], known)
@@ -33,16 +40,39 @@ def json_schema(registry: Registry) -> dict[str, Any]:
         "description": "config files to start from, relative to this one",
     }
     for kind in KINDS:
-        choices = []
-        for (of_kind, name), plugin in classes.items():
-            if of_kind == kind:
-                options = resolve(refs[plugin, "validation"], known)
-                options["properties"] = {"type": {"const": name}} | options.get("properties", {})
-                options["required"] = ["type", *options.get("required", [])]
-                choices.append(options | {"title": name, "description": first_line(plugin)})
-        names = {"enum": [choice["title"] for choice in choices], "description": "by name, with its defaults"}
-        known[kind] = {"anyOf": [*choices, names]}
+        tables, names = [], []
+        for choice in (choice for choice in choices if choice.kind == kind):
+            options: dict[str, Any] = {"type": "object"}
+            if choice.described:
+                options = resolve(refs[choice.plugin, "validation"], known)
+            options["properties"] = {"type": {"enum": choice.names}} | options.get("properties", {})
+            options.pop("required", None)  # what a file leaves out may stand in one that it extends
+            tables.append(options | {"title": choice.names[0], "description": first_line(choice.plugin)})
+            names += choice.names
+        known[kind] = {"anyOf": [*tables, {"enum": names, "description": "by name, with its defaults"}]}
     return cast("dict[str, Any]", linked({"$schema": DRAFT} | schema | {"$defs": known}))
+
+
+def choices_of(registry: Registry, kind: str) -> Iterator[Choice]:
+    """Every plugin of a kind that can be loaded; `crfl plugins` says what is wrong with the others."""
+    for name in registry.names(kind):
+        candidates = [found for found in registry.found[kind][name] if not blocked(found)]
+        for found in candidates:
+            exact = f"{found.distribution}:{name}"
+            try:
+                plugin = registry.load(kind, exact)
+            except PluginError:
+                continue
+            yield Choice(kind, [name, exact] if len(candidates) == 1 else [exact], plugin, is_described(plugin))
+
+
+def is_described(plugin: type[Plugin]) -> bool:
+    """Whether JSON can express the options of a plugin."""
+    try:
+        plugin.model_json_schema()
+    except PydanticInvalidForJsonSchema:
+        return False
+    return True
 
 
 def resolve(schema: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
@@ -53,11 +83,14 @@ def resolve(schema: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
 
 def linked(schema: Any) -> Any:
     """The schema with every mark of a plugin field replaced by a reference to the plugins of its kind."""
-    if isinstance(schema, dict):
-        if "x-crfl-kind" in schema:
-            rest = {key: linked(value) for key, value in schema.items() if key != "x-crfl-kind"}
-            return {"$ref": f"#/$defs/{schema['x-crfl-kind']}"} | rest
-        return {key: linked(value) for key, value in schema.items()}
     if isinstance(schema, list):
         return [linked(item) for item in schema]
-    return schema
+    if not isinstance(schema, dict):
+        return schema
+    rest = {key: linked(value) for key, value in schema.items() if key != MARK}
+    if MARK in schema:
+        return {"$ref": f"#/$defs/{schema[MARK]}"} | rest
+    if MARK in schema.get("items", ()):  # a single table stands for a list of one
+        array = {"type": rest.pop("type"), "items": rest.pop("items")}
+        return {"anyOf": [array, array["items"]]} | rest
+    return rest

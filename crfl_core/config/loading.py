@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from crfl_core.config import origins as places
 from crfl_core.config.origins import Origins
-from crfl_core.config.schema import RunConfig
+from crfl_core.config.schema import UPDATE_CAP, RunConfig
 from crfl_core.errors import ConfigError
 from crfl_core.plugins import Registry
 
@@ -37,17 +37,21 @@ def load_config(
     tree, written = read_source(source)
     for override in overrides:
         tree = apply_override(tree, override, written)
-    found = Origins(written)
+    found, context = Origins(written), {"resolver": registry or Registry()}
     try:
-        config = RunConfig.model_validate(tree, context={"resolver": registry or Registry()})
+        config = RunConfig.model_validate(tree, context=context)
+        if config.wants_cap:
+            steps = [{"type": UPDATE_CAP, "bound": "known"}, *config.aggregation]
+            config = RunConfig.model_validate({**dict(config), "aggregation": steps}, context=context)
+            found = found.shifted("aggregation", "server.cap_updates")
     except ValidationError as error:
         raise places.explain(error, tree, found) from error
     return LoadedConfig(config, found)
 
 
-def dump_config(config: RunConfig) -> str:
-    """The complete config as TOML; loading it gives an equal object."""
-    return tomli_w.dumps(config.model_dump(mode="json", exclude_none=True))
+def dump_config(config: RunConfig, *, without: Set[str] = frozenset()) -> str:
+    """The config as TOML, `without` some of its tables; loading the complete one gives an equal object."""
+    return tomli_w.dumps(config.model_dump(mode="json", exclude_none=True, exclude=set(without)))
 
 
 def read_source(source: ConfigSource | None) -> tuple[Tree, dict[places.Path, str]]:
@@ -111,7 +115,9 @@ def parse_yaml(text: str, name: str) -> Tree:
     try:
         tree = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise ConfigError(f"{name}: not valid YAML: {error}") from error
+        raise ConfigError(f"{name}: not valid YAML: {' '.join(str(error).split())}") from error
+    if tree is None:  # an empty file
+        return {}
     if not isinstance(tree, dict):
         raise ConfigError(f"{name}: must be a table of settings, found {type(tree).__name__}")
     return tree
@@ -127,7 +133,7 @@ def merge(base: Tree, over: Tree, written: dict[places.Path, str], new: Mapping[
         result = dict(one)
         for key, value in other.items():
             here = (*path, key)
-            mine = result.get(key)
+            mine = as_table(result.get(key))
             if isinstance(mine, dict) and isinstance(value, dict) and same_type(mine, value):
                 result[key] = combine(mine, value, here)
             else:
@@ -139,6 +145,11 @@ def merge(base: Tree, over: Tree, written: dict[places.Path, str], new: Mapping[
     result = combine(base, over, ())
     written.update(new)
     return result
+
+
+def as_table(value: Any) -> Any:
+    """A plugin's name alone stands for a table with this `type`."""
+    return {"type": value} if isinstance(value, str) else value
 
 
 def same_type(one: Tree, other: Tree) -> bool:
@@ -164,7 +175,7 @@ def apply_override(tree: Tree, text: str, written: dict[places.Path, str]) -> Tr
     if not equals or not all(path):
         raise ConfigError(f"--set {text}: write it as key=value, for example --set training.learning_rate=0.1")
     if len(path) > 1 and path[0] not in tree:
-        tree = tree | default_items(path[0])
+        tree = tree | default_of(path[0])
     before = dict(written)
     place = places_in(tree, path, text)
     over: Any = parse_value(raw.strip())
@@ -172,7 +183,7 @@ def apply_override(tree: Tree, text: str, written: dict[places.Path, str]) -> Tr
         step = place[depth]
         if isinstance(step, int):
             items = list(follow(tree, place[:depth]))
-            item = items[step]
+            item = as_table(items[step])
             if isinstance(over, dict) and isinstance(item, dict) and same_type(item, over):
                 over = merge(item, over, {}, {})
             items[step] = over
@@ -186,10 +197,13 @@ def apply_override(tree: Tree, text: str, written: dict[places.Path, str]) -> Tr
     return result
 
 
-def default_items(key: str) -> Tree:
-    """The default of a field that is a list of plugins, so that an override can reach into it."""
+def default_of(key: str) -> Tree:
+    """The default of a field that holds plugins, so that an override can reach into it."""
     field = RunConfig.model_fields.get(key)
-    return {key: list(field.default)} if field is not None and isinstance(field.default, tuple) else {}
+    default = None if field is None else field.default
+    if isinstance(default, tuple):
+        return {key: list(default)}
+    return {key: default} if isinstance(default, dict) else {}
 
 
 def places_in(tree: Tree, path: places.Path, text: str) -> tuple[int | str, ...]:
@@ -200,11 +214,13 @@ def places_in(tree: Tree, path: places.Path, text: str) -> tuple[int | str, ...]
         if isinstance(here, list | tuple):
             position = item_position(here, part)
             if position is None:
-                names = ", ".join(str(item.get("name", item.get("type"))) for item in here if isinstance(item, dict))
-                raise ConfigError(f"--set {text}: {'.'.join(map(str, place))} has no item {part!r}: it has {names}")
+                tables = [item for item in map(as_table, here) if isinstance(item, dict)]
+                found = ", ".join(str(item.get("name", item.get("type"))) for item in tables) or f"{len(here)} items"
+                raise ConfigError(f"--set {text}: {'.'.join(map(str, place))} has no item {part!r}: it has {found}")
             place.append(position)
             here = here[position]
-        else:
+        elif part != "0" or not place or not isinstance(as_table(here), Mapping):
+            # A single table stands for a list of one: position 0 of it is the table itself.
             place.append(part)
             here = here.get(part) if isinstance(here, Mapping) else None
     return tuple(place)
@@ -215,7 +231,7 @@ def item_position(items: Sequence[Any], part: str) -> int | None:
     if part.isdecimal():
         return int(part) if int(part) < len(items) else None
     for key in ("name", "type"):
-        for position, item in enumerate(items):
+        for position, item in enumerate(map(as_table, items)):
             if isinstance(item, Mapping) and item.get(key) == part:
                 return position
     return None

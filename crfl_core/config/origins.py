@@ -34,10 +34,24 @@ class Origins:
                     return origin
         return DEFAULT
 
+    def shifted(self, key: str, origin: str) -> Origins:
+        """The same after an item was put in front of a list, because some other setting asked for it."""
+        moved = {
+            (key, str(int(path[1]) + 1), *path[2:])
+            if path[0] == key and path[1:2] and path[1].isdecimal()
+            else path: place
+            for path, place in self.written.items()
+        }
+        return Origins({**moved, (key, "0"): origin})
+
     def near(self, path: Path) -> str:
         """Where to look for a value: where it, or the table around it, was written."""
-        inside = [origin for key, origin in self.written.items() if key[: len(path)] == path]
-        return self.of(path) if self.of(path) != DEFAULT or not inside else inside[-1]
+        if (origin := self.of(path)) != DEFAULT:
+            return origin
+        for length in range(len(path), 0, -1):
+            if inside := [origin for key, origin in self.written.items() if key[:length] == path[:length]]:
+                return inside[-1]
+        return DEFAULT
 
     def located(self, error: ConfigError) -> ConfigError:
         """The error with the place where its key was written in front."""
@@ -102,7 +116,7 @@ def leads_to_table(value: Any) -> bool:
 def walk(tree: Any, location: Sequence[int | str]) -> tuple[Path, Any, bool]:
     """Follow an error's location as far as the input goes.
 
-    pydantic adds the names of union members to a location; they are no keys of the input and end the walk.
+    pydantic adds the names of union members to a location; they are no keys of the input and are passed over.
     """
     path: list[str] = []
     for step in location:
@@ -110,7 +124,7 @@ def walk(tree: Any, location: Sequence[int | str]) -> tuple[Path, Any, bool]:
         if not single:
             inside = step in tree if isinstance(tree, Mapping) else is_item(tree, step)
             if not inside:
-                break
+                continue
             tree = tree[step]
         path.append(str(step))
     return tuple(path), tree, bool(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, cast
 
@@ -23,8 +24,9 @@ from crfl_core.table import Table
 from crfl_core.threat import ThreatSettings
 from crfl_core.votes import VoteSettings
 
-PositiveRate = Annotated[float, Field(gt=0)]
+PositiveRate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
+UPDATE_CAP = "update-cap"
 
 
 def by_name(name: str) -> Any:
@@ -72,6 +74,11 @@ class Server(Table):
 
     clip_norm: Schedule = Field(15.0, description="rho_t: a number, a list, or {start, slope}")
     noise_std: Schedule = Field(0.01, description="sigma_t: a number, a list, or {start, slope}")
+    cap_updates: bool | None = Field(
+        None,
+        description="put the stage update-cap in front, which no honest client notices; unset: if a sound certificate "
+        "is asked for its client level",
+    )
     bad_update: Literal["zero", "drop"] = Field(
         "zero",
         description="a non-finite or wrong-shaped update counts as zero with its weight kept, or is dropped "
@@ -113,9 +120,13 @@ class RunConfig(Table):
     aggregation: Annotated[
         tuple[Annotated[AggregationStep, Configured("aggregator")], ...], BeforeValidator(as_list)
     ] = Field((by_name("fedavg"),), description="any number of stages, then one rule")
-    attack: Annotated[Annotated[Attack, Configured("attack")] | None, BeforeValidator(absent_if_none)] = Field(
-        None, description="what malicious clients do; unset or 'none': all are honest"
-    )
+    attack: Annotated[
+        Annotated[Attack, Configured("attack")] | None,
+        BeforeValidator(
+            absent_if_none,
+            json_schema_input_type=Annotated[Attack, Configured("attack")] | Literal["none"] | None,
+        ),
+    ] = Field(None, description="what malicious clients do; unset or 'none': all are honest")
     threat: ThreatSettings = Field(ThreatSettings(), description="what the certificates assume")
     votes: VoteSettings = Field(VoteSettings(), description="defaults for every certificate that votes")
     certificates: Annotated[tuple[Annotated[Certificate, Configured("certificate")], ...], BeforeValidator(as_list)] = (
@@ -151,26 +162,38 @@ class RunConfig(Table):
         yield "engine", self.engine
         yield from (("tracker", tracker) for tracker in self.trackers)
 
+    @property
+    def wants_cap(self) -> bool:
+        """Whether the update cap is still to be put in front of the aggregation."""
+        if any(step.configured_as.rpartition(":")[2] == UPDATE_CAP for step in self.aggregation):
+            return False
+        if self.server.cap_updates is not None:
+            return self.server.cap_updates
+        return any(
+            certificate.sound and "client" in (certificate.levels or certificate.levels_offered)
+            for certificate in self.certificates
+        )
+
     def _check_aggregation(self) -> None:
         if not self.aggregation:
             raise misfit("aggregation", "must end with a rule such as fedavg")
         *stages, rule = self.aggregation
         if not isinstance(rule, Aggregator):
-            found = f"{rule.configured_as!r} is a stage"
-            raise misfit(f"aggregation.{len(stages)}", f"the last entry must be a rule such as fedavg, {found}")
+            message = f"{rule.configured_as!r} is a stage: the last entry must be a rule such as fedavg"
+            raise misfit(f"aggregation.{len(stages)}", message)
         for position, stage in enumerate(stages):
             if not isinstance(stage, Stage):
                 raise misfit(f"aggregation.{position}", f"{stage.configured_as!r} is a rule and must be the last entry")
 
     def _check_schedules(self) -> None:
-        for key, lowest in (("clip_norm", "above"), ("noise_std", "at least")):
+        for key, required in (("clip_norm", "above 0"), ("noise_std", "finite and at least 0")):
             try:
                 values = schedules.values(getattr(self.server, key), self.rounds)
             except ValueError as error:
                 raise misfit(f"server.{key}", str(error)) from error
             for number, value in enumerate(values, start=1):
-                if not (value > 0 if lowest == "above" else value >= 0):
-                    message = f"must be {lowest} 0 in every round, found {value:g} in round {number}"
+                if not (value > 0 if key == "clip_norm" else 0 <= value < math.inf):
+                    message = f"must be {required} in every round, found {value:g} in round {number}"
                     raise misfit(f"server.{key}", message)
 
 

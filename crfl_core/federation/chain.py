@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from crfl_core.errors import CrflError, PluginFailure
-from crfl_core.kinds.aggregator import AggregationStep, Aggregator, LinearAggregator, Stage
+from crfl_core.kinds.aggregator import AggregationStep, Aggregator, LinearAggregator, Stage, state_key
 from crfl_core.updates import Aggregate, Clients, ClientUpdates, Dependence, Round, Staged, State, worst
 
 States = Mapping[str, State]
@@ -21,7 +21,8 @@ class Combined:
     """What a chain made of the updates: `aggregate` is in terms of what the clients submitted.
 
     `weight_bound` are the weights with every factor of an "own" stage set to 1; `cap` the norm that the chain enforced
-    on each client's update, infinite if none.
+    on each client's update, infinite if none. `keeps_bounds`: no stage can make an honest residual longer than it was
+    (see `Staged`), which an "own" stage promises with its cap.
     """
 
     aggregate: Aggregate
@@ -29,13 +30,21 @@ class Combined:
     cap: Tensor
     depends: Dependence
     states: States
+    keeps_bounds: bool
 
 
 def dependence(steps: Sequence[AggregationStep]) -> Dependence:
-    """On what the weights of a chain depend."""
+    """On what the weights of a chain depend.
+
+    Behind a stage that may mix clients, an "own" factor is a mixture's own: it depends on everybody in it.
+    """
     *stages, rule = steps
-    own_rule: Dependence = "fixed" if isinstance(rule, LinearAggregator) else "all"
-    return worst(own_rule, *(stage.depends for stage in stages))
+    chain: Dependence = "fixed" if isinstance(rule, LinearAggregator) else "all"
+    mixed = False
+    for stage in stages:
+        chain = worst(chain, "all" if mixed and stage.depends == "own" else stage.depends)
+        mixed = mixed or stage.depends != "own"
+    return chain
 
 
 def combine(steps: Sequence[AggregationStep], updates: ClientUpdates, states: States) -> Combined:
@@ -45,6 +54,7 @@ def combine(steps: Sequence[AggregationStep], updates: ClientUpdates, states: St
     bound: Tensor | None = None
     offset: Tensor | None = None
     cap = submitted.new_full((len(submitted),), torch.inf)
+    depends, keeps_bounds = dependence(steps), True
     new_states: dict[str, State] = {}
     for position, step in enumerate(steps[:-1]):
         assert isinstance(step, Stage)
@@ -55,7 +65,11 @@ def combine(steps: Sequence[AggregationStep], updates: ClientUpdates, states: St
         offset = None if offset is None else staged.mixing @ offset
         if staged.offset is not None:
             offset = staged.offset if offset is None else offset + staged.offset
-        if staged.cap is not None and len(staged.cap) == len(cap):
+        if staged.cap is None:
+            # Without a cap nothing says that honest updates pass unshrunk, as certificates for "own" need it.
+            depends = "all" if step.depends == "own" else depends
+            keeps_bounds = keeps_bounds and step.depends != "own"
+        elif bound is None:  # behind a mixing stage it would cap mixtures, not clients
             cap = torch.minimum(cap, staged.cap.to(cap))
         new_states[state_key(position)] = staged.state
         updates = ClientUpdates(staged.values, after(updates.round, staged))
@@ -65,35 +79,29 @@ def combine(steps: Sequence[AggregationStep], updates: ClientUpdates, states: St
     aggregate = call_rule(rule, updates, states.get(last, {}))
     new_states[last] = aggregate.state
     return Combined(
-        aggregate=in_terms_of_clients(aggregate, mixing, offset, submitted),
-        weight_bound=aggregate.weights if bound is None else aggregate.weights @ bound,
+        aggregate=in_terms_of_clients(aggregate, mixing, offset),
+        weight_bound=aggregate.weights if bound is None else aggregate.weights @ bound.to(aggregate.weights),
         cap=cap,
-        depends=dependence(steps),
+        depends=depends,
         states=new_states,
+        keeps_bounds=keeps_bounds,
     )
 
 
-def state_key(position: int) -> str:
-    """The name of a step's state in the checkpoint."""
-    return f"aggregation.{position}"
-
-
-def in_terms_of_clients(
-    aggregate: Aggregate, mixing: Tensor | None, offset: Tensor | None, submitted: Tensor
-) -> Aggregate:
+def in_terms_of_clients(aggregate: Aggregate, mixing: Tensor | None, offset: Tensor | None) -> Aggregate:
     """The aggregate with weights on the submitted instead of the staged updates."""
     if mixing is None and offset is None:
         return aggregate
     full = aggregate.full_weights
     total = aggregate.offset
     if offset is not None:
-        staged = aggregate.weights @ offset if full is None else (full() * offset).sum(0)
+        staged = aggregate.weights.to(offset) @ offset if full is None else (full() * offset).sum(0)
         total = staged if total is None else total + staged
-    weights = aggregate.weights if mixing is None else aggregate.weights @ mixing
+    weights = aggregate.weights if mixing is None else aggregate.weights @ mixing.to(aggregate.weights)
     if full is not None and mixing is not None:
         stage_mixing, staged_weights = mixing, full
         return replace(aggregate, weights=weights, offset=total, full_weights=lambda: stage_mixing.T @ staged_weights())
-    return replace(aggregate, weights=weights.to(submitted), offset=total)
+    return replace(aggregate, weights=weights, offset=total)
 
 
 def call_stage(stage: Stage, updates: ClientUpdates, state: State) -> Staged:
@@ -105,12 +113,10 @@ def call_stage(stage: Stage, updates: ClientUpdates, state: State) -> Staged:
         raise
     except Exception as error:
         raise PluginFailure(f"{with_name} failed: {type(error).__name__}: {error}") from error
-    rows, size = staged.values.shape
-    if size != updates.values.shape[1] or staged.mixing.shape != (rows, len(updates.values)):
-        raise PluginFailure(
-            f"{with_name} returned values {tuple(staged.values.shape)} with mixing {tuple(staged.mixing.shape)} for "
-            f"updates {tuple(updates.values.shape)}: values = mixing @ updates + offset must be possible"
-        )
+    clients, size = updates.values.shape
+    rows = len(staged.values)
+    shapes = {"values": (rows, size), "mixing": (rows, clients), "offset": (rows, size), "cap": (rows,)}
+    check_shapes(with_name, staged, shapes, updates)
     return staged
 
 
@@ -124,28 +130,41 @@ def call_rule(rule: Aggregator, updates: ClientUpdates, state: State) -> Aggrega
     except Exception as error:
         raise PluginFailure(f"{with_name} failed: {type(error).__name__}: {error}") from error
     clients, size = updates.values.shape
-    if aggregate.update.shape != (size,) or aggregate.weights.shape != (clients,):
-        raise PluginFailure(
-            f"{with_name} returned an update {tuple(aggregate.update.shape)} with weights "
-            f"{tuple(aggregate.weights.shape)} for updates ({clients}, {size}): expected ({size},) and ({clients},)"
-        )
+    check_shapes(with_name, aggregate, {"update": (size,), "weights": (clients,), "offset": (size,)}, updates)
     if not (torch.isfinite(aggregate.update).all() and torch.isfinite(aggregate.weights).all()):
         raise PluginFailure(f"{with_name} returned a non-finite update or weights for finite updates")
     return aggregate
 
 
-def after(round: Round, staged: Staged) -> Round:
-    """The round as the next step sees it: a stage that merges clients makes new ones, averages of the old.
+def check_shapes(
+    who: str, answer: Staged | Aggregate, expected: Mapping[str, tuple[int, ...]], updates: ClientUpdates
+) -> None:
+    """Every tensor that a plugin answered with has the shape that its contract says."""
+    for name, shape in expected.items():
+        found: Tensor | None = getattr(answer, name)
+        if found is not None and found.shape != shape:
+            raise PluginFailure(
+                f"{who} returned {name} of shape {tuple(found.shape)} for updates {tuple(updates.values.shape)}: "
+                f"expected {shape}"
+            )
 
-    A merged client holds the mean number of samples of those it was made of, so that weights by sample counts still
-    mean the same.
+
+def after(round: Round, staged: Staged) -> Round:
+    """The round as the next step sees it: a stage that mixes clients makes new ones, averages of the old.
+
+    Samples, retention and the bound on honest updates are averaged as the updates are, so that weights by sample counts
+    and caps still mean the same. In everything else a new client is the one that it is mostly made of, and one that was
+    merely selected stays who it was.
     """
-    rows, clients = staged.mixing.shape
-    if rows == clients:
+    mixing = staged.mixing
+    if mixing.shape[0] == mixing.shape[1] and torch.equal(mixing, torch.diag(mixing.diagonal())):
         return round
-    old = round.clients
-    share = staged.mixing.abs()
-    samples = (share / share.sum(1, keepdim=True)).double().cpu().numpy() @ old.samples
-    merged = old.take(np.zeros(rows, np.int64))
-    ids, counts = np.arange(rows), np.maximum(1, samples.round()).astype(np.int64)
-    return replace(round, clients=Clients(**(vars(merged) | {"ids": ids, "samples": counts})))
+    old, share = round.clients, mixing.abs().double().cpu().numpy()
+    share /= np.maximum(share.sum(1, keepdims=True), np.finfo(np.float64).tiny)
+    known = np.isfinite(old.update_bound).all()
+    averaged = {
+        "samples": np.maximum(1, (share @ old.samples).round()).astype(np.int64),
+        "retention": share @ old.retention,
+        "update_bound": share @ old.update_bound if known else np.full(len(share), np.inf),
+    }
+    return replace(round, clients=Clients(**(vars(old.take(share.argmax(1))) | averaged)))

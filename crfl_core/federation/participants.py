@@ -24,6 +24,8 @@ class Participation:
         self.total = len(samples)
         self.attackers = drawn_attackers(config.attack, self.total, streams)
         self.attack_rounds = attack_rounds(config.attack, config.rounds)
+        if config.attack is not None and config.attack.learning_rate is not None:
+            check_decay("attack.learning_rate", config.attack.learning_rate, config.training.weight_decay)
         self._honest = honest_clients(config, np.asarray(samples, np.int64), gradient_bound)
         self.per_round = max(1, round(config.training.participation * self.total))
         if self.attackers and not any(self.round(t).attacking.any() for t in self.attack_rounds):
@@ -35,7 +37,7 @@ class Participation:
 
     def round(self, number: int) -> Clients:
         """The participants of a round, by ascending id, with their settings of this round."""
-        clients = self._honest if self.per_round == self.total else self._honest.take(self._drawn(number))
+        clients = self.honest(number)
         attack = self._config.attack
         if attack is None or number not in self.attack_rounds:
             return clients
@@ -46,6 +48,10 @@ class Participation:
         if attack.steps is not None:
             changed["steps"] = np.where(attacking, attack.steps, clients.steps)
         return Clients(**(vars(clients) | changed))
+
+    def honest(self, number: int) -> Clients:
+        """The same participants as they train when nobody attacks."""
+        return self._honest if self.per_round == self.total else self._honest.take(self._drawn(number))
 
     def _drawn(self, number: int) -> NDArray[np.int64]:
         generator = self._streams.generator("participation", round=number)
@@ -66,6 +72,7 @@ def honest_clients(config: RunConfig, samples: NDArray[np.int64], gradient_bound
     else:
         steps = per_client("training.steps", training.steps, total).astype(np.int64)
     rate, decay = per_client("training.learning_rate", training.learning_rate, total), training.weight_decay
+    check_decay("training.learning_rate", float(rate.max()), decay)
     retention = (1.0 - rate * decay) ** steps
     reach = rate * steps if decay == 0 else (1.0 - retention) / decay
     return Clients(
@@ -80,6 +87,12 @@ def honest_clients(config: RunConfig, samples: NDArray[np.int64], gradient_bound
         update_bound=reach * gradient_bound,
         attacking=np.zeros(total, np.bool_),
     )
+
+
+def check_decay(key: str, rate: float, decay: float) -> None:
+    """A step never turns the sign of what weight decay should shrink."""
+    if rate * decay > 1.0:
+        raise ConfigError(f"times training.weight_decay must be at most 1, found {rate:g} x {decay:g}", key=key)
 
 
 def per_client(key: str, value: float | Sequence[float], total: int) -> NDArray[np.float64]:

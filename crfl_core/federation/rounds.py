@@ -13,8 +13,9 @@ from crfl_core import schedules
 from crfl_core.federation import server
 from crfl_core.federation.chain import States
 from crfl_core.federation.evaluation import score
-from crfl_core.federation.setup import Federation
+from crfl_core.federation.setup import Federation, settings_of
 from crfl_core.hooks import Hooks
+from crfl_core.kinds.aggregator import Aggregator
 from crfl_core.kinds.engine import Engine
 from crfl_core.kinds.tracker import RunContext
 from crfl_core.ledger import ClientColumns, RoundRecord
@@ -32,9 +33,10 @@ class Progress:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A finished round: where training stands now, and what goes into the ledger."""
+    """A finished round: where training stands now, the model before noise, and what goes into the ledger."""
 
     progress: Progress
+    aggregate: Tensor
     record: RoundRecord
     clients: ClientColumns
 
@@ -66,15 +68,18 @@ def play(
     round = Round(number, config.rounds, start, clients, federation.model.layout, federation.streams)
     hooks.observe("crfl_round_started", run=run, round=round)
 
-    trained, poisoning = server.collect(engine.train(start[None], round), round, federation.facts.parameters)
+    with settings_of("engine", engine.configured_as):
+        trained, poisoning = server.collect(engine.train(start[None], round), round, federation.facts.parameters)
     received = server.receive(federation, round, trained, poisoning)
     aggregated = server.aggregate(federation, round, received, progress.states, hooks)
 
     clip_norm = schedules.value_at(config.server.clip_norm, number)
     combined = start + aggregated.combined.aggregate.update
     candidate = server.clip(combined, clip_norm)
-    accepted = hooks.accept(run, round, candidate)
+    states = aggregated.combined.states
+    accepted = hooks.accept(run, round, candidate, states)
     if not accepted:
+        states = progress.states
         combined = start
         candidate = server.clip(combined, clip_norm)
     noise_std = schedules.value_at(config.server.noise_std, number) if number < config.rounds else 0.0
@@ -95,17 +100,38 @@ def play(
         accuracy=None if figures is None else figures.accuracy,
         loss=None if figures is None else figures.loss,
         notes=dict(aggregated.combined.aggregate.notes),
+        breakdown=breakdown(federation, round, aggregated),
+        carries_state=any(states.values()),
     )
     parameters = server.add_noise(candidate, noise_std, federation.streams, number)
     return Outcome(
-        Progress(number, parameters, aggregated.combined.states),
+        Progress(number, parameters, states),
+        candidate,
         record,
-        columns(number, clients, received, aggregated, accepted=accepted),
+        columns(number, clients, federation.participation.honest(number), received, aggregated, accepted=accepted),
     )
 
 
+def breakdown(federation: Federation, round: Round, aggregated: server.Aggregated) -> tuple[float, ...] | None:
+    """What the rule knows about its breakdown, if it saw the clients' own updates and all residuals alike."""
+    *stages, rule = federation.config.aggregation
+    clients, combined = round.clients, aggregated.combined
+    honest = np.minimum(combined.cap.double().cpu().numpy(), clients.update_bound)
+    same = len(set(clients.retention)) == 1 and aggregated.weights_from == "chain" and combined.keeps_bounds
+    if not isinstance(rule, Aggregator) or not same or any(stage.depends != "own" for stage in stages):
+        return None
+    found = rule.breakdown(clients, combined.aggregate, float(honest.max()))
+    return None if found is None else tuple(float(drift) for drift in found[np.isfinite(found)])
+
+
 def columns(
-    number: int, clients: Clients, received: server.Received, aggregated: server.Aggregated, *, accepted: bool
+    number: int,
+    clients: Clients,
+    honest: Clients,
+    received: server.Received,
+    aggregated: server.Aggregated,
+    *,
+    accepted: bool,
 ) -> ClientColumns:
     """The round's rows of the ledger. In a rejected round nobody's update reached the model."""
 
@@ -121,9 +147,13 @@ def columns(
         weight_bound=array(aggregated.combined.weight_bound),
         learning_rate=clients.learning_rate,
         steps=clients.steps,
+        honest_rate=honest.learning_rate,
+        honest_steps=honest.steps,
         batch_size=clients.batch_size,
         last_batch=clients.last_batch,
         weight_decay=clients.weight_decay,
+        retention=clients.retention,
+        update_bound=clients.update_bound,
         cap=array(aggregated.combined.cap),
         submitted_norm=array(received.norms),
         quarantined=received.bad,
@@ -134,6 +164,7 @@ def columns(
         poisoned_most=poison.most,
         delta=poison.delta,
         label_flips=poison.flips,
+        poisoned_norm=poison.norm,
     )
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from crfl_core.errors import PluginFailure, RunError
 from crfl_core.federation.chain import Combined, States, combine, dependence
-from crfl_core.federation.setup import Federation
+from crfl_core.federation.setup import Federation, settings_of
 from crfl_core.hooks import Hooks
 from crfl_core.kinds.aggregator import LinearAggregator
 from crfl_core.streams import Streams
@@ -72,7 +72,8 @@ def receive(federation: Federation, round: Round, trained: Tensor, poisoning: Po
     if bad.any():
         submitted = torch.where(bad[:, None], 0.0, submitted)
     scale = np.ones(len(norms))
-    ratio = (norms / trained_norms.clamp(min=torch.finfo(norms.dtype).tiny)).double().cpu().numpy()
+    ratio = norms / trained_norms.clamp(min=torch.finfo(norms.dtype).tiny)
+    ratio = torch.where(bad, 0.0, ratio).double().cpu().numpy()  # a bad update counts as zero, here as well
     scale[attackers] = ratio[attackers]
     return Received(submitted, norms, bad.cpu().numpy(), poisoning, scale)
 
@@ -84,7 +85,8 @@ def craft(federation: Federation, round: Round, trained: Tensor, attackers: NDAr
     honest = np.flatnonzero(~round.clients.attacking)
     seen = ClientUpdates(trained[honest], replace(round, clients=round.clients.take(honest)))
     own = trained[attackers]
-    crafted = attack.craft(seen, own, nominal_weights(federation, round)[attackers])
+    with settings_of("attack", attack.configured_as):
+        crafted = attack.craft(seen, own, nominal_weights(federation, round)[attackers])
     if crafted.shape != own.shape:
         raise PluginFailure(
             f"attack {attack.configured_as!r}: craft() must return {tuple(own.shape)}, found {tuple(crafted.shape)}"
@@ -146,8 +148,8 @@ def scatter(values: Tensor, rows: NDArray[np.int64], total: int) -> Tensor:
 
 def check_reconstruction(values: Tensor, weights: Tensor, aggregate: Aggregate, who: str) -> None:
     """Weights that a plugin puts in place of the reported ones must give the same aggregate."""
-    if weights.shape != aggregate.weights.shape:
-        raise PluginFailure(f"{who}: crfl_effective_weights must return {tuple(aggregate.weights.shape)} weights")
+    if not isinstance(weights, Tensor) or weights.shape != aggregate.weights.shape:
+        raise PluginFailure(f"{who}: crfl_effective_weights must return a tensor of {len(values)} weights")
     rebuilt = weights.to(values) @ values
     if aggregate.offset is not None:
         rebuilt = rebuilt + aggregate.offset

@@ -16,16 +16,20 @@ from torch import Tensor
 from crfl_core import schedules
 from crfl_core.config import RunConfig, dump_config
 from crfl_core.data import Data, DataFacts, FederatedData
-from crfl_core.errors import ConfigError, CrflError, OptionError, PluginFailure, RunError
+from crfl_core.errors import ConfigError, CrflError, OptionError, PluginFailure
 from crfl_core.federation.participants import Participation
+from crfl_core.kinds.aggregator import Stage
 from crfl_core.kinds.attack import Attack
 from crfl_core.kinds.feature_map import Chain
 from crfl_core.kinds.model import BoundModel
 from crfl_core.ledger import RunFacts, SetFacts
+from crfl_core.plugins import hook_names
 from crfl_core.streams import PURPOSES, Streams
 from crfl_core.updates import State
 
 ROWS_AT_ONCE = 65536
+NOT_LOCAL = frozenset({"aggregation", "certificates", "engine", "trackers", "storage"})
+"""Tables of a config that play no part in local training."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +67,8 @@ class Federation:
 
     @property
     def specification(self) -> str:
-        """Text from which another process builds the same federation."""
-        return dump_config(self.config)
+        """Text from which another process builds the same local training; it needs no other plugins than that."""
+        return dump_config(self.config, without=NOT_LOCAL)
 
 
 def build(config: RunConfig) -> Federation:
@@ -75,14 +79,17 @@ def build(config: RunConfig) -> Federation:
         loaded = config.dataset.load()
     with settings_of("partition", config.partition.configured_as):
         partition = config.partition.split(loaded, streams)
-        check_partition(partition, len(loaded.x))
+        check_partition(partition, len(loaded.x), config.partition.configured_as)
     data = as_tensors(loaded, partition, device, dtype)
     maps, model = build_model(config, data.facts)
     bound = gradient_bound(model, maps.norm_bound(data.facts.domain.norm_bound(data.facts.inputs)))
     participation = Participation(config, [len(rows) for rows in partition], bound, streams)
+    clients = participation.round(1)
     for position, step in enumerate(config.aggregation):
         with settings_of(f"aggregation.{position}", step.configured_as):
-            step.check(participation.round(1))
+            step.check(clients)
+            if isinstance(step, Stage):
+                clients = clients.take(slice(step.outputs(len(clients))))
     check_threat(config, data.clients)
     prepared = prepare_attack(config, data, participation, streams)
     features = mapped(maps, data.x)
@@ -148,14 +155,18 @@ def pick_device(config: RunConfig) -> torch.device:
     return torch.device("cuda" if config.device != "cpu" and available else "cpu")
 
 
-def check_partition(partition: tuple[NDArray[np.int64], ...], samples: int) -> None:
+def check_partition(partition: tuple[NDArray[np.int64], ...], samples: int, plugin: str) -> None:
     """Every sample belongs to exactly one client and no client is empty."""
     for client, rows in enumerate(partition):
         if len(rows) == 0:
             raise OptionError("clients", f"client {client} of {len(partition)} got no samples: use fewer clients")
     counts = np.bincount(np.concatenate(partition), minlength=samples)
     if len(counts) != samples or (counts != 1).any():
-        raise RunError("the partitioner must give every training sample to exactly one client")
+        sample = int(np.flatnonzero(counts != (np.arange(len(counts)) < samples))[0])
+        raise PluginFailure(
+            f"partition: {plugin!r} must give every training sample to exactly one client, sample {sample} has "
+            f"{counts[sample]}"
+        )
 
 
 def as_tensors(
@@ -276,6 +287,7 @@ def run_facts(
         scaling_shift=tuple(map(float, loaded.scaling.shift)),
         scaling_factor=tuple(map(float, loaded.scaling.factor)),
         test_noise_std=schedules.value_at(config.server.noise_std, config.rounds),
+        rejects=any("crfl_accept_round" in hook_names(type(plugin)) for _, plugin in config.plugins()),
         attack=None if config.attack is None else config.attack.configured_as,
         attackers=participation.attackers,
         attack_rounds=participation.attack_rounds,

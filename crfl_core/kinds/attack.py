@@ -14,11 +14,15 @@ from crfl_core.data import Batches, FederatedData
 from crfl_core.kinds.plugin import Plugin
 from crfl_core.schedules import Rounds
 from crfl_core.streams import Streams
-from crfl_core.threat import Poison, Threat
+from crfl_core.threat import ROUNDING, Poison, Threat
 from crfl_core.updates import ClientUpdates, State
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+FREE_METHODS = ("local_gradient", "after_step", "scales", "craft")
+"""Methods through which an attack leaves the protocol of local training, whatever its data are."""
 
 
 @dataclass(frozen=True)
@@ -87,14 +91,25 @@ class Attack(Plugin):
         return None
 
     def threat(self, realised: Realised) -> Threat:
-        """The threat that covers what was measured in this run."""
+        """The threat that covers what was measured in this run.
+
+        An attack with steps, gradients or updates of its own making has done more than can be measured on its data.
+        """
         flips, moves = bool(realised.flips.any()), bool((realised.delta > 0).any())
         poison: Poison = "features" if not flips else "features+labels" if moves else "labels"
+        if any(getattr(type(self), name) is not getattr(Attack, name) for name in FREE_METHODS):
+            poison = "update"
         return Threat(
             clients=tuple(int(client) for client in np.unique(realised.client)),
             rounds=tuple(int(number) for number in np.unique(realised.round)),
             poison=poison,
             poison_ratio=min(1.0, float(realised.poison_ratio.max(initial=0.0))),
             delta=float(realised.delta.max(initial=0.0)),
-            scale=max(1.0, float(realised.scale.max(initial=1.0))),
+            scale=self._realised_scale(realised),
         )
+
+    def _realised_scale(self, realised: Realised) -> float:
+        """The scale that was declared, or more if more was measured. Norms of float32 vectors are not exact."""
+        declared = 1.0 if self.scale == "replace" else float(self.scale)
+        measured = float(realised.scale.max(initial=1.0))
+        return declared if measured <= declared * (1 + ROUNDING) else measured * (1 + ROUNDING)

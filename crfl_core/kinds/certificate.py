@@ -16,6 +16,8 @@ from crfl_core.threat import Threat
 from crfl_core.votes import VoteOverrides, VoteRequest, Votes, VoteSettings
 
 Level = Literal["feature", "sample", "client"]
+"""What a radius counts: the change of an input, the share of poisoned samples, or the number of malicious clients."""
+
 Statement = Literal["pathwise", "tail", "marginal"]
 ABSTAIN = -1
 """The prediction of a classifier that is not sure enough."""
@@ -26,7 +28,8 @@ class Check:
     """One assumption, and whether it holds in this run.
 
     "held": verified on the ledger. "declared": relied upon, not verifiable. "failed": does not hold; this refuses the
-    certificate, unless `refuses` is False, which only a certificate that claims no soundness may set.
+    certificate, or only one `level` of it, unless `refuses` is False, which only a certificate that claims no soundness
+    may set.
     """
 
     name: str
@@ -35,11 +38,7 @@ class Check:
     required: str = ""
     remedy: str = ""
     refuses: bool = True
-
-    @property
-    def fatal(self) -> bool:
-        """Whether this check refuses the certificate."""
-        return self.status == "failed" and self.refuses
+    level: Level | None = None
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,8 @@ class Guarantee:
 
     `prediction` is `ABSTAIN` and `radius` NaN where nothing is certified. The radius is a norm (feature level), a
     poison ratio (sample level) or a number of clients (client level); `log_radius` stays finite where it overflows.
-    `p_a` and `p_b` are the bounds used on the probabilities of the first and second class.
+    `p_a` and `p_b` are the bounds used on the probabilities of the first and second class. `count` is the radius as a
+    number of samples of every attacker (sample level) or of clients (client level), None at the feature level.
     """
 
     prediction: NDArray[np.int64]
@@ -56,6 +56,7 @@ class Guarantee:
     log_radius: NDArray[np.float64]
     p_a: NDArray[np.float64]
     p_b: NDArray[np.float64]
+    count: NDArray[np.float64] | None = None
 
     @property
     def abstained(self) -> NDArray[np.bool_]:
@@ -99,6 +100,10 @@ class Certificate(Plugin):
     def title(self) -> str:
         """The name in reports and files."""
         return self.name or self.configured_as.rpartition(":")[2]
+
+    def resampled_rounds(self, attacked: tuple[int, ...]) -> tuple[int, ...]:  # noqa: ARG002
+        """Rounds whose model before noise must be kept, so that noise can be drawn again from there."""
+        return ()
 
     @abstractmethod
     def request(self, ledger: Ledger, threat: Threat, settings: VoteSettings) -> VoteRequest:

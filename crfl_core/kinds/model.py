@@ -27,6 +27,49 @@ def as_list(value: object) -> object:
     return tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
 
 
+class LocalModels(ABC):
+    """The models of some clients in the middle of local training, in whatever layout is fastest."""
+
+    @abstractmethod
+    def step(self, x: Tensor, y: Tensor, weights: Tensor, rates: Tensor, decay: Tensor | None) -> None:
+        """`w <- w - rate (gradient + decay w)` for all clients and replicas.
+
+        `x`, `y` and `weights` are those of `BoundModel.gradient`; `rates` and `decay` are (n,). A rate of 0 makes no
+        step.
+        """
+
+    @abstractmethod
+    def parameters(self) -> Tensor:
+        """The models as they are now, (R, n, P)."""
+
+
+class GradientSteps(LocalModels):
+    """Steps along a model's `gradient`, on flat parameters. `bend` and `project` let attackers change theirs."""
+
+    def __init__(self, model: BoundModel, start: Tensor, clients: int) -> None:
+        self._model = model
+        self._parameters = start[:, None, :].repeat(1, clients, 1)
+
+    def step(self, x: Tensor, y: Tensor, weights: Tensor, rates: Tensor, decay: Tensor | None) -> None:
+        """One gradient for all, then one step."""
+        gradient = self._model.gradient(self._parameters, x, y, weights)
+        if decay is not None:
+            gradient = gradient.addcmul(self._parameters, decay[:, None])
+        self._parameters.addcmul_(self.bend(gradient, self._parameters), rates[:, None], value=-1)
+        self.project(self._parameters)
+
+    def bend(self, gradient: Tensor, parameters: Tensor) -> Tensor:  # noqa: ARG002
+        """The gradients to follow, (R, n, P)."""
+        return gradient
+
+    def project(self, parameters: Tensor) -> None:
+        """Change the models after a step, in place."""
+
+    def parameters(self) -> Tensor:
+        """The models as they are now, (R, n, P)."""
+        return self._parameters
+
+
 class BoundModel(ABC):
     """A model for data of a known shape. Parameters are flat vectors that `layout` describes.
 
@@ -50,6 +93,10 @@ class BoundModel(ABC):
 
         `weights` are those of the samples in the mean; padding has weight 0.
         """
+
+    def local(self, start: Tensor, clients: int) -> LocalModels:
+        """Local training of so many clients from the models `start`, (R, P). Override it for a faster layout."""
+        return GradientSteps(self, start, clients)
 
     def operator_norm(self, parameters: Tensor) -> float | None:  # noqa: ARG002
         """Spectral norm of the column-centred weight block of (P,), for linear models; None for others."""

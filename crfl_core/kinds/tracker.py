@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from crfl_core.data import FederatedData
 from crfl_core.kinds.model import BoundModel
 from crfl_core.kinds.plugin import Plugin
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 @dataclass(frozen=True)
 class RunContext:
-    """What the hooks of a run may look at. `resumed_from` is the last finished round, 0 for a new run."""
+    """What the hooks of a run may look at. `resumed_from` is the last finished round, 0 for a new run.
+
+    `features` are the training inputs `data.x` as the model sees them, behind its feature maps.
+    """
 
     name: str
     path: Path
@@ -20,6 +27,7 @@ class RunContext:
     resumed_from: int
     data: FederatedData
     model: BoundModel
+    features: Tensor
 
 
 class Tracker(Plugin):

@@ -27,6 +27,7 @@ COLUMNS = (
     "radius",
     "log_radius",
     "conditional",
+    "count",
 )
 
 
@@ -81,6 +82,7 @@ def rows(certified: Certified) -> Iterable[tuple[Any, ...]]:
         cells(guarantee.radius),
         cells(guarantee.log_radius),
         constant(bool(certified.conditional or certified.label)),
+        constant("") if guarantee.count is None else cells(guarantee.count),
         strict=True,
     )
 
@@ -97,7 +99,7 @@ def audit_table(audits: Sequence[Audit]) -> list[dict[str, Any]]:
             "certificate": audit.certificate,
             "sound": audit.sound,
             "label": audit.label,
-            "refused": audit.refusal,
+            "refused": audit.refusals,
             "checks": [vars(check) for check in audit.checks],
         }
         for audit in audits

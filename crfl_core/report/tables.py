@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from crfl_core.certification.metrics import Curve, Metrics
+from crfl_core.certification.metrics import Curve, Metrics, group
 
 STATUS_STYLES = {"held": "green", "declared": "yellow", "failed": "red"}
 
@@ -19,15 +20,21 @@ STATUS_STYLES = {"held": "green", "declared": "yellow", "failed": "red"}
 def show(console: Console, name: str, metrics: Metrics, audit: Sequence[dict[str, Any]], path: Path) -> None:
     """Everything a person wants to see at the end of a run."""
     console.print(headline(name, metrics))
-    for part in (curve for curve in metrics.curves):
-        console.print(curve_table(part))
-        for note in footnotes(part):
-            console.print(Text(note, style="yellow"))
-    for certificate, reason in metrics.refused.items():
-        console.print(Text(f"certificate {certificate!r} refused: {reason}", style="red"))
-    for entry in audit:
-        console.print(audit_table(entry))
+    show_guarantees(console, metrics.curves, audit)
     console.print(Text.assemble("run directory: ", (str(path), "bold")), soft_wrap=True)
+
+
+def show_guarantees(console: Console, curves: Sequence[Curve], audit: Sequence[dict[str, Any]]) -> None:
+    """What every certificate says, which were refused and why, and every assumption."""
+    for _, together in groupby(curves, key=group):
+        of_level = list(together)
+        console.print(curve_table(of_level))
+        for note in footnotes(of_level):
+            console.print(Text(note, style="yellow"))
+    for entry in audit:
+        for name, reason in entry["refused"].items():
+            console.print(Text(f"certificate {name} refused: {reason}", style="red"))
+    console.print(audit_table(audit))
 
 
 def headline(name: str, metrics: Metrics) -> RenderableType:
@@ -44,37 +51,45 @@ def headline(name: str, metrics: Metrics) -> RenderableType:
     return table
 
 
-def curve_table(curve: Curve) -> RenderableType:
-    """Certified accuracy and rate against the radius."""
-    label = f" ({curve.label})" if curve.label else ""
-    table = Table(
-        title=f"certificate {curve.certificate}{label}: {curve.level} level, {curve.test_set} test set",
-        box=box.SIMPLE,
-        title_justify="left",
-    )
-    table.add_column("radius", justify="right")
-    table.add_column("certified accuracy", justify="right")
-    table.add_column("certified rate", justify="right")
-    for radius, accuracy, rate in zip(curve.radii, curve.certified_accuracy, curve.certified_rate, strict=True):
-        table.add_row(f"{radius:g}", f"{accuracy:.3f}", f"{rate:.3f}")
+def curve_table(curves: Sequence[Curve]) -> RenderableType:
+    """Certified accuracy and rate against the radius, for every test set of one certificate and level."""
+    first = curves[0]
+    label = f" ({first.label})" if first.label else ""
+    radius = {"feature": "radius", "sample": "poison ratio", "client": "clients"}[first.level]
+    table = Table(title=f"{first.certificate}{label}: {first.level} level", box=box.SIMPLE, title_justify="left")
+    table.add_column(radius, justify="right")
+    for curve in curves:
+        table.add_column(f"certified accuracy\n{curve.test_set}", justify="right")
+        table.add_column(f"certified rate\n{curve.test_set}", justify="right")
+    for row, value in enumerate(first.radii):
+        cells = [(curve.certified_accuracy[row], curve.certified_rate[row]) for curve in curves]
+        table.add_row(f"{value:g}", *(f"{share:.3f}" for pair in cells for share in pair))
     return table
 
 
-def footnotes(curve: Curve) -> list[str]:
-    """What the numbers of a curve hang on."""
-    notes = [
-        f"  {curve.statement} statement, compared with the {curve.clean_world} clean world; {curve.samples} samples, "
-        f"abstained on {curve.abstained:.1%}, median radius {curve.median_radius:.3g}"
+def footnotes(curves: Sequence[Curve]) -> list[str]:
+    """What the numbers of a table hang on."""
+    first = curves[0]
+    notes = [f"  {first.statement} statement, compared with the {first.clean_world} clean world"]
+    notes += [
+        f"  {curve.test_set}: {curve.samples} samples, accuracy {curve.accuracy:.3f}, abstained on "
+        f"{curve.abstained:.1%}, median {curve.median_radius:.3g}"
+        for curve in curves
     ]
-    return notes + [f"  conditional: {condition}" for condition in curve.conditional]
+    return notes + [f"  conditional: {condition}" for condition in first.conditional]
 
 
-def audit_table(entry: dict[str, Any]) -> RenderableType:
-    """The assumptions of one certificate."""
-    table = Table(title=f"audit of {entry['certificate']}", box=box.SIMPLE, title_justify="left")
-    for column in ("assumption", "status", "found", "needed"):
+def audit_table(audit: Sequence[dict[str, Any]]) -> RenderableType:
+    """The assumptions of all certificates; those that several share stand once."""
+    users: dict[tuple[str, ...], list[str]] = {}
+    for entry in audit:
+        for check in entry["checks"]:
+            key = tuple(check[part] for part in ("name", "status", "measured", "required"))
+            users.setdefault(key, []).append(entry["certificate"])
+    table = Table(title="audit", box=box.SIMPLE, title_justify="left")
+    for column in ("assumption", "status", "found", "needed", "by"):
         table.add_column(column, overflow="fold")
-    for check in entry["checks"]:
-        style = STATUS_STYLES[check["status"]]
-        table.add_row(check["name"], Text(check["status"], style=style), check["measured"], check["required"])
+    for (name, status, found, needed), names in users.items():
+        by = "all" if len(names) == len(audit) > 1 else ", ".join(names)
+        table.add_row(name, Text(status, style=STATUS_STYLES[status]), found, needed, by)
     return table

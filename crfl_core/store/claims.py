@@ -21,9 +21,7 @@ def claim(path: Path, config: str, *, force: bool) -> RunDirectory | None:
         raise StoreError(f"{path}: exists and is no run directory: choose another --out")
     if force:
         with directory.locked():
-            previous = previous_of(path)
-            shutil.rmtree(previous, ignore_errors=True)
-            path.rename(previous)
+            set_aside(directory)
         return None
     if directory.state == "finished":
         raise StoreError(
@@ -36,6 +34,24 @@ def claim(path: Path, config: str, *, force: bool) -> RunDirectory | None:
             "--out, or replace it with --force"
         )
     return directory
+
+
+def set_aside(directory: RunDirectory) -> None:
+    """Make room for a new run. A replacement that never got finished goes; what it was to replace stays."""
+    previous = previous_of(directory.path)
+    if previous.exists() and not is_finished(directory):
+        shutil.rmtree(directory.path)
+    else:
+        shutil.rmtree(previous, ignore_errors=True)
+        directory.path.rename(previous)
+
+
+def is_finished(directory: RunDirectory) -> bool:
+    """Whether a run is finished, as far as its damaged or foreign status can be read."""
+    try:
+        return directory.state == "finished"
+    except StoreError:
+        return False
 
 
 def previous_of(path: Path) -> Path:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import shutil
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,8 @@ from crfl_core.store.files import Arrays, Files
 from crfl_core.votes import VoteRequest, Votes, VoteSettings
 
 FORMAT = 1
+ROUND = "round"
+STORED_VOTES = tuple(field.name for field in fields(Votes) if field.name not in ("request", "settings"))
 State = Literal["training", "trained", "finished"]
 
 
@@ -46,8 +48,10 @@ class RunDirectory(Files):
                 f"{self.path}: written in format {status.get('format')}, this version of crfl reads format {FORMAT}: "
                 "use the version that its environment.json names"
             )
-        state: State = status["state"]
-        return state
+        state = status.get("state")
+        if state not in get_args(State):
+            raise self.damaged("status.json", f"there is no state {state!r}")
+        return cast("State", state)
 
     def set_state(self, state: State) -> None:
         """Record how far the run has come."""
@@ -56,9 +60,9 @@ class RunDirectory(Files):
     @classmethod
     def create(cls, path: Path, files: Mapping[str, str]) -> RunDirectory:
         """A new run directory with its first files, there at once or not at all."""
+        fresh = cls(path.with_name(f".{path.name}.new-{os.getpid()}"))
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            fresh = cls(path.with_name(f".{path.name}.new-{os.getpid()}"))
             fresh.path.mkdir()
             for name, text in files.items():
                 fresh.write(name, text.encode())
@@ -68,6 +72,7 @@ class RunDirectory(Files):
                 path.rmdir()  # an empty directory that somebody prepared
             fresh.path.rename(path)
         except OSError as error:
+            shutil.rmtree(fresh.path, ignore_errors=True)
             raise StoreError(
                 f"{path}: cannot create the run directory: {error.strerror}: choose another --out"
             ) from error
@@ -90,9 +95,11 @@ class RunDirectory(Files):
 
     def write_checkpoint(self, round: int, tensors: Arrays, clients: Sequence[ClientColumns]) -> None:
         """Where training stands; `clients` are the rows since the last checkpoint. The rename makes it count."""
+        with (self.path / "rounds.jsonl").open("rb") as file:
+            os.fsync(file.fileno())  # the lines up to this round must be on disk before it counts
         if clients:
             self.write_arrays(f"checkpoint/clients-{round:08d}.npz", vars(ClientColumns.concatenate(clients)))
-        self.write_tensors("checkpoint/state.safetensors", tensors, {"round": str(round)})
+        self.write_tensors("checkpoint/state.safetensors", {ROUND: np.array([round]), **tensors}, {})
 
     def remove_checkpoint(self) -> None:
         """Training is over."""
@@ -114,7 +121,11 @@ class RunDirectory(Files):
             clients = ClientColumns(**arrays)
         except TypeError as error:
             raise self.damaged("clients.npz", error) from error
-        return Ledger(facts, tuple(self.read_rounds()), clients)
+        rounds = tuple(self.read_rounds())
+        try:
+            return Ledger(facts, rounds, clients)
+        except StoreError as error:
+            raise StoreError(f"{self.path}: {error}") from error
 
     def read_checkpoint(self) -> Checkpoint | None:
         """Where training stood; cuts whatever was written after it. None: nothing was saved yet."""
@@ -124,7 +135,9 @@ class RunDirectory(Files):
             shutil.rmtree(folder, ignore_errors=True)
             return None
         tensors = self.read_tensors("checkpoint/state.safetensors")
-        round = self._checkpoint_round()
+        if ROUND not in tensors:
+            raise self.damaged("checkpoint/state.safetensors", "it does not say which round it is of")
+        round = int(tensors.pop(ROUND)[0])
         records = self.read_rounds()[:round]
         clients = []
         for shard in sorted(folder.glob("clients-*.npz")):
@@ -141,6 +154,16 @@ class RunDirectory(Files):
         self.write("rounds.jsonl", lines)
         return Checkpoint(round, tensors, records, clients)
 
+    def check_facts(self, facts: RunFacts) -> None:
+        """Refuse to go on with other data or another model than the run was started with."""
+        started_with = self.read_facts("ledger.json", RunFacts)
+        changed = [name for name, value in started_with if value != getattr(facts, name)]
+        if changed:
+            raise StoreError(
+                f"{self.path}: the data or the plugins have changed since this run was started, {', '.join(changed)} "
+                "differ: restore them, or start again with --force"
+            )
+
     def same_config(self, text: str) -> bool:
         """Whether a config, as TOML, is the one that this run was started with."""
         try:
@@ -148,14 +171,20 @@ class RunDirectory(Files):
         except ValueError as error:
             raise self.damaged("config.toml", error) from error
 
-    def _checkpoint_round(self) -> int:
-        name = "checkpoint/state.safetensors"
-        content = self.read(name)
-        try:
-            header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-            return int(header["__metadata__"]["round"])
-        except (ValueError, KeyError) as error:
-            raise self.damaged(name, error) from error
+    def write_resampled(self, round: int, tensors: Arrays) -> None:
+        """The model of a round before noise, and the plugins' states, from which continuations start."""
+        self.write_tensors(resampled_file(round), tensors, {})
+
+    def read_resampled(self, round: int) -> dict[str, NDArray[Any]]:
+        """The other way round."""
+        if not (self.path / resampled_file(round)).exists():
+            stored = sorted(file.stem.removeprefix("round-") for file in (self.path / "resample").glob("round-*"))
+            kept = ", ".join(str(int(number)) for number in stored) or "none"
+            raise StoreError(
+                f"{self.path}: the model of round {round} was not kept, so noise cannot be drawn again from there: "
+                f"kept are {kept}; set resample_from before the run"
+            )
+        return self.read_tensors(resampled_file(round))
 
     def has_votes(self, request: VoteRequest) -> bool:
         """Whether a request was answered already."""
@@ -166,7 +195,7 @@ class RunDirectory(Files):
         arrays: dict[str, NDArray[Any]] = {}
         for name, votes in answers.items():
             arrays[f"{name}/digest"] = np.array(facts.test_sets[name].digest)
-            for field in ("labels", "input_norms", "logits", "counts", "selection_counts"):
+            for field in STORED_VOTES:
                 if (values := getattr(votes, field)) is not None:
                     arrays[f"{name}/{field}"] = values
         self.write_arrays(votes_file(request), arrays)
@@ -184,6 +213,11 @@ class RunDirectory(Files):
                 )
             answers[name] = Votes(request=request, settings=settings, **fields)
         return answers
+
+
+def resampled_file(round: int) -> str:
+    """Where the model of a round before noise is kept."""
+    return f"resample/round-{round:04d}.safetensors"
 
 
 def votes_file(request: VoteRequest) -> str:

@@ -32,7 +32,7 @@ class Files:
     def write(self, name: str, content: bytes) -> None:
         """The whole new content or the whole old one, whatever happens in between."""
         target = self.path / name
-        target.parent.mkdir(exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(f".{target.name}.tmp")
         with temporary.open("wb") as file:
             file.write(content)
@@ -58,10 +58,10 @@ class Files:
         """The content of a file."""
         try:
             return (self.path / name).read_bytes()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             if not (self.path / "status.json").exists():
                 raise StoreError(f"{self.path}: no run directory: give the path that `crfl run` printed") from None
-            raise StoreError(f"{self.path / name}: missing: finish the run with `crfl resume {self.path}`") from None
+            raise StoreError(f"{self.path / name}: missing: restore the file, or run again with --force") from None
         except OSError as error:
             raise StoreError(f"{self.path / name}: cannot be read: {error.strerror}") from error
 
@@ -71,6 +71,8 @@ class Files:
             content: dict[str, Any] = json.loads(self.read(name))
         except ValueError as error:
             raise self.damaged(name, error) from error
+        if not isinstance(content, dict):
+            raise self.damaged(name, "not a table")
         return content
 
     def read_facts(self, name: str, kind: type[Facts]) -> Facts:
@@ -86,8 +88,8 @@ class Files:
         try:
             with np.load(io.BytesIO(content), allow_pickle=False) as file:
                 return dict(file)
-        except Exception as error:
-            raise self.damaged(name, error) from error
+        except Exception as error:  # whatever an unpacker may stumble on
+            raise self.damaged(name, "no npz file of plain arrays") from error
 
     def read_tensors(self, name: str) -> dict[str, NDArray[Any]]:
         """A safetensors file."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -38,7 +37,7 @@ class ModelReplacement(Attack):
 
     def prepare(self, data: FederatedData, streams: Streams) -> State:  # noqa: ARG002 - draws nothing
         """The pattern and the range that inputs are clamped to."""
-        domain = torch.tensor([data.facts.domain.low, data.facts.domain.high]).to(data.x)
+        domain = data.x.new_tensor([data.facts.domain.low, data.facts.domain.high])
         return {"pattern": self.trigger.pattern(data.facts).to(data.x), "domain": domain}
 
     def poison(self, batches: Batches, prepared: State) -> Batches:

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from crfl_certificates.scenario import input_bound, smoothness
 from crfl_core import (
     ABSTAIN,
     Certificate,
@@ -51,8 +52,9 @@ class Paper(Certificate):
         rounds = [number for number in threat.rounds if number <= facts.rounds]
         single = len(threat.rounds) == 1 and len(rounds) == 1
         noisy = not single or noise_of(ledger, rounds[0]) > 0
-        depends = {ledger.round(number).depends for number in rounds}
-        norm = float(np.hypot(max(facts.feature_norms), 1.0 if facts.model_facts.bias else 0.0))
+        depends = {ledger.round(number).depends for number in rounds} | ({"all"} if facts.rejects else set())
+        rate, limit = float(ledger.clients.learning_rate.max()), 1.0 / smoothness(ledger)
+        norm = input_bound(ledger)
         return (
             Check(
                 "softmax regression",
@@ -73,6 +75,7 @@ class Paper(Certificate):
                 "held" if facts.feature_lipschitz is not None else "failed",
                 measured="no constant" if facts.feature_lipschitz is None else f"constant {facts.feature_lipschitz:g}",
                 required="a Lipschitz constant, by which the radius is divided",
+                level="feature",
             ),
             Check(
                 "noise in the attacked round",
@@ -82,9 +85,9 @@ class Paper(Certificate):
             ),
             Check(
                 "fixed aggregation weights",
-                "failed" if depends - {"fixed"} else "held",
+                "failed" if "all" in depends else "held",
                 measured=" and ".join(sorted(depends)) or "none",
-                required="fixed",
+                required="fixed, or capped one by one",
                 remedy="the weights differ between the two worlds; use fedavg",
                 refuses=False,
             ),
@@ -94,6 +97,14 @@ class Paper(Certificate):
                 measured=f"{norm:.3g}",
                 required=f"at most {LEMMA_NORM:g}",
                 remedy="set model.features = { type = 'unit-ball' }",
+                refuses=False,
+            ),
+            Check(
+                "step size",
+                "held" if rate <= limit else "failed",
+                measured=f"{rate:g}",
+                required=f"at most 1/beta = {limit:.3g}",
+                remedy="lower training.learning_rate, or the norms of the inputs",
                 refuses=False,
             ),
             Check(
@@ -144,7 +155,7 @@ def noise_of(ledger: Ledger, number: int) -> float:
 def strengths(ledger: Ledger, threat: Threat, attacked: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """`S_i = p_i gamma eta_i tau_i q/n` of the attackers: the named ones, or the worst if only a number is assumed."""
     clients = ledger.clients.of_round(attacked)
-    each = clients.weight * threat.scale * clients.learning_rate * clients.steps * threat.poison_ratio
+    each = clients.weight_bound * threat.scale * clients.learning_rate * clients.steps * threat.poison_ratio
     if isinstance(threat.clients, int):
         return np.sort(each)[::-1][: threat.clients]
     return each[np.isin(clients.client, threat.clients)]

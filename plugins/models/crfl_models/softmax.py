@@ -7,7 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from crfl_core import BoundModel, DataFacts, Layout, Model, ModelFacts
+from crfl_core import BoundModel, DataFacts, Layout, LocalModels, Model, ModelFacts
 
 LOGITS_AT_ONCE = 2**22
 BYTES_PER_WORD = 8
@@ -59,6 +59,10 @@ class SoftmaxRegression(BoundModel):
         blocks[1].copy_(residual.sum(1).view(clients, replicas, -1).transpose(0, 1))
         return gradient
 
+    def local(self, start: Tensor, clients: int) -> LocalModels:
+        """Steps in a layout of their own."""
+        return SoftmaxSteps(self.layout, start, clients)
+
     def counts(self, parameters: Tensor, x: Tensor) -> Tensor:
         """The winners of one matrix product, with classes ahead of models so that all comparisons run along models.
 
@@ -101,6 +105,50 @@ class SoftmaxRegression(BoundModel):
 def affine(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None = None) -> Tensor:
     """`x weight^T + bias`."""
     return torch.mm(x, weight.T, out=out) if bias is None else torch.addmm(bias, x, weight.T, out=out)
+
+
+class SoftmaxSteps(LocalModels):
+    """Local training in place: weights lie as (clients, classes x replicas, features), so both products of a step are
+    single batched ones, the second adds to the weights directly, and softmax runs along contiguous replicas.
+    """
+
+    def __init__(self, layout: Layout, start: Tensor, clients: int) -> None:
+        self._replicas = len(start)
+        blocks = layout.unflatten(start)
+        weight = blocks["weight"].transpose(0, 1)  # (classes, replicas, features)
+        self._classes, _, self._inputs = weight.shape
+        self._weight = weight.reshape(1, -1, self._inputs).repeat(clients, 1, 1)
+        self._bias = blocks["bias"].T.reshape(1, 1, -1).repeat(clients, 1, 1) if "bias" in blocks else None
+
+    def step(self, x: Tensor, y: Tensor, weights: Tensor, rates: Tensor, decay: Tensor | None) -> None:
+        """`W <- (1 - rate decay) W - rate sum_b weight_b (softmax(W x_b) - e_{y_b}) (+) x_b`."""
+        turned = self._weight.transpose(1, 2)
+        logits = torch.bmm(x, turned) if self._bias is None else torch.baddbmm(self._bias, x, turned)
+        residual = logits.view(*y.shape, self._classes, self._replicas).softmax(2)
+        index = y[:, :, None, None].expand(-1, -1, 1, self._replicas)
+        residual.scatter_add_(2, index, residual.new_full((1, 1, 1, 1), -1.0).expand(index.shape))
+        residual = residual.mul_((weights * rates[:, None])[:, :, None, None]).flatten(2)
+        kept = 1.0
+        if decay is not None:
+            keeps = 1.0 - rates * decay
+            kept = float(keeps[0])
+            if not bool((keeps == keeps[0]).all()):
+                kept = 1.0
+                self._weight.mul_(keeps[:, None, None])
+            if self._bias is not None:
+                self._bias.mul_(keeps[:, None, None])
+        self._weight.baddbmm_(residual.transpose(1, 2), x, beta=kept, alpha=-1)
+        if self._bias is not None:
+            self._bias.sub_(residual.sum(1, keepdim=True))
+
+    def parameters(self) -> Tensor:
+        """Back to flat vectors, (R, n, P)."""
+        clients = len(self._weight)
+        weight = self._weight.view(clients, self._classes, self._replicas, self._inputs).permute(2, 0, 1, 3)
+        if self._bias is None:
+            return weight.reshape(self._replicas, clients, -1)
+        bias = self._bias.view(clients, self._classes, self._replicas).permute(2, 0, 1)
+        return torch.cat([weight.flatten(2), bias], dim=2)
 
 
 class Softmax(Model):

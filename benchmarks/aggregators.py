@@ -1,0 +1,182 @@
+"""Every aggregation rule on 100 clients x 1,000,000 parameters in float32, one thread, against ByzFL in the same run.
+
+Times are CPU times, so that other work on the machine counts as little as possible. ByzFL is no dependency: `pip
+install --no-deps byzfl==0.0.11` puts it beside, and without it only our own times are printed. Its nearest-neighbour
+mixing gathers a copy of the updates for each client, 36 GB at this size, so that one is compared on a tenth of the
+parameters. Peak memory is measured in a fresh process for each rule, also on 1,000 clients x 100,000 parameters.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import multiprocessing
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import torch
+from crfl_aggregators.bucketing import Bucketing
+from crfl_aggregators.bulyan import Bulyan
+from crfl_aggregators.centered_clipping import CenteredClipping
+from crfl_aggregators.cosine_filter import CosineFilter
+from crfl_aggregators.fedavg import FedAvg
+from crfl_aggregators.foolsgold import FoolsGold
+from crfl_aggregators.krum import Krum, MultiKrum
+from crfl_aggregators.median import Median
+from crfl_aggregators.median_of_means import MedianOfMeans
+from crfl_aggregators.nearest_neighbour_mixing import NearestNeighbourMixing
+from crfl_aggregators.norm_bound import NormBound
+from crfl_aggregators.norm_filter import NormFilter
+from crfl_aggregators.residual_reweighting import ResidualReweighting
+from crfl_aggregators.rfa import Rfa
+from crfl_aggregators.trimmed_mean import TrimmedMean
+from crfl_aggregators.update_cap import UpdateCap
+from crfl_aggregators.weak_noise import WeakNoise
+from torch import Tensor
+
+from benchmarks.timing import best_times, report
+from crfl_core import Aggregator, Clients, ClientUpdates, Layout, Round, Stage, Streams
+from crfl_core.kinds.aggregator import AggregationStep
+
+MALICIOUS = 10
+RADIUS = 900.0  # nine tenths of the norm of a standard normal update: some are clipped
+
+STEPS: dict[str, AggregationStep] = {
+    "fedavg": FedAvg(weighting="uniform"),
+    "rfa": Rfa(weighting="uniform", iterations=10, tolerance=0.0),
+    "krum": Krum(f=MALICIOUS),
+    "multi-krum": MultiKrum(f=MALICIOUS),
+    "bulyan": Bulyan(f=MALICIOUS),
+    "median": Median(),
+    "trimmed-mean": TrimmedMean(trim=MALICIOUS),
+    "median-of-means": MedianOfMeans(groups=25),
+    "foolsgold": FoolsGold(memory=False),
+    "centered-clipping": CenteredClipping(radius=RADIUS, memory=False),
+    "norm-bound": NormBound(bound=RADIUS),
+    "weak-noise": WeakNoise(),
+    "update-cap": UpdateCap(bound=RADIUS),
+    "nearest-neighbour-mixing": NearestNeighbourMixing(f=MALICIOUS),
+    "bucketing": Bucketing(size=2),
+    "norm-filter": NormFilter(f=MALICIOUS),
+    "cosine-filter": CosineFilter(threshold=-1.0),
+}
+
+SLOW = {"residual-reweighting": ResidualReweighting()}
+"""Compares all pairs in every coordinate; measured on a fiftieth of the parameters."""
+
+
+def byzfl() -> dict[str, Callable[[Tensor], object]]:
+    """ByzFL's version of our steps; empty if it is not installed."""
+    spec = importlib.util.find_spec("byzfl")
+    if spec is None or spec.submodule_search_locations is None:
+        return {}
+    # The package itself imports torchvision for its datasets; its kernels do not need that.
+    package = ModuleType("byzfl")
+    package.__path__ = list(spec.submodule_search_locations)
+    sys.modules["byzfl"] = package
+    kernels = importlib.import_module("byzfl.aggregators")
+    clipping = kernels.Clipping(c=RADIUS)
+    return {
+        "fedavg": kernels.Average(),
+        "rfa": kernels.GeometricMedian(T=10),
+        "krum": kernels.Krum(f=MALICIOUS),
+        "multi-krum": kernels.MultiKrum(f=MALICIOUS),
+        "median": kernels.Median(),
+        "trimmed-mean": kernels.TrMean(f=MALICIOUS),
+        "centered-clipping": lambda values: kernels.CenteredClipping(tau=RADIUS)(values),
+        "norm-bound": lambda values: clipping(values.clone()),  # it changes its input
+        "nearest-neighbour-mixing": kernels.NNM(f=MALICIOUS),
+        "bucketing": kernels.Bucketing(s=2),
+    }
+
+
+def updates(clients: int, size: int) -> ClientUpdates:
+    """Standard normal updates of alike clients without weight decay."""
+    values = torch.randn(clients, size, generator=torch.Generator().manual_seed(0))
+    ones, zeros = np.ones(clients), np.zeros(clients)
+    counts = ones.astype(np.int64)
+    facts = Clients(
+        ids=np.arange(clients),
+        samples=counts,
+        learning_rate=ones,
+        steps=counts,
+        batch_size=counts,
+        last_batch=counts,
+        weight_decay=zeros,
+        retention=ones,
+        update_bound=ones,
+        attacking=zeros > 0,
+    )
+    return ClientUpdates(values, Round(1, 1, torch.zeros(size), facts, Layout((("w", (size,)),)), Streams(0)))
+
+
+def play(step: AggregationStep, submitted: ClientUpdates) -> object:
+    """The step's answer."""
+    if isinstance(step, Stage):
+        return step.transform(submitted, {})
+    assert isinstance(step, Aggregator)
+    return step.aggregate(submitted, {})
+
+
+def peak_memory(name: str, clients: int, size: int) -> tuple[float, float]:
+    """Peak memory of a step, in units of its input and in GiB, in a process of its own."""
+    torch.set_num_threads(1)
+    step = (STEPS | SLOW)[name]
+    play(step, updates(max(clients // 10, 4 * MALICIOUS + 3), 1000))  # libraries allocate their buffers once
+    submitted = updates(clients, size)
+    before = memory("VmRSS")
+    play(step, submitted)
+    peak = memory("VmHWM")
+    data = submitted.values.numel() * submitted.values.element_size()
+    return 1.0 + (peak - before) / data, peak / 2**30
+
+
+def memory(field: str) -> int:
+    """Resident memory of this process in bytes, now (VmRSS) or at its peak (VmHWM)."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
+
+
+def in_own_process(name: str, clients: int, size: int) -> tuple[float, float]:
+    """`peak_memory` where nothing else was allocated before."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(peak_memory, (name, clients, size))
+
+
+def compare(name: str, submitted: ClientUpdates, theirs: Callable[[Tensor], object] | None, target: str) -> None:
+    """The time of a step, and of ByzFL's version of it."""
+    candidates = {"crfl": lambda: play((STEPS | SLOW)[name], submitted)}
+    if theirs is not None:
+        candidates["byzfl"] = lambda: theirs(submitted.values)
+    times = best_times(candidates, turns=3, clock=time.process_time)
+    shape = " x ".join(f"{length:,}" for length in submitted.values.shape)
+    print(f"{name}, {shape}: " + "  ".join(f"{who} {seconds:.3f} s" for who, seconds in times.items()))
+    if theirs is not None:
+        report(f"time of ByzFL / {name}", times["byzfl"] / times["crfl"], target)
+
+
+def main() -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    peers = byzfl()
+    if not peers:
+        print("byzfl is not installed: only our own times")
+    full, tenth, fiftieth = (updates(100, size) for size in (1_000_000, 100_000, 20_000))
+    for name, step in STEPS.items():
+        target = (
+            "at least 8" if name == "rfa" else "at least 2" if isinstance(step, Aggregator) else "a stage: as it is"
+        )
+        compare(name, tenth if name == "nearest-neighbour-mixing" else full, peers.get(name), target)
+    for name in SLOW:
+        compare(name, fiftieth, None, "")
+    for name, step in STEPS.items():
+        ratio, _ = in_own_process(name, 100, 1_000_000)
+        target = "at most 2" if isinstance(step, Aggregator) else "at most 2, with what it hands on"
+        report(f"peak memory / input, {name}", ratio, target)
+    largest = max((in_own_process(name, 1000, 100_000)[1], name) for name in STEPS)
+    report(f"peak memory in GiB on 1,000 x 100,000, worst: {largest[1]}", largest[0], "at most 4")
+    torch.set_num_threads(threads)

@@ -1,0 +1,21 @@
+"""`crfl certify`: other questions to a finished run."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from crfl_core.cli import arguments, output
+
+Save = Annotated[
+    str | None, typer.Option("--save", metavar="NAME", help="Also write RUN/what-if/NAME/.", show_default=False)
+]
+
+
+def certify(run: arguments.Run, overrides: arguments.Set = None, save: Save = None) -> None:
+    """Certify a finished RUN again with other settings of threat, votes or certificates; nothing is trained again."""
+    from crfl_core import api
+
+    result = api.certify(api.load(run), overrides or (), save=save)
+    output.show_what_if(result)

@@ -1,0 +1,45 @@
+"""`crfl radius`: a calculator for a single point."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def radius(
+    p_a: Annotated[float, typer.Option(help="Lower bound on the probability of the first class.")],
+    p_b: Annotated[float, typer.Option(help="Upper bound on the probability of any other.")],
+    noise_std: Annotated[float, typer.Option(help="Noise of the server and at test time, sigma.")],
+    clip_norm: Annotated[float, typer.Option(help="Clip norm in the attacked round, rho.")],
+    weight: Annotated[float, typer.Option(help="Aggregation weight of an attacker, p.")],
+    learning_rate: Annotated[float, typer.Option(help="Local learning rate, eta.")],
+    steps: Annotated[int, typer.Option(help="Local steps, tau.")],
+    poison_ratio: Annotated[float, typer.Option(help="Poisoned share of a batch, q/n.")],
+    scale: Annotated[float, typer.Option(help="Factor on a malicious update, gamma.")] = 1.0,
+    attackers: Annotated[int, typer.Option(help="Attackers, all alike, R.")] = 1,
+    rounds_after: Annotated[int, typer.Option(help="Rounds after the attacked one.")] = 0,
+    input_norm: Annotated[float, typer.Option(help="Bound on the norm of all inputs, bias included, B.")] = 1.0,
+    start_norm: Annotated[
+        float | None, typer.Option(help="Spectral norm of the broadcast weights; default: the clip norm.")
+    ] = None,
+) -> None:
+    """Calculate the feature radius of one prediction under one attack, with every term of the formulas."""
+    from pydantic import ValidationError
+
+    from crfl_core.certification.calculator import Point
+    from crfl_core.certification.calculator import radius as calculate
+    from crfl_core.config.origins import Origins, explain
+
+    given = dict(locals())
+    values = {name: given[name] for name in Point.model_fields}
+    try:
+        point = Point.model_validate(values)
+    except ValidationError as error:
+        raise explain(error, values, Origins()) from error
+    result = calculate(point)
+    for term in result.terms:
+        typer.echo(f"{term.symbol:<12} {term.value:>14.8g}   {term.meaning}")
+    typer.echo()
+    for rule, value in result.radii.items():
+        typer.echo(f"radius {value:>18.8g}   {rule}")

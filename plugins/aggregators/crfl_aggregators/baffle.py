@@ -1,0 +1,110 @@
+"""BaFFLe: clients validate the new model, and a quorum of them can reject it."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from crfl_aggregators.geometry import Array
+from crfl_core import ClientUpdates, Dependence, Round, RunContext, Stage, Staged, State, hookimpl
+
+
+class Baffle(Stage):
+    """Rejects a round if validating clients find its model unlike the recent ones (Andreina et al., 2021).
+
+    A validator computes on its own data, for each class y, the share of samples of y that a model gets wrong and the
+    share that it wrongly takes for y. How these 2 C errors change from one accepted model to the next is a point; the
+    validator suspects the new model if its point has a larger local outlier factor (Breunig et al., 2000, with half
+    of the history as neighbours) than the last quarter of the history has on average, times `margin`. A change by a
+    single sample counts as none. If `quorum` validators suspect it, the model is rejected. Validators who attack in
+    this round suspect nothing.
+
+    As a stage it hands all updates on as they are and keeps the history: the broadcast models, with their noise. The
+    first `lookback` + 1 rounds are trusted. What it accepts depends on all updates, so certificates that need
+    fixed weights are refused.
+    """
+
+    depends: ClassVar[Dependence] = "all"
+    lookback: int = Field(10, ge=4, description="changes between accepted models that a new one is compared with, l")
+    validators: int = Field(10, ge=1, description="clients that are drawn to validate a round's model")
+    quorum: int = Field(5, ge=1, description="validators that must suspect a model for it to be rejected, q")
+    margin: float = Field(1.0, ge=1, description="factor on the outlier factor that is suspected; 1 is the paper's")
+
+    @model_validator(mode="after")
+    def _reachable(self) -> Baffle:
+        if self.quorum > self.validators:
+            raise ValueError(
+                f"quorum must be at most validators, or nothing is ever rejected: found quorum = {self.quorum} with "
+                f"{self.validators} validators"
+            )
+        return self
+
+    def transform(self, updates: ClientUpdates, state: State) -> Staged:
+        """The updates as they are; the history with the model that was broadcast."""
+        values, start = updates.values, updates.round.start[None]
+        seen = [state["history"][-self.lookback :]] if "history" in state else []
+        return Staged(
+            values=values.clone(),
+            mixing=torch.eye(len(values), dtype=values.dtype, device=values.device),
+            state={"history": torch.cat([*seen, start])},
+        )
+
+    @hookimpl
+    def crfl_accept_round(self, run: RunContext, round: Round, candidate: Tensor, state: State) -> bool | None:
+        """Whether fewer validators than the quorum suspect the model; no opinion while there is too little history."""
+        history = state["history"]
+        if len(history) <= self.lookback:
+            return None
+        models = torch.cat([history, candidate[None]])
+        generator = round.streams.generator("aggregation/baffle", round=round.number)
+        drawn = generator.choice(run.data.clients, min(self.validators, run.data.clients), replace=False)
+        honest = np.setdiff1d(drawn, round.clients.ids[round.clients.attacking])
+        suspicions = sum(self._suspects(run, models, client) for client in honest.tolist())
+        return suspicions < min(self.quorum, len(drawn))
+
+    def _suspects(self, run: RunContext, models: Tensor, client: int) -> bool:
+        """Whether one client finds the last of the models unlike those before it."""
+        rows = torch.from_numpy(run.data.partition[client]).to(models.device)
+        predictions = run.model.logits(models, run.features[rows]).argmax(-1)
+        changes = np.diff(class_errors(predictions, run.data.y[rows], run.data.facts.classes), axis=0)
+        one_sample = math.sqrt(2) / len(rows)
+        usual, new = outlier_factors(changes[:-1], changes[-1], math.ceil(self.lookback / 2), one_sample)
+        return new > self.margin * float(usual[-max(1, self.lookback // 4) :].mean())
+
+
+def class_errors(predictions: Tensor, labels: Tensor, classes: int) -> Array:
+    """Errors of R models by true class and by predicted class, as shares of all samples: (R, b), (b,) -> (R, 2 C)."""
+    wrong = (predictions != labels).double()
+    by_source = wrong @ one_hot(labels, classes).double()
+    by_target = (wrong[..., None] * one_hot(predictions, classes)).sum(1)
+    errors: Array = (torch.cat([by_source, by_target], dim=1) / len(labels)).cpu().numpy()
+    return errors
+
+
+def outlier_factors(history: Array, new: Array, neighbours: int, resolution: float) -> tuple[Array, float]:
+    """Local outlier factors of the points of a history among themselves, and of a new point among them.
+
+    With reach `r(a, b) = max(k-distance of b, |a - b|, resolution)` and density `1 / mean of r(a, b) over the k nearest
+    b`, the factor is the mean density of the k nearest points over the point's own: about 1 inside a cluster.
+    """
+    distances = np.linalg.norm(history[:, None] - history, axis=-1)
+    np.fill_diagonal(distances, np.inf)
+    nearest = np.argsort(distances, axis=1, kind="stable")[:, :neighbours]
+    core = np.take_along_axis(distances, nearest[:, -1:], axis=1)[:, 0]
+
+    def density(away: Array, near: np.ndarray[tuple[int, ...], np.dtype[np.intp]]) -> Array:
+        reach = np.maximum(np.maximum(np.take_along_axis(away, near, axis=1), core[near]), resolution)
+        result: Array = 1.0 / reach.mean(axis=1)
+        return result
+
+    densities = density(distances, nearest)
+    factors: Array = densities[nearest].mean(axis=1) / densities
+    away = np.linalg.norm(history - new, axis=-1)[None]
+    closest = np.argsort(away, axis=1, kind="stable")[:, :neighbours]
+    return factors, float((densities[closest].mean(axis=1) / density(away, closest))[0])

@@ -1,0 +1,81 @@
+"""Bulyan: repeated Krum, then a trimmed mean around the median."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+
+from crfl_aggregators.coordinates import Choice, CoordinateWise, sorted_columns
+from crfl_aggregators.geometry import Array, squared_distances
+from crfl_core import Clients, ClientUpdates, OptionError
+
+
+class Bulyan(CoordinateWise):
+    """Krum, repeated, then the mean of the values nearest to the median of every coordinate (El Mhamdi et al., 2018).
+
+    Krum selects `t = n - 2 f` clients, one after the other, each among those that are left with `m - f - 2` neighbours
+    for m clients (at least one). Then `aggregate_j = 1 / (t - 2 f) * sum of u_ij` over the `t - 2 f` selected clients i
+    with the least `|u_ij - median_j|`. Clients that tie share their places equally.
+    """
+
+    f: int = Field(1, ge=0, description="malicious clients that are tolerated; needs clients >= 4 f + 3")
+
+    def check(self, clients: Clients) -> None:
+        """Enough clients that a majority is left after both steps."""
+        if len(clients) < 4 * self.f + 3:
+            raise OptionError(
+                "f",
+                f"bulyan needs clients >= 4 f + 3, found {len(clients)} clients and f = {self.f}: lower f, or let more "
+                "clients take part",
+            )
+
+    def rows(self, updates: ClientUpdates) -> Tensor:
+        """Those that Krum selects, in ascending order."""
+        keep = max(1, len(updates.values) - 2 * self.f)
+        chosen = repeated_krum(squared_distances(updates.values), updates.round.clients.ids, self.f, keep)
+        return torch.from_numpy(np.sort(chosen)).to(updates.values.device)
+
+    def averaged(self, rows: int) -> int:
+        """All that were selected but 2 f, at least one."""
+        return max(1, rows - 2 * self.f)
+
+    def choose(self, block: Tensor) -> Choice:
+        """The mean of the values within the smallest distance of the median that holds enough of them."""
+        across = sorted_columns(block)
+        total, kept = len(block), self.averaged(len(block))
+        median = across[:, [(total - 1) // 2, total // 2]].mean(1)
+        # The nearest values are neighbours in the order: the best of all windows of this width.
+        ends = torch.maximum(median[:, None] - across[:, : total - kept + 1], across[:, kept - 1 :] - median[:, None])
+        reach = ends.amin(1)
+        distance = (across - median[:, None]).abs()
+        near, tied = (distance < reach[:, None]).to(across), (distance == reach[:, None]).to(across)
+        share = (kept - near.sum(1)) / tied.sum(1)
+        return Choice(((near + share[:, None] * tied) * across).sum(1) / kept, (median, reach, share))
+
+    def weights_in(self, block: Tensor, choice: Choice) -> Tensor:
+        """1 for those nearer than the last place, a share of the places left for those at its distance."""
+        median, reach, share = choice.facts
+        distance = (block - median).abs()
+        return torch.where(distance == reach, share, (distance < reach).to(block))
+
+
+def repeated_krum(distances: Array, ids: NDArray[np.int64], f: int, keep: int) -> NDArray[np.int64]:
+    """The clients that Krum selects if it is asked `keep` times and each winner taken away; ties go to the lower id."""
+    order = np.argsort(ids)
+    distances = distances[np.ix_(order, order)]
+    # Row i: the others from near to far. Those who are gone are taken out, so a prefix is always what counts.
+    others = np.argsort(distances, axis=1, kind="stable")
+    left, chosen = np.arange(len(distances)), []
+    for _ in range(keep):
+        neighbours = max(1, len(left) - f - 2)
+        nearest = np.take_along_axis(distances[left], others[:, 1 : neighbours + 1], axis=1)
+        winner = int(nearest.sum(axis=1).argmin())
+        chosen.append(left[winner])
+        others = np.delete(others, winner, axis=0)
+        others = others[others != left[winner]].reshape(len(left) - 1, len(left) - 1)
+        left = np.delete(left, winner)
+    result: NDArray[np.int64] = order[np.asarray(chosen)]
+    return result

@@ -1,0 +1,87 @@
+"""What rules that treat every coordinate on its own have in common.
+
+Such a rule has a weight for each client and coordinate. The whole matrix is only made on demand; the largest weight of
+each client, which the ledger keeps, is found along the way.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from crfl_aggregators.geometry import column_blocks
+from crfl_core import Aggregate, Aggregator, ClientUpdates, State
+
+
+class Choice(NamedTuple):
+    """What a rule does to a block of coordinates: its result, (b,), and all that `weights_in` needs to retell it."""
+
+    update: Tensor
+    facts: tuple[Tensor, ...]
+
+
+class CoordinateWise(Aggregator):
+    """Averages, in every coordinate, the same number of clients with equal weights; clients that tie share theirs."""
+
+    @abstractmethod
+    def rows(self, updates: ClientUpdates) -> Tensor:
+        """The clients that are looked at, as row numbers."""
+
+    @abstractmethod
+    def averaged(self, rows: int) -> int:
+        """How many of them are averaged in each coordinate."""
+
+    @abstractmethod
+    def choose(self, block: Tensor) -> Choice:
+        """The result for a (rows, b) block of updates."""
+
+    @abstractmethod
+    def weights_in(self, block: Tensor, choice: Choice) -> Tensor:
+        """The weights of some rows of a block, times `averaged`: 1 if chosen, less if tied, else 0."""
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+        """Block by block, with each client's largest weight."""
+        values, rows = updates.values, self.rows(updates)
+        update, largest = torch.empty_like(values[0]), values.new_zeros(len(rows))
+        for columns in column_blocks(values):
+            block = select(values, rows, columns)
+            choice = self.choose(block)
+            update[columns] = choice.update
+            # A client that was chosen somewhere has the largest weight there is: no need to look at it again.
+            open_rows = torch.nonzero(largest < 1).flatten()
+            if len(open_rows):
+                found = self.weights_in(block[open_rows], choice).amax(1)
+                largest[open_rows] = torch.maximum(largest[open_rows], found)
+        weights = values.new_zeros(len(values), dtype=torch.float64)
+        weights[rows] = largest.double() / self.averaged(len(rows))
+        return Aggregate(update, weights, full_weights=lambda: self.full_weights(updates), state=state)
+
+    def full_weights(self, updates: ClientUpdates) -> Tensor:
+        """The weight of every client in every coordinate, (n, P)."""
+        values, rows = updates.values, self.rows(updates)
+        weights = torch.zeros_like(values)
+        for columns in column_blocks(values):
+            block = select(values, rows, columns)
+            weights[rows, columns] = self.weights_in(block, self.choose(block)) / self.averaged(len(rows))
+        return weights
+
+
+def select(values: Tensor, rows: Tensor, columns: slice) -> Tensor:
+    """Some rows of some columns: a view if all rows are wanted in order."""
+    block = values[:, columns]
+    return block if len(rows) == len(values) else block[rows]
+
+
+def sorted_columns(block: Tensor) -> Tensor:
+    """The values of every coordinate in ascending order, (rows, b) -> (b, rows).
+
+    NumPy sorts many short rows several times faster than PyTorch does, and faster than it partitions them.
+    """
+    across = block.T.clone(memory_format=torch.contiguous_format)
+    if across.device.type != "cpu":
+        return across.sort(dim=1).values
+    across.numpy().sort(axis=1)
+    return across

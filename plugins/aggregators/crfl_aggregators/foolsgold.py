@@ -1,0 +1,69 @@
+"""FoolsGold: less trust in clients that pull in the same direction."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from crfl_aggregators.geometry import SAME_ANGLE, Array, cosines, weighted_sum
+from crfl_core import Aggregate, Aggregator, ClientUpdates, State
+
+ALMOST_CERTAIN = 0.99
+"""The highest trust that enters the logit, which would be infinite at 1."""
+
+
+class FoolsGold(Aggregator):
+    """Mean of the updates, each weighted by how little its client's history resembles another's (Fung et al., 2020).
+
+    With `H_i` the sum of all updates of client i and `c_ij = cos(H_i, H_j)`, `v_i = max_j c_ij`: similarities to more
+    conspicuous clients are pardoned, `c_ij <- c_ij v_i / v_j` where `v_j > v_i`; then `a_i = 1 - max_j c_ij`, rescaled
+    to `max_i a_i = 1`, and `a_i <- confidence * (ln(a_i / (1 - a_i)) + 1/2)`, clipped to [0, 1]. `aggregate = sum_i
+    (a_i / n) u_i`: the paper sums, and dividing by n makes it the mean if everybody is trusted. Clients that all pull
+    in one direction trust nobody: the update is zero. A history costs as much memory as a model.
+    """
+
+    confidence: float = Field(1.0, gt=0, description="kappa, the steepness of the logit")
+    memory: bool = Field(True, description="compare sums of all updates so far; else those of this round only")
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+        """The weighted mean, with weights that sum to at most 1."""
+        compared = updates.values
+        if self.memory:
+            compared, state = remember(state, torch.from_numpy(updates.round.clients.ids), updates.values)
+        weights = trust(cosines(compared), self.confidence) / len(compared)
+        return Aggregate(
+            update=weighted_sum(weights, updates.values),
+            weights=torch.from_numpy(weights).to(updates.values.device),
+            state=state,
+        )
+
+
+def trust(similarity: Array, confidence: float) -> Array:
+    """The paper's learning rates, in [0, 1], from the cosines of all pairs."""
+    similarity = similarity - np.diag(np.diag(similarity))
+    conspicuous = similarity.max(axis=1)
+    ratio = np.divide(
+        conspicuous[:, None], conspicuous, out=np.ones_like(similarity), where=conspicuous > conspicuous[:, None]
+    )
+    trusted: Array = np.clip(1.0 - (similarity * ratio).max(axis=1), 0.0, 1.0)
+    if trusted.max() <= SAME_ANGLE:
+        return np.zeros_like(trusted)
+    odds = np.minimum(trusted / trusted.max(), ALMOST_CERTAIN)
+    logits = np.log(odds, out=np.full_like(odds, -np.inf), where=odds > 0) - np.log1p(-odds)
+    clipped: Array = np.clip(confidence * (logits + 0.5), 0.0, 1.0)
+    return clipped
+
+
+def remember(state: State, ids: Tensor, values: Tensor) -> tuple[Tensor, State]:
+    """The histories of these clients with this round added, and the histories of all clients that ever took part."""
+    known = state.get("ids", ids.new_empty(0)).cpu()
+    everybody = torch.unique(torch.cat([known, ids]))
+    history = values.new_zeros(len(everybody), values.shape[1])
+    if len(known):
+        history[torch.searchsorted(everybody, known)] = state["history"]
+    rows = torch.searchsorted(everybody, ids).to(values.device)
+    history.index_add_(0, rows, values)
+    same = torch.equal(everybody, ids)
+    return history if same else history[rows], {"ids": everybody, "history": history}

@@ -1,0 +1,96 @@
+"""Norms, distances and angles of updates, in double precision and block by block instead of in a second copy.
+
+Distances come from the products of all pairs, which must not hide small distances behind the length that all updates
+share, nor behind one huge update. For updates in single precision, products in double precision are exact, and what
+their sum loses is far less than the updates lost when they were rounded. Updates in double precision are seen from one
+of them, of median norm: a mean could be moved by a single client at will.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Array = NDArray[np.float64]
+
+BLOCK_NUMBERS = 2**17
+"""How many numbers a block should have: 1 MiB in double precision stays in the cache of a core."""
+
+ROUNDING = 64 * np.finfo(np.float64).eps
+"""Squared distances below this share of the squared lengths are rounding: such updates are the same."""
+
+SAME_ANGLE = 1e-12
+"""Cosines that differ by less than this differ by rounding."""
+
+NARROWEST = 512
+"""A block has at least so many columns, or products of many clients would mostly move their result around."""
+
+
+def column_blocks(values: Tensor) -> Iterator[slice]:
+    """The columns of (n, P) values in blocks, all rows in each."""
+    clients, size = values.shape
+    width = max(NARROWEST, BLOCK_NUMBERS // clients)
+    for first in range(0, size, width):
+        yield slice(first, min(size, first + width))
+
+
+def norms(values: Tensor, shift: Tensor | None = None, shares: Tensor | None = None) -> Tensor:
+    """The norms of the rows, or of `values[i] + shares[i] * shift`, in float64."""
+    squares = values.new_zeros(len(values), dtype=torch.float64)
+    for columns in column_blocks(values):
+        block = values[:, columns]
+        if shift is not None and shares is not None:
+            block = torch.addr(block, shares.to(block), shift[columns].to(block))
+        squares += torch.linalg.vector_norm(block, dim=1).double().square()
+    return squares.sqrt()
+
+
+def shrinkage(cap: Tensor, lengths: Tensor, values: Tensor) -> Tensor:
+    """`min(1, cap / length)` in the precision of the values, rounded down so that nothing ends up above its cap."""
+    factors = (cap / lengths).to(values)
+    return torch.where(lengths > cap, factors * (1 - 4 * torch.finfo(values.dtype).eps), 1.0)
+
+
+def gram(values: Tensor, origin: Tensor | None = None, mixing: Array | None = None) -> Array:
+    """The products `<v_i, v_j>` of all pairs of `v = u - origin`, (n, n), or of the mixtures `mixing @ v`, (m, m)."""
+    shares = None if mixing is None else torch.from_numpy(mixing).to(values.device)
+    rows = len(values) if shares is None else len(shares)
+    products = values.new_zeros(rows, rows, dtype=torch.float64)
+    for columns in column_blocks(values):
+        block = values[:, columns].to(torch.float64, copy=True)
+        if origin is not None:
+            block -= origin[columns]
+        if shares is not None:
+            block = shares @ block
+        products.addmm_(block, block.T)
+    return products.cpu().numpy()
+
+
+def squared_distances(values: Tensor, mixing: Array | None = None) -> Array:
+    """`||u_i - u_j||^2` of all pairs, (n, n), or of the mixtures `mixing @ u`, whose rows sum to 1, (m, m)."""
+    origin = values[norms(values).argsort()[(len(values) - 1) // 2]] if values.dtype == torch.float64 else None
+    products = gram(values, origin, mixing)
+    lengths = np.add.outer(np.diag(products), np.diag(products))
+    distances = lengths - products - products.T
+    return np.where(distances > ROUNDING * lengths, distances, 0.0)
+
+
+def cosines(values: Tensor) -> Array:
+    """The cosine of the angle between all pairs, (n, n); 0 with an update that is zero."""
+    products = gram(values)
+    lengths = np.sqrt(np.diag(products))
+    scale = np.outer(lengths, lengths)
+    angles: Array = np.divide(products, scale, out=np.zeros_like(products), where=scale > 0)
+    return np.clip(angles, -1.0, 1.0)
+
+
+def weighted_sum(weights: Array, values: Tensor) -> Tensor:
+    """`sum_i weights[i] * values[i]`, in the precision of the values."""
+    chosen = np.flatnonzero(weights)
+    if len(chosen) == 1:  # no need to read the others
+        return float(weights[chosen[0]]) * values[int(chosen[0])]
+    return torch.from_numpy(weights).to(values) @ values

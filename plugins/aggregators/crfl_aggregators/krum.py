@@ -1,0 +1,95 @@
+"""Krum and Multi-Krum: the updates with the nearest neighbours."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+
+from crfl_aggregators.geometry import Array, squared_distances, weighted_sum
+from crfl_core import Aggregate, Aggregator, Clients, ClientUpdates, OptionError, State, formulas
+
+
+class Krum(Aggregator):
+    """The one update with the lowest Krum score (Blanchard et al., 2017).
+
+    `aggregate = u_i` with the least `s_i = sum of ||u_i - u_j||^2 over the n - f - 2 nearest neighbours j` of i, itself
+    not counted; ties go to the lower id. Some libraries count n - f - 1 or n - f neighbours; this is the paper's
+    number.
+    """
+
+    f: int = Field(1, ge=0, description="malicious clients that are tolerated; needs clients >= 2 f + 3")
+
+    def check(self, clients: Clients) -> None:
+        """Enough clients for the majority argument."""
+        check_majority("krum", self.f, len(clients))
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+        """The chosen update, with weight 1."""
+        return mean_of_best(updates, state, self.f, keep=1)
+
+    def breakdown(self, clients: Clients, aggregate: Aggregate, update_bound: float) -> Array:  # noqa: ARG002
+        """Up to f attackers cannot make an update win that lies far from all honest ones."""
+        drift = float(formulas.krum_drift(update_bound, clients=len(clients), attackers=self.f))
+        return np.array([0.0] + [drift] * self.f)
+
+
+class MultiKrum(Aggregator):
+    """Mean of the `keep` updates with the lowest Krum scores (Blanchard et al., 2017).
+
+    `aggregate = 1 / keep * sum of u_i over the lowest s_i`, with the scores `s_i` of `krum`; ties go to the lower id.
+    """
+
+    f: int = Field(1, ge=0, description="malicious clients that are tolerated; needs clients >= 2 f + 3")
+    keep: int | None = Field(None, ge=1, description="updates that are averaged; unset: clients - f")
+
+    def check(self, clients: Clients) -> None:
+        """Enough clients for the majority argument, and no more kept than are honest."""
+        check_majority("multi-krum", self.f, len(clients))
+        if self.keep is not None and self.keep > len(clients) - self.f:
+            raise OptionError(
+                "keep",
+                f"must be at most clients - f, the honest ones, found keep = {self.keep} for {len(clients)} clients "
+                f"and f = {self.f}",
+            )
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+        """The mean of the chosen updates."""
+        return mean_of_best(updates, state, self.f, keep=self.keep or max(1, len(updates.values) - self.f))
+
+
+def mean_of_best(updates: ClientUpdates, state: State, f: int, keep: int) -> Aggregate:
+    """The mean of the `keep` updates with the lowest scores, of all if there are fewer."""
+    total = len(updates.values)
+    scores = krum_scores(squared_distances(updates.values), f)
+    chosen = by_score(scores, updates.round.clients.ids)[: min(keep, total)]
+    weights = np.zeros(total)
+    weights[chosen] = 1.0 / len(chosen)
+    return Aggregate(
+        update=weighted_sum(weights, updates.values),
+        weights=torch.from_numpy(weights).to(updates.values.device),
+        state=state,
+    )
+
+
+def check_majority(rule: str, f: int, clients: int) -> None:
+    """Blanchard et al. need 2 f + 2 < n."""
+    if clients < 2 * f + 3:
+        raise OptionError(
+            "f",
+            f"{rule} needs clients >= 2 f + 3, found {clients} clients and f = {f}: lower f, or let more clients "
+            "take part",
+        )
+
+
+def krum_scores(distances: Array, f: int) -> Array:
+    """The summed squared distances of each client to its `n - f - 2` nearest others, at least one."""
+    neighbours = max(1, len(distances) - f - 2)
+    scores: Array = np.sort(distances, axis=1)[:, 1 : neighbours + 1].sum(axis=1)
+    return scores
+
+
+def by_score(scores: Array, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Clients by ascending score, ties by id, so that the order of the rows does not matter."""
+    return np.lexsort((ids, scores))

@@ -1,0 +1,54 @@
+"""Geometric median of means."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from crfl_aggregators.geometry import squared_distances, weighted_sum
+from crfl_aggregators.rfa import geometric_median
+from crfl_core import Aggregate, Aggregator, Clients, ClientUpdates, OptionError, State
+
+
+class MedianOfMeans(Aggregator):
+    """Geometric median of the means of fixed groups of clients (Chen et al., 2017).
+
+    Clients are put into `groups` of equal size (by one), in the order of their ids, and
+    `aggregate = argmin_v sum_g ||v - mean of the updates in g||`, by the iterations of `rfa`. It withstands fewer
+    malicious clients than half of the groups. Notes in the ledger as for `rfa`.
+    """
+
+    groups: int = Field(5, ge=1, description="k; every attacker can spoil one, so more than twice the attackers")
+    smoothing: float = Field(1e-6, gt=0, lt=1, description="as in rfa")
+    tolerance: float = Field(1e-6, ge=0, description="as in rfa")
+    iterations: int = Field(100, ge=1, description="as in rfa")
+
+    def check(self, clients: Clients) -> None:
+        """No group may be empty."""
+        if self.groups > len(clients):
+            raise OptionError(
+                "groups",
+                f"must be at most the number of clients, found {self.groups} groups for {len(clients)} clients",
+            )
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+        """The geometric median of group means; a client's weight is its group's divided by the group's size."""
+        clients = updates.round.clients
+        grouping = np.zeros((min(self.groups, len(clients)), len(clients)))
+        for group, members in enumerate(np.array_split(np.argsort(clients.ids), len(grouping))):
+            grouping[group, members] = 1.0 / len(members)
+        found = geometric_median(
+            squared_distances(updates.values, grouping),
+            np.full(len(grouping), 1.0 / len(grouping)),
+            smoothing=self.smoothing,
+            tolerance=self.tolerance,
+            iterations=self.iterations,
+        )
+        weights = found.weights @ grouping
+        return Aggregate(
+            update=weighted_sum(weights, updates.values),
+            weights=torch.from_numpy(weights).to(updates.values.device),
+            state=state,
+            notes=found.notes,
+        )

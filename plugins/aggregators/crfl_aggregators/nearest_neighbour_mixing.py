@@ -1,0 +1,38 @@
+"""Nearest-neighbour mixing: every update becomes the mean of those nearest to it."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from crfl_aggregators.geometry import squared_distances
+from crfl_core import Clients, ClientUpdates, OptionError, Stage, Staged, State
+
+
+class NearestNeighbourMixing(Stage):
+    """Replaces every update by the mean of the n - f updates nearest to it, itself included (Allouah et al., 2023).
+
+    `u_i <- 1 / (n - f) * sum of u_j over the n - f nearest j`; ties go to the lower id. It makes honest updates of
+    unlike clients alike, on which robust rules depend.
+    """
+
+    f: int = Field(1, ge=0, description="malicious clients that are tolerated; needs clients > 2 f")
+
+    def check(self, clients: Clients) -> None:
+        """The honest must be the majority."""
+        if len(clients) <= 2 * self.f:
+            raise OptionError(
+                "f", f"nearest-neighbour mixing needs clients > 2 f, found {len(clients)} clients and f = {self.f}"
+            )
+
+    def transform(self, updates: ClientUpdates, state: State) -> Staged:
+        """Means of neighbours, as many as there are updates."""
+        clients = len(updates.values)
+        keep = max(1, clients - self.f)
+        ids = np.broadcast_to(updates.round.clients.ids, (clients, clients))
+        nearest = np.lexsort((ids, squared_distances(updates.values)), axis=1)[:, :keep]
+        shares = np.zeros((clients, clients))
+        np.put_along_axis(shares, nearest, 1.0 / keep, axis=1)
+        mixing = torch.from_numpy(shares).to(updates.values)
+        return Staged(values=mixing @ updates.values, mixing=mixing, state=state)

@@ -1,0 +1,112 @@
+"""Residual-based reweighting: trust in clients whose values lie on the line through everybody's."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from crfl_aggregators.coordinates import sorted_columns
+from crfl_aggregators.geometry import BLOCK_NUMBERS, Array
+from crfl_core import Aggregate, Aggregator, Clients, ClientUpdates, OptionError, State
+
+NORMAL_SPREAD = 1.4826
+"""What makes the median of absolute residuals an estimate of a standard deviation."""
+
+
+class ResidualReweighting(Aggregator):
+    """Mean of the updates, each weighted by its residuals from a robust line per coordinate (Fu et al., 2019).
+
+    In every coordinate the values are plotted against their rank `x = 0..n-1`, and a line is fitted: its slope is the
+    repeated median `median_i median_{j != i} (y_j - y_i) / (x_j - x_i)`, and it passes through the medians of x and y.
+    With residuals `r_i` and `tau = 1.4826 (1 + 5 / (n - 1)) median |r|`, the median without the smallest, the
+    confidence in a value is `c_i = min(1, clip sqrt(2 / n) h_i tau / |r_i|)`, where `1 - h_i^2` is the leverage of
+    `x_i`. A value of confidence below `threshold` is replaced by the line's. A client's weight is the sum of its
+    confidences over all coordinates, each times the standard deviation of the coordinate's confidences, to the `power`
+    of 2 as in the authors' code, divided by everybody's. What replaced values change is the offset. Needs time in n^2
+    P, for the slopes of all pairs.
+    """
+
+    clip: float = Field(2.0, gt=0, description="lambda, how large a residual is still trusted")
+    threshold: float = Field(0.1, ge=0, le=1, description="delta, confidence below which a value is replaced")
+    power: float = Field(2.0, gt=0, description="sharpens the clients' weights; 1: proportional to confidence")
+
+    def check(self, clients: Clients) -> None:
+        """A line through two points has no residuals."""
+        if len(clients) < 3:
+            raise OptionError("type", f"a line needs clients >= 3, found {len(clients)}: use fedavg")
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+        """The weighted mean of the corrected updates."""
+        values, clients = updates.values, len(updates.values)
+        order = torch.from_numpy(np.argsort(updates.round.clients.ids)).to(values.device)
+        confidence = values.new_zeros(clients, dtype=torch.float64)
+        corrections = torch.empty_like(values)
+        width = max(1, BLOCK_NUMBERS // clients)
+        for first in range(0, values.shape[1], width):
+            columns = slice(first, first + width)
+            block = values[:, columns][order]  # ties in a coordinate are ranked by id
+            trusted, lines = self._judge(block)
+            spread = trusted.std(1, keepdim=True) if clients > 1 else torch.zeros_like(trusted)
+            confidence[order] += (trusted * spread).sum(0).double()
+            replaced = torch.where(trusted < self.threshold, lines - block.T, 0.0)
+            corrections[order, columns] = replaced.T
+        weights = normalised(confidence.cpu().numpy(), self.power)
+        shares = torch.from_numpy(weights).to(values)
+        offset = shares @ corrections
+        return Aggregate(
+            update=shares @ values + offset,
+            weights=torch.from_numpy(weights).to(values.device),
+            offset=offset,
+            state=state,
+        )
+
+    def _judge(self, block: Tensor) -> tuple[Tensor, Tensor]:
+        """The confidence in every value of an (n, b) block and the line's value at its rank, both (b, n)."""
+        clients = len(block)
+        ranks = block.T.argsort(dim=1, stable=True).argsort(dim=1)
+        lines = fitted_lines(sorted_columns(block)).gather(1, ranks)
+        residuals = (block.T - lines).abs()
+        if clients < 3:
+            return torch.ones_like(residuals), lines
+        sizes = sorted_columns(residuals.T)[:, 1:]
+        scale = NORMAL_SPREAD * (1 + 5 / (clients - 1)) * middle(sizes)
+        reach = self.clip * np.sqrt(2 / clients) * scale[:, None] * freedom(clients, block)[ranks]
+        return torch.where(residuals > reach, reach / residuals, 1.0), lines
+
+
+def fitted_lines(across: Tensor) -> Tensor:
+    """The repeated-median line of sorted values against their rank, evaluated at every rank: (b, n) -> (b, n)."""
+    clients = across.shape[1]
+    ranks = torch.arange(clients, dtype=across.dtype, device=across.device)
+    slopes = torch.zeros_like(across)
+    for rank in range(clients if clients > 1 else 0):
+        others = torch.cat([ranks[:rank], ranks[rank + 1 :]])
+        values = torch.cat([across[:, :rank], across[:, rank + 1 :]], dim=1)
+        slopes[:, rank] = middle(sorted_columns(((values - across[:, rank : rank + 1]) / (others - rank)).T))
+    slope = middle(sorted_columns(slopes.T))
+    return middle(across)[:, None] + slope[:, None] * (ranks - (clients - 1) / 2)
+
+
+def middle(across: Tensor) -> Tensor:
+    """The median of sorted rows, the mean of the middle two if their number is even."""
+    count = across.shape[1]
+    return across[:, [(count - 1) // 2, count // 2]].mean(1)
+
+
+def freedom(clients: int, like: Tensor) -> Tensor:
+    """`sqrt(1 - H_ii)` of the hat matrix of a line over the ranks 0..n-1."""
+    centred = torch.arange(clients, dtype=torch.float64) - (clients - 1) / 2
+    hat = 1 / clients + centred.square() / centred.square().sum()
+    return (1 - hat).clamp(min=0).sqrt().to(like)
+
+
+def normalised(confidence: Array, power: float) -> Array:
+    """Weights that sum to 1; all equal if confidence tells nobody apart."""
+    largest = confidence.max()
+    if largest == 0:
+        return np.full_like(confidence, 1 / len(confidence))
+    weights = (confidence / largest) ** power
+    result: Array = weights / weights.sum()
+    return result

@@ -1,0 +1,36 @@
+"""Weak noise on the aggregate."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from crfl_core import ClientUpdates, Dependence, Stage, Staged, State
+
+
+class WeakNoise(Stage):
+    """Adds Gaussian noise to the aggregate (Sun et al., 2019: weak differential privacy).
+
+    `u_i <- u_i + z` with one `z ~ N(0, std^2 I)` for all clients of a round, so that a rule whose weights sum to 1 adds
+    it exactly once. It is there to blur a backdoor and much too small for a privacy guarantee; the noise that
+    certificates rest on is `server.noise_std`.
+    """
+
+    depends: ClassVar[Dependence] = "fixed"
+    std: float = Field(0.001, ge=0, description="standard deviation of the noise in every parameter")
+
+    def transform(self, updates: ClientUpdates, state: State) -> Staged:
+        """Shifted copies; the noise is the offset."""
+        values, round = updates.values, updates.round
+        generator = round.streams.generator("aggregation/weak-noise", round=round.number)
+        dtype = np.float64 if values.dtype == torch.float64 else np.float32
+        noise = self.std * torch.from_numpy(generator.standard_normal(values.shape[1], dtype=dtype)).to(values.device)
+        return Staged(
+            values=values + noise,
+            mixing=torch.eye(len(values), dtype=values.dtype, device=values.device),
+            offset=noise.expand_as(values),
+            state=state,
+        )

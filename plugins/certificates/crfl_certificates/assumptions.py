@@ -1,0 +1,253 @@
+"""The run-time checks of the sound certificates, each evaluated on the ledger.
+
+A check that fails refuses the certificate; one that cannot be verified from the ledger is declared.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from crfl_certificates.scenario import input_bound, smoothness
+from crfl_core import Check, Ledger, Threat
+
+UNIT_BALL = "set model.features = { type = 'unit-ball' }"
+ROUNDING = 1e-6
+"""What sums and norms in single precision may be off by, relatively."""
+ROUNDS = "attacked rounds"
+
+
+def check(name: str, holds: bool, measured: str, required: str, remedy: str = "") -> Check:
+    """A check that is either held or failed."""
+    return Check(name, "held" if holds else "failed", measured, required, "" if holds else remedy)
+
+
+def softmax_regression(ledger: Ledger) -> Check:
+    """Convex cross-entropy, linear in the parameters, trained by plain SGD: the only local algorithm there is."""
+    facts = ledger.facts.model_facts
+    return check(
+        "softmax regression by plain SGD",
+        facts.linear and facts.convex and facts.loss == "cross-entropy",
+        f"model {ledger.facts.model!r}",
+        "a convex loss, linear in the parameters",
+        "use model.type = 'softmax', or the certificate 'postprocess'",
+    )
+
+
+def non_expansive(ledger: Ledger, threat: Threat) -> Check:
+    """eta <= 2 / beta for every client in every round, in arithmetic exact enough to be believed.
+
+    Attackers count with the rate they really used, too, unless nothing is assumed about their training.
+    """
+    norm, beta = input_bound(ledger), smoothness(ledger)
+    rows = ledger.clients
+    rates = rows.honest_rate if threat.poison == "update" else np.maximum(rows.honest_rate, rows.learning_rate)
+    limits = 2.0 / (beta + rows.weight_decay)
+    worst = int(np.argmax(rates - limits))
+    rate, limit = rates[worst], limits[worst]
+    if rate > limit:
+        reason = f"eta = {rate:g} > 2/beta = {limit:.3g} because max ||x|| = {norm:.3g}"
+        return check("local steps are non-expansive", False, reason, "eta <= 2/beta", f"{UNIT_BALL} or lower the rate")
+    measured = f"eta = {rate:g} <= 2/beta = {limit:.3g}"
+    if ledger.facts.dtype == "float64":
+        return Check("local steps are non-expansive", "held", measured, "eta <= 2/beta, in double precision")
+    return Check(
+        "local steps are non-expansive",
+        "declared",
+        f"{measured}, in single precision",
+        "eta <= 2/beta, in double precision",
+        "set dtype = 'float64'",
+    )
+
+
+def inputs_bounded(ledger: Ledger, threat: Threat) -> Check:
+    """All clean inputs lie within the declared bound; so do poisoned ones, which need a finite bound."""
+    declared, found = ledger.facts.feature_norm_bound, max(ledger.facts.feature_norms)
+    holds = found <= declared * (1 + ROUNDING)
+    if threat.poison == "update":  # what attackers feed their models does not matter
+        return check("input norms", holds, f"largest {found:.4g}, declared {declared:.4g}", "all inputs keep the bound")
+    limit = declared if threat.input_bound is None else threat.input_bound
+    poisoned = float(ledger.clients.poisoned_norm.max(initial=0.0))
+    return check(
+        "input norms",
+        holds and np.isfinite(limit) and poisoned <= max(found, limit) * (1 + ROUNDING),
+        f"largest {found:.4g}, poisoned {poisoned:.4g}, declared {limit:.4g}",
+        "a finite declared bound that all inputs keep",
+        f"{UNIT_BALL}, use a bounded scaling, or set threat.input_bound",
+    )
+
+
+def fixed_weights(ledger: Ledger) -> Check:
+    """The same weights in both worlds: fixed, or shrunk only where an honest update never is; summing to 1."""
+    name, required = "aggregation weights are fixed", "fixed weights that sum to 1, no capped honest client"
+    replaced = next((record for record in ledger.rounds if record.weights_from != "chain"), None)
+    if replaced is not None:
+        return check(name, False, f"round {replaced.round}: replaced by {replaced.weights_from}", required)
+    dependent = next((record for record in ledger.rounds if record.depends == "all"), None)
+    if dependent is not None:
+        remedy = "use fedavg, or the certificate 'postprocess'"
+        return check(name, False, f"round {dependent.round}: they depend on all updates", required, remedy)
+    rejected = next((record for record in ledger.rounds if not record.accepted), None)
+    if rejected is not None or ledger.facts.rejects:
+        return check(name, False, "a plugin may reject rounds", required, "remove the plugin that judges rounds")
+    if any(record.depends == "own" for record in ledger.rounds):
+        low = ledger.clients.cap < ledger.clients.update_bound * (1 - ROUNDING)
+        if low.any():
+            row = int(np.argmax(low))
+            cap, bound = ledger.clients.cap[row], ledger.clients.update_bound[row]
+            measured = f"a cap of {cap:.4g} below what an honest client may submit, {bound:.4g}"
+            return check(name, False, measured, required, "use { type = 'update-cap', bound = 'honest' }")
+    remembering = next((record for record in ledger.rounds if record.carries_state), None)
+    if remembering is not None:
+        return check(name, False, f"round {remembering.round}: a plugin remembers earlier updates", required)
+    weights = ledger.clients.weight_bound
+    if (weights < 0).any():
+        return check(name, False, f"a weight of {weights.min():.3g}", f"{required}, none negative", "use fedavg")
+    sums = np.bincount(ledger.clients.round, weights=weights, minlength=ledger.facts.rounds + 1)[1:]
+    off = float(np.abs(sums - 1.0).max())
+    return check(name, off <= ROUNDING, f"sums within {off:.1e} of 1", required)
+
+
+def participation_fixed(ledger: Ledger, threat: Threat) -> Check:
+    """Who takes part is drawn from a seed; a bad update is an attacker's, and changed nobody else's weight.
+
+    The server puts zero in place of a bad update. That is some update, but not one of the protocol's.
+    """
+    name, required = "participation does not depend on the attackers", "no bad updates but those of arbitrary attackers"
+    bad = ledger.clients.take(ledger.clients.quarantined)
+    measured = f"drawn from the seed; {len(bad)} bad updates"
+    if (bad.weight_bound == 0).any():
+        return check(name, False, f"{measured}, dropped with their weights", required, "set server.bad_update = 'zero'")
+    if isinstance(threat.clients, int):
+        malicious = int(np.bincount(bad.round, minlength=1).max()) <= threat.clients
+    else:
+        malicious = bool(np.isin(bad.client, threat.clients).all())
+    covered = threat.poison == "update" and malicious and bool(np.isin(bad.round, threat.rounds).all())
+    remedy = "set threat.poison = 'update' and let threat.clients and threat.rounds cover them"
+    return check(name, len(bad) == 0 or covered, measured, required, remedy)
+
+
+def attack_bounded(ledger: Ledger, threat: Threat) -> Check:
+    """Updates are capped by the server, or the scale is the attacker's promise."""
+    rounds = np.isin(ledger.clients.round, threat.rounds)
+    capped = bool(np.isfinite(ledger.clients.cap[rounds]).all()) and bool(rounds.any())
+    if capped:
+        return Check("size of malicious updates", "held", "capped by the server", "an update cap, or a declared scale")
+    if threat.poison == "update":
+        remedy = "add { type = 'update-cap', bound = 'honest' } to aggregation"
+        return check("size of malicious updates", False, "no cap", "an update cap", remedy)
+    return Check(
+        "size of malicious updates", "declared", f"scale at most {threat.scale:g}", "a cap, or a declared scale"
+    )
+
+
+def public_preprocessing(ledger: Ledger) -> Check:
+    """Scaling and feature maps do not depend on the clients' data, or are declared not to."""
+    return Check(
+        "preprocessing is public",
+        "declared" if ledger.facts.scaling_fitted else "held",
+        f"scaling {ledger.facts.scaling!r}" + (" fitted on training data" if ledger.facts.scaling_fitted else ""),
+        "fixed before the data are seen",
+    )
+
+
+def feature_map_lipschitz(ledger: Ledger) -> Check:
+    """There is a feature level only if the maps have a Lipschitz constant."""
+    constant = ledger.facts.feature_lipschitz
+    return Check(
+        "feature maps are Lipschitz",
+        "held" if constant is not None else "failed",
+        "no constant" if constant is None else f"constant {constant:.4g}",
+        "a Lipschitz constant",
+        "" if constant is not None else "use 'unit-ball' instead of 'unit-sphere'",
+        level="feature",
+    )
+
+
+def rounds_exist(ledger: Ledger, threat: Threat, last: int) -> Check:
+    """All attacked rounds lie where the certificate can compare the two worlds."""
+    outside = [number for number in threat.rounds if not 1 <= number <= last]
+    return check(
+        ROUNDS,
+        not outside and bool(threat.rounds),
+        f"{list(threat.rounds)}" if len(threat.rounds) <= 8 else f"{len(threat.rounds)} rounds",
+        f"within 1..{last}" + ("" if last == ledger.facts.rounds else ", before the noise is drawn again"),
+        f"set threat.rounds within 1..{last}" + ("" if last == ledger.facts.rounds else ", or a later resample_from"),
+    )
+
+
+def one_round(ledger: Ledger, threat: Threat) -> Check:
+    """Exactly one attacked round, which exists."""
+    return check(
+        ROUNDS,
+        len(threat.rounds) == 1 and 1 <= threat.rounds[0] <= ledger.facts.rounds,
+        f"{list(threat.rounds)}",
+        f"one round within 1..{ledger.facts.rounds}",
+        "set threat.rounds to one round, or use the certificate 'tail'",
+    )
+
+
+def noise_in_round(ledger: Ledger, number: int) -> Check:
+    """The noise of the attacked round is what hides the attack."""
+    final = number >= ledger.facts.rounds
+    noise = ledger.facts.test_noise_std if final else ledger.round(max(1, number)).noise_std
+    return check("noise in the attacked round", noise > 0, f"{noise:g}", "above 0", "set server.noise_std above 0")
+
+
+def fixed_weights_in(ledger: Ledger, number: int) -> Check:
+    """The weights of one round are the same in both worlds; a cap may clip, as long as everybody is capped."""
+    record = ledger.round(number)
+    return check(
+        "aggregation weights are fixed",
+        record.weights_from == "chain"
+        and record.depends in ("fixed", "own")
+        and bool((ledger.clients.of_round(number).weight_bound >= 0).all()),
+        f"round {number}: {record.depends}, reported by the {record.weights_from}",
+        "fixed weights in the attacked round, none negative",
+        "use fedavg",
+    )
+
+
+def never_rejected(ledger: Ledger) -> Check:
+    """No plugin may reject the attacked round: it could judge differently in the other world."""
+    return check(
+        "rounds are always accepted",
+        not ledger.facts.rejects and all(record.accepted for record in ledger.rounds),
+        "a plugin may reject rounds" if ledger.facts.rejects else "nobody judges rounds",
+        "no plugin that judges rounds",
+        "remove the plugin that judges rounds",
+    )
+
+
+def only_model_leaves(ledger: Ledger, number: int) -> Check:
+    """What later rounds know of the attacked one is hidden by noise; the memory of a plugin would not be."""
+    carries = ledger.round(number).carries_state and number < ledger.facts.rounds
+    return check(
+        "only the noisy model leaves the attacked round",
+        not carries,
+        "a plugin remembers the round" if carries else "no plugin remembers the round",
+        "aggregators without memory",
+        "remove the aggregator that keeps a history",
+    )
+
+
+def breakdown_known(ledger: Ledger, threat: Threat) -> Check:
+    """A rule that looks at the updates knows how far so many attackers can move it."""
+    known = ledger.round(max(threat.rounds)).breakdown
+    attackers = len(known) - 1 if known else 0
+    return check(
+        "breakdown of the aggregation rule",
+        known is not None and attackers >= 1 and threat.clean_world == "honest",
+        f"known for up to {attackers} attackers, {threat.clean_world} clean world",
+        "a known breakdown, against the honest clean world",
+        "use rfa, krum or fedavg with bounded inputs, and threat.clean_world = 'honest'",
+    )
+
+
+def independent_votes() -> Check:
+    """One vote per continuation, each with noise of its own, also at test time."""
+    return Check("votes are independent", "held", "one vote per continuation, noise streams keyed by continuation")
+
+
+def seeded_streams() -> Check:
+    """Noise, batches and participation come from streams keyed by purpose, round, client and replica."""
+    return Check("both worlds share their random streams", "held", "keyed by purpose, round, client and replica")

@@ -1,0 +1,25 @@
+"""Bounds on the probabilities of classes, as the settings ask for them."""
+
+from __future__ import annotations
+
+from crfl_core import VoteRequest, Votes, VoteSettings, formulas
+
+
+def counting_request(settings: VoteSettings, noise_std: float) -> VoteRequest:
+    """Votes of noisy copies of the final model, with a separate selection if the bound needs one."""
+    selection = settings.selection_models if settings.bound == "two-stage" else 0
+    return VoteRequest("monte-carlo", models=settings.models, noise_std=noise_std, selection_models=selection)
+
+
+def bounds_of(votes: Votes) -> formulas.Bounds:
+    """The predicted class and bounds that hold together with probability 1 - alpha, per sample."""
+    assert votes.counts is not None
+    alpha = votes.settings.alpha
+    if votes.selection_counts is not None and votes.request.selection_models:
+        return formulas.two_stage(votes.selection_counts, votes.counts, alpha)
+    if votes.settings.bound == "one-stage":
+        return formulas.one_stage(votes.counts, alpha)
+    if votes.settings.bound == "hoeffding":
+        # The class is selected on the same counts: a union over all classes and both bounds.
+        return formulas.hoeffding(votes.counts, alpha / (2 * votes.counts.shape[1]))
+    return formulas.one_stage_bonferroni(votes.counts, alpha)

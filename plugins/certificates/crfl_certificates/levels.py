@@ -1,0 +1,54 @@
+"""From the drift that a prediction tolerates to the answer at each level."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crfl_core import ABSTAIN, Guarantee, Level, formulas
+
+Array = NDArray[np.float64]
+
+
+class Costs(Protocol):
+    """The drift that an attack causes, as a function of what is asked for."""
+
+    def feature_cost(self, delta: Array) -> Array:
+        """For perturbations of inputs by at most delta."""
+
+    def sample_cost(self, ratio: Array) -> Array:
+        """For a share of replaced samples."""
+
+    def sample_costs(self) -> Array:
+        """For 0, 1, 2, ... replaced samples of every attacker."""
+
+    def client_costs(self) -> Array:
+        """For 0, 1, 2, ... arbitrary clients."""
+
+
+def guarantee(
+    costs: Costs, level: Level, first: NDArray[np.int64], threshold: Array, p_a: Array, p_b: Array
+) -> Guarantee:
+    """The answer for every sample; `threshold` is the drift below which nothing changes."""
+    drift = np.asarray(formulas.certified_size(threshold))
+    count: Array | None = None
+    if level == "feature":
+        radius = formulas.feature_radius(drift, costs.feature_cost)
+    elif level == "sample":
+        radius = formulas.sample_ratio(drift, costs.sample_cost)
+        count = np.asarray(formulas.sample_count(drift, costs.sample_costs()))
+    else:
+        radius = count = np.asarray(formulas.client_count(drift, costs.client_costs()))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        log_radius = np.log(radius)
+    certain = ~np.isnan(drift)
+    return Guarantee(
+        prediction=np.where(certain, first, ABSTAIN),
+        radius=np.asarray(radius),
+        log_radius=log_radius,
+        p_a=p_a,
+        p_b=p_b,
+        count=count,
+    )

@@ -1,0 +1,54 @@
+"""The same-noise certificate of smoothed models, by their votes."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from crfl_certificates.bounds import bounds_of, counting_request
+from crfl_certificates.levels import guarantee
+from crfl_certificates.pathwise_linear import pathwise_checks
+from crfl_certificates.scenario import Scenario
+from crfl_core import Certificate, Check, Guarantee, Ledger, Level, Threat, VoteRequest, Votes, VoteSettings, formulas
+
+
+class PathwiseSmoothed(Certificate):
+    """Same noise, same batches, no attack: the vote over test-time noise would have been the same.
+
+    Sound for softmax regression: the drift of the attack shifts the centre of the Gaussian vote, and below
+    `sigma_T mu*` no shift changes its winner. Exact votes need no Monte Carlo and no error level.
+    """
+
+    levels_offered: ClassVar[tuple[Level, ...]] = ("feature", "sample", "client")
+    statement: ClassVar = "pathwise"
+
+    method: Literal["exact", "monte-carlo"] = Field("exact", description="quadrature, or votes of noisy copies")
+
+    def request(self, ledger: Ledger, threat: Threat, settings: VoteSettings) -> VoteRequest:  # noqa: ARG002
+        """Exact probabilities, or counts."""
+        noise = ledger.facts.test_noise_std if settings.noise_std is None else settings.noise_std
+        if self.method == "exact" and ledger.facts.model_facts.linear and noise > 0:
+            return VoteRequest("exact", noise_std=noise)
+        return counting_request(settings, noise)
+
+    def audit(self, ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
+        """The checks of every pathwise certificate."""
+        return pathwise_checks(ledger, threat)
+
+    def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:
+        """Votes as drifts, drifts as radii."""
+        scenario = Scenario(ledger, threat, ledger.facts.rounds)
+        noise = votes.request.noise_std
+        if votes.request.kind == "exact":
+            assert votes.logits is not None
+            assert votes.log_p_a is not None
+            assert votes.log_p_b is not None
+            assert votes.log_rest is not None
+            threshold = noise * formulas.gaussian_threshold_of_logs(votes.log_p_a, votes.log_rest, votes.log_p_b)
+            first, p_a, p_b = votes.logits.argmax(axis=1), np.exp(votes.log_p_a), np.exp(votes.log_p_b)
+        else:
+            first, p_a, p_b = bounds_of(votes)
+            threshold = noise * formulas.gaussian_threshold(p_a, p_b)
+        return guarantee(scenario, level, first, np.asarray(threshold), p_a, p_b)

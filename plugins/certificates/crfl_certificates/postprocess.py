@@ -1,0 +1,104 @@
+"""The certificate of votes over everything after the attacked round, whatever happens there."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crfl_certificates import assumptions
+from crfl_certificates.levels import Costs, guarantee
+from crfl_certificates.scenario import Scenario
+from crfl_certificates.tail import Resampled, fresh_noise
+from crfl_core import Check, Guarantee, Ledger, Level, Threat, Votes, formulas
+
+Array = NDArray[np.float64]
+
+
+class Postprocess(Resampled):
+    """Noise drawn again from the attacked round on: the vote would have been the same. Any loss, any later aggregator.
+
+    The noise of the attacked round hides the drift, `mu = D / sigma`; what follows is post-processing, the same in both
+    worlds, and clipping and noise only help: the best of the Gaussian rule and of hockey-stick contraction counts. For
+    rules that look at the updates (RFA, Krum) the drift is bounded by how far they break down.
+    """
+
+    def audit(self, ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
+        """One attacked round with noise, and a bound on the drift in it."""
+        return (
+            assumptions.one_round(ledger, threat),
+            assumptions.noise_in_round(ledger, self.start(threat.rounds)),
+            *drift_checks(ledger, threat),
+            assumptions.participation_fixed(ledger, threat),
+            assumptions.public_preprocessing(ledger),
+            assumptions.independent_votes(),
+            assumptions.feature_map_lipschitz(ledger),
+        )
+
+    def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:
+        """Votes as a budget, the budget as a drift of the attacked round's model, the drift as a radius."""
+        first, p_a, p_b = self.bounds(votes)
+        start = self.start(threat.rounds)
+        noises = fresh_noise(ledger, start, votes.request.noise_std)
+        clips = np.array([record.clip_norm for record in ledger.rounds[start - 1 :]])
+        with np.errstate(divide="ignore"):
+            diameters = 2.0 * clips[1:] / noises[1:]
+        budget = formulas.hockey_stick_threshold(p_a, p_b, diameters, 2.0 * clips[0] / noises[0])
+        return guarantee(costs(ledger, threat, start), level, first, np.asarray(noises[0] * budget), p_a, p_b)
+
+
+def kind_of_drift(ledger: Ledger, threat: Threat) -> Literal["scenario", "breakdown"]:
+    """How the drift of the attacked round is bounded: by fixed weights, or by the breakdown of the rule."""
+    return "breakdown" if ledger.round(max(threat.rounds)).depends == "all" else "scenario"
+
+
+def drift_checks(ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
+    """What the bound on the drift needs."""
+    number = max(threat.rounds)
+    if not 1 <= number <= ledger.facts.rounds:
+        return ()
+    common = (assumptions.never_rejected(ledger), assumptions.only_model_leaves(ledger, number))
+    if kind_of_drift(ledger, threat) == "breakdown":
+        anything = threat.model_copy(update={"poison": "update"})
+        return (*common, assumptions.breakdown_known(ledger, threat), assumptions.inputs_bounded(ledger, anything))
+    checks = [
+        *common,
+        assumptions.fixed_weights_in(ledger, number),
+        assumptions.inputs_bounded(ledger, threat),
+        assumptions.attack_bounded(ledger, threat),
+    ]
+    if threat.poison != "update":
+        checks += [assumptions.softmax_regression(ledger), assumptions.non_expansive(ledger, threat)]
+    return tuple(checks)
+
+
+def costs(ledger: Ledger, threat: Threat, start: int) -> Costs:
+    """The drift of the attacked round's model."""
+    if kind_of_drift(ledger, threat) == "scenario":
+        return Scenario(ledger, threat, start)
+    return Breakdown(np.array(ledger.round(start).breakdown), ledger.facts.clients, threat.attackers)
+
+
+class Breakdown:
+    """A rule that looks at the updates: what attackers do does not matter, only how many they are."""
+
+    def __init__(self, drifts: Array, clients: int, attackers: int) -> None:
+        self._costs = np.concatenate([drifts, np.full(max(0, clients + 1 - len(drifts)), np.inf)])
+        self._cost = float(self._costs[attackers])
+
+    def feature_cost(self, delta: Array) -> Array:
+        """The same for every perturbation."""
+        return np.full(np.shape(delta), self._cost)
+
+    def sample_cost(self, ratio: Array) -> Array:
+        """The same for every share above 0."""
+        return np.where(np.asarray(ratio) > 0, self._cost, 0.0)
+
+    def sample_costs(self) -> Array:
+        """Nothing without a poisoned sample, the same for any number of them."""
+        return np.array([0.0, self._cost])
+
+    def client_costs(self) -> Array:
+        """By number of attackers."""
+        return self._costs

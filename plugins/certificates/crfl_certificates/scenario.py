@@ -1,0 +1,265 @@
+"""What a threat can do to one run: the drift of the global model, from the ledger alone.
+
+Everything here holds for softmax regression trained by plain SGD under the checks of `assumptions`. Norms of inputs
+include the constant 1 of the bias.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crfl_core import ClientColumns, Ledger, Threat, formulas
+
+Array = NDArray[np.float64]
+
+
+def bias_input(ledger: Ledger) -> float:
+    """The constant input of the bias, if the model has one."""
+    return 1.0 if ledger.facts.model_facts.bias else 0.0
+
+
+def input_bound(ledger: Ledger) -> float:
+    """B: the largest norm among all clean training inputs, measured behind the feature maps."""
+    return float(np.hypot(max(ledger.facts.feature_norms), bias_input(ledger)))
+
+
+def domain_bound(ledger: Ledger, threat: Threat) -> float:
+    """B': a bound on the norm of any poisoned input, declared by the threat, else by the domain of the data."""
+    declared = ledger.facts.feature_norm_bound if threat.input_bound is None else threat.input_bound
+    return float(np.hypot(declared, bias_input(ledger)))
+
+
+def smoothness(ledger: Ledger) -> float:
+    """beta without weight decay: `B^2 / 2`."""
+    return input_bound(ledger) ** 2 / 2.0
+
+
+def follows_protocol(rows: ClientColumns) -> NDArray[np.bool_]:
+    """Who trained with the rate and the number of steps of an honest client."""
+    return np.equal(rows.learning_rate, rows.honest_rate) & np.equal(rows.steps, rows.honest_steps)
+
+
+@dataclass(frozen=True)
+class AttackedRound:
+    """One attacked round: what each participant could contribute to the drift.
+
+    `fade` is what the rounds up to the horizon leave of a drift; `diameter` = 2 rho bounds any drift of the round.
+    `strength` is S_i per unit of poison ratio; `deviating` what multiplying a clean update, or training it with another
+    rate or number of steps, moves in the honest clean world; `arbitrary` what a client costs that submits anything the
+    server lets through, infinite without a cap.
+    """
+
+    rows: ClientColumns
+    fade: float
+    diameter: float
+    start_norm: float
+    strength: Array
+    deviating: Array
+    arbitrary: Array
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """The drift that a threat can cause in the model of round `horizon`.
+
+    Costs are sums over the attackers: the named ones, or as many of the worst as the threat assumes.
+    """
+
+    ledger: Ledger
+    threat: Threat
+    horizon: int
+
+    @cached_property
+    def attacked(self) -> tuple[AttackedRound, ...]:
+        """The attacked rounds up to the horizon."""
+        fades = formulas.later_products(self.lipschitz[: self.horizon])
+        return tuple(
+            self._attacked_round(number, float(fades[number - 1]))
+            for number in self.threat.rounds
+            if number <= self.horizon
+        )
+
+    @cached_property
+    def lipschitz(self) -> Array:
+        """The Lipschitz constant of every clean round of the run: 1, or less with weight decay."""
+        return np.array([self._lipschitz_of(number) for number in range(1, self.ledger.facts.rounds + 1)])
+
+    def feature_cost(self, delta: Array) -> Array:
+        """The drift if poisoned inputs move by at most `delta` in scaled input space, for every delta."""
+        lipschitz = self.ledger.facts.feature_lipschitz
+        assert lipschitz is not None
+        moved = np.asarray(delta, np.float64) * lipschitz
+
+        def terms(attacked: AttackedRound) -> Array:
+            return self.threat.poison_ratio * attacked.strength[:, None] * self._shift(attacked, moved)
+
+        return self._total(terms, len(moved))
+
+    def sample_cost(self, ratio: Array) -> Array:
+        """The drift if a share `ratio` of every batch of an attacker is replaced by anything, for every ratio."""
+        shares = np.asarray(ratio, np.float64)
+
+        def terms(attacked: AttackedRound) -> Array:
+            return attacked.strength[:, None] * self._largest_shift() * shares[None, :]
+
+        return self._total(terms, len(shares))
+
+    def sample_costs(self) -> Array:
+        """The drift if 0, 1, 2, ... samples of every attacker are replaced by anything, wherever they fall in batches.
+
+        The table ends with the smallest attacker's last sample: from there on all of its data are poisoned.
+        """
+        most = min(self.ledger.facts.samples)
+        counts = np.arange(most + 1.0)
+
+        def terms(attacked: AttackedRound) -> Array:
+            shares: Array = np.array(
+                [self._worst_shares(attacked.rows, row, counts) for row in range(len(attacked.rows))]
+            )
+            rates: Array = attacked.rows.weight_bound * self.threat.scale * attacked.rows.learning_rate
+            return rates[:, None] * shares * self._largest_shift()
+
+        return self._total(terms, len(counts))
+
+    def client_costs(self) -> Array:
+        """The drift caused by the 0, 1, 2, ... worst clients, who may do anything the server lets through.
+
+        Two bounds for attackers that stay the same in all attacked rounds: the worst clients by their sums over the
+        rounds, and the worst clients of every round, whose drift the clip bounds.
+        """
+        total = self.ledger.facts.clients
+        of_client, of_rounds = np.zeros(total), np.zeros(total + 1)
+        for attacked in self.attacked:
+            each = self._terms(attacked, attacked.strength[:, None] * self._largest_shift())[:, 0]
+            of_client[attacked.rows.client] += attacked.fade * each
+            worst = np.minimum(np.concatenate([[0.0], np.sort(each)[::-1].cumsum()]), attacked.diameter)
+            of_rounds += attacked.fade * np.pad(worst, (0, total - len(each)), mode="edge")
+        persistent: Array = np.concatenate([[0.0], np.sort(of_client)[::-1].cumsum()])
+        result: Array = np.minimum(persistent, of_rounds)
+        return result
+
+    def _total(self, data_terms: Callable[[AttackedRound], Array], columns: int) -> Array:
+        """The drift of all attacked rounds, for every column of terms."""
+        total = np.zeros(columns)
+        for attacked in self.attacked:
+            total += self._drift(attacked, data_terms(attacked))
+        return total
+
+    def _drift(self, attacked: AttackedRound, data_terms: Array) -> Array:
+        """What the attackers of one round together leave in the model of the horizon, for every column of terms."""
+        terms = self._terms(attacked, data_terms)
+        if isinstance(self.threat.clients, int):
+            terms = np.sort(terms, axis=0)[::-1][: self.threat.clients]
+        else:
+            terms = terms[np.isin(attacked.rows.client, self.threat.clients)]
+        together: Array = terms.sum(axis=0)
+        return attacked.fade * np.minimum(together, attacked.diameter)
+
+    def _terms(self, attacked: AttackedRound, data_terms: Array) -> Array:
+        """What each participant costs as an attacker: by its data if it follows the protocol, never beyond the cap."""
+        anything = attacked.arbitrary[:, None] + np.zeros_like(data_terms)
+        if self.threat.poison == "update":
+            return anything
+        return np.minimum(data_terms + attacked.deviating[:, None], anything)
+
+    def _shift(self, attacked: AttackedRound, delta: Array) -> Array:
+        """G: how far the threat's poison moves one sample's gradient, (clients, deltas)."""
+        poison = self.threat.poison
+        return np.asarray(
+            formulas.gradient_shift(
+                "replacement" if poison == "update" else poison,
+                delta[None, :],
+                input_bound=input_bound(self.ledger),
+                start_norm=attacked.start_norm,
+                path=(attacked.rows.learning_rate * attacked.rows.steps)[:, None],
+                domain_bound=domain_bound(self.ledger, self.threat),
+            )
+        )
+
+    def _largest_shift(self) -> float:
+        """G of one sample with which an attacker may do what it likes: replace it, or change its label only."""
+        bound = input_bound(self.ledger)
+        if self.threat.poison == "labels":
+            return float(formulas.label_shift(bound))
+        return float(formulas.replacement_shift(bound, domain_bound(self.ledger, self.threat)))
+
+    def _worst_shares(self, rows: ClientColumns, row: int, counts: Array) -> Array:
+        """The largest sum over steps of (poisoned / batch size) that so many samples of one client can have."""
+        samples = self.ledger.facts.samples[int(rows.client[row])]
+        size, steps = int(rows.batch_size[row]), int(rows.steps[row])
+        per_epoch = -(-samples // size)
+        epoch = np.full(per_epoch, size)
+        epoch[-1] = rows.last_batch[row]
+        sizes = np.tile(epoch, -(-steps // per_epoch))[:steps]
+        damping = float(rows.learning_rate[row] * rows.weight_decay[row])
+        kept = 1.0 - damping if self._contracting(rows.learning_rate, rows.weight_decay)[row] else 1.0
+        return np.asarray(formulas.worst_poisoned_share(counts, sizes, per_epoch, kept))
+
+    def _contracting(self, rate: Array, weight_decay: Array) -> NDArray[np.bool_]:
+        """Where weight decay makes every local step a contraction, not only a non-expansive map."""
+        return np.less_equal(rate, 2.0 / (smoothness(self.ledger) + 2.0 * weight_decay))
+
+    def _attacked_round(self, number: int, fade: float) -> AttackedRound:
+        record, rows = self.ledger.round(number), self.ledger.clients.of_round(number)
+        damped = formulas.effective_steps(rows.learning_rate, rows.steps, rows.weight_decay)
+        steps = np.where(self._contracting(rows.learning_rate, rows.weight_decay), damped, rows.steps)
+        scale, honest = self.threat.scale, self.threat.clean_world == "honest"
+        # Attackers that multiply in the clean world as well reach the cap there, too.
+        clean = np.minimum(rows.cap, rows.update_bound) if honest else rows.cap
+        return AttackedRound(
+            rows=rows,
+            fade=fade,
+            diameter=2.0 * record.clip_norm,
+            start_norm=np.inf if record.start_operator_norm is None else record.start_operator_norm,
+            strength=formulas.attack_strength(rows.weight_bound, scale, rows.learning_rate, steps),
+            deviating=self._deviating(rows, record.start_norm) if honest else np.zeros(len(rows)),
+            arbitrary=formulas.byzantine_terms(rows.weight_bound, rows.cap, clean),
+        )
+
+    def _deviating(self, rows: ClientColumns, start_norm: float) -> Array:
+        """`p ||gamma u' - u||` for clean updates u' as the attackers train and u as the protocol says."""
+        bound, scale = input_bound(self.ledger), self.threat.scale
+        lost = 1.0 - rows.retention
+        clean = formulas.update_bound(rows.honest_rate, rows.honest_steps, bound, rows.weight_decay)
+        own = formulas.update_bound(rows.learning_rate, rows.steps, bound, rows.weight_decay)
+        own_lost = 1.0 - formulas.retention(rows.learning_rate, rows.steps, rows.weight_decay)
+        apart = scale * own + clean + np.abs(scale * own_lost - lost) * start_norm
+        multiplied = formulas.scaling_terms(rows.weight_bound, scale, clean + lost * start_norm)
+        return np.where(follows_protocol(rows), multiplied, rows.weight_bound * apart)
+
+    def _lipschitz_of(self, number: int) -> float:
+        rows = self.ledger.clients.of_round(number)
+        contracts = bool(self._contracting(rows.honest_rate, rows.weight_decay).all())
+        constant = formulas.round_contraction(rows.weight_bound, rows.retention if contracts else np.ones(len(rows)))
+        if self.threat.clean_world == "honest" or number not in self.threat.rounds:
+            return constant
+        # In the scaled clean world attackers train and multiply as they do, which may expand a gap.
+        return max(constant, self._expansion(rows))
+
+    def _expansion(self, rows: ClientColumns) -> float:
+        """The Lipschitz constant of a round in which the attackers' clean updates are multiplied; 0 if none is."""
+        protocol = self.threat.poison == "update"  # then nothing else is known about their training
+        rate = rows.honest_rate if protocol else rows.learning_rate
+        steps = rows.honest_steps if protocol else rows.steps
+        beta = smoothness(self.ledger) + rows.weight_decay
+        if (rate * beta > 2.0).any():
+            return np.inf
+        reach = rows.weight_bound * formulas.averaged_constant(rate, beta, steps)
+        if isinstance(self.threat.clients, int):
+            chosen = np.argsort(-reach, kind="stable")[: self.threat.clients]
+        else:
+            chosen = np.flatnonzero(np.isin(rows.client, self.threat.clients))
+        if self.threat.scale == 1 and (protocol or follows_protocol(rows).all()):
+            return 0.0
+        if np.isfinite(rows.cap[chosen]).any():
+            return formulas.capped_round_expansion(
+                rows.weight_bound[chosen], self.threat.scale, rate[chosen], beta[chosen], steps[chosen]
+            )
+        scales = np.ones(len(rows))
+        scales[chosen] = self.threat.scale
+        return formulas.scaled_round_expansion(rows.weight_bound, scales, rate, beta, steps)

@@ -1,0 +1,128 @@
+"""Rounds and updates to try aggregators on, and a small instance of every rule and stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from crfl_aggregators.baffle import Baffle
+from crfl_aggregators.bucketing import Bucketing
+from crfl_aggregators.bulyan import Bulyan
+from crfl_aggregators.centered_clipping import CenteredClipping
+from crfl_aggregators.cosine_filter import CosineFilter
+from crfl_aggregators.fedavg import FedAvg
+from crfl_aggregators.foolsgold import FoolsGold
+from crfl_aggregators.krum import Krum, MultiKrum
+from crfl_aggregators.median import Median
+from crfl_aggregators.median_of_means import MedianOfMeans
+from crfl_aggregators.nearest_neighbour_mixing import NearestNeighbourMixing
+from crfl_aggregators.norm_bound import NormBound
+from crfl_aggregators.norm_filter import NormFilter
+from crfl_aggregators.residual_reweighting import ResidualReweighting
+from crfl_aggregators.rfa import Rfa
+from crfl_aggregators.trimmed_mean import TrimmedMean
+from crfl_aggregators.update_cap import UpdateCap
+from crfl_aggregators.weak_noise import WeakNoise
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from torch import Tensor
+
+from crfl_core import Aggregate, Aggregator, Clients, ClientUpdates, Layout, Round, Stage, Streams
+
+Array = NDArray[np.float64]
+
+RULES: dict[str, Aggregator] = {
+    "fedavg": FedAvg(),
+    "rfa": Rfa(),
+    "krum": Krum(f=1),
+    "multi-krum": MultiKrum(f=1, keep=3),
+    "bulyan": Bulyan(f=1),
+    "median": Median(),
+    "trimmed-mean": TrimmedMean(trim=2),
+    "median-of-means": MedianOfMeans(groups=3),
+    "foolsgold": FoolsGold(),
+    "residual-reweighting": ResidualReweighting(),
+    "centered-clipping": CenteredClipping(radius=2.0, iterations=2),
+}
+
+STAGES: dict[str, Stage] = {
+    "norm-bound": NormBound(bound=2.0),
+    "weak-noise": WeakNoise(std=0.1),
+    "update-cap": UpdateCap(),
+    "nearest-neighbour-mixing": NearestNeighbourMixing(f=2),
+    "bucketing": Bucketing(size=2),
+    "norm-filter": NormFilter(f=2),
+    "cosine-filter": CosineFilter(threshold=0.1),
+    "baffle": Baffle(),
+}
+
+
+def participants(count: int, **columns: Any) -> Clients:
+    """So many clients, of 10, 11, ... samples, whose honest updates have at most the norm 2, and no weight decay."""
+    ones = np.ones(count, np.int64)
+    facts = {
+        "ids": np.arange(count),
+        "samples": np.arange(10, 10 + count),
+        "learning_rate": np.full(count, 0.1),
+        "steps": ones,
+        "batch_size": ones,
+        "last_batch": ones,
+        "weight_decay": np.zeros(count),
+        "retention": np.ones(count),
+        "update_bound": np.full(count, 2.0),
+        "attacking": np.zeros(count, np.bool_),
+    }
+    return Clients(**(facts | columns))
+
+
+def updates_of(
+    values: Tensor | Array, *, number: int = 1, start: Tensor | None = None, **columns: Any
+) -> ClientUpdates:
+    """These updates as those of a round."""
+    values = torch.as_tensor(values)
+    clients, size = values.shape
+    begin = torch.ones(size, dtype=values.dtype) if start is None else start
+    layout = Layout((("w", (size,)),))
+    return ClientUpdates(values, Round(number, 9, begin, participants(clients, **columns), layout, Streams(3)))
+
+
+def gaussian(clients: int, size: int, seed: int = 0) -> Array:
+    """Independent standard normal updates."""
+    return np.random.default_rng(seed).standard_normal((clients, size))
+
+
+def permuted(updates: ClientUpdates, order: NDArray[np.int64]) -> ClientUpdates:
+    """The same clients with the same updates, in another order."""
+    clients = updates.round.clients.take(order)
+    return ClientUpdates(updates.values[torch.from_numpy(order)], replace(updates.round, clients=clients))
+
+
+def rebuilt(aggregate: Aggregate, values: Tensor) -> Tensor:
+    """`sum_i p_i u_i + offset`, with a weight per coordinate where the rule has them."""
+    weights = aggregate.weights[:, None] if aggregate.full_weights is None else aggregate.full_weights()
+    total = (weights.to(values) * values).sum(0)
+    return total if aggregate.offset is None else total + aggregate.offset
+
+
+@st.composite
+def all_kinds_of_updates(draw: Callable[..., Any], most: int = 9) -> ClientUpdates:
+    """Updates with and without ties, duplicates, zeros and outliers. Small integers, so that ties are exact."""
+    clients, size = draw(st.integers(1, most)), draw(st.integers(1, 6))
+    generator = np.random.default_rng(draw(st.integers(0, 2**16)))
+    kind = draw(st.sampled_from(["gaussian", "integers", "signs", "duplicates", "outlier", "zeros"]))
+    values = generator.standard_normal((clients, size))
+    match kind:
+        case "integers":
+            values = generator.integers(-3, 4, (clients, size)).astype(np.float64)
+        case "signs":
+            values = generator.choice([-1.0, 0.0, 1.0], (clients, size))
+        case "duplicates":
+            values = generator.integers(-3, 4, (2, size))[generator.integers(0, 2, clients)].astype(np.float64)
+        case "outlier":
+            values[generator.integers(clients)] *= 1e6
+        case "zeros":
+            values[generator.random(clients) < 0.5] = 0.0
+    return updates_of(values)
