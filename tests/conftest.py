@@ -12,13 +12,16 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
+import torch
 
 import crfl_core
 from crfl_core import cli
 
+torch.set_num_threads(1)  # tests run side by side, and threads that wait for each other cost more than they bring
+
 ROOT = Path(__file__).parent.parent
 
-SMALL = ("rounds=3", "attack.rounds=[2]", "votes.models=64", "engine.threads=1")
+SMALL = ("rounds=3", "attack.rounds=[2]", "votes.models=64", "engine.threads=1", "certificates=['paper']")
 """Overrides that shrink the default run to a fraction of a second."""
 
 

@@ -39,8 +39,6 @@ from crfl_core.federation.rounds import Outcome
 from crfl_core.federation.setup import Federation, build
 from crfl_core.hooks import Hooks
 
-torch.set_num_threads(1)  # tests run side by side, and threads that wait for each other cost more than they bring
-
 Vector = NDArray[np.float64]
 Rows = NDArray[np.int64]
 

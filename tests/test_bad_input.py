@@ -174,8 +174,8 @@ OVERRIDES = {
     "no equals sign": Bad(["run", "--set", "rounds"], "--set rounds: write it as key=value, for example "),
     "no key": Bad(["run", "--set", "=3"], "--set =3: write it as key=value"),
     "missing list item": Bad(
-        ["run", "--set", "certificates.1.name=x"],
-        "--set certificates.1.name=x: certificates has no item '1': it has paper",
+        ["run", "--set", "certificates.7.name=x"],
+        "--set certificates.7.name=x: certificates has no item '7': it has paper, pathwise-linear, tail",
     ),
     "unknown list item": Bad(
         ["run", "--set", "aggregation.krum.f=1"],
@@ -190,15 +190,15 @@ OVERRIDES = {
     "unknown seed": override("seeds.noize=3", "seeds.noize = 3", "did you mean 'noise'?"),
     "alpha of 1": override("votes.alpha=1", "votes.alpha = 1", "less than 1"),
     "no CUDA": override("device=cuda", "device", "there is no CUDA device here: use 'cpu' or 'auto'"),
-    "attack client": override("attack.clients=[20]", "attack.clients", "no client 20", "0..19"),
-    "too many attackers": override("attack.clients=21", "attack.clients", "found 21", "only 20 clients"),
-    "attack rounds": override("attack.rounds=[41]", "attack.rounds", "found round 41, but rounds are 1..40"),
+    "attack client": override("attack.clients=[50]", "attack.clients", "no client 50", "0..49"),
+    "too many attackers": override("attack.clients=51", "attack.clients", "found 51", "only 50 clients"),
+    "attack rounds": override("attack.rounds=[61]", "attack.rounds", "found round 61, but rounds are 1..60"),
     "no attack rounds": override("attack.rounds=[]", "attack.rounds", "found no round at all"),
     "scale below 1": override(
         "attack.scale=0.5", "attack.scale = 0.5", "must be greater than or equal to 1", "'replace'"
     ),
     "too many poisoned": override(
-        "attack.poisoned_per_batch=33", "attack.poisoned_per_batch", "found 33, but an attacker's batch has 32 samples"
+        "attack.poisoned_per_batch=33", "attack.poisoned_per_batch", "found 33, but an attacker's batch has 29 samples"
     ),
     "trigger size": override("attack.trigger.size=9", "attack.trigger.size", "found 9, but images are 8 x 8"),
     "trigger feature": override(
@@ -219,10 +219,10 @@ OVERRIDES = {
     ),
     "too many samples": override("dataset.test_samples=9999", "dataset.test_samples", "found 9999", "only 359 samples"),
     "rates per client": override(
-        "training.learning_rate=[0.1,0.2]", "training.learning_rate", "one value per client: found 2 for 20 clients"
+        "training.learning_rate=[0.1,0.2]", "training.learning_rate", "one value per client: found 2 for 50 clients"
     ),
     "steps per client": override(
-        "training.steps=[1]", "training.steps", "one value per client: found 1 for 20 clients"
+        "training.steps=[1]", "training.steps", "one value per client: found 1 for 50 clients"
     ),
     "level not offered": override(
         'certificates.0.levels=["client"]', "certificates.0.levels", "'paper' has no 'client' level: it offers feature"
@@ -230,9 +230,9 @@ OVERRIDES = {
     "unknown level": override(
         'certificates.0.levels=["pixel"]', "certificates.0.levels.0 = 'pixel'", "'feature', 'sample' or 'client'"
     ),
-    "threat clients": override("threat.clients=[25]", "threat.clients", "found [25], but there are 20 clients, 0..19"),
-    "too many threats": override("threat.clients=21", "threat.clients", "found 21, but there are 20 clients"),
-    "threat rounds": override("threat.rounds=[99]", "threat.rounds", "found [99], but rounds are 1..40"),
+    "threat clients": override("threat.clients=[55]", "threat.clients", "found [55], but there are 50 clients, 0..49"),
+    "too many threats": override("threat.clients=51", "threat.clients", "found 51, but there are 50 clients"),
+    "threat rounds": override("threat.rounds=[99]", "threat.rounds", "found [99], but rounds are 1..60"),
     "attack without attackers drawn": Bad(
         ["run", "--set", "training.participation=0.05", "--set", "attack.rounds=[1]", "--set", "attack.clients=[3]"],
         "--set attack.rounds=[1]: attack.rounds: no attacker is drawn in any attacked round",

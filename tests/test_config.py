@@ -179,8 +179,8 @@ class TestOverrides:
             ("seeds.noise=4", lambda config: config.seeds.noise, 4),
             ("certificates.0.name=mine", lambda config: config.certificates[0].title, "mine"),
             ("certificates.paper.name=mine", lambda config: config.certificates[0].title, "mine"),
-            ("aggregation.fedavg.weighting=uniform", lambda config: config.aggregation[0].weighting, "uniform"),
-            ('aggregation.0={weighting="uniform"}', lambda config: config.aggregation[0].weighting, "uniform"),
+            ("aggregation.fedavg.weighting=uniform", lambda config: config.aggregation[-1].weighting, "uniform"),
+            ('aggregation.0={weighting="uniform"}', lambda config: config.aggregation[-1].weighting, "uniform"),
             ("votes.models=10", lambda config: config.votes.models, 10),
         ],
     )

@@ -203,6 +203,21 @@ def test_the_concepts_page_lists_every_check_of_the_paper_certificate_and_what_i
         assert listed[check.name] == effect, check.name
 
 
+def test_the_certificates_page_lists_every_check_of_the_sound_certificates_and_who_makes_it(tmp_path: Path) -> None:
+    section = (DOCS / "certificates.md").read_text(encoding="utf-8").partition("\n## The audit\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| ([A-Za-z' -]+) \| [^|]+ \| ([a-z, ]+) \|$", section, re.MULTILINE)[1:]
+    listed = {(check, certificate) for check, certificates in rows for certificate in certificates.split(", ")}
+
+    votes = {"continuations": 4, "selection": 2}
+    sound = ["pathwise-linear", "pathwise-smoothed", {"type": "tail"} | votes, {"type": "postprocess"} | votes]
+    found: set[tuple[str, str]] = set()
+    for rule in ("fedavg", "rfa"):
+        config = {"rounds": 2, "threat": {"rounds": [1]}, "certificates": sound, "aggregation": rule}
+        for audit in run(config, out=tmp_path / rule).audits:
+            found |= {(check.name, audit.certificate.partition("-")[0]) for check in audit.checks}
+    assert listed == found
+
+
 def test_getting_started_explains_every_file_of_a_run_directory(tmp_path: Path) -> None:
     run({"rounds": 1, "votes": {"models": 10}}, out=tmp_path / "run")
     page = (DOCS / "getting-started.md").read_text(encoding="utf-8")
@@ -219,7 +234,7 @@ def test_the_changelog_names_every_included_plugin() -> None:
 
 
 def test_the_readme_says_what_every_included_certificate_is_worth() -> None:
-    section = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n## What is certified so far\n")[2]
+    section = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n## What is certified\n")[2].partition("\n## ")[0]
     registry = Registry()
     for name in registry.names("certificate"):
         plugin = registry.load("certificate", name)
@@ -238,11 +253,24 @@ def test_every_example_runs_and_is_described_in_the_readme(example: Path, tmp_pa
     assert f"(examples/{example.name})" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
+def test_the_commented_example_is_the_default_config() -> None:
+    example = load_config(ROOT / "examples" / "digits.toml").config
+    assert example == load_config().config.model_copy(update={"name": example.name})
+
+
 def test_the_examples_show_what_they_are_there_for(tmp_path: Path) -> None:
     digits, clean, network = (
         load_config(ROOT / "examples" / name).config for name in ("digits.toml", "digits-clean.toml", "digits-mlp.toml")
     )
     assert load_config(ROOT / "examples/digits.yaml").config == digits
     assert clean == digits.model_copy(update={"name": "digits-clean", "attack": None})
-    refused = run(network, overrides=["rounds=1", "attack.rounds=[1]", "votes.models=10"], out=tmp_path / "run")
-    assert "softmax" in refused.metrics.refused["paper"]
+    few = ["certificates.postprocess.continuations=5", "certificates.postprocess.selection=2", "votes.models=10"]
+    result = run(network, overrides=["rounds=1", "attack.rounds=[1]", *few], out=tmp_path / "run")
+    assert set(result.metrics.refused) == {"paper", "pathwise-linear"}
+    assert all("softmax" in reason for reason in result.metrics.refused.values())
+    assert {certified.certificate for certified in result.certified} == {"postprocess"}
+
+
+def test_every_certificate_takes_part_in_the_worked_example() -> None:
+    config = load_config(ROOT / "examples" / "certified-digits.toml").config
+    assert {one.title for one in config.certificates} == set(Registry().names("certificate"))

@@ -55,6 +55,7 @@ PUBLIC = [
     "Level",
     "LinearAggregator",
     "LoadedConfig",
+    "LocalModels",
     "Metrics",
     "Model",
     "ModelFacts",

@@ -135,7 +135,7 @@ def test_force_keeps_the_old_run_until_the_new_one_is_finished(run: Path) -> Non
     before = contents(run)
     interrupt(run, force=True)
     previous = run.with_name("run.previous")
-    assert contents(previous) == before
+    assert contents(previous) == before | {".replaced": b""}
     assert crfl_core.load(previous).metrics.accuracy > 0
     crfl_core.resume(run, plugins=PLUGINS)
     assert not previous.exists()
@@ -146,7 +146,18 @@ def test_force_twice_keeps_the_run_that_was_finished(run: Path) -> None:
     before = contents(run)
     interrupt(run, force=True)
     interrupt(run, force=True)
-    assert contents(run.with_name("run.previous")) == before
+    assert contents(run.with_name("run.previous")) == before | {".replaced": b""}
+
+
+def test_force_removes_nothing_that_it_did_not_set_aside(run: Path) -> None:
+    """A run that somebody called `run.previous` is not ours to delete."""
+    other = run.with_name("run.previous")
+    other.mkdir()
+    (other / "theirs").touch()
+    with pytest.raises(StoreError, match="is in the way"):
+        crfl_core.run(tiny(seed=2), out=run, force=True)
+    assert (other / "theirs").exists()
+    assert crfl_core.load(run).metrics.accuracy > 0
 
 
 def test_force_replaces_a_run_whose_status_is_damaged(run: Path) -> None:

@@ -34,7 +34,7 @@ from crfl_core.kinds.engine import Engine, Job
 from crfl_core.kinds.plugin import Plugin
 from crfl_core.kinds.tracker import RunContext, Tracker
 from crfl_core.ledger import ClientColumns
-from crfl_core.plugins import Registry
+from crfl_core.plugins import Registry, hook_names
 from crfl_core.report.files import audit_table, certificate_csv
 from crfl_core.store import RunDirectory
 
@@ -97,7 +97,7 @@ def execute(
     kept = resampled_rounds(federation)
     # A run has plugins of its own: what engines and trackers open must not leak into the config's instances.
     running = [(kind, plugin.model_copy()) for kind, plugin in config.plugins()]
-    running += [("tracker", tracker.model_copy()) for tracker in trackers]
+    running += [("tracker", only_watching(tracker).model_copy()) for tracker in trackers]
     hooks = Hooks(running, registry)
     if hooks.may_reject:  # perhaps a tracker that the config does not name
         federation = replace(federation, facts=federation.facts.model_copy(update={"rejects": True}))
@@ -128,6 +128,13 @@ def execute(
         result = RunResult(path, registry)
         hooks.observe("crfl_run_finished", run=context, result=result)
     return result
+
+
+def only_watching(tracker: Tracker) -> Tracker:
+    """A tracker beside the config must not change a result: the run directory would not say who did."""
+    if judged := {"crfl_accept_round", "crfl_effective_weights"} & set(hook_names(type(tracker))):
+        raise ConfigError(f"{tracker.configured_as!r} implements {min(judged)}: name it in the config's trackers")
+    return tracker
 
 
 def train(

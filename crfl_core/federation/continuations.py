@@ -15,7 +15,7 @@ from crfl_core import schedules
 from crfl_core.federation import server
 from crfl_core.federation.chain import States, combine
 from crfl_core.federation.rounds import Progress
-from crfl_core.federation.setup import Federation
+from crfl_core.federation.setup import Federation, settings_of
 from crfl_core.hooks import Hooks
 from crfl_core.kinds.aggregator import LinearAggregator
 from crfl_core.kinds.engine import Engine
@@ -59,8 +59,9 @@ def continue_all(
         clients = federation.participation.honest(number)
         round = Round(number, config.rounds, starts[0], clients, federation.model.layout, federation.streams)
         updates = starts.new_empty(len(starts), len(clients), starts.shape[1])
-        for trained in engine.train(starts, round):
-            updates[:, trained.part] = trained.updates
+        with settings_of("engine", engine.configured_as):
+            for trained in engine.train(starts, round):
+                updates[:, trained.part] = trained.updates
         clip_norm = schedules.value_at(config.server.clip_norm, number)
         combined, new_states = aggregate_all(federation, round, starts, updates, states)
         clipped = clip_all(combined, clip_norm)

@@ -8,6 +8,9 @@ from pathlib import Path
 from crfl_core.errors import StoreError
 from crfl_core.store.directory import RunDirectory
 
+REPLACED = ".replaced"
+"""Marks a run that `--force` set aside."""
+
 
 def claim(path: Path, config: str, *, force: bool) -> RunDirectory | None:
     """The unfinished directory to go on in, or None if a new one may be created. Raises rather than overwrite.
@@ -42,8 +45,11 @@ def set_aside(directory: RunDirectory) -> None:
     if previous.exists() and not is_finished(directory):
         shutil.rmtree(directory.path)
     else:
-        shutil.rmtree(previous, ignore_errors=True)
+        remove_previous(directory.path)
+        if previous.exists():
+            raise StoreError(f"{previous}: is in the way, --force keeps the old run there: move or remove it")
         directory.path.rename(previous)
+        (previous / REPLACED).touch()
 
 
 def is_finished(directory: RunDirectory) -> bool:
@@ -60,5 +66,6 @@ def previous_of(path: Path) -> Path:
 
 
 def remove_previous(path: Path) -> None:
-    """The new run is finished: the one that it replaced can go."""
-    shutil.rmtree(previous_of(path), ignore_errors=True)
+    """The new run is finished: the one that it replaced can go, but nothing else of that name."""
+    if (previous_of(path) / REPLACED).exists():
+        shutil.rmtree(previous_of(path))

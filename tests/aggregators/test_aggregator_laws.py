@@ -23,7 +23,7 @@ from tests.aggregators.support import (
 
 every_rule = pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 every_stage = pytest.mark.parametrize("stage", STAGES.values(), ids=STAGES)
-some = settings(deadline=None, max_examples=40)
+some = settings(deadline=None, max_examples=25)
 
 
 def test_the_laws_are_tried_on_every_aggregator_of_this_distribution() -> None:
@@ -77,8 +77,9 @@ def test_permuting_clients_permutes_the_weights(rule: Aggregator, updates: Clien
     order = np.random.default_rng(seed).permutation(len(updates.values))
     before, after = rule.aggregate(updates, {}), rule.aggregate(permuted(updates, order), {})
     scale = 1.0 + float(updates.values.abs().max())
-    torch.testing.assert_close(after.update, before.update, rtol=0, atol=1e-7 * scale)
-    torch.testing.assert_close(after.weights, before.weights[torch.from_numpy(order)], rtol=0, atol=1e-7)
+    solved = 1e-4 if "optimality_gap" in before.notes else 1e-9  # a minimum is only found up to a tolerance
+    torch.testing.assert_close(after.update, before.update, rtol=0, atol=solved * scale)
+    torch.testing.assert_close(after.weights, before.weights[torch.from_numpy(order)], rtol=0, atol=solved)
 
 
 @every_stage

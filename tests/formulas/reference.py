@@ -1,4 +1,4 @@
-"""Reference values of the certificate specification: 50-digit arithmetic, inputs as exact decimals."""
+"""Reference values of the formulas: 50-digit arithmetic, inputs as exact decimals."""
 
 from __future__ import annotations
 

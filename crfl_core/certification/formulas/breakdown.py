@@ -1,4 +1,4 @@
-"""Drift bounds for aggregators that look at the updates: Section 8 of the certificate specification.
+"""Drift bounds for aggregators that look at the updates: docs/certificates.md#aggregators-that-look-at-the-updates.
 
 Their weights differ between the two worlds, so the bounds of fixed weights do not apply, nor does any statement about
 a single run. What holds: if no honest update (or centred residual, with equal weight decay for all) is longer than

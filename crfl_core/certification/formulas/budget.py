@@ -1,4 +1,4 @@
-"""The trade-off (Gaussian differential privacy) budget of a run: Section 3.2 of the certificate specification.
+"""The trade-off (Gaussian differential privacy) budget of a run: docs/certificates.md#the-trade-off-budget.
 
 A budget mu says that telling the two worlds' final noisy models apart is no easier than telling N(0, 1) from N(mu, 1).
 Arguments are per round: injected drift, noise that the votes draw again (0 where they do not), and the Lipschitz

@@ -1,4 +1,4 @@
-"""Confidence bounds on the probabilities of classes, from votes: Section 6 of the certificate specification.
+"""Confidence bounds on the probabilities of classes, from votes: docs/certificates.md#confidence.
 
 `counts` is (m, C): how many of a sample's M models chose each class. Every recipe but the paper's fails with
 probability at most alpha per sample, over the draw of the models. The same models vote on all samples, so failures are

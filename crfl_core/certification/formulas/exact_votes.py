@@ -1,4 +1,4 @@
-"""The votes of a linear model under Gaussian noise, computed instead of sampled: Section 5 of the specification.
+"""The votes of a linear model under Gaussian noise, computed instead of sampled: docs/certificates.md#confidence.
 
 Noise of std sigma on all parameters makes the logits independent normals of std `s = sigma ||x~||`. With the winner's
 logit at 0, the others at `-g_j` and everything in units of s, three integrals over the value v of a noisy logit say it

@@ -1,4 +1,4 @@
-"""Contraction without convexity: hockey-stick divergences, Sections 3.3 and 4 of the certificate specification.
+"""Contraction without convexity: docs/certificates.md#contraction-without-convexity.
 
 `E_gamma(P || Q) = sup_A P(A) - gamma Q(A)` for gamma >= 1. A clip to radius rho and noise sigma shrink it, whatever
 happened to the model in between, so any attack fades if `rho / sigma` is small. All noise from the attacked round on

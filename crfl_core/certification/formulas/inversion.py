@@ -1,4 +1,4 @@
-"""From a certified drift to what a certificate reports: Section 2.4 of the certificate specification.
+"""From a certified drift to what a certificate reports: docs/certificates.md#from-a-drift-to-a-radius.
 
 `drift` holds, for each test sample, the largest drift D that is certified (see `certified_size`): an attack that drifts
 by at most D does not change the prediction. NaN, for a prediction that is not certified at all, stays NaN. Everything

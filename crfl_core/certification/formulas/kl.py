@@ -1,6 +1,6 @@
 """The paper's route, Kullback-Leibler divergence and its contraction, for several attacked rounds.
 
-Section 3.4 of the certificate specification. The threshold that it is compared with is `kl_budget`.
+See docs/certificates.md#contraction-without-convexity. The threshold that it is compared with is `kl_budget`.
 """
 
 from __future__ import annotations

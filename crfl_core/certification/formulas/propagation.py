@@ -1,6 +1,6 @@
 """What later rounds make of a drift when both worlds share their noise.
 
-Sections 3.1 and 7 of the certificate specification. A round maps the broadcast model to the next aggregate. Its
+See docs/certificates.md#rounds-without-attack. A round maps the broadcast model to the next aggregate. Its
 Lipschitz constant c_t bounds how a gap between the two worlds grows; it is 1 for convex losses and `eta <= 2 / beta`,
 and below 1 with weight decay.
 """

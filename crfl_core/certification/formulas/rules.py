@@ -1,4 +1,4 @@
-"""From votes to the strongest attack that cannot change them: Section 4 of the certificate specification.
+"""From votes to the strongest attack that cannot change them: docs/certificates.md#which-drift-a-prediction-stands.
 
 `p_a` bounds the probability of the predicted class from below, `p_b` that of any other class from above. All rules are
 strict, so thresholds are open: an attack *below* the threshold is certified, one that reaches it is not, and a
@@ -79,7 +79,7 @@ def marginal_threshold(p_a: ArrayLike, p_b: ArrayLike, failure: float) -> Array:
 
     Certified are mu with `(1-d) Phi(Phi^-1((p_A-d)/(1-d)) - mu) > (1-d) Phi(Phi^-1(p_B/(1-d)) + mu) + d`: on the event
     that the bound holds, at least `p_A - d` of the votes for A and at most p_B of those for B remain, and the rest may
-    go to B. The lower end of a bisection, so never above the exact threshold. Section 2.3 of the specification.
+    go to B. The lower end of a bisection, so never above the exact threshold.
 
     >>> marginal_threshold(0.7, 0.1, 1e-3).round(6), marginal_threshold(0.7, 0.1, 0.0).round(6)
     (np.float64(0.900911), np.float64(0.902976))

@@ -21,12 +21,12 @@ class Baffle(Stage):
     A validator computes on its own data, for each class y, the share of samples of y that a model gets wrong and the
     share that it wrongly takes for y. How these 2 C errors change from one accepted model to the next is a point; the
     validator suspects the new model if its point has a larger local outlier factor (Breunig et al., 2000, with half
-    of the history as neighbours) than the last quarter of the history has on average, times `margin`. A change by a
+    of the history as neighbours) than the last quarter of the history has on average. A change by a
     single sample counts as none. If `quorum` validators suspect it, the model is rejected. Validators who attack in
     this round suspect nothing.
 
     As a stage it hands all updates on as they are and keeps the history: the broadcast models, with their noise. The
-    first `lookback` + 1 rounds are trusted. What it accepts depends on all updates, so certificates that need
+    first `lookback` rounds are trusted. What it accepts depends on all updates, so certificates that need
     fixed weights are refused.
     """
 
@@ -34,7 +34,6 @@ class Baffle(Stage):
     lookback: int = Field(10, ge=4, description="changes between accepted models that a new one is compared with, l")
     validators: int = Field(10, ge=1, description="clients that are drawn to validate a round's model")
     quorum: int = Field(5, ge=1, description="validators that must suspect a model for it to be rejected, q")
-    margin: float = Field(1.0, ge=1, description="factor on the outlier factor that is suspected; 1 is the paper's")
 
     @model_validator(mode="after")
     def _reachable(self) -> Baffle:
@@ -75,7 +74,7 @@ class Baffle(Stage):
         changes = np.diff(class_errors(predictions, run.data.y[rows], run.data.facts.classes), axis=0)
         one_sample = math.sqrt(2) / len(rows)
         usual, new = outlier_factors(changes[:-1], changes[-1], math.ceil(self.lookback / 2), one_sample)
-        return new > self.margin * float(usual[-max(1, self.lookback // 4) :].mean())
+        return new > float(usual[-max(1, self.lookback // 4) :].mean())
 
 
 def class_errors(predictions: Tensor, labels: Tensor, classes: int) -> Array:

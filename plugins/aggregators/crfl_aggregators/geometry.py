@@ -1,9 +1,9 @@
 """Norms, distances and angles of updates, in double precision and block by block instead of in a second copy.
 
 Distances come from the products of all pairs, which must not hide small distances behind the length that all updates
-share, nor behind one huge update. For updates in single precision, products in double precision are exact, and what
-their sum loses is far less than the updates lost when they were rounded. Updates in double precision are seen from one
-of them, of median norm: a mean could be moved by a single client at will.
+share, nor behind one huge update. So updates are seen from one of them, of median norm: a mean could be moved by a
+single client at will. For updates in single precision this comes after the products: in double precision these are
+exact, and what their sum loses is far less than the updates lost when they were rounded.
 """
 
 from __future__ import annotations
@@ -70,10 +70,24 @@ def gram(values: Tensor, origin: Tensor | None = None, mixing: Array | None = No
     return products.cpu().numpy()
 
 
-def squared_distances(values: Tensor, mixing: Array | None = None) -> Array:
-    """`||u_i - u_j||^2` of all pairs, (n, n), or of the mixtures `mixing @ u`, whose rows sum to 1, (m, m)."""
-    origin = values[norms(values).argsort()[(len(values) - 1) // 2]] if values.dtype == torch.float64 else None
-    products = gram(values, origin, mixing)
+def central_products(values: Tensor, mixing: Array | None = None) -> Array:
+    """The products `<u_i - u_c, u_j - u_c>` of all pairs, (n, n), for a `u_c` of median norm.
+
+    Or those of the mixtures `mixing @ u`, whose rows sum to 1, (m, m).
+    """
+    if values.dtype == torch.float64:
+        return gram(values, values[norms(values).argsort()[(len(values) - 1) // 2]], mixing)
+    products = gram(values, None, mixing)
+    squares = np.diag(products)
+    central = np.argsort(squares)[(len(squares) - 1) // 2]
+    seen: Array = products - products[central] - products[:, [central]] + squares[central]
+    same = np.diag(seen) <= ROUNDING * (squares + squares[central])
+    seen[same] = seen[:, same] = 0.0
+    return seen
+
+
+def squared_distances(products: Array) -> Array:
+    """`||u_i - u_j||^2` of all pairs, from their `central_products`."""
     lengths = np.add.outer(np.diag(products), np.diag(products))
     distances = lengths - products - products.T
     return np.where(distances > ROUNDING * lengths, distances, 0.0)

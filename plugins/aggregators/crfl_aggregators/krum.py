@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from pydantic import Field
 
-from crfl_aggregators.geometry import Array, squared_distances, weighted_sum
+from crfl_aggregators.geometry import Array, central_products, squared_distances, weighted_sum
 from crfl_core import Aggregate, Aggregator, Clients, ClientUpdates, OptionError, State, formulas
 
 
@@ -62,7 +62,7 @@ class MultiKrum(Aggregator):
 def mean_of_best(updates: ClientUpdates, state: State, f: int, keep: int) -> Aggregate:
     """The mean of the `keep` updates with the lowest scores, of all if there are fewer."""
     total = len(updates.values)
-    scores = krum_scores(squared_distances(updates.values), f)
+    scores = krum_scores(squared_distances(central_products(updates.values)), f)
     chosen = by_score(scores, updates.round.clients.ids)[: min(keep, total)]
     weights = np.zeros(total)
     weights[chosen] = 1.0 / len(chosen)

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from crfl_aggregators.geometry import squared_distances, weighted_sum
+from crfl_aggregators.geometry import central_products, weighted_sum
 from crfl_aggregators.rfa import geometric_median
 from crfl_core import Aggregate, Aggregator, Clients, ClientUpdates, OptionError, State
 
@@ -39,7 +39,7 @@ class MedianOfMeans(Aggregator):
         for group, members in enumerate(np.array_split(np.argsort(clients.ids), len(grouping))):
             grouping[group, members] = 1.0 / len(members)
         found = geometric_median(
-            squared_distances(updates.values, grouping),
+            central_products(updates.values, grouping),
             np.full(len(grouping), 1.0 / len(grouping)),
             smoothing=self.smoothing,
             tolerance=self.tolerance,

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from crfl_aggregators.geometry import squared_distances
+from crfl_aggregators.geometry import central_products, squared_distances
 from crfl_core import Clients, ClientUpdates, OptionError, Stage, Staged, State
 
 
@@ -31,7 +31,7 @@ class NearestNeighbourMixing(Stage):
         clients = len(updates.values)
         keep = max(1, clients - self.f)
         ids = np.broadcast_to(updates.round.clients.ids, (clients, clients))
-        nearest = np.lexsort((ids, squared_distances(updates.values)), axis=1)[:, :keep]
+        nearest = np.lexsort((ids, squared_distances(central_products(updates.values))), axis=1)[:, :keep]
         shares = np.zeros((clients, clients))
         np.put_along_axis(shares, nearest, 1.0 / keep, axis=1)
         mixing = torch.from_numpy(shares).to(updates.values)

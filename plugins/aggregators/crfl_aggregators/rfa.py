@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from crfl_aggregators.geometry import Array, squared_distances, weighted_sum
+from crfl_aggregators.geometry import Array, central_products, squared_distances, weighted_sum
 from crfl_core import Aggregate, Aggregator, Clients, ClientUpdates, State, formulas
 
 RESOLUTION = 1e-12
@@ -41,7 +41,7 @@ class Rfa(Aggregator):
         samples = updates.round.clients.samples.astype(np.float64)
         prior = samples if self.weighting == "samples" else np.ones_like(samples)
         found = geometric_median(
-            squared_distances(updates.values),
+            central_products(updates.values),
             prior / prior.sum(),
             smoothing=self.smoothing,
             tolerance=self.tolerance,
@@ -85,47 +85,49 @@ class GeometricMedian:
 
 
 def geometric_median(
-    distances: Array, prior: Array, *, smoothing: float, tolerance: float, iterations: int
+    products: Array, prior: Array, *, smoothing: float, tolerance: float, iterations: int
 ) -> GeometricMedian:
-    """Weiszfeld's algorithm on nothing but squared distances `D` of all pairs.
-
-    For `v = sum_j p_j u_j` with weights that sum to 1, `||u_i - v||^2 = (D p)_i - p^T D p / 2`.
-    """
-    spread = float(np.sqrt(distances.max()))
+    """Weiszfeld's algorithm on nothing but the products `G_ij = <u_i - u_c, u_j - u_c>` of all pairs."""
+    distances = np.sqrt(squared_distances(products))
+    spread = float(distances.max())
     if spread == 0:
         return GeometricMedian(prior, 0.0, 0.0, 0)
     scale = max(closest_half(distances), RESOLUTION * spread)
     nu = max(smoothing * scale, RESOLUTION * spread)
-    weights = prior
-    done = 0
+    weights, done = prior, 0
     while True:
-        pull = prior / np.maximum(to_point(distances, weights), nu)
+        pull = prior / np.maximum(lengths(seen_from(products, weights)), nu)
         weights, done = pull / pull.sum(), done + 1
-        objective, gap = optimality(distances, prior, weights, nu)
+        objective, gap = optimality(seen_from(products, weights), prior, nu)
         if gap <= tolerance * scale or done == iterations:
             return GeometricMedian(weights, objective, gap, done)
 
 
 def closest_half(distances: Array) -> float:
     """The radius of the smallest ball around a client that holds half of all."""
-    return float(np.sqrt(np.median(distances, axis=1).min()))
+    return float(np.median(distances, axis=1).min())
 
 
-def to_point(distances: Array, weights: Array) -> Array:
-    """`||u_i - sum_j weights[j] u_j||`, (n,)."""
-    toward = distances @ weights
-    return np.sqrt(np.maximum(toward - 0.5 * (weights @ toward), 0.0))
+def seen_from(products: Array, weights: Array) -> Array:
+    """`<u_i - v, u_j - v>` for `v = sum_i weights[i] u_i` with weights that sum to 1."""
+    toward = products @ weights
+    result: Array = products - toward - toward[:, None] + weights @ toward
+    return result
 
 
-def optimality(distances: Array, prior: Array, weights: Array, nu: float) -> tuple[float, float]:
-    """The objective `g(v) = sum_i a_i ||u_i - v||`, and a bound on `g(v) - min g`.
+def lengths(products: Array) -> Array:
+    """The lengths of vectors with these products."""
+    return np.sqrt(np.maximum(np.diag(products), 0.0))
+
+
+def optimality(products: Array, prior: Array, nu: float) -> tuple[float, float]:
+    """The objective `g(v) = sum_i a_i ||u_i - v||`, and a bound on `g(v) - min g`, from the `<u_i - v, u_j - v>`.
 
     By duality `min g >= sum_i a_i <y_i, u_i - v>` for any `||y_i|| <= 1` with `sum_i a_i y_i = 0`. Directions
     `z_i = (u_i - v) / max(nu, ||u_i - v||)` with mean `s = sum_i a_i z_i` give such `y_i = (z_i - s) / (1 + ||s||)`.
     """
-    away = to_point(distances, weights)
+    away = lengths(products)
     objective = float(prior @ away)
-    products = 0.5 * (away[:, None] ** 2 + away**2 - distances)  # <u_i - v, u_j - v>
     slopes = prior / np.maximum(away, nu)
     residual = products @ slopes  # <u_i - v, s>
     length = math.sqrt(max(float(slopes @ residual), 0.0))

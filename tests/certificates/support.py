@@ -1,0 +1,364 @@
+"""Coupled worlds: the same federation with the same noise and batches, attacked and not, and attackers that know it.
+
+The attackers here are optimised against the certificates: they know the model, the noise to come and the prediction
+that they want to change, and push the parameters straight toward another class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from crfl_datasets.digits import Digits
+from numpy.typing import NDArray
+from pydantic import Field, PrivateAttr
+from torch import Tensor
+
+from crfl_core import (
+    Attack,
+    Batches,
+    Certificate,
+    ClientColumns,
+    ClientUpdates,
+    Data,
+    Engine,
+    FederatedData,
+    Guarantee,
+    Ledger,
+    Level,
+    Plugin,
+    Registry,
+    RunContext,
+    State,
+    Streams,
+    Threat,
+    Votes,
+    VoteSettings,
+    load_config,
+)
+from crfl_core.certification import engine as certification
+from crfl_core.certification import threats
+from crfl_core.certification.voting import vote
+from crfl_core.federation import rounds
+from crfl_core.federation.local import LocalTraining
+from crfl_core.federation.participants import Participation
+from crfl_core.federation.rounds import Outcome
+from crfl_core.federation.setup import Federation, build
+from crfl_core.hooks import Hooks
+from crfl_core.kinds.feature_map import Chain
+from crfl_core.kinds.model import BoundModel
+from crfl_core.threat import ThreatSettings
+
+torch.set_num_threads(1)
+
+Array = NDArray[np.float64]
+ASCENT_STEPS = 6
+
+
+@cache
+def all_digits() -> Data:
+    """Read once for all worlds."""
+    return Digits().read()
+
+
+class CachedDigits(Digits):
+    """The embedded digits, from memory."""
+
+    def read(self) -> Data:
+        return all_digits()
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """What an attacker knows: how inputs become features, the model it starts from, and where to push it, all (P,)."""
+
+    maps: Chain
+    model: BoundModel
+    parameters: Tensor
+    direction: Tensor
+
+    def gain(self, x: Tensor, labels: Tensor | None) -> Tensor:
+        """How far one step on each sample pushes the model in the direction; with the best label if none is given."""
+        features = self.maps(x)
+        shape = features.shape[:-1]
+        flat = features.reshape(-1, features.shape[-1])
+        pushes = self.model.logits(self.direction[None], flat)[0].view(*shape, -1)
+        chances = self.model.logits(self.parameters[None], flat)[0].softmax(-1).view(*shape, -1)
+        best = pushes.argmax(-1) if labels is None else labels
+        return pushes.gather(-1, best[..., None])[..., 0] - (pushes * chances).sum(-1)
+
+    def best_labels(self, x: Tensor) -> Tensor:
+        """The labels that push most."""
+        features = self.maps(x)
+        flat = features.reshape(-1, features.shape[-1])
+        return self.model.logits(self.direction[None], flat)[0].argmax(-1).view(features.shape[:-1])
+
+    def ascent(self, x: Tensor, labels: Tensor | None, delta: float) -> Tensor:
+        """Inputs of the unit box within `delta` that push most, by projected gradient ascent."""
+        moved = x.clone()
+        for _ in range(ASCENT_STEPS):
+            variable = moved.detach().requires_grad_(True)
+            (slope,) = torch.autograd.grad(self.gain(variable, labels).sum(), variable)
+            length = slope.norm(dim=-1, keepdim=True).clamp(min=1e-12)
+            step = (variable.detach() + min(delta, 4.0) / 2 * slope / length).clamp(0.0, 1.0)
+            away = step - x
+            moved = x + away * (delta / away.norm(dim=-1, keepdim=True).clamp(min=delta)) * (1 - 1e-12)
+        return moved
+
+
+Kind = Literal["none", "features", "labels", "features+labels", "replacement"]
+
+
+class Steering(Attack):
+    """Poison that pushes the model toward a wrong prediction: in the worst samples of every batch, or `count` samples
+    per epoch that fall into the batches where they weigh most.
+    """
+
+    kind: Kind = "features+labels"
+    ratio: float = Field(0.5, ge=0, le=1)
+    delta: float = Field(1.0, gt=0)
+    count: int | None = None
+    last_steps_only: bool = False
+
+    _knowledge: Knowledge | None = PrivateAttr(default=None)
+
+    def prepare(self, data: FederatedData, streams: Streams) -> State:
+        return {}
+
+    def informed(self, knowledge: Knowledge) -> Steering:
+        attack = self.model_copy()
+        attack._knowledge = knowledge
+        return attack
+
+    def poison(self, batches: Batches, prepared: State) -> Batches:
+        if self.kind == "none" or self._knowledge is None:
+            return batches
+        flips = self.kind != "features"
+        labels = None if flips else batches.y
+        x = batches.x
+        if self.kind != "labels":
+            x = self._knowledge.ascent(x, labels, 100.0 if self.kind == "replacement" else self.delta)
+        y = self._knowledge.best_labels(x) if flips else batches.y
+        with torch.no_grad():
+            gain = self._knowledge.gain(x, y) - self._knowledge.gain(batches.x, batches.y)
+        chosen = self._chosen(gain, batches.sizes)
+        return replace(
+            batches, x=torch.where(chosen[..., None], x, batches.x), y=torch.where(chosen, y, batches.y)
+        )
+
+    def _chosen(self, gain: Tensor, sizes: Tensor) -> Tensor:
+        """The samples to poison, (clients, steps, batch): those with most gain."""
+        real = torch.arange(gain.shape[2]) < sizes[..., None]
+        rank = gain.masked_fill(~real, -torch.inf).argsort(-1, descending=True).argsort(-1)
+        return real & (rank < self._quota(sizes)[..., None])
+
+    def _quota(self, sizes: Tensor) -> Tensor:
+        """How many samples to poison in every batch."""
+        if self.count is None:
+            quota = (sizes.double() * self.ratio + 1e-9).floor()
+            if self.last_steps_only:
+                quota[:, :-1] = 0
+            return quota
+        quota = torch.zeros_like(sizes)
+        for client, steps in enumerate(sizes.tolist()):
+            largest = max(steps)
+            ends = [step + 1 for step, size in enumerate(steps) if size < largest] or [len(steps)]
+            for first, last in zip([0, *ends], [*ends, len(steps)], strict=False):
+                left = self.count
+                # late steps suffer least from weight decay, short batches weigh their samples most
+                for step in sorted(range(first, last), key=lambda s: (steps[s], -s)):
+                    quota[client, step] = min(left, steps[step])
+                    left -= int(quota[client, step])
+        return quota
+
+
+class Submitting(Attack):
+    """Attackers that submit what they like: a push of any size, their update reversed, or nothing that is a number."""
+
+    how: Literal["push", "reverse", "not-finite", "pull"] = "push"
+    size: float = 1e3
+
+    _knowledge: Knowledge | None = PrivateAttr(default=None)
+
+    def prepare(self, data: FederatedData, streams: Streams) -> State:
+        return {}
+
+    def informed(self, knowledge: Knowledge) -> Submitting:
+        attack = self.model_copy()
+        attack._knowledge = knowledge
+        return attack
+
+    def craft(self, honest: ClientUpdates, own: Tensor, weights: Tensor) -> Tensor:
+        assert self._knowledge is not None
+        if self.how == "not-finite":
+            return torch.full_like(own, torch.nan)
+        if self.how == "reverse":
+            return -self.size * own
+        if self.how == "pull":
+            return -self.size * honest.round.start.expand_as(own)
+        return self.size * self._knowledge.direction.expand_as(own)
+
+
+PLUGINS: dict[str, type[Plugin]] = {"steering": Steering, "submitting": Submitting, "cached-digits": CachedDigits}
+REGISTRY = Registry(PLUGINS)
+HOOKS = Hooks([], REGISTRY)
+
+
+def small(**changes: Any) -> dict[str, Any]:
+    """Four clients on 200 digits for four rounds, in double precision, with inputs of norm at most 1."""
+    config: dict[str, Any] = {
+        "name": "small",
+        "rounds": 4,
+        "device": "cpu",
+        "dtype": "float64",
+        "dataset": {"type": "cached-digits", "train_samples": 200, "test_samples": 60},
+        "partition": {"type": "iid", "clients": 4},
+        "model": {"type": "softmax", "features": {"type": "unit-ball", "radius": 4.0}},
+        "training": {"learning_rate": 0.5, "steps": 4, "batch_size": 16},
+        "server": {"clip_norm": 4.0, "noise_std": 0.02, "cap_updates": False},
+        "evaluation": {"every": 0},
+        "engine": {"type": "local", "threads": 1},
+        "certificates": [{"type": "pathwise-linear"}],
+    }
+    return config | changes
+
+
+@dataclass(frozen=True)
+class World:
+    """A federation and what became of it."""
+
+    federation: Federation
+    outcomes: Sequence[Outcome]
+
+    @property
+    def ledger(self) -> Ledger:
+        records = tuple(outcome.record for outcome in self.outcomes)
+        columns = ClientColumns.concatenate([outcome.clients for outcome in self.outcomes])
+        return Ledger(self.federation.facts, records, columns)
+
+    def aggregate(self, number: int) -> Array:
+        """The clipped model of a round before its noise."""
+        return self.outcomes[number - 1].aggregate.double().numpy()
+
+    def start(self, number: int) -> Tensor:
+        """The model that was broadcast in a round."""
+        if number == 1:
+            return rounds.initial(self.federation).parameters
+        return self.outcomes[number - 2].progress.parameters
+
+    @property
+    def final(self) -> Tensor:
+        return self.outcomes[-1].aggregate
+
+    def votes(self, certificate: Certificate, threat: Threat, settings: VoteSettings | None = None) -> Votes:
+        """What the final model answers to a certificate's request on the clean test set."""
+        chosen = certificate.votes.apply(settings or self.federation.config.votes)
+        request = certificate.request(self.ledger, threat, chosen)
+        tests, model = self.federation.test_sets["clean"], self.federation.model
+        return vote(
+            model, self.final, tests.features, tests.labels, request, chosen, self.federation.streams
+        )
+
+    def predictions(self) -> NDArray[np.int64]:
+        """The classes of the clean test set by the final model."""
+        model, tests = self.federation.model, self.federation.test_sets["clean"]
+        return model.logits(self.final[None], tests.features)[0].argmax(-1).numpy()
+
+    def threat(self, **settings: Any) -> Threat:
+        """The threat that covers what was done here, with other settings where they are given."""
+        return threats.resolve(ThreatSettings(**settings), self.federation.attack, self.ledger)[0]
+
+    def uncovered(self, threat: ThreatSettings) -> tuple[str, ...]:
+        """Where the attack goes beyond a threat."""
+        return threats.resolve(threat, self.federation.attack, self.ledger)[1]
+
+    def certify(self, certificate: Certificate, threat: Threat, level: Level) -> Guarantee:
+        """The guarantees on the clean test set; the audit must not refuse them."""
+        audit = certification.audit(certificate, self.ledger, threat)
+        assert not audit.refusal, audit.refusal
+        return certificate.certify(self.ledger, self.votes(certificate, threat), threat, level)
+
+
+def federation_of(config: Mapping[str, Any]) -> Federation:
+    """The federation that a config describes."""
+    return build(load_config(config, registry=REGISTRY).config)
+
+
+def play(federation: Federation) -> World:
+    """All rounds, in memory."""
+    config = federation.config
+    engine = config.engine.model_copy()
+    assert isinstance(engine, Engine)
+    context = RunContext(
+        config.name, Path("nowhere"), config.rounds, 0, federation.data, federation.model, federation.features
+    )
+    engine.open(LocalTraining(federation))
+    try:
+        return World(federation, list(rounds.train(federation, engine, HOOKS, context, rounds.initial(federation))))
+    finally:
+        engine.close()
+
+
+def with_attack(federation: Federation, attack: Attack | None) -> Federation:
+    """The same data, model and random streams with another attack, or none."""
+    config = federation.config.model_copy(update={"attack": attack})
+    samples = federation.facts.samples
+    bound = gradient_bound_of(federation)
+    participation = Participation(config, samples, bound, federation.streams)
+    facts = federation.facts.model_copy(
+        update={
+            "attack": None if attack is None else attack.configured_as,
+            "attackers": participation.attackers,
+            "attack_rounds": participation.attack_rounds,
+        }
+    )
+    return replace(federation, config=config, attack=attack, participation=participation, facts=facts)
+
+
+def gradient_bound_of(federation: Federation) -> float:
+    """The bound on gradients that the federation was built with, from what it says about honest updates."""
+    clients = federation.participation.honest(1)
+    rate, decay = clients.learning_rate, clients.weight_decay
+    reach = np.where(decay > 0, (1 - clients.retention) / np.where(decay > 0, decay, 1.0), rate * clients.steps)
+    return float((clients.update_bound / reach).max())
+
+
+def toward(federation: Federation, parameters: Tensor, sample: int, runner_up: int) -> Tensor:
+    """The direction in which the class of a test sample gives way soonest to its runner-up, of norm 1, (P,)."""
+    features = federation.test_sets["clean"].features[sample]
+    model = federation.model
+    order = model.logits(parameters[None], features[None])[0, 0].argsort(descending=True)
+    direction = torch.zeros_like(parameters)
+    blocks = model.layout.unflatten(direction)
+    for label, sign in ((order[runner_up], 1.0), (order[0], -1.0)):
+        blocks["weight"][label] += sign * features
+        if "bias" in blocks:
+            blocks["bias"][label] += sign
+    return direction / direction.norm()
+
+
+def attacked(federation: Federation, clean: World, sample: int = 0, runner_up: int = 1) -> World:
+    """The attacked world, its attackers informed about a model like the one that they start from."""
+    attack = federation.attack
+    assert isinstance(attack, (Steering, Submitting))
+    first = federation.participation.attack_rounds[0]
+    direction = toward(federation, clean.final, sample, runner_up)
+    knowledge = Knowledge(federation.maps, federation.model, clean.start(first), direction)
+    return play(with_attack(federation, attack.informed(knowledge)))
+
+
+def honest_world(federation: Federation) -> World:
+    """Nobody attacks."""
+    return play(with_attack(federation, None))
+
+
+def scaled_world(federation: Federation) -> World:
+    """The attackers train as they like, but on clean data, and multiply their updates: the paper's clean world."""
+    attack = federation.attack
+    assert isinstance(attack, Steering)
+    return play(with_attack(federation, attack.model_copy(update={"kind": "none"})))

@@ -1,0 +1,168 @@
+"""The drift of an attack never exceeds its bound, and no certified prediction ever changes.
+
+Two worlds share data, batches and noise; one is attacked by clients that know everything. All bounds come from the
+ledger of the attacked world alone, as in a real run.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from crfl_certificates.pathwise_linear import PathwiseLinear
+from crfl_certificates.pathwise_smoothed import PathwiseSmoothed
+from crfl_certificates.scenario import Scenario
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from crfl_core import ConfigError, Level, Threat
+from tests.certificates.support import (
+    World,
+    attacked,
+    federation_of,
+    honest_world,
+    scaled_world,
+    small,
+)
+
+ROUNDING = 1 + 1e-9
+"""Relative allowance for the sums of many float64 operations."""
+
+FEATURES = st.sampled_from(
+    [
+        ({"type": "unit-ball", "radius": 0.5}, 1.0),
+        ({"type": "unit-ball", "radius": 4.0}, 1.0),
+        ({"type": "unit-sphere"}, 1.0),
+        ({"type": "random-fourier", "outputs": 40, "bandwidth": 3.0}, 1.0),
+        ([], 8.0),
+    ]
+)
+"""Feature maps with the largest norm behind them; 8 is that of 64 pixels in [0, 1]."""
+
+
+@st.composite
+def federations(draw: st.DrawFn) -> dict[str, Any]:
+    """Clients that train in every way that the certificates allow, up to the largest rate."""
+    features, norm = draw(FEATURES)
+    bias, decay = draw(st.booleans()), draw(st.sampled_from([0.0, 0.01, 0.3, 1.0]))
+    beta = (norm**2 + bias) / 2
+    limit = min(2 / (beta + decay), 1 / decay if decay else np.inf)
+    rounds = draw(st.integers(1, 5))
+    partial = draw(st.booleans())
+    clients = draw(st.integers(2, 5))
+    return small(
+        seed=draw(st.integers(0, 10**6)),
+        rounds=rounds,
+        partition=draw(st.sampled_from([{"type": "iid"}, {"type": "dirichlet", "alpha": 5.0}])) | {"clients": clients},
+        model={"type": "softmax", "bias": bias, "features": features},
+        training={
+            "learning_rate": draw(st.sampled_from([0.05, 0.5, 0.999])) * limit,
+            "steps": draw(st.integers(1, 6)),
+            "batch_size": draw(st.sampled_from([1, 7, 16, 40])),
+            "weight_decay": decay,
+            "participation": 0.6 if partial else 1.0,
+        },
+        server={
+            "clip_norm": draw(st.sampled_from([0.3, 4.0])),
+            "noise_std": draw(st.sampled_from([0.0, 0.05])),
+            "cap_updates": False,
+        },
+        aggregation=draw(
+            st.sampled_from(
+                [
+                    [{"type": "fedavg"}],
+                    [{"type": "fedavg", "weighting": "uniform"}],
+                    [{"type": "update-cap", "bound": "honest"}, {"type": "fedavg"}],
+                    [{"type": "update-cap", "bound": 500.0}, {"type": "fedavg"}],
+                ]
+            )
+        ),
+        attack={
+            "clients": draw(st.lists(st.integers(0, clients - 1), min_size=1, max_size=2, unique=True)),
+            "rounds": list(range(1, rounds + 1))
+            if partial
+            else draw(st.lists(st.integers(1, rounds), min_size=1, unique=True)),
+        },
+    )
+
+
+@st.composite
+def data_attacks(draw: st.DrawFn) -> dict[str, Any]:
+    """A federation with attackers that poison their data, multiply, and train with rates and steps of their own."""
+    config = draw(federations())
+    rate = config["training"]["learning_rate"]
+    config["attack"] |= {
+        "type": "steering",
+        "kind": draw(st.sampled_from(["features", "labels", "features+labels", "replacement"])),
+        "ratio": draw(st.sampled_from([0.1, 0.5, 1.0])),
+        "delta": draw(st.sampled_from([0.05, 0.5, 3.0])),
+        "scale": draw(st.sampled_from([1.0, 1.0, 1.5, 10.0])),
+        "last_steps_only": draw(st.booleans()),
+    }
+    if draw(st.booleans()):
+        config["attack"]["learning_rate"] = rate * draw(st.sampled_from([0.01, 0.3]))
+    if draw(st.booleans()):
+        config["attack"]["steps"] = draw(st.integers(1, 9))
+    return config
+
+
+def worlds(config: dict[str, Any], sample: int = 0, runner_up: int = 1) -> tuple[World, dict[str, World]]:
+    """The attacked world, and the clean ones by name."""
+    try:
+        federation = federation_of(config)
+    except ConfigError:  # no attacker was drawn in any round
+        assume(False)
+    honest = honest_world(federation)
+    clean = {"honest": honest}
+    if config["attack"]["type"] == "steering":
+        clean["scaled"] = scaled_world(federation)
+    return attacked(federation, honest, sample, runner_up), clean
+
+
+def threats_of(world: World, clean_world: str) -> list[Threat]:
+    """The attackers by name, and as a number of unknown ones."""
+    named = world.threat(clean_world=clean_world)
+    return [named, named.model_copy(update={"clients": named.attackers})]
+
+
+def drift_between(one: World, other: World, number: int) -> float:
+    return float(np.linalg.norm(one.aggregate(number) - other.aggregate(number)))
+
+
+def answers(world: World, threat: Threat, level: Level) -> list[tuple[Any, Any]]:
+    """The radii and predictions of both pathwise certificates, and their counts."""
+    found = []
+    for certificate in (PathwiseLinear(), PathwiseSmoothed()):
+        guarantee = world.certify(certificate, threat, level)
+        found.append((guarantee, guarantee.radius))
+    return found
+
+
+def assert_nothing_flips(world: World, clean: World, threat: Threat, level: Level, size: float) -> None:
+    """Whatever is certified against an attack of this size is predicted without the attack as well."""
+    for guarantee, radius in answers(world, threat, level):
+        certified = radius >= size
+        np.testing.assert_array_equal(guarantee.prediction[certified], clean.predictions()[certified])
+
+
+@settings(max_examples=120, deadline=None)
+@given(config=data_attacks(), sample=st.integers(0, 59), runner_up=st.integers(1, 3))
+def test_poisoned_data_never_move_the_model_beyond_the_bound(
+    config: dict[str, Any], sample: int, runner_up: int
+) -> None:
+    world, clean_worlds = worlds(config, sample, runner_up)
+    rows = world.ledger.clients
+    delta, has_radius = float(rows.delta.max()), world.federation.facts.feature_lipschitz is not None
+    for name, clean in clean_worlds.items():
+        for threat in threats_of(world, name):
+            for horizon in range(1, world.federation.config.rounds + 1):
+                scenario = Scenario(world.ledger, threat, horizon)
+                actual = drift_between(world, clean, horizon)
+                if has_radius:
+                    assert actual <= scenario.feature_cost(np.array([delta]))[0] * ROUNDING + 1e-12
+                assert actual <= scenario.sample_cost(np.array([threat.poison_ratio]))[0] * ROUNDING + 1e-12
+                assert actual <= scenario.client_costs()[threat.attackers] * ROUNDING + 1e-12
+            if has_radius:
+                assert_nothing_flips(world, clean, threat, "feature", delta)
+            assert_nothing_flips(world, clean, threat, "sample", threat.poison_ratio)
+            assert_nothing_flips(world, clean, threat, "client", threat.attackers)
