@@ -108,9 +108,9 @@ class ClientUpdates:
 class Staged:
     """The answer of a stage: `values = mixing @ updates + offset`.
 
-    `mixing` is (m, n); for a stage of dependence "own" it is diagonal with entries in [0, 1]. `cap` is the norm that
-    no staged residual `u + (1 - retention) w` exceeds (without weight decay that is the update itself), (m,), if the
-    stage enforces one, and no residual within it is changed; an "own" stage that cannot promise this counts as "all".
+    `mixing` is (m, n), or (n,) for a diagonal matrix, as every stage of dependence "own" has, with entries in [0, 1].
+    `cap` is the norm that no staged residual `u + (1 - retention) w` exceeds (without weight decay that is the update
+    itself), (m,), if the stage enforces one.
     """
 
     values: Tensor
@@ -118,6 +118,15 @@ class Staged:
     cap: Tensor | None = None
     offset: Tensor | None = None
     state: State = field(default_factory=dict)
+
+    def mix(self, rows: Tensor) -> Tensor:
+        """`mixing @ rows`, for rows (n, ...) of all clients."""
+        return self.mixing[:, None] * rows if self.mixing.ndim == 1 else self.mixing @ rows
+
+    @property
+    def matrix(self) -> Tensor:
+        """The mixing matrix, (m, n)."""
+        return self.mixing.diag() if self.mixing.ndim == 1 else self.mixing
 
 
 @dataclass(frozen=True)

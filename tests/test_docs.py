@@ -69,6 +69,13 @@ def commands(block: Block) -> Iterator[Command]:
         yield Command(arguments, output)
 
 
+def section(page: Path, heading: str) -> str:
+    """What stands below a heading of the second level, up to the next one."""
+    _, found, rest = page.read_text(encoding="utf-8").partition(f"\n## {heading}\n")
+    assert found, f"{name_of(page)} has no section {heading!r}"
+    return rest.partition("\n## ")[0]
+
+
 def write(block: Block, folder: Path) -> None:
     """Write the file that a block stands for; a second block of the same name goes on where the first one ended."""
     assert block.file is not None
@@ -166,6 +173,14 @@ def test_internal_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(target), f"{name_of(page)} links to {link}, which has no such heading"
 
 
+def test_docstrings_refer_to_headings_that_exist() -> None:
+    places = [path for folder in ("crfl_core", "plugins") for path in (ROOT / folder).rglob("*.py")]
+    for path in places:
+        for page, anchor in re.findall(r"(docs/[\w-]+\.md)(?:#([\w-]+))?", path.read_text(encoding="utf-8")):
+            assert (ROOT / page).exists(), f"{name_of(path)} refers to {page}, which does not exist"
+            assert not anchor or anchor in anchors(ROOT / page), f"{name_of(path)} refers to {page}#{anchor}"
+
+
 def test_every_page_is_linked_from_the_readme_and_every_decision_from_its_index() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     index = (DOCS / "decisions" / "README.md").read_text(encoding="utf-8")
@@ -195,8 +210,8 @@ def test_the_hooks_page_gives_the_signature_of_every_hook_and_of_no_other() -> N
 def test_the_concepts_page_lists_every_check_of_the_paper_certificate_and_what_its_failure_does(tmp_path: Path) -> None:
     result = run({"rounds": 1, "votes": {"models": 10}}, out=tmp_path / "run")
     (audit,) = result.audits
-    section = (DOCS / "concepts.md").read_text(encoding="utf-8").partition("\n## Audit\n")[2].partition("\n## ")[0]
-    listed = dict(re.findall(r"^\| ([A-Za-z ]+) \| (refused|condition|always `declared`) \|$", section, re.MULTILINE))
+    table = section(DOCS / "concepts.md", "Audit")
+    listed = dict(re.findall(r"^\| ([A-Za-z ]+) \| (refused|condition|always `declared`) \|$", table, re.MULTILINE))
     assert list(listed) == [check.name for check in audit.checks]
     for check in audit.checks:
         effect = "always `declared`" if check.status == "declared" else "refused" if check.refuses else "condition"
@@ -204,8 +219,8 @@ def test_the_concepts_page_lists_every_check_of_the_paper_certificate_and_what_i
 
 
 def test_the_certificates_page_lists_every_check_of_the_sound_certificates_and_who_makes_it(tmp_path: Path) -> None:
-    section = (DOCS / "certificates.md").read_text(encoding="utf-8").partition("\n## The audit\n")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| ([A-Za-z' -]+) \| [^|]+ \| ([a-z, ]+) \|$", section, re.MULTILINE)[1:]
+    table = section(DOCS / "certificates.md", "The audit")
+    rows = re.findall(r"^\| ([A-Za-z' -]+) \| [^|]+ \| ([a-z, ]+) \|$", table, re.MULTILINE)[1:]
     listed = {(check, certificate) for check, certificates in rows for certificate in certificates.split(", ")}
 
     votes = {"continuations": 4, "selection": 2}
@@ -234,20 +249,24 @@ def test_the_changelog_names_every_included_plugin() -> None:
 
 
 def test_the_readme_says_what_every_included_certificate_is_worth() -> None:
-    section = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n## What is certified\n")[2].partition("\n## ")[0]
+    text = section(ROOT / "README.md", "What is certified")
     registry = Registry()
     for name in registry.names("certificate"):
         plugin = registry.load("certificate", name)
         assert issubclass(plugin, Certificate)
-        assert f"`{name}`" in section
-        assert plugin.label in section
+        assert f"`{name}`" in text
+        assert plugin.label in text
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=name_of)
 def test_every_example_runs_and_is_described_in_the_readme(example: Path, tmp_path: Path) -> None:
+    config = load_config(example).config
     overrides = ["rounds=2", "votes.models=20", "training.steps=2"]
-    if load_config(example).config.attack is not None:
+    if config.attack is not None:
         overrides.append("attack.rounds=[1]")
+    for position, certificate in enumerate(config.certificates):
+        if "continuations" in type(certificate).model_fields:
+            overrides += [f"certificates.{position}.continuations=8", f"certificates.{position}.selection=4"]
     result = run(example, overrides=overrides, out=tmp_path / "run")
     assert len(result.ledger.rounds) == 2
     assert f"(examples/{example.name})" in (ROOT / "README.md").read_text(encoding="utf-8")

@@ -59,10 +59,9 @@ def combine(steps: Sequence[AggregationStep], updates: ClientUpdates, states: St
     for position, step in enumerate(steps[:-1]):
         assert isinstance(step, Stage)
         staged = call_stage(step, updates, states.get(state_key(position), {}))
-        factor = None if step.depends == "own" else staged.mixing
-        mixing = staged.mixing if mixing is None else staged.mixing @ mixing
-        bound = factor if bound is None else bound if factor is None else factor @ bound
-        offset = None if offset is None else staged.mixing @ offset
+        mixing = followed_by(mixing, staged)
+        bound = bound if step.depends == "own" else followed_by(bound, staged)
+        offset = None if offset is None else staged.mix(offset)
         if staged.offset is not None:
             offset = staged.offset if offset is None else offset + staged.offset
         if staged.cap is None:
@@ -80,7 +79,7 @@ def combine(steps: Sequence[AggregationStep], updates: ClientUpdates, states: St
     new_states[last] = aggregate.state
     return Combined(
         aggregate=in_terms_of_clients(aggregate, mixing, offset),
-        weight_bound=aggregate.weights if bound is None else aggregate.weights @ bound.to(aggregate.weights),
+        weight_bound=aggregate.weights if bound is None else weighted(aggregate.weights, bound),
         cap=cap,
         depends=depends,
         states=new_states,
@@ -97,11 +96,35 @@ def in_terms_of_clients(aggregate: Aggregate, mixing: Tensor | None, offset: Ten
     if offset is not None:
         staged = aggregate.weights.to(offset) @ offset if full is None else (full() * offset).sum(0)
         total = staged if total is None else total + staged
-    weights = aggregate.weights if mixing is None else aggregate.weights @ mixing.to(aggregate.weights)
+    weights = aggregate.weights if mixing is None else weighted(aggregate.weights, mixing)
     if full is not None and mixing is not None:
         stage_mixing, staged_weights = mixing, full
-        return replace(aggregate, weights=weights, offset=total, full_weights=lambda: stage_mixing.T @ staged_weights())
+        return replace(
+            aggregate, weights=weights, offset=total, full_weights=lambda: spread(stage_mixing, staged_weights())
+        )
     return replace(aggregate, weights=weights, offset=total)
+
+
+def followed_by(mixing: Tensor | None, staged: Staged) -> Tensor:
+    """The mixing of all stages so far; diagonal ones stay vectors, so that many clients need no square matrix."""
+    if mixing is None:
+        return staged.mixing
+    return staged.mixing * mixing if staged.mixing.ndim == mixing.ndim == 1 else staged.mix(dense(mixing))
+
+
+def dense(mixing: Tensor) -> Tensor:
+    """A mixing as a matrix."""
+    return mixing.diag() if mixing.ndim == 1 else mixing
+
+
+def weighted(weights: Tensor, mixing: Tensor) -> Tensor:
+    """Weights of staged updates as weights of the updates that they were made of."""
+    return weights * mixing.to(weights) if mixing.ndim == 1 else weights @ mixing.to(weights)
+
+
+def spread(mixing: Tensor, full_weights: Tensor) -> Tensor:
+    """The same for weights of every parameter, (m, P) -> (n, P)."""
+    return mixing[:, None] * full_weights if mixing.ndim == 1 else mixing.T @ full_weights
 
 
 def call_stage(stage: Stage, updates: ClientUpdates, state: State) -> Staged:
@@ -115,7 +138,8 @@ def call_stage(stage: Stage, updates: ClientUpdates, state: State) -> Staged:
         raise PluginFailure(f"{with_name} failed: {type(error).__name__}: {error}") from error
     clients, size = updates.values.shape
     rows = len(staged.values)
-    shapes = {"values": (rows, size), "mixing": (rows, clients), "offset": (rows, size), "cap": (rows,)}
+    mixing = (rows,) if staged.mixing.ndim == 1 and rows == clients else (rows, clients)
+    shapes = {"values": (rows, size), "mixing": mixing, "offset": (rows, size), "cap": (rows,)}
     check_shapes(with_name, staged, shapes, updates)
     return staged
 
@@ -157,6 +181,8 @@ def after(round: Round, staged: Staged) -> Round:
     merely selected stays who it was.
     """
     mixing = staged.mixing
+    if mixing.ndim == 1:
+        return round
     if mixing.shape[0] == mixing.shape[1] and torch.equal(mixing, torch.diag(mixing.diagonal())):
         return round
     old, share = round.clients, mixing.abs().double().cpu().numpy()
@@ -167,4 +193,6 @@ def after(round: Round, staged: Staged) -> Round:
         "retention": share @ old.retention,
         "update_bound": share @ old.update_bound if known else np.full(len(share), np.inf),
     }
-    return replace(round, clients=Clients(**(vars(old.take(share.argmax(1))) | averaged)))
+    by_id = np.argsort(old.ids)  # of equal parts the lowest id counts, in whatever order the rows come
+    mostly = old.take(by_id[share[:, by_id].argmax(1)])
+    return replace(round, clients=Clients(**(vars(mostly) | averaged)))

@@ -79,7 +79,7 @@ def test_the_weights_of_a_bucketed_krum_are_those_of_the_winning_bucket() -> Non
 
 def test_buckets_are_drawn_anew_every_round_and_the_same_for_equal_seeds() -> None:
     stage, values = Bucketing(size=3), gaussian(10, 5)
-    one, again, other = (stage.transform(updates_of(values, number=number), {}).mixing for number in (1, 1, 2))
+    one, again, other = (stage.transform(updates_of(values, number=number), {}).matrix for number in (1, 1, 2))
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
     assert one.count_nonzero(dim=1).tolist() == [3, 3, 3, 1]

@@ -60,14 +60,14 @@ def test_weights_and_offset_rebuild_the_aggregate(rule: Aggregator, updates: Cli
 def test_mixing_and_offset_rebuild_what_a_stage_hands_on(stage: Stage, updates: ClientUpdates) -> None:
     staged = stage.transform(updates, {})
     scale = 1.0 + float(updates.values.abs().max())
-    expected = staged.mixing @ updates.values + (0.0 if staged.offset is None else staged.offset)
+    expected = staged.matrix @ updates.values + (0.0 if staged.offset is None else staged.offset)
     torch.testing.assert_close(staged.values, expected, rtol=0, atol=1e-12 * scale)
     assert len(staged.values) >= 1
     if stage.depends == "own":
-        assert torch.equal(staged.mixing, torch.diag(staged.mixing.diagonal()))
-        assert ((staged.mixing >= 0) & (staged.mixing <= 1)).all()
+        assert torch.equal(staged.matrix, torch.diag(staged.matrix.diagonal()))
+        assert ((staged.matrix >= 0) & (staged.matrix <= 1)).all()
     else:
-        torch.testing.assert_close(staged.mixing.sum(1), torch.ones(len(staged.values), dtype=torch.float64))
+        torch.testing.assert_close(staged.matrix.sum(1), torch.ones(len(staged.values), dtype=torch.float64))
 
 
 @every_rule
@@ -89,7 +89,7 @@ def test_permuting_clients_permutes_what_a_stage_mixes(stage: Stage, updates: Cl
     order = np.random.default_rng(seed).permutation(len(updates.values))
     before, after = stage.transform(updates, {}), stage.transform(permuted(updates, order), {})
     back = torch.from_numpy(np.argsort(order))
-    torch.testing.assert_close(in_order(after.mixing[:, back]), in_order(before.mixing), rtol=0, atol=1e-9)
+    torch.testing.assert_close(in_order(after.matrix[:, back]), in_order(before.matrix), rtol=0, atol=1e-9)
 
 
 def in_order(rows: Tensor) -> Tensor:
@@ -123,7 +123,7 @@ def test_results_have_the_precision_of_the_updates(step: AggregationStep, dtype:
     updates = updates_of(torch.from_numpy(gaussian(7, 5)).to(dtype))
     if isinstance(step, Stage):
         staged = step.transform(updates, {})
-        assert (staged.values.dtype, staged.mixing.dtype) == (dtype, dtype)
+        assert (staged.values.dtype, staged.matrix.dtype) == (dtype, dtype)
     else:
         assert isinstance(step, Aggregator)
         aggregate = step.aggregate(updates, {})

@@ -85,7 +85,7 @@ BAD: list[tuple[Chain, str, str]] = [
         "quorum must be at most validators, or nothing is ever rejected: found quorum = 5 with 4 validators",
     ),
     (chain("krum", "fedavg"), "aggregation", "'krum' is a rule and must be the last entry"),
-    (chain("fedavg", "bucketing"), "aggregation", "must end with a rule"),
+    (chain("fedavg", "bucketing"), "aggregation", "the last entry must be a rule"),
 ]
 
 

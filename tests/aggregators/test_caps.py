@@ -40,7 +40,7 @@ def test_nothing_beyond_weight_decay_exceeds_the_cap(
     residuals = (staged.values.double() + (1 - retention) * updates.round.start.double()).norm(dim=1)
     rounding = torch.finfo(dtype).eps * (scale * 10 + 10)
     assert (residuals <= staged.cap * (1 + 1e-12) + rounding).all()
-    factors = staged.mixing.diagonal()
+    factors = staged.matrix.diagonal()
     untouched = (values.double() + (1 - retention) * updates.round.start.double()).norm(dim=1) <= bound * (1 - 1e-6)
     assert (factors[untouched] == 1).all()
     assert torch.equal(staged.values[untouched], values[untouched]) or staged.offset is not None
@@ -51,7 +51,7 @@ def test_the_cap_acts_on_what_remains_without_weight_decay() -> None:
     updates = updates_of(np.asarray([[6.0], [-2.5]]), start=torch.tensor([4.0]).double(), retention=np.full(2, 0.5))
     staged = UpdateCap(bound=1.0).transform(updates, {})
     assert staged.values[:, 0].tolist() == pytest.approx([-1.0, -2.5])
-    assert staged.mixing.diagonal().tolist() == pytest.approx([1 / 8, 1.0])
+    assert staged.matrix.diagonal().tolist() == pytest.approx([1 / 8, 1.0])
     assert staged.offset is not None
     assert staged.offset[:, 0].tolist() == pytest.approx([-7 / 8 * 2, 0.0])
 
@@ -105,7 +105,7 @@ def test_mixtures_of_unlike_clients_have_the_mean_of_their_bounds() -> None:
     bounds = np.asarray([1.0, 3.0, 5.0, 7.0])
     stage = Bucketing(size=2)
     updates = updates_of(100 * gaussian(4, 5), update_bound=bounds)
-    mixing = stage.transform(updates, {}).mixing.numpy()
+    mixing = stage.transform(updates, {}).matrix.numpy()
     capped = combine([stage, UpdateCap(), FedAvg(weighting="uniform")], updates, {}).aggregate.update
     longest = float((mixing @ bounds).mean())
     assert 0.0 < float(capped.norm()) <= longest

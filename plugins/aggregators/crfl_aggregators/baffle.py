@@ -50,7 +50,7 @@ class Baffle(Stage):
         seen = [state["history"][-self.lookback :]] if "history" in state else []
         return Staged(
             values=values.clone(),
-            mixing=torch.eye(len(values), dtype=values.dtype, device=values.device),
+            mixing=values.new_ones(len(values)),
             state={"history": torch.cat([*seen, start])},
         )
 

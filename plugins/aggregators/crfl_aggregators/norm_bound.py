@@ -30,7 +30,7 @@ class NormBound(Stage):
         decays = bool((updates.round.clients.retention < 1).any())
         return Staged(
             values=factors[:, None] * updates.values,
-            mixing=torch.diag(factors),
+            mixing=factors,
             cap=None if decays else cap,
             state=state,
         )

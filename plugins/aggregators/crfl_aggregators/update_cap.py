@@ -50,7 +50,7 @@ class UpdateCap(Stage):
         offset = torch.outer(pull, start.to(values)) if bool(pull.any()) else None
         return Staged(
             values=capped if offset is None else capped.add_(offset),
-            mixing=torch.diag(factors),
+            mixing=factors,
             cap=cap,
             offset=offset,
             state=state,

@@ -30,7 +30,7 @@ class WeakNoise(Stage):
         noise = self.std * torch.from_numpy(generator.standard_normal(values.shape[1], dtype=dtype)).to(values.device)
         return Staged(
             values=values + noise,
-            mixing=torch.eye(len(values), dtype=values.dtype, device=values.device),
+            mixing=values.new_ones(len(values)),
             offset=noise.expand_as(values),
             state=state,
         )
