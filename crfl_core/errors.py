@@ -13,7 +13,8 @@ CrflError                 the message is written for the person who will read it
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class CrflError(Exception):
@@ -65,6 +66,23 @@ class RunError(CrflError):
 
 class StoreError(CrflError):
     """A run directory is missing, busy, damaged, or would be overwritten."""
+
+
+@contextmanager
+def failures_named(what: str) -> Iterator[None]:
+    """Turn whatever a plugin raises unexpectedly into a `PluginFailure` that says what failed.
+
+    >>> with failures_named("aggregator 'mine' failed"):
+    ...     raise ValueError("no clients")
+    Traceback (most recent call last):
+    crfl_core.errors.PluginFailure: aggregator 'mine' failed: ValueError: no clients
+    """
+    try:
+        yield
+    except CrflError:
+        raise
+    except Exception as error:
+        raise PluginFailure(f"{what}: {type(error).__name__}: {error}") from error
 
 
 def closest(name: str, known: Iterable[str]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crfl_core.errors import CrflError, OptionError, PluginFailure
+from crfl_core.errors import OptionError, PluginFailure, failures_named
 from crfl_core.kinds.certificate import Certificate, Certified, Check, Guarantee, Level
 from crfl_core.ledger import Ledger
 from crfl_core.threat import Threat
@@ -62,14 +62,14 @@ def describe(check: Check) -> str:
 
 def audit(certificate: Certificate, ledger: Ledger, threat: Threat) -> Audit:
     """Every assumption of a certificate, evaluated on this run."""
-    with guarded(certificate, "audit"):
+    with failures_named(f"certificate {certificate.title!r} failed in audit"):
         checks = certificate.audit(ledger, threat)
     return Audit(certificate.title, certificate.sound, certificate.label, checks)
 
 
 def request_of(certificate: Certificate, ledger: Ledger, threat: Threat, settings: VoteSettings) -> VoteRequest:
     """What a certificate wants to know."""
-    with guarded(certificate, "request"):
+    with failures_named(f"certificate {certificate.title!r} failed in request"):
         return certificate.request(ledger, threat, certificate.votes.apply(settings))
 
 
@@ -99,7 +99,7 @@ def certify(
         if result.refusal_at(level):
             continue
         for name, answer in answers.items():
-            with guarded(certificate, "certify"):
+            with failures_named(f"certificate {certificate.title!r} failed in certify"):
                 guarantee = certificate.certify(ledger, answer, threat, level)
             check_guarantee(certificate, guarantee, len(answer.labels))
             yield Certified(
@@ -131,18 +131,3 @@ def check_guarantee(certificate: Certificate, guarantee: Guarantee, samples: int
             raise PluginFailure(f"certificate {certificate.title!r}: {name} must have {samples} entries")
     if (~np.isnan(guarantee.radius) & guarantee.abstained).any():
         raise PluginFailure(f"certificate {certificate.title!r} has a radius where it abstains")
-
-
-class guarded:  # noqa: N801 - reads as a word in `with guarded(...)`
-    """Name the certificate in whatever it raises."""
-
-    def __init__(self, certificate: Certificate, step: str) -> None:
-        self._who = f"certificate {certificate.title!r} failed in {step}"
-
-    def __enter__(self) -> None:
-        """Nothing to do."""
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Turn an unexpected exception into a `PluginFailure`."""
-        if isinstance(error, Exception) and not isinstance(error, CrflError):
-            raise PluginFailure(f"{self._who}: {type(error).__name__}: {error}") from error

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crfl_core.errors import CrflError, PluginFailure
+from crfl_core.errors import PluginFailure, failures_named
 from crfl_core.kinds.aggregator import AggregationStep, Aggregator, LinearAggregator, Stage, state_key
 from crfl_core.updates import Aggregate, Clients, ClientUpdates, Dependence, Round, Staged, State, worst
 
@@ -130,12 +130,8 @@ def spread(mixing: Tensor, full_weights: Tensor) -> Tensor:
 def call_stage(stage: Stage, updates: ClientUpdates, state: State) -> Staged:
     """A stage's answer, with its shapes checked."""
     with_name = f"aggregation stage {stage.configured_as!r}"
-    try:
+    with failures_named(f"{with_name} failed"):
         staged = stage.transform(updates, state)
-    except CrflError:
-        raise
-    except Exception as error:
-        raise PluginFailure(f"{with_name} failed: {type(error).__name__}: {error}") from error
     clients, size = updates.values.shape
     rows = len(staged.values)
     mixing = (rows,) if staged.mixing.ndim == 1 and rows == clients else (rows, clients)
@@ -147,12 +143,8 @@ def call_stage(stage: Stage, updates: ClientUpdates, state: State) -> Staged:
 def call_rule(rule: Aggregator, updates: ClientUpdates, state: State) -> Aggregate:
     """A rule's answer, checked: right shapes, finite."""
     with_name = f"aggregator {rule.configured_as!r}"
-    try:
+    with failures_named(f"{with_name} failed"):
         aggregate = rule.aggregate(updates, state)
-    except CrflError:
-        raise
-    except Exception as error:
-        raise PluginFailure(f"{with_name} failed: {type(error).__name__}: {error}") from error
     clients, size = updates.values.shape
     check_shapes(with_name, aggregate, {"update": (size,), "weights": (clients,), "offset": (size,)}, updates)
     if not (torch.isfinite(aggregate.update).all() and torch.isfinite(aggregate.weights).all()):
@@ -177,8 +169,8 @@ def after(round: Round, staged: Staged) -> Round:
     """The round as the next step sees it: a stage that mixes clients makes new ones, averages of the old.
 
     Samples, retention and the bound on honest updates are averaged as the updates are, so that weights by sample counts
-    and caps still mean the same. In everything else a new client is the one that it is mostly made of, and one that was
-    merely selected stays who it was.
+    and caps still mean the same. In everything else, and in its id, a row stays who it was if there are as many rows as
+    before, and is the client that it is mostly made of if not.
     """
     mixing = staged.mixing
     if mixing.ndim == 1:
@@ -193,6 +185,7 @@ def after(round: Round, staged: Staged) -> Round:
         "retention": share @ old.retention,
         "update_bound": share @ old.update_bound if known else np.full(len(share), np.inf),
     }
-    by_id = np.argsort(old.ids)  # of equal parts the lowest id counts, in whatever order the rows come
-    mostly = old.take(by_id[share[:, by_id].argmax(1)])
-    return replace(round, clients=Clients(**(vars(mostly) | averaged)))
+    if len(share) != len(old):
+        by_id = np.argsort(old.ids)  # of equal parts the lowest id counts, in whatever order the rows come
+        old = old.take(by_id[share[:, by_id].argmax(1)])
+    return replace(round, clients=Clients(**(vars(old) | averaged)))

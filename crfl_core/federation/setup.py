@@ -16,7 +16,7 @@ from torch import Tensor
 from crfl_core import schedules
 from crfl_core.config import RunConfig, dump_config
 from crfl_core.data import Data, DataFacts, FederatedData
-from crfl_core.errors import ConfigError, CrflError, OptionError, PluginFailure
+from crfl_core.errors import ConfigError, OptionError, PluginFailure, failures_named
 from crfl_core.federation.participants import Participation
 from crfl_core.kinds.aggregator import Stage
 from crfl_core.kinds.attack import Attack
@@ -138,13 +138,10 @@ def gradient_bound(model: BoundModel, norm_bound: float) -> float:
 def settings_of(table: str, plugin: str) -> Iterator[None]:
     """Say which table of the config a plugin's complaint is about."""
     try:
-        yield
+        with failures_named(f"{table}: {plugin!r} failed"):
+            yield
     except OptionError as error:
         raise ConfigError(error.message, key=f"{table}.{error.option}") from error
-    except CrflError:
-        raise
-    except Exception as error:
-        raise PluginFailure(f"{table}: {plugin!r} failed: {type(error).__name__}: {error}") from error
 
 
 def pick_device(config: RunConfig) -> torch.device:

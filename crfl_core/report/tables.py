@@ -25,16 +25,16 @@ def show(console: Console, name: str, metrics: Metrics, audit: Sequence[dict[str
 
 
 def show_guarantees(console: Console, curves: Sequence[Curve], audit: Sequence[dict[str, Any]]) -> None:
-    """What every certificate says, which were refused and why, and every assumption."""
+    """Every assumption, which certificates were refused and why, and what the others say."""
+    console.print(audit_table(audit))
+    for entry in audit:
+        for name, reason in entry["refused"].items():
+            console.print(Text(f"certificate {name} refused: {reason}", style="red"))
     for _, together in groupby(curves, key=group):
         of_level = list(together)
         console.print(curve_table(of_level))
         for note in footnotes(of_level):
             console.print(Text(note, style="yellow"))
-    for entry in audit:
-        for name, reason in entry["refused"].items():
-            console.print(Text(f"certificate {name} refused: {reason}", style="red"))
-    console.print(audit_table(audit))
 
 
 def headline(name: str, metrics: Metrics) -> RenderableType:
@@ -87,9 +87,10 @@ def audit_table(audit: Sequence[dict[str, Any]]) -> RenderableType:
             key = tuple(check[part] for part in ("name", "status", "measured", "required"))
             users.setdefault(key, []).append(entry["certificate"])
     table = Table(title="audit", box=box.SIMPLE, title_justify="left")
-    for column in ("assumption", "status", "found", "needed", "by"):
+    for column in ("assumption", "status", "found", "by"):
         table.add_column(column, overflow="fold")
     for (name, status, found, needed), names in users.items():
         by = "all" if len(names) == len(audit) > 1 else ", ".join(names)
-        table.add_row(name, Text(status, style=STATUS_STYLES[status]), found, needed, by)
+        shown = f"{found}; needed: {needed}" if status == "failed" else found
+        table.add_row(name, Text(status, style=STATUS_STYLES[status]), shown, by)
     return table

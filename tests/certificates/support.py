@@ -147,9 +147,7 @@ class Steering(Attack):
         with torch.no_grad():
             gain = self._knowledge.gain(x, y) - self._knowledge.gain(batches.x, batches.y)
         chosen = self._chosen(gain, batches.sizes)
-        return replace(
-            batches, x=torch.where(chosen[..., None], x, batches.x), y=torch.where(chosen, y, batches.y)
-        )
+        return replace(batches, x=torch.where(chosen[..., None], x, batches.x), y=torch.where(chosen, y, batches.y))
 
     def _chosen(self, gain: Tensor, sizes: Tensor) -> Tensor:
         """The samples to poison, (clients, steps, batch): those with most gain."""
@@ -260,9 +258,7 @@ class World:
         chosen = certificate.votes.apply(settings or self.federation.config.votes)
         request = certificate.request(self.ledger, threat, chosen)
         tests, model = self.federation.test_sets["clean"], self.federation.model
-        return vote(
-            model, self.final, tests.features, tests.labels, request, chosen, self.federation.streams
-        )
+        return vote(model, self.final, tests.features, tests.labels, request, chosen, self.federation.streams)
 
     def predictions(self) -> NDArray[np.int64]:
         """The classes of the clean test set by the final model."""

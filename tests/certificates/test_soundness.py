@@ -15,14 +15,17 @@ from crfl_certificates.scenario import Scenario
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from crfl_core import ConfigError, Level, Threat
+from crfl_core import ConfigError, Level, RunError, Threat
 from tests.certificates.support import (
+    Steering,
     World,
     attacked,
     federation_of,
     honest_world,
+    play,
     scaled_world,
     small,
+    with_attack,
 )
 
 ROUNDING = 1 + 1e-9
@@ -50,10 +53,11 @@ def federations(draw: st.DrawFn) -> dict[str, Any]:
     rounds = draw(st.integers(1, 5))
     partial = draw(st.booleans())
     clients = draw(st.integers(2, 5))
+    partition: dict[str, Any] = draw(st.sampled_from([{"type": "iid"}, {"type": "dirichlet", "alpha": 5.0}]))
     return small(
         seed=draw(st.integers(0, 10**6)),
         rounds=rounds,
-        partition=draw(st.sampled_from([{"type": "iid"}, {"type": "dirichlet", "alpha": 5.0}])) | {"clients": clients},
+        partition=partition | {"clients": clients},
         model={"type": "softmax", "bias": bias, "features": features},
         training={
             "learning_rate": draw(st.sampled_from([0.05, 0.5, 0.999])) * limit,
@@ -110,13 +114,14 @@ def worlds(config: dict[str, Any], sample: int = 0, runner_up: int = 1) -> tuple
     """The attacked world, and the clean ones by name."""
     try:
         federation = federation_of(config)
-    except ConfigError:  # no attacker was drawn in any round
+        honest = honest_world(federation)
+        world = attacked(federation, honest, sample, runner_up)
+    except (ConfigError, RunError):  # no attacker was drawn in any round, or nobody else
         assume(False)
-    honest = honest_world(federation)
     clean = {"honest": honest}
     if config["attack"]["type"] == "steering":
         clean["scaled"] = scaled_world(federation)
-    return attacked(federation, honest, sample, runner_up), clean
+    return world, clean
 
 
 def threats_of(world: World, clean_world: str) -> list[Threat]:
@@ -129,23 +134,16 @@ def drift_between(one: World, other: World, number: int) -> float:
     return float(np.linalg.norm(one.aggregate(number) - other.aggregate(number)))
 
 
-def answers(world: World, threat: Threat, level: Level) -> list[tuple[Any, Any]]:
-    """The radii and predictions of both pathwise certificates, and their counts."""
-    found = []
-    for certificate in (PathwiseLinear(), PathwiseSmoothed()):
-        guarantee = world.certify(certificate, threat, level)
-        found.append((guarantee, guarantee.radius))
-    return found
-
-
 def assert_nothing_flips(world: World, clean: World, threat: Threat, level: Level, size: float) -> None:
     """Whatever is certified against an attack of this size is predicted without the attack as well."""
-    for guarantee, radius in answers(world, threat, level):
-        certified = radius >= size
-        np.testing.assert_array_equal(guarantee.prediction[certified], clean.predictions()[certified])
+    expected = clean.predictions()
+    for certificate in (PathwiseLinear(), PathwiseSmoothed()):
+        guarantee = world.certify(certificate, threat, level)
+        certified = guarantee.radius >= size
+        np.testing.assert_array_equal(guarantee.prediction[certified], expected[certified])
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(config=data_attacks(), sample=st.integers(0, 59), runner_up=st.integers(1, 3))
 def test_poisoned_data_never_move_the_model_beyond_the_bound(
     config: dict[str, Any], sample: int, runner_up: int
@@ -166,3 +164,64 @@ def test_poisoned_data_never_move_the_model_beyond_the_bound(
                 assert_nothing_flips(world, clean, threat, "feature", delta)
             assert_nothing_flips(world, clean, threat, "sample", threat.poison_ratio)
             assert_nothing_flips(world, clean, threat, "client", threat.attackers)
+
+
+@settings(max_examples=40, deadline=None)
+@given(config=data_attacks(), share=st.sampled_from([0.02, 0.2, 0.9]), sample=st.integers(0, 59))
+def test_so_many_samples_do_no_more_harm_wherever_they_fall(config: dict[str, Any], share: float, sample: int) -> None:
+    """Short batches come last in an epoch, where a sample weighs most; they are poisoned first."""
+    config["attack"] |= {"count": max(1, int(share * 200 / config["partition"]["clients"])), "last_steps_only": False}
+    world, clean_worlds = worlds(config, sample)
+    count = config["attack"]["count"]
+    for name, clean in clean_worlds.items():
+        for threat in threats_of(world, name):
+            scenario = Scenario(world.ledger, threat, world.federation.config.rounds)
+            table = scenario.sample_costs()
+            if count < len(table):
+                assert drift_between(world, clean, world.federation.config.rounds) <= table[count] * ROUNDING + 1e-12
+            guarantee = world.certify(PathwiseLinear(), threat, "sample")
+            assert guarantee.count is not None
+            certified = guarantee.count >= count
+            np.testing.assert_array_equal(guarantee.prediction[certified], clean.predictions()[certified])
+
+
+@st.composite
+def update_attacks(draw: st.DrawFn) -> dict[str, Any]:
+    """A federation whose server caps updates, with attackers that submit anything."""
+    config = draw(federations())
+    config["aggregation"] = [
+        {"type": "update-cap", "bound": draw(st.sampled_from(["honest", 500.0]))},
+        {"type": "fedavg"},
+    ]
+    config["attack"] |= {
+        "type": "submitting",
+        "how": draw(st.sampled_from(["push", "push", "reverse", "pull", "not-finite"])),
+        "size": draw(st.sampled_from([0.1, 3.0, 1e6])),
+        "learning_rate": draw(st.sampled_from([None, 1e3])) if not config["training"]["weight_decay"] else None,
+    }
+    return config
+
+
+@settings(max_examples=60, deadline=None)
+@given(config=update_attacks(), sample=st.integers(0, 59), scale=st.sampled_from([1.0, 3.0]))
+def test_arbitrary_updates_never_move_the_model_beyond_the_cap(
+    config: dict[str, Any], sample: int, scale: float
+) -> None:
+    """Rates that would be far too large for the data, updates of any size or none at all: only the cap counts."""
+    world, clean_worlds = worlds(config, sample)
+    multiplying = Steering(
+        kind="none", clients=config["attack"]["clients"], rounds=config["attack"]["rounds"], scale=scale
+    )
+    clean_worlds["scaled"] = play(with_attack(world.federation, multiplying.named("steering")))
+    for name, clean in clean_worlds.items():
+        for threat in threats_of(world, name):
+            assert threat.poison == "update"
+            threat = threat.model_copy(update={"scale": scale})
+            for horizon in range(1, world.federation.config.rounds + 1):
+                scenario = Scenario(world.ledger, threat, horizon)
+                actual = drift_between(world, clean, horizon)
+                assert actual <= scenario.client_costs()[threat.attackers] * ROUNDING + 1e-12
+                assert actual <= scenario.sample_cost(np.array([0.0]))[0] * ROUNDING + 1e-12
+            assert_nothing_flips(world, clean, threat, "client", threat.attackers)
+            if world.federation.facts.feature_lipschitz is not None:
+                assert_nothing_flips(world, clean, threat, "feature", 0.0)

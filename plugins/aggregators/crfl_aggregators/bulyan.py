@@ -10,6 +10,7 @@ from torch import Tensor
 
 from crfl_aggregators.coordinates import Choice, CoordinateWise, sorted_columns
 from crfl_aggregators.geometry import Array, central_products, squared_distances
+from crfl_aggregators.selection import ranking
 from crfl_core import Clients, ClientUpdates, OptionError
 
 
@@ -74,7 +75,7 @@ def repeated_krum(distances: Array, ids: NDArray[np.int64], f: int, keep: int) -
     for _ in range(keep):
         neighbours = max(1, len(left) - f - 2)
         nearest = np.take_along_axis(distances[left], others[:, 1 : neighbours + 1], axis=1)
-        winner = int(nearest.sum(axis=1).argmin())
+        winner = int(ranking(nearest.sum(axis=1), left)[0])
         chosen.append(left[winner])
         others = np.delete(others, winner, axis=0)
         others = others[others != left[winner]].reshape(len(left) - 1, len(left) - 1)

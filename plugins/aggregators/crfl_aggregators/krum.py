@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import Field
 
 from crfl_aggregators.geometry import Array, central_products, squared_distances, weighted_sum
+from crfl_aggregators.selection import ranking
 from crfl_core import Aggregate, Aggregator, Clients, ClientUpdates, OptionError, State, formulas
 
 
@@ -63,7 +63,7 @@ def mean_of_best(updates: ClientUpdates, state: State, f: int, keep: int) -> Agg
     """The mean of the `keep` updates with the lowest scores, of all if there are fewer."""
     total = len(updates.values)
     scores = krum_scores(squared_distances(central_products(updates.values)), f)
-    chosen = by_score(scores, updates.round.clients.ids)[: min(keep, total)]
+    chosen = ranking(scores, updates.round.clients.ids)[: min(keep, total)]
     weights = np.zeros(total)
     weights[chosen] = 1.0 / len(chosen)
     return Aggregate(
@@ -88,8 +88,3 @@ def krum_scores(distances: Array, f: int) -> Array:
     neighbours = max(1, len(distances) - f - 2)
     scores: Array = np.sort(distances, axis=1)[:, 1 : neighbours + 1].sum(axis=1)
     return scores
-
-
-def by_score(scores: Array, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Clients by ascending score, ties by id, so that the order of the rows does not matter."""
-    return np.lexsort((ids, scores))

@@ -7,6 +7,7 @@ import torch
 from pydantic import Field
 
 from crfl_aggregators.geometry import central_products, squared_distances
+from crfl_aggregators.selection import ranking
 from crfl_core import Clients, ClientUpdates, OptionError, Stage, Staged, State
 
 
@@ -30,8 +31,8 @@ class NearestNeighbourMixing(Stage):
         """Means of neighbours, as many as there are updates."""
         clients = len(updates.values)
         keep = max(1, clients - self.f)
-        ids = np.broadcast_to(updates.round.clients.ids, (clients, clients))
-        nearest = np.lexsort((ids, squared_distances(central_products(updates.values))), axis=1)[:, :keep]
+        distances = squared_distances(central_products(updates.values))
+        nearest = ranking(distances, updates.round.clients.ids)[:, :keep]
         shares = np.zeros((clients, clients))
         np.put_along_axis(shares, nearest, 1.0 / keep, axis=1)
         mixing = torch.from_numpy(shares).to(updates.values)

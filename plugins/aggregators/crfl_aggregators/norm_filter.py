@@ -6,7 +6,7 @@ import numpy as np
 from pydantic import Field
 
 from crfl_aggregators.geometry import norms
-from crfl_aggregators.selection import selected
+from crfl_aggregators.selection import ranking, selected
 from crfl_core import Clients, ClientUpdates, OptionError, Stage, Staged, State
 
 
@@ -33,5 +33,5 @@ class NormFilter(Stage):
     def transform(self, updates: ClientUpdates, state: State) -> Staged:
         """The shorter updates."""
         lengths = norms(updates.values).cpu().numpy()
-        order = np.lexsort((updates.round.clients.ids, lengths))
+        order = ranking(lengths, updates.round.clients.ids)
         return selected(updates, np.sort(order[: self.outputs(len(order))]), state)

@@ -1,4 +1,4 @@
-"""What filters have in common: some updates go on, unchanged."""
+"""What rules and filters that choose among clients have in common."""
 
 from __future__ import annotations
 
@@ -6,7 +6,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from crfl_aggregators.geometry import Array
 from crfl_core import ClientUpdates, Staged, State
+
+DIGITS = 12
+"""Scores that agree in so many digits are the same: the order in which a sum was taken must not decide."""
+
+
+def ranking(scores: Array, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Clients along the last axis by ascending score, ties by id, so that the order of the rows does not matter."""
+    digits, exponents = np.frexp(scores)
+    rounded = np.ldexp(digits.round(DIGITS), exponents)
+    return np.lexsort((np.broadcast_to(ids, scores.shape), rounded), axis=-1)
 
 
 def selected(updates: ClientUpdates, rows: NDArray[np.int64], state: State) -> Staged:
