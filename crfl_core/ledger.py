@@ -48,6 +48,7 @@ class RunFacts(Record):
     Norms are Euclidean. `input_norms` are the largest of each client in scaled input space, where triggers and the
     feature radius live; `feature_norms` the same behind the feature map. The `_bound`s are declared, not measured.
     `feature_lipschitz` is None for a map that has no Lipschitz constant. `rejects`: some plugin may reject rounds.
+    `resampled` are the rounds whose model before noise was kept, so that noise can be drawn again from there.
     """
 
     format: int = FORMAT
@@ -75,6 +76,7 @@ class RunFacts(Record):
     scaling_factor: tuple[float, ...]
     test_noise_std: float
     rejects: bool
+    resampled: tuple[int, ...] = ()
     attack: str | None
     attackers: tuple[int, ...]
     attack_rounds: tuple[int, ...]

@@ -14,13 +14,15 @@ from crfl_core.ledger import Ledger
 def certify_all(config: RunConfig, ledger: Ledger, source: VoteSource) -> Iterator[tuple[Audit, Iterator[Certified]]]:
     """Every certificate of a config with its audit and its guarantees.
 
-    The votes are asked for even if a certificate is refused, so that every model is voted on.
+    The votes are asked for even if a certificate is refused, so that every model is voted on; only continuations
+    are too dear for that.
     """
     threat, uncovered = threats.resolve(config.threat, config.attack, ledger)
     for certificate in config.certificates:
         audit = engine.audit(certificate, ledger, threat)
-        settings = certificate.votes.apply(config.votes)
-        source(engine.request_of(certificate, ledger, threat, config.votes), settings)
+        request = engine.request_of(certificate, ledger, threat, config.votes)
+        if not audit.refusal or request.kind != "continuations":
+            source(request, certificate.votes.apply(config.votes))
         yield (
             audit,
             engine.certify(certificate, audit, ledger, threat, config.votes, source, uncovered),

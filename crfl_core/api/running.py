@@ -99,8 +99,8 @@ def execute(
     running = [(kind, plugin.model_copy()) for kind, plugin in config.plugins()]
     running += [("tracker", only_watching(tracker).model_copy()) for tracker in trackers]
     hooks = Hooks(running, registry)
-    if hooks.may_reject:  # perhaps a tracker that the config does not name
-        federation = replace(federation, facts=federation.facts.model_copy(update={"rejects": True}))
+    kept_facts = {"rejects": hooks.may_reject, "resampled": tuple(sorted(kept))}
+    federation = replace(federation, facts=federation.facts.model_copy(update=kept_facts))
     engine = next(plugin for _, plugin in running if isinstance(plugin, Engine))
     text = dump_config(config)
     directory = store.claim(path, text, force=force)

@@ -86,7 +86,8 @@ def needs(run: RunResult, config: RunConfig) -> Needs:
     threat, _ = threats.resolve(config.threat, config.attack, run.ledger)
     for certificate in config.certificates:
         request = certification.request_of(certificate, run.ledger, threat, config.votes)
-        if not directory.has_votes(request):
+        refused = certification.audit(certificate, run.ledger, threat).refusal
+        if not directory.has_votes(request) and not (refused and request.kind == "continuations"):
             found = "continuations" if request.kind == "continuations" or found == "continuations" else "votes"
     return found  # type: ignore[return-value]
 

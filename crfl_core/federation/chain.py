@@ -181,7 +181,8 @@ def after(round: Round, staged: Staged) -> Round:
     share /= np.maximum(share.sum(1, keepdims=True), np.finfo(np.float64).tiny)
     known = np.isfinite(old.update_bound).all()
     averaged = {
-        "samples": np.maximum(1, (share @ old.samples).round()).astype(np.int64),
+        # Rounded twice: a half must not go up or down with the order in which it was summed.
+        "samples": np.maximum(1, (share @ old.samples).round(9).round()).astype(np.int64),
         "retention": share @ old.retention,
         "update_bound": share @ old.update_bound if known else np.full(len(share), np.inf),
     }

@@ -172,8 +172,8 @@ TRANSLATED = ("fedavg", "rfa", "krum", "multi-krum", "bulyan", "median", "trimme
 def test_what_all_updates_share_moves_the_aggregate_and_no_weight(rule: str, seed: int, clients: int) -> None:
     values, shared = gaussian(clients, 5, seed), 100 * gaussian(1, 5, seed + 1)
     here, there = (RULES[rule].aggregate(updates_of(moved), {}) for moved in (values, values + shared))
-    torch.testing.assert_close(there.weights, here.weights, rtol=0, atol=1e-7)
-    torch.testing.assert_close(there.update, here.update + torch.from_numpy(shared[0]), rtol=0, atol=1e-7)
+    torch.testing.assert_close(there.weights, here.weights, rtol=0, atol=1e-5)
+    torch.testing.assert_close(there.update, here.update + torch.from_numpy(shared[0]), rtol=0, atol=1e-5)
 
 
 @every_rule

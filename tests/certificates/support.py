@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,19 +26,22 @@ from crfl_core import (
     ClientColumns,
     ClientUpdates,
     Data,
+    Dataset,
+    Domain,
     Engine,
     FederatedData,
     Guarantee,
     Ledger,
     Level,
+    Partitioner,
     Plugin,
     Registry,
     RunContext,
     State,
     Streams,
     Threat,
+    VoteRequest,
     Votes,
-    VoteSettings,
     load_config,
 )
 from crfl_core.certification import engine as certification
@@ -71,6 +74,27 @@ class CachedDigits(Digits):
 
     def read(self) -> Data:
         return all_digits()
+
+
+class Coins(Dataset):
+    """Two classes that cannot be told apart: all inputs are the same unit vector, labels alternate.
+
+    Near the zero model the loss is a quadratic with the largest curvature that is possible, so bounds are nearly
+    attained.
+    """
+
+    def read(self) -> Data:
+        x = np.tile(np.array([1.0, 0.0], np.float32), (80, 1))
+        labels = np.arange(80) % 2
+        return Data(x, labels, x[:4], labels[:4], Domain(0.0, 1.0), ("heads", "tails"))
+
+
+class Halves(Partitioner):
+    """Two clients with as many heads as tails each."""
+
+    def split(self, data: Data, streams: Streams) -> tuple[NDArray[np.int64], ...]:
+        rows = np.arange(len(data.x))
+        return rows[: len(rows) // 2], rows[len(rows) // 2 :]
 
 
 @dataclass(frozen=True)
@@ -202,7 +226,13 @@ class Submitting(Attack):
         return self.size * self._knowledge.direction.expand_as(own)
 
 
-PLUGINS: dict[str, type[Plugin]] = {"steering": Steering, "submitting": Submitting, "cached-digits": CachedDigits}
+PLUGINS: dict[str, type[Plugin]] = {
+    "steering": Steering,
+    "submitting": Submitting,
+    "cached-digits": CachedDigits,
+    "coins": Coins,
+    "halves": Halves,
+}
 REGISTRY = Registry(PLUGINS)
 HOOKS = Hooks([], REGISTRY)
 
@@ -226,6 +256,18 @@ def small(**changes: Any) -> dict[str, Any]:
     return config | changes
 
 
+def coins(training: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
+    """Two clients on coins, each with all of its 40 samples in every batch, without noise and without a clip."""
+    return small(
+        dataset={"type": "coins"},
+        partition={"type": "halves"},
+        model={"type": "softmax", "bias": False, "features": {"type": "unit-ball", "radius": 1.0}},
+        training={"batch_size": 40, **training},
+        server={"clip_norm": 1e6, "noise_std": 0.0, "cap_updates": False},
+        **changes,
+    )
+
+
 @dataclass(frozen=True)
 class World:
     """A federation and what became of it."""
@@ -233,7 +275,7 @@ class World:
     federation: Federation
     outcomes: Sequence[Outcome]
 
-    @property
+    @cached_property
     def ledger(self) -> Ledger:
         records = tuple(outcome.record for outcome in self.outcomes)
         columns = ClientColumns.concatenate([outcome.clients for outcome in self.outcomes])
@@ -253,13 +295,20 @@ class World:
     def final(self) -> Tensor:
         return self.outcomes[-1].aggregate
 
-    def votes(self, certificate: Certificate, threat: Threat, settings: VoteSettings | None = None) -> Votes:
-        """What the final model answers to a certificate's request on the clean test set."""
-        chosen = certificate.votes.apply(settings or self.federation.config.votes)
-        request = certificate.request(self.ledger, threat, chosen)
-        tests, model = self.federation.test_sets["clean"], self.federation.model
-        return vote(model, self.final, tests.features, tests.labels, request, chosen, self.federation.streams)
+    @cached_property
+    def _answered(self) -> dict[VoteRequest, Votes]:
+        return {}
 
+    def votes(self, certificate: Certificate, threat: Threat) -> Votes:
+        """What the final model answers to a certificate's request on the clean test set."""
+        settings = certificate.votes.apply(self.federation.config.votes)
+        request = certificate.request(self.ledger, threat, settings)
+        if request not in self._answered:
+            tests, model, streams = self.federation.test_sets["clean"], self.federation.model, self.federation.streams
+            self._answered[request] = vote(model, self.final, tests.features, tests.labels, request, settings, streams)
+        return self._answered[request]
+
+    @cached_property
     def predictions(self) -> NDArray[np.int64]:
         """The classes of the clean test set by the final model."""
         model, tests = self.federation.model, self.federation.test_sets["clean"]
@@ -335,7 +384,8 @@ def toward(federation: Federation, parameters: Tensor, sample: int, runner_up: i
         blocks["weight"][label] += sign * features
         if "bias" in blocks:
             blocks["bias"][label] += sign
-    return direction / direction.norm()
+    unit: Tensor = direction / direction.norm()
+    return unit
 
 
 def attacked(federation: Federation, clean: World, sample: int = 0, runner_up: int = 1) -> World:

@@ -136,7 +136,7 @@ def drift_between(one: World, other: World, number: int) -> float:
 
 def assert_nothing_flips(world: World, clean: World, threat: Threat, level: Level, size: float) -> None:
     """Whatever is certified against an attack of this size is predicted without the attack as well."""
-    expected = clean.predictions()
+    expected = clean.predictions
     for certificate in (PathwiseLinear(), PathwiseSmoothed()):
         guarantee = world.certify(certificate, threat, level)
         certified = guarantee.radius >= size
@@ -182,7 +182,7 @@ def test_so_many_samples_do_no_more_harm_wherever_they_fall(config: dict[str, An
             guarantee = world.certify(PathwiseLinear(), threat, "sample")
             assert guarantee.count is not None
             certified = guarantee.count >= count
-            np.testing.assert_array_equal(guarantee.prediction[certified], clean.predictions()[certified])
+            np.testing.assert_array_equal(guarantee.prediction[certified], clean.predictions[certified])
 
 
 @st.composite
@@ -212,7 +212,7 @@ def test_arbitrary_updates_never_move_the_model_beyond_the_cap(
     multiplying = Steering(
         kind="none", clients=config["attack"]["clients"], rounds=config["attack"]["rounds"], scale=scale
     )
-    clean_worlds["scaled"] = play(with_attack(world.federation, multiplying.named("steering")))
+    clean_worlds["scaled"] = play(with_attack(world.federation, multiplying))
     for name, clean in clean_worlds.items():
         for threat in threats_of(world, name):
             assert threat.poison == "update"

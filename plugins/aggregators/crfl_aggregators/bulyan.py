@@ -42,8 +42,8 @@ class Bulyan(CoordinateWise):
         return torch.from_numpy(np.sort(chosen)).to(updates.values.device)
 
     def averaged(self, rows: int) -> int:
-        """All that were selected but 2 f, at least one."""
-        return max(1, rows - 2 * self.f)
+        """All that were selected but 2 f; the one or two in the middle if so few updates arrived."""
+        return rows - 2 * min(self.f, (rows - 1) // 2)
 
     def choose(self, block: Tensor) -> Choice:
         """The mean of the values within the smallest distance of the median that holds enough of them."""

@@ -243,6 +243,18 @@ def breakdown_known(ledger: Ledger, threat: Threat) -> Check:
     )
 
 
+def model_kept(ledger: Ledger, number: int) -> Check:
+    """Noise can only be drawn again from a round whose model before noise was kept."""
+    kept = ", ".join(map(str, ledger.facts.resampled)) or "none"
+    return check(
+        "model before noise was kept",
+        number in ledger.facts.resampled,
+        f"kept are rounds {kept}",
+        f"round {number}",
+        "choose the round before the run: resample_from, threat.rounds or attack.rounds",
+    )
+
+
 def independent_votes() -> Check:
     """One vote per continuation, each with noise of its own, also at test time."""
     return Check("votes are independent", "held", "one vote per continuation, noise streams keyed by continuation")

@@ -21,6 +21,8 @@ from crfl_core import (
     formulas,
 )
 
+ROUNDING = 1e-6
+"""Allowance for norms that were measured in single precision."""
 LEMMA_NORM = 2.0
 """Largest input norm, bias included, for which the paper's Lipschitz constant is true."""
 
@@ -101,7 +103,7 @@ class Paper(Certificate):
             ),
             Check(
                 "step size",
-                "held" if rate <= limit else "failed",
+                "held" if rate <= limit * (1 + ROUNDING) else "failed",
                 measured=f"{rate:g}",
                 required=f"at most 1/beta = {limit:.3g}",
                 remedy="lower training.learning_rate, or the norms of the inputs",

@@ -32,6 +32,7 @@ class Postprocess(Resampled):
             *drift_checks(ledger, threat),
             assumptions.participation_fixed(ledger, threat),
             assumptions.public_preprocessing(ledger),
+            assumptions.model_kept(ledger, self.start(threat.rounds)),
             assumptions.independent_votes(),
             assumptions.feature_map_lipschitz(ledger),
         )

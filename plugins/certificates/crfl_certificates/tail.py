@@ -67,7 +67,12 @@ class Tail(Resampled):
         """As pathwise; the attack must come before the fresh noise."""
         common = [one for one in pathwise_checks(ledger, threat) if one.name != assumptions.ROUNDS]
         start = self.start(threat.rounds)
-        return (*common, assumptions.rounds_exist(ledger, threat, start), assumptions.independent_votes())
+        return (
+            *common,
+            assumptions.rounds_exist(ledger, threat, start),
+            assumptions.model_kept(ledger, start),
+            assumptions.independent_votes(),
+        )
 
     def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:
         """Votes as a budget, the budget as a drift of the stored model, the drift as a radius."""
