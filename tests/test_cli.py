@@ -80,7 +80,8 @@ class TestRun:
         progress = result.stderr.splitlines()
         assert [line.split()[:2] for line in progress] == [["round", "1/3"], ["round", "2/3"], ["round", "3/3"]]
         assert "attacked by 1" in progress[1]
-        for expected in ("clean accuracy", "paper (reproduction, not a proof): feature level", "certified accuracy", "audit"):
+        title = "paper (reproduction, not a proof): feature level"
+        for expected in ("clean accuracy", title, "certified accuracy", "audit"):
             assert expected in result.stdout
         assert result.stdout.splitlines()[-1] == "run directory: runs/digits"
         assert "\x1b" not in result.stdout + result.stderr

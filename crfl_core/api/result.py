@@ -84,7 +84,8 @@ class RunResult:
 
     def votes(self, request: VoteRequest, settings: VoteSettings | None = None) -> dict[str, Votes]:
         """The stored answer to a request, by test set."""
-        return self._directory.read_votes(self.ledger.facts, request, settings or self.config.votes)
+        directory = self._directory
+        return directory.read_votes(self.ledger.facts, request, settings or self.config.votes, directory.model_digest)
 
     def continued(self, request: VoteRequest) -> Tensor | None:
         """The models of the continuations that voted on a request; None for other kinds of requests."""

@@ -47,9 +47,10 @@ class Voter:
 
     def __call__(self, request: VoteRequest, settings: VoteSettings) -> dict[str, Votes]:
         """The answer on every test set, by name."""
+        digest = self.directory.model_digest
         for directory in (self.directory, self.target):
             if directory.has_votes(request):
-                return directory.read_votes(self.ledger.facts, request, settings)
+                return directory.read_votes(self.ledger.facts, request, settings, digest)
         federation = self.federation
         parameters = read_parameters(self.directory, federation)
         continued = self._continued(request) if request.kind == "continuations" else None
@@ -66,8 +67,8 @@ class Voter:
             )
             for name, chosen in federation.test_sets.items()
         }
-        self.target.write_votes(self.ledger.facts, request, answers)
-        return self.target.read_votes(self.ledger.facts, request, settings)
+        self.target.write_votes(self.ledger.facts, request, answers, digest)
+        return self.target.read_votes(self.ledger.facts, request, settings, digest)
 
     def _continued(self, request: VoteRequest) -> Tensor:
         """The noisy final models of all continuations, trained as one batch and kept for later predictions."""

@@ -60,11 +60,15 @@ def certify(run: RunResult, overrides: Sequence[str] = (), *, save: str | None =
             return answer(run, config, RunDirectory(Path(scratch)))
     if not save.replace("-", "").replace("_", "").replace(".", "").isalnum():
         raise ConfigError(f"--save {save}: use letters, digits, '-', '_' and '.'")
-    target = RunDirectory(run.path / "what-if" / save)
-    if target.path.exists():
-        raise StoreError(f"{target.path}: exists: choose another name to save under")
-    result = answer(run, config, target)
-    write(target, result)
+    target = run.path / "what-if" / save
+    if target.exists():
+        raise StoreError(f"{target}: exists: choose another name to save under")
+    with TemporaryDirectory(prefix=".what-if-", dir=run.path) as scratch:
+        fresh = RunDirectory(Path(scratch, save))
+        result = answer(run, config, fresh)
+        write(fresh, result)
+        target.parent.mkdir(exist_ok=True)
+        fresh.path.rename(target)  # there at once or not at all
     return result
 
 

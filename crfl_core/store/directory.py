@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import shutil
 import tomllib
@@ -23,6 +24,7 @@ from crfl_core.votes import VoteRequest, Votes, VoteSettings
 
 FORMAT = 1
 ROUND = "round"
+MODEL = "model"
 STORED_VOTES = tuple(field.name for field in fields(Votes) if field.name not in ("request", "settings"))
 State = Literal["training", "trained", "finished"]
 
@@ -190,9 +192,14 @@ class RunDirectory(Files):
         """Whether a request was answered already."""
         return (self.path / votes_file(request)).exists()
 
-    def write_votes(self, facts: RunFacts, request: VoteRequest, answers: Mapping[str, Votes]) -> None:
-        """Store the answers on all test sets in one file, with the digests of the sets."""
-        arrays: dict[str, NDArray[Any]] = {}
+    @property
+    def model_digest(self) -> str:
+        """A digest of the final model, by which stored votes are matched to it."""
+        return hashlib.sha256(self.read("model.safetensors")).hexdigest()
+
+    def write_votes(self, facts: RunFacts, request: VoteRequest, answers: Mapping[str, Votes], model: str) -> None:
+        """Store the answers on all test sets in one file, with the digests of the sets and of the model."""
+        arrays: dict[str, NDArray[Any]] = {MODEL: np.array(model)}
         for name, votes in answers.items():
             arrays[f"{name}/digest"] = np.array(facts.test_sets[name].digest)
             for field in STORED_VOTES:
@@ -200,9 +207,14 @@ class RunDirectory(Files):
                     arrays[f"{name}/{field}"] = values
         self.write_arrays(votes_file(request), arrays)
 
-    def read_votes(self, facts: RunFacts, request: VoteRequest, settings: VoteSettings) -> dict[str, Votes]:
-        """The stored answers by test set, checked against the digests of the ledger."""
+    def read_votes(self, facts: RunFacts, request: VoteRequest, settings: VoteSettings, model: str) -> dict[str, Votes]:
+        """The stored answers by test set, checked against the digests of the ledger and of the model."""
         arrays = self.read_arrays(votes_file(request))
+        if str(arrays.pop(MODEL, "")) != model:
+            raise StoreError(
+                f"{self.path / votes_file(request)}: these are votes of another model: delete the file and resume the "
+                "run"
+            )
         answers = {}
         for name, expected in facts.test_sets.items():
             fields = {key.partition("/")[2]: value for key, value in arrays.items() if key.startswith(f"{name}/")}

@@ -28,7 +28,6 @@ from crfl_core import (
     Data,
     Dataset,
     Domain,
-    Engine,
     FederatedData,
     Guarantee,
     Ledger,
@@ -44,13 +43,15 @@ from crfl_core import (
     Votes,
     load_config,
 )
+from crfl_core.api.voter import opened
 from crfl_core.certification import engine as certification
 from crfl_core.certification import threats
 from crfl_core.certification.voting import vote
 from crfl_core.federation import rounds
-from crfl_core.federation.local import LocalTraining
+from crfl_core.federation.continuations import continue_all
 from crfl_core.federation.participants import Participation
-from crfl_core.federation.rounds import Outcome
+from crfl_core.federation.rounds import Outcome, Progress
+from crfl_core.federation.server import add_noise
 from crfl_core.federation.setup import Federation, build
 from crfl_core.hooks import Hooks
 from crfl_core.kinds.feature_map import Chain
@@ -305,7 +306,13 @@ class World:
         request = certificate.request(self.ledger, threat, settings)
         if request not in self._answered:
             tests, model, streams = self.federation.test_sets["clean"], self.federation.model, self.federation.streams
-            self._answered[request] = vote(model, self.final, tests.features, tests.labels, request, settings, streams)
+            models = None
+            if request.resample_from is not None:
+                replicas = range(1, request.selection_models + request.models + 1)
+                models = continued(self, request.resample_from, replicas, request.noise_std)
+            self._answered[request] = vote(
+                model, self.final, tests.features, tests.labels, request, settings, streams, models
+            )
         return self._answered[request]
 
     @cached_property
@@ -334,19 +341,40 @@ def federation_of(config: Mapping[str, Any]) -> Federation:
     return build(load_config(config, registry=REGISTRY).config)
 
 
-def play(federation: Federation) -> World:
-    """All rounds, in memory."""
+def context_of(federation: Federation) -> RunContext:
+    """What plugins are told about a run that is played in memory."""
     config = federation.config
-    engine = config.engine.model_copy()
-    assert isinstance(engine, Engine)
-    context = RunContext(
+    return RunContext(
         config.name, Path("nowhere"), config.rounds, 0, federation.data, federation.model, federation.features
     )
-    engine.open(LocalTraining(federation))
-    try:
-        return World(federation, list(rounds.train(federation, engine, HOOKS, context, rounds.initial(federation))))
-    finally:
-        engine.close()
+
+
+def play(federation: Federation) -> World:
+    """All rounds, in memory. The model before noise counts as kept in every round."""
+    config = federation.config
+    everywhere = {"resampled": tuple(range(1, config.rounds + 1))}
+    federation = replace(federation, facts=federation.facts.model_copy(update=everywhere))
+    engine = config.engine.model_copy()
+    with opened(engine, federation):
+        start, context = rounds.initial(federation), context_of(federation)
+        return World(federation, list(rounds.train(federation, engine, HOOKS, context, start)))
+
+
+def continued(world: World, number: int, replicas: range, noise_std: float | None = None) -> Tensor:
+    """The noisy final models of continuations with fresh noise from a round on, (k, P)."""
+    federation, outcome = world.federation, world.outcomes[number - 1]
+    aggregate = Progress(number, outcome.aggregate, outcome.progress.states)
+    engine = federation.config.engine.model_copy()
+    with opened(engine, federation):
+        finals = continue_all(federation, engine, HOOKS, context_of(federation), aggregate, replicas)
+    std = federation.facts.test_noise_std if noise_std is None else noise_std
+    total = federation.config.rounds
+    return torch.stack(
+        [
+            add_noise(model, std, federation.streams, total, replica)
+            for model, replica in zip(finals, replicas, strict=True)
+        ]
+    )
 
 
 def with_attack(federation: Federation, attack: Attack | None) -> Federation:

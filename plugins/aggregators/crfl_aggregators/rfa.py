@@ -16,6 +16,8 @@ from crfl_core import Aggregate, Aggregator, Clients, ClientUpdates, State, form
 RESOLUTION = 1e-12
 """Smallest smoothing, relative to the largest distance: what double precision can tell apart from zero."""
 
+HALF_THE_DIGITS = float(np.sqrt(np.finfo(np.float64).eps))
+
 
 class Rfa(Aggregator):
     """Geometric median of the updates by smoothed Weiszfeld iterations (Pillutla et al., 2022).
@@ -59,7 +61,8 @@ class Rfa(Aggregator):
         samples = clients.samples.astype(np.float64)
         prior = samples if self.weighting == "samples" else np.ones_like(samples)
         attacking = np.concatenate([[0.0], np.sort(prior / prior.sum())[::-1].cumsum()])
-        gap = aggregate.notes["optimality_gap"]
+        # A gap is computed from squared distances: huge updates leave no more than half the digits of it.
+        gap = aggregate.notes["optimality_gap"] + HALF_THE_DIGITS * aggregate.notes["objective"]
         drifts = np.asarray(formulas.approximate_geometric_median_drift(update_bound, attacking, gap))
         drifts[0] = 0.0  # nobody attacks, nothing changes
         return drifts
