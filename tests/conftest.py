@@ -13,9 +13,14 @@ from subprocess import CompletedProcess
 
 import pytest
 import torch
+from hypothesis import settings
 
 import crfl_core
 from crfl_core import cli
+
+settings.register_profile("repeatable", derandomize=True)
+if os.environ.get("CI"):  # a change is judged by the same examples every time; people's runs keep searching
+    settings.load_profile("repeatable")
 
 torch.set_num_threads(1)  # tests run side by side, and threads that wait for each other cost more than they bring
 

@@ -77,7 +77,7 @@ def test_permuting_clients_permutes_the_weights(rule: Aggregator, updates: Clien
     order = np.random.default_rng(seed).permutation(len(updates.values))
     before, after = rule.aggregate(updates, {}), rule.aggregate(permuted(updates, order), {})
     scale = 1.0 + float(updates.values.abs().max())
-    solved = 1e-4 if "optimality_gap" in before.notes else 1e-9  # a minimum is only found up to a tolerance
+    solved = 1e-3 if "optimality_gap" in before.notes else 1e-9  # a minimum is only found up to a tolerance
     torch.testing.assert_close(after.update, before.update, rtol=0, atol=solved * scale)
     torch.testing.assert_close(after.weights, before.weights[torch.from_numpy(order)], rtol=0, atol=solved)
 

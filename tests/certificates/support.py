@@ -77,6 +77,22 @@ class CachedDigits(Digits):
         return all_digits()
 
 
+class ZerosAndOnes(CachedDigits):
+    """Only the digits 0 and 1, which even a noisy model tells apart."""
+
+    def read(self) -> Data:
+        data = all_digits()
+        train, test = data.y < 2, data.test_y < 2
+        return replace(
+            data,
+            x=data.x[train],
+            y=data.y[train],
+            test_x=data.test_x[test],
+            test_y=data.test_y[test],
+            class_names=("0", "1"),
+        )
+
+
 class Coins(Dataset):
     """Two classes that cannot be told apart: all inputs are the same unit vector, labels alternate.
 
@@ -231,6 +247,7 @@ PLUGINS: dict[str, type[Plugin]] = {
     "steering": Steering,
     "submitting": Submitting,
     "cached-digits": CachedDigits,
+    "zeros-and-ones": ZerosAndOnes,
     "coins": Coins,
     "halves": Halves,
 }
