@@ -15,6 +15,7 @@ from crfl_certificates.pathwise_linear import PathwiseLinear
 from crfl_certificates.pathwise_smoothed import PathwiseSmoothed
 from crfl_certificates.tail import Tail
 from numpy.typing import NDArray
+from scipy.special import ndtr
 
 from crfl_core import Ledger, Threat, VoteRequest, Votes, VoteSettings
 from crfl_core.certification import formulas
@@ -34,11 +35,12 @@ def ledger_of(rounds: int, clip_norm: float, test_noise: float) -> Ledger:
 
 
 def simulated(noise: Array, clip_norm: float, drift: float = 0.0) -> Array:
-    """The final parameters of runs with this noise, (runs,), after a drift in round 1; `noise` is (runs, rounds - 1)."""
+    """The final parameters of runs with this noise, (runs, rounds - 1), after a drift in round 1."""
     w = np.full(len(noise), drift)
     for column in noise.T:
         w = np.clip(w, -clip_norm, clip_norm) + column
-    return np.clip(w, -clip_norm, clip_norm)
+    clipped: Array = np.clip(w, -clip_norm, clip_norm)
+    return clipped
 
 
 def votes_of(w: Array, test_noise: float, request: VoteRequest) -> Votes:
@@ -89,14 +91,12 @@ def test_the_paper_certifies_nearly_every_run_though_runs_contradict_each_other(
     assert tail.abstained.all()
 
 
-@pytest.mark.parametrize(("drift", "wrong"), [(0.3, 0.055), (0.6, 0.094)])
-def test_with_less_test_noise_the_paper_is_wrong_about_the_same_noise_too_and_pathwise_is_not(
-    drift: float, wrong: float
-) -> None:
+@pytest.mark.parametrize("drift", [0.3, 0.6])
+def test_with_less_test_noise_the_paper_is_wrong_about_the_same_noise_too_and_pathwise_is_not(drift: float) -> None:
     """`rho / sigma = 10`, one round after the attack, `sigma_T = sigma / 10`: training noise hides nothing from a run.
 
     An attacked run and the clean one with the same noise are compared. A certificate is wrong if it tolerates this
-    drift, by its own count, and the clean run predicts another class.
+    drift, by its own count, and the clean run predicts another class: nearly always when the drift changed the sign.
     """
     ledger = ledger_of(2, clip_norm=10.0, test_noise=0.1)
     noise = np.random.default_rng(0).standard_normal((RUNS, 1))
@@ -108,7 +108,7 @@ def test_with_less_test_noise_the_paper_is_wrong_about_the_same_noise_too_and_pa
     with np.errstate(invalid="ignore"):
         certified = paper_drift(ledger, THREAT, paper.radius) > drift
     false = certified & (paper.prediction != expected)
-    assert false.mean() == pytest.approx(wrong, abs=0.02)
+    assert false.mean() > 0.8 * (ndtr(drift) - 0.5) > 50 * ALPHA
 
     selected = VoteRequest("monte-carlo", models=MODELS, noise_std=0.1, selection_models=1)
     votes = votes_of(poisoned, 0.1, selected)
