@@ -95,7 +95,8 @@ class TestByzFL:
 
     @seeds
     def test_centered_clipping_agrees_over_rounds(self, byzfl: Any, seed: int) -> None:
-        theirs, mine, state = byzfl.CenteredClipping(L=2, tau=5.0), CenteredClipping(iterations=2, radius=5.0), {}
+        theirs, mine = byzfl.CenteredClipping(L=2, tau=5.0), CenteredClipping(iterations=2, radius=5.0)
+        state: dict[str, torch.Tensor] = {}
         for number in range(3):
             values = values_of(seed + 10 * number)
             found = mine.aggregate(updates_of(values), state)

@@ -121,9 +121,10 @@ STRONGER: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
     "scale": [({}, {"scale": scale}) for scale in (1.0, 1.5, 10.0, 1e6)],
     "poison ratio": [({}, {"poison_ratio": ratio}) for ratio in (0.0, 0.01, 0.5, 1.0)],
     "kind of poison": [({}, {"poison": kind}) for kind in ("features", "features+labels", "replacement")],
-    "learning rate": [({"rate": rate}, {}) for rate in (1e-4, 1e-2, 0.5, 1.9)],
-    "steps": [({"steps": steps}, {}) for steps in (1, 2, 5, 40)],
-    "cap": [({"cap": cap}, {"poison": "update"}) for cap in (60.0, 100.0, 1e4)],
+    # More training also forgets more, so these two are laws for an attack that nothing follows.
+    "learning rate": [({"rate": rate}, {"rounds": (3,)}) for rate in (1e-4, 1e-2, 0.5, 1.9)],
+    "steps": [({"steps": steps}, {"rounds": (3,)}) for steps in (1, 2, 5, 40)],
+    "cap": [({"cap": cap}, {"poison": "update"}) for cap in (5.0, 8.0, 20.0)],
     "clip norm": [({"clip_norm": norm}, {}) for norm in (0.01, 0.1, 10.0)],
     "norm of the model": [({"start_norm": norm}, {}) for norm in (0.0, 1.0, 50.0)],
     "domain": [({}, {"input_bound": bound}) for bound in (0.5, 1.0, 20.0)],
@@ -158,7 +159,6 @@ INSENSITIVE = {
     ("kind of poison", "client"),
     ("norm of the model", "sample"),
     ("norm of the model", "client"),
-    ("cap", "sample"),
 }
 """What a level asks for cannot be what it depends on, and replacement is what samples and clients are asked about."""
 
@@ -175,14 +175,14 @@ def test_an_earlier_attack_fades_with_weight_decay_and_only_with_it() -> None:
     for decay, fades in ((0.0, False), (0.1, True)):
         ledger = synthetic_ledger(decay=decay, participants=[(0, 1, 2, 3)] * 6)
         costs = [Scenario(ledger, Threat(clients=1, rounds=(number,)), 6).client_costs()[1] for number in (1, 3, 6)]
-        assert (costs[0] < costs[1] < costs[2]) is fades
+        assert bool(costs[0] < costs[1] < costs[2]) == fades
         assert fades or costs[0] == costs[1] == costs[2]
         if fades:
             assert costs[0] == pytest.approx(costs[2] * (1 - 0.05) ** (4 * 5))
 
 
 def test_attackers_in_every_round_cost_the_sum_that_weight_decay_leaves() -> None:
-    ledger = synthetic_ledger(decay=0.1, cap=5.0, participants=[(0, 1, 2, 3)] * 50)
+    ledger = synthetic_ledger(decay=0.1, cap=5.0, participants=[(0, 1, 2, 3)] * 50, clip_norm=1e3)
     threat = Threat(clients=1, rounds=tuple(range(1, 51)), poison="update")
     single = Scenario(ledger, threat.model_copy(update={"rounds": (50,)}), 50).client_costs()
     kept = 0.95**4
@@ -264,7 +264,7 @@ def test_a_feature_map_divides_the_radius_by_its_constant() -> None:
 
 
 def test_the_scaled_clean_world_does_not_count_scaling_and_the_honest_one_does() -> None:
-    ledger = synthetic_ledger()
+    ledger = synthetic_ledger(clip_norm=1e3)
     threat = Threat(clients=1, rounds=(1,), poison="features", poison_ratio=0.0, scale=10.0)
     costs = {
         world: float(
@@ -297,5 +297,5 @@ def test_votes_over_fresh_noise_answer_at_least_as_much_as_over_test_noise_alone
     smoothed = PathwiseSmoothed(method="monte-carlo").certify(ledger, votes("monte-carlo", None), threat, level)
     assert tail.prediction.tolist() == smoothed.prediction.tolist()
     (most,), (least,) = size_of(tail.radius), size_of(smoothed.radius)
-    assert most >= least - 1e-9 * abs(least)
+    assert most >= least or most == pytest.approx(least)
     assert (tail.prediction[0] == ABSTAIN) == bool(tail.p_a[0] <= tail.p_b[0])
