@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import torch
@@ -72,12 +71,10 @@ SLOW = {"residual-reweighting": ResidualReweighting()}
 def byzfl() -> dict[str, Callable[[Tensor], object]]:
     """ByzFL's version of our steps; empty if it is not installed."""
     spec = importlib.util.find_spec("byzfl")
-    if spec is None or spec.submodule_search_locations is None:
+    if spec is None:
         return {}
     # The package itself imports torchvision for its datasets; its kernels do not need that.
-    package = ModuleType("byzfl")
-    package.__path__ = list(spec.submodule_search_locations)
-    sys.modules["byzfl"] = package
+    sys.modules["byzfl"] = importlib.util.module_from_spec(spec)  # without running its __init__
     kernels = importlib.import_module("byzfl.aggregators")
     clipping = kernels.Clipping(c=RADIUS)
     return {

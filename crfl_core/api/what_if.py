@@ -12,12 +12,13 @@ from typing import Literal
 
 from crfl_core.api.certifying import certify_all
 from crfl_core.api.result import RunResult
+from crfl_core.api.running import located
 from crfl_core.api.voter import Voter
 from crfl_core.certification import engine as certification
 from crfl_core.certification import threats
 from crfl_core.certification.engine import Audit
 from crfl_core.certification.metrics import Curve, curves
-from crfl_core.config import RunConfig, dump_config, load_config
+from crfl_core.config import LoadedConfig, RunConfig, dump_config, load_config
 from crfl_core.errors import ConfigError, CrflError, StoreError
 from crfl_core.federation.setup import build, check_threat, settings_of
 from crfl_core.hooks import Hooks
@@ -50,11 +51,13 @@ def certify(run: RunResult, overrides: Sequence[str] = (), *, save: str | None =
     With `save` the answer is also written to `<run>/what-if/<save>/`. Raises `ConfigError` for keys that would change
     training.
     """
-    config = changed(run, overrides)
-    check_threat(config, run.ledger.facts.clients)
-    for position, certificate in enumerate(config.certificates):
-        with settings_of(f"certificates.{position}", certificate.configured_as):
-            certification.levels_of(certificate)
+    loaded = changed(run, overrides)
+    config = loaded.config
+    with located(loaded):
+        check_threat(config, run.ledger.facts.clients)
+        for position, certificate in enumerate(config.certificates):
+            with settings_of(f"certificates.{position}", certificate.configured_as):
+                certification.levels_of(certificate)
     if save is None:
         with TemporaryDirectory(prefix="crfl-") as scratch:
             return answer(run, config, RunDirectory(Path(scratch)))
@@ -72,7 +75,7 @@ def certify(run: RunResult, overrides: Sequence[str] = (), *, save: str | None =
     return result
 
 
-def changed(run: RunResult, overrides: Sequence[str]) -> RunConfig:
+def changed(run: RunResult, overrides: Sequence[str]) -> LoadedConfig:
     """The run's config with the overrides, which may only touch what training does not depend on."""
     for override in overrides:
         key = override.partition("=")[0].strip()
@@ -81,7 +84,7 @@ def changed(run: RunResult, overrides: Sequence[str]) -> RunConfig:
                 f"--set {override}: changes training: start another run; a finished one can be asked about "
                 f"{', '.join(ASKABLE)}"
             )
-    return load_config(run.path / "config.toml", overrides=overrides, registry=run.registry).config
+    return load_config(run.path / "config.toml", overrides=overrides, registry=run.registry)
 
 
 def needs(run: RunResult, config: RunConfig) -> Needs:
@@ -123,6 +126,9 @@ def new_votes(run: RunResult, config: RunConfig, target: RunDirectory) -> Voter:
             raise CrflError(
                 f"{run.path}: the {name} test set is not the one that this run was tested on: restore its data"
             )
+    for name in ("samples", "input_norms", "feature_norms"):
+        if getattr(federation.facts, name) != getattr(run.ledger.facts, name):
+            raise CrflError(f"{run.path}: the training data are not those of this run, {name} differ: restore them")
     running = [(kind, plugin.model_copy()) for kind, plugin in config.plugins() if kind != "tracker"]
     engine = next(plugin for _, plugin in running if isinstance(plugin, Engine))
     context = RunContext(

@@ -106,7 +106,7 @@ def default_grid(radius: Array, level: Level = "feature") -> tuple[float, ...]:
     finite = radius[np.isfinite(radius)]
     largest = float(finite.max()) if len(finite) else 0.0
     end = (math.inf,) if np.isposinf(radius).any() else ()
-    if largest <= 0:
+    if largest / GRID == 0:  # also a radius too small to be divided
         return (0.0, *end)
     raw = max(1.0, largest / GRID) if level == "client" else largest / GRID
     steps = (1, 2, 5, 10) if level == "client" else (1, 2, 2.5, 5, 10)

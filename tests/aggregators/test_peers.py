@@ -1,16 +1,18 @@
-"""The rules against ByzFL and Flower, where their definitions agree, and in which way they differ where they do not.
+"""The rules against ByzFL 0.0.11 and Flower 1.41, where definitions agree, and in which way they differ where not.
 
-Neither is a dependency: ByzFL needs torchvision, which has no build that fits the pinned PyTorch, and Flower brings a
-whole server. Each part is skipped if its library is missing: `pip install --no-deps byzfl==0.0.11`, `pip install
-flwr==1.41`.
+What the two libraries answer is kept in `peer_values.json`, so our side is always tested. Theirs is tested if they are
+installed: `pip install --no-deps byzfl==0.0.11`, `pip install flwr==1.41`. They are no development dependencies: ByzFL
+asks for torchvision, whose released builds do not load beside a PyTorch for CPUs, and Flower for a whole server.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import sys
-from types import ModuleType
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,145 +28,126 @@ from crfl_aggregators.norm_bound import NormBound
 from crfl_aggregators.rfa import Rfa
 from crfl_aggregators.trimmed_mean import TrimmedMean
 
-from crfl_core import Aggregator
-from tests.aggregators.support import Array, gaussian, updates_of
+from crfl_core import Aggregator, Stage
+from tests.aggregators.support import Array, updates_of
 
-CLIENTS, MALICIOUS = 13, 2
-
-seeds = pytest.mark.parametrize("seed", range(3))
-
-
-def values_of(seed: int) -> Array:
-    """Updates of unlike clients."""
-    return np.asarray(gaussian(CLIENTS, 60, seed) * np.linspace(0.5, 2.0, CLIENTS)[:, None])
+CLIENTS, SIZE, F = 13, 30, 2
+PINNED: dict[str, dict[str, list[float]]] = json.loads(
+    (Path(__file__).parent / "peer_values.json").read_text(encoding="utf-8")
+)
 
 
-def ours(rule: Aggregator, values: Array) -> Array:
-    """Our result for clients with equally many samples."""
-    updates = updates_of(values, samples=np.full(len(values), 10))
-    return rule.aggregate(updates, {}).update.numpy()
+def updates() -> Array:
+    """Updates of unlike clients, without a random generator that another version might change."""
+    waves = np.sin(np.arange(1.0, 1 + CLIENTS * SIZE) ** 1.7).reshape(CLIENTS, SIZE)
+    return np.asarray(waves * np.linspace(0.5, 2.0, CLIENTS)[:, None])
 
 
-@pytest.fixture(scope="module")
+def ours(step: Aggregator | Stage) -> Array:
+    """Our answer for clients with equally many samples; of a stage, all its updates in a row."""
+    submitted = updates_of(updates(), samples=np.full(CLIENTS, 10))
+    if isinstance(step, Stage):
+        return step.transform(submitted, {}).values.flatten().numpy()
+    return step.aggregate(submitted, {}).update.numpy()
+
+
 def byzfl() -> Any:
-    """ByzFL's kernels. The package itself would import torchvision for its datasets."""
+    """ByzFL's kernels, or a skipped test. The package itself would import torchvision for its datasets."""
     spec = importlib.util.find_spec("byzfl")
-    if spec is None or spec.submodule_search_locations is None:
+    if spec is None:
         pytest.skip("byzfl is not installed")
     if "byzfl" not in sys.modules:
-        package = ModuleType("byzfl")
-        package.__path__ = list(spec.submodule_search_locations)
-        sys.modules["byzfl"] = package
+        sys.modules["byzfl"] = importlib.util.module_from_spec(spec)  # without running its __init__
     return importlib.import_module("byzfl.aggregators")
 
 
-class TestByzFL:
-    """Version 0.0.11."""
-
-    @seeds
-    def test_average_median_and_trimmed_mean_agree(self, byzfl: Any, seed: int) -> None:
-        values = values_of(seed)
-        np.testing.assert_allclose(ours(FedAvg(), values), byzfl.Average()(values), atol=1e-12)
-        np.testing.assert_allclose(ours(Median(), values), byzfl.Median()(values), atol=1e-12)
-        trimmed = byzfl.TrMean(f=MALICIOUS)(values)
-        np.testing.assert_allclose(ours(TrimmedMean(trim=MALICIOUS), values), trimmed, atol=1e-12)
-
-    @seeds
-    def test_krum_counts_one_neighbour_more_there(self, byzfl: Any, seed: int) -> None:
-        """Its code takes n - f - 1 neighbours, so its f is our f - 1; the paper and we take n - f - 2."""
-        values = values_of(seed)
-        np.testing.assert_allclose(ours(Krum(f=MALICIOUS), values), byzfl.Krum(f=MALICIOUS + 1)(values), atol=1e-12)
-        keep = CLIENTS - MALICIOUS - 1
-        multi = ours(MultiKrum(f=MALICIOUS, keep=keep), values)
-        np.testing.assert_allclose(multi, byzfl.MultiKrum(f=MALICIOUS + 1)(values), atol=1e-12)
-
-    @seeds
-    def test_geometric_medians_agree_on_large_updates(self, byzfl: Any, seed: int) -> None:
-        values = 1000 * values_of(seed)
-        theirs = byzfl.GeometricMedian(nu=1e-6, T=500)(values)
-        np.testing.assert_allclose(ours(Rfa(tolerance=1e-10, iterations=500), values), theirs, atol=1e-3)
-
-    def test_its_geometric_median_of_small_updates_is_their_mean(self, byzfl: Any) -> None:
-        """Its smoothing is 0.1 in absolute units; ours is relative."""
-        values = 0.001 * values_of(0)
-        values[0] *= 20
-        theirs = byzfl.GeometricMedian(T=500)(values)
-        np.testing.assert_allclose(theirs, values.mean(0), atol=1e-12)
-        rest = values[1:].mean(0)
-        assert np.linalg.norm(ours(Rfa(), values) - rest) < 0.5 * np.linalg.norm(theirs - rest)
-
-    @seeds
-    def test_centered_clipping_agrees_over_rounds(self, byzfl: Any, seed: int) -> None:
-        theirs, mine = byzfl.CenteredClipping(L=2, tau=5.0), CenteredClipping(iterations=2, radius=5.0)
-        state: dict[str, torch.Tensor] = {}
-        for number in range(3):
-            values = values_of(seed + 10 * number)
-            found = mine.aggregate(updates_of(values), state)
-            state = dict(found.state)
-            np.testing.assert_allclose(found.update, theirs(values), atol=1e-12)
-
-    @seeds
-    def test_mixing_and_clipping_agree(self, byzfl: Any, seed: int) -> None:
-        values = values_of(seed)
-        mixed = NearestNeighbourMixing(f=MALICIOUS).transform(updates_of(values), {}).values
-        np.testing.assert_allclose(mixed, byzfl.NNM(f=MALICIOUS)(values), atol=1e-12)
-        clipped = NormBound(bound=9.0).transform(updates_of(values), {}).values
-        np.testing.assert_allclose(clipped, byzfl.Clipping(c=9.0)(values.copy()), atol=1e-12)
-
-    def test_its_clipping_changes_what_it_was_given(self, byzfl: Any) -> None:
-        theirs, mine = values_of(0), values_of(0)
-        byzfl.Clipping(c=1.0)(theirs)
-        NormBound(bound=1.0).transform(updates_of(mine), {})
-        assert not np.array_equal(theirs, values_of(0))
-        assert np.array_equal(mine, values_of(0))
-
-    def test_one_bad_client_is_enough_to_spoil_its_average(self, byzfl: Any) -> None:
-        """Here a non-finite update never reaches a rule."""
-        values = torch.from_numpy(values_of(0)).float()
-        values[0, 0] = torch.nan
-        assert not torch.isfinite(byzfl.Average()(values)).all()
-
-
-@pytest.fixture(scope="module")
 def flower() -> Any:
-    """Flower's aggregation functions."""
+    """Flower's aggregation functions, or a skipped test."""
     return pytest.importorskip("flwr.server.strategy.aggregate", reason="flwr is not installed")
 
 
-class TestFlower:
-    """Version 1.41."""
+def layers() -> list[tuple[list[Array], int]]:
+    """The updates as Flower wants them: arrays and a number of samples for each client."""
+    return [([row[:20].reshape(4, 5), row[20:]], 10) for row in updates()]
 
-    @staticmethod
-    def results(values: Array) -> list[tuple[list[Array], int]]:
-        """Updates as it wants them: layers and a number of samples for each client."""
-        return [([row[:20].reshape(4, 5), row[20:]], 10) for row in values]
 
-    @staticmethod
-    def flat(layers: list[Array]) -> Array:
-        """And back."""
-        return np.concatenate([np.ravel(layer) for layer in layers])
+Theirs = Callable[[Any], Any]
 
-    @seeds
-    def test_average_median_and_trimmed_mean_agree(self, flower: Any, seed: int) -> None:
-        values = values_of(seed)
-        results = self.results(values)
-        np.testing.assert_allclose(ours(FedAvg(), values), self.flat(flower.aggregate(results)), atol=1e-12)
-        np.testing.assert_allclose(ours(Median(), values), self.flat(flower.aggregate_median(results)), atol=1e-12)
-        share = MALICIOUS / CLIENTS + 1e-9
-        trimmed = self.flat(flower.aggregate_trimmed_avg(results, share))
-        np.testing.assert_allclose(ours(TrimmedMean(trim=MALICIOUS), values), trimmed, atol=1e-12)
+BYZFL: dict[str, tuple[Aggregator | Stage, Theirs]] = {
+    "average": (FedAvg(), lambda kernels: kernels.Average()(updates())),
+    "median": (Median(), lambda kernels: kernels.Median()(updates())),
+    "trimmed-mean": (TrimmedMean(trim=F), lambda kernels: kernels.TrMean(f=F)(updates())),
+    # Its code takes n - f - 1 neighbours: its f is our f + 1. The paper and we take n - f - 2.
+    "krum": (Krum(f=F), lambda kernels: kernels.Krum(f=F + 1)(updates())),
+    "multi-krum": (MultiKrum(f=F, keep=CLIENTS - F - 1), lambda kernels: kernels.MultiKrum(f=F + 1)(updates())),
+    # Its smoothing is absolute, so it must be made small; it starts from zero, so it needs many iterations.
+    "geometric-median": (
+        Rfa(tolerance=1e-12, iterations=1000),
+        lambda kernels: kernels.GeometricMedian(nu=1e-9, T=1000)(updates()),
+    ),
+    "centered-clipping": (
+        CenteredClipping(iterations=3, radius=2.0),
+        lambda kernels: kernels.CenteredClipping(L=3, tau=2.0)(updates()),
+    ),
+    "nearest-neighbour-mixing": (NearestNeighbourMixing(f=F), lambda kernels: kernels.NNM(f=F)(updates())),
+    "clipping": (NormBound(bound=4.0), lambda kernels: kernels.Clipping(c=4.0)(updates())),
+}
 
-    @seeds
-    def test_krum_and_multi_krum_agree(self, flower: Any, seed: int) -> None:
-        values = values_of(seed)
-        results = self.results(values)
-        one = self.flat(flower.aggregate_krum(results, MALICIOUS, 0))
-        np.testing.assert_allclose(ours(Krum(f=MALICIOUS), values), one, atol=1e-12)
-        several = self.flat(flower.aggregate_krum(results, MALICIOUS, 4))
-        np.testing.assert_allclose(ours(MultiKrum(f=MALICIOUS, keep=4), values), several, atol=1e-12)
+FLOWER: dict[str, tuple[Aggregator | Stage, Theirs]] = {
+    "average": (FedAvg(), lambda functions: functions.aggregate(layers())),
+    "median": (Median(), lambda functions: functions.aggregate_median(layers())),
+    # It wants a share, and rounds the number of clients down.
+    "trimmed-mean": (
+        TrimmedMean(trim=F),
+        lambda functions: functions.aggregate_trimmed_avg(layers(), F / CLIENTS + 1e-9),
+    ),
+    "krum": (Krum(f=F), lambda functions: functions.aggregate_krum(layers(), F, 0)),
+    "multi-krum": (MultiKrum(f=F, keep=4), lambda functions: functions.aggregate_krum(layers(), F, 4)),
+    "bulyan": (
+        Bulyan(f=F),
+        lambda functions: functions.aggregate_bulyan(layers(), F, functions.aggregate_krum, to_keep=0),
+    ),
+}
 
-    @seeds
-    def test_bulyan_agrees(self, flower: Any, seed: int) -> None:
-        values = values_of(seed)
-        theirs = self.flat(flower.aggregate_bulyan(self.results(values), MALICIOUS, flower.aggregate_krum, to_keep=0))
-        np.testing.assert_allclose(ours(Bulyan(f=MALICIOUS), values), theirs, atol=1e-12)
+CASES = [("byzfl", name, *case) for name, case in BYZFL.items()] + [
+    ("flower", name, *case) for name, case in FLOWER.items()
+]
+every_case = pytest.mark.parametrize(
+    ("library", "name", "step", "theirs"), CASES, ids=[f"{library}-{name}" for library, name, *_ in CASES]
+)
+
+
+@every_case
+def test_we_agree(library: str, name: str, step: Aggregator | Stage, theirs: Theirs) -> None:
+    np.testing.assert_allclose(ours(step), PINNED[library][name], rtol=0, atol=1e-6)
+
+
+@every_case
+def test_this_is_what_the_library_answers(library: str, name: str, step: Aggregator | Stage, theirs: Theirs) -> None:
+    answer = theirs(byzfl() if library == "byzfl" else flower())
+    flat = np.concatenate([np.ravel(part) for part in answer]) if isinstance(answer, list) else np.ravel(answer)
+    np.testing.assert_allclose(flat, PINNED[library][name], rtol=0, atol=1e-6)
+
+
+def test_byzfls_geometric_median_of_small_updates_is_their_mean() -> None:
+    """Its smoothing is 0.1 in absolute units, so an outlier among small updates counts in full. Ours is relative."""
+    values = 0.001 * updates()
+    values[0] *= 20
+    theirs = byzfl().GeometricMedian(T=500)(values)
+    np.testing.assert_allclose(theirs, values.mean(0), atol=1e-12)
+    rest = values[1:].mean(0)
+    mine = Rfa(weighting="uniform").aggregate(updates_of(values), {}).update.numpy()
+    assert np.linalg.norm(mine - rest) < 0.5 * np.linalg.norm(theirs - rest)
+
+
+def test_byzfls_clipping_changes_what_it_was_given() -> None:
+    theirs = updates()
+    byzfl().Clipping(c=1.0)(theirs)
+    assert not np.array_equal(theirs, updates())
+
+
+def test_one_bad_client_spoils_byzfls_average() -> None:
+    """Here a non-finite update never reaches a rule."""
+    values = torch.from_numpy(updates()).float()
+    values[0, 0] = torch.nan
+    assert not torch.isfinite(byzfl().Average()(values)).all()

@@ -355,9 +355,10 @@ class World:
         return certificate.certify(self.ledger, self.votes(certificate, threat), threat, level)
 
 
-def federation_of(config: Mapping[str, Any]) -> Federation:
-    """The federation that a config describes."""
-    return build(load_config(config, registry=REGISTRY).config)
+def federation_of(config: Mapping[str, Any], plugins: Mapping[str, type[Plugin]] | None = None) -> Federation:
+    """The federation that a config describes, which may name plugins of a test's own."""
+    registry = REGISTRY if plugins is None else Registry(PLUGINS | dict(plugins))
+    return build(load_config(config, registry=registry).config)
 
 
 @cache
@@ -456,7 +457,7 @@ def context_of(federation: Federation) -> RunContext:
     )
 
 
-def play(federation: Federation) -> World:
+def play(federation: Federation, hooks: Hooks = HOOKS) -> World:
     """All rounds, in memory. The model before noise counts as kept in every round."""
     config = federation.config
     everywhere = {"resampled": tuple(range(1, config.rounds + 1))}
@@ -464,7 +465,7 @@ def play(federation: Federation) -> World:
     engine = config.engine.model_copy()
     with opened(engine, federation):
         start, context = rounds.initial(federation), context_of(federation)
-        return World(federation, list(rounds.train(federation, engine, HOOKS, context, start)))
+        return World(federation, list(rounds.train(federation, engine, hooks, context, start)))
 
 
 def continued(world: World, number: int, replicas: range, noise_std: float | None = None) -> Tensor:
