@@ -30,7 +30,7 @@ class Threat(Table):
     poison: Poison = "features+labels"
     poison_ratio: float = Field(1.0, ge=0, le=1)
     delta: float | None = Field(None, ge=0)
-    scale: float = Field(1.0, ge=1)
+    scale: float = Field(1.0, ge=1, allow_inf_nan=False)
     input_bound: float | None = Field(None, gt=0)
     clean_world: CleanWorld = "honest"
 
@@ -87,8 +87,10 @@ class ThreatSettings(Table):
     poison: Poison | None = Field(None, description="what an attacker changes")
     poison_ratio: float | None = Field(None, ge=0, le=1, description="poisoned share of a batch, q/n")
     delta: float | None = Field(None, ge=0, description="bound on the change of an input")
-    scale: float | None = Field(None, ge=1, description="factor on a malicious update, gamma")
-    input_bound: float | None = Field(None, gt=0, description="bound on the norm of a poisoned input")
+    scale: float | None = Field(None, ge=1, allow_inf_nan=False, description="factor on a malicious update, gamma")
+    input_bound: float | None = Field(
+        None, gt=0, description="bound on the norm of a poisoned input, behind the feature maps"
+    )
     clean_world: CleanWorld | None = Field(None, description="what the attacked run is compared with")
 
     def resolve(self, attack: Threat | None, total_rounds: int) -> Threat:

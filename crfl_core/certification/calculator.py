@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from crfl_core.certification import formulas
 from crfl_core.table import Table
@@ -13,6 +13,8 @@ from crfl_core.table import Table
 
 class Point(Table):
     """One prediction and one attack, all rounds alike: what a formula needs, and nothing else."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
 
     p_a: float = Field(gt=0, le=1, description="lower bound on the probability of the first class")
     p_b: float = Field(ge=0, lt=1, description="upper bound on the probability of any other")

@@ -73,8 +73,9 @@ def honest_clients(config: RunConfig, samples: NDArray[np.int64], gradient_bound
         steps = per_client("training.steps", training.steps, total).astype(np.int64)
     rate, decay = per_client("training.learning_rate", training.learning_rate, total), training.weight_decay
     check_decay("training.learning_rate", float(rate.max()), decay)
-    retention = (1.0 - rate * decay) ** steps
-    reach = rate * steps if decay == 0 else (1.0 - retention) / decay
+    with np.errstate(divide="ignore"):
+        lost = -np.expm1(steps * np.log1p(-rate * decay))  # 1 - c, exact for the smallest decay
+    reach = rate * steps if decay == 0 else lost / decay
     return Clients(
         ids=np.arange(total),
         samples=samples,
@@ -83,7 +84,7 @@ def honest_clients(config: RunConfig, samples: NDArray[np.int64], gradient_bound
         batch_size=batch_size,
         last_batch=samples - (per_epoch - 1) * batch_size,
         weight_decay=np.full(total, decay),
-        retention=retention,
+        retention=1.0 - lost,
         update_bound=reach * gradient_bound,
         attacking=np.zeros(total, np.bool_),
     )

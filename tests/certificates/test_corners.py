@@ -216,6 +216,17 @@ def test_a_learning_rate_that_turns_the_sign_of_the_weights_is_refused() -> None
         federation_of(small(training={"learning_rate": 0.3, "weight_decay": 0.5}, attack=attack))
 
 
+@pytest.mark.parametrize("decay", [0.0, 1e-18, 1e-14, 1e-6, 0.5, 2.0])
+def test_the_smallest_weight_decay_does_not_shrink_what_honest_clients_may_submit(decay: float) -> None:
+    """`(1 - c) / lambda` has to be `eta tau` in the limit; a cap of 0 would silence everybody."""
+    federation = federation_of(small(training={"learning_rate": 0.5, "steps": 4, "weight_decay": decay}))
+    clients = federation.participation.honest(1)
+    gradient = 2.0  # sqrt 2 times the norm of an input with its bias
+    steps = sum((1 - 0.5 * decay) ** step for step in range(4))
+    np.testing.assert_allclose(clients.update_bound, gradient * 0.5 * steps, rtol=1e-12)
+    np.testing.assert_allclose(clients.retention, (1 - 0.5 * decay) ** 4, rtol=1e-12, atol=1e-15)
+
+
 def test_an_unbounded_domain_makes_no_bound_undefined() -> None:
     """Honest updates have no declared bound then; what scaling adds is 0 without scaling, not 0 times infinity."""
     dataset = {"type": "cached-digits", "train_samples": 200, "test_samples": 60, "scaling": "minmax"}

@@ -27,8 +27,8 @@ class Rfa(Aggregator):
     relative to a scale, the radius of the smallest ball around a client that holds half of all: updates of any size are
     treated alike, and a minority of huge ones cannot make the scale meaningless.
 
-    Notes in the ledger: `objective`, the value reached; `optimality_gap`, proven by duality to be no smaller than what
-    was missed of the minimum (both in units of an update's norm); and `iterations`.
+    Notes in the ledger: `objective`, the value reached; `optimality_gap`, by duality no smaller than what was missed of
+    the minimum, up to rounding (both in units of an update's norm); and `iterations`.
     """
 
     weighting: Literal["samples", "uniform"] = Field("samples", description="a_i by sample counts, or all equal")

@@ -127,15 +127,16 @@ class Scenario:
         return self._total(terms, len(counts))
 
     def client_costs(self) -> Array:
-        """The drift caused by the 0, 1, 2, ... worst clients, who may do anything the server lets through.
+        """The drift caused by the 0, 1, 2, ... worst clients, with any data, and any updates if the threat says so.
 
         Two bounds for attackers that stay the same in all attacked rounds: the worst clients by their sums over the
         rounds, and the worst clients of every round, whose drift the clip bounds.
         """
         total = self.ledger.facts.clients
         of_client, of_rounds = np.zeros(total), np.zeros(total + 1)
+        shift = float(formulas.replacement_shift(input_bound(self.ledger), domain_bound(self.ledger, self.threat)))
         for attacked in self.attacked:
-            each = self._terms(attacked, attacked.strength[:, None] * self._largest_shift())[:, 0]
+            each = self._terms(attacked, attacked.strength[:, None] * shift)[:, 0]
             of_client[attacked.rows.client] += attacked.fade * each
             worst = np.minimum(np.concatenate([[0.0], np.sort(each)[::-1].cumsum()]), attacked.diameter)
             of_rounds += attacked.fade * np.pad(worst, (0, total - len(each)), mode="edge")
