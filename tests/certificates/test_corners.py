@@ -227,6 +227,25 @@ def test_the_smallest_weight_decay_does_not_shrink_what_honest_clients_may_submi
     np.testing.assert_allclose(clients.retention, (1 - 0.5 * decay) ** 4, rtol=1e-12, atol=1e-15)
 
 
+@pytest.mark.parametrize(
+    ("certificates", "capped"),
+    [
+        ([{"type": "paper"}], False),
+        ([{"type": "pathwise-linear"}], True),
+        ([{"type": "pathwise-linear", "levels": ["feature", "sample"]}], False),
+        ([{"type": "paper"}, {"type": "tail", "levels": ["client"]}], True),
+    ],
+)
+def test_updates_are_capped_by_default_where_a_sound_certificate_counts_clients(
+    certificates: list[dict[str, Any]], capped: bool
+) -> None:
+    server = {"clip_norm": 4.0, "noise_std": 0.02}
+    federation = federation_of(small(certificates=certificates, server=server))
+    assert np.isfinite(play(federation).ledger.clients.cap).all() == capped
+    chosen = federation_of(small(certificates=certificates, server=server | {"cap_updates": not capped}))
+    assert np.isfinite(play(chosen).ledger.clients.cap).all() != capped
+
+
 def test_an_unbounded_domain_makes_no_bound_undefined() -> None:
     """Honest updates have no declared bound then; what scaling adds is 0 without scaling, not 0 times infinity."""
     dataset = {"type": "cached-digits", "train_samples": 200, "test_samples": 60, "scaling": "minmax"}

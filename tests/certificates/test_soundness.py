@@ -150,6 +150,7 @@ def test_poisoned_data_never_move_the_model_beyond_the_bound(
 ) -> None:
     world, clean_worlds = worlds(config, sample, runner_up)
     rows = world.ledger.clients
+    np.testing.assert_array_equal(rows.weight[~rows.attacking], rows.weight_bound[~rows.attacking])  # never capped
     delta, has_radius = float(rows.delta.max()), world.federation.facts.feature_lipschitz is not None
     for name, clean in clean_worlds.items():
         for threat in threats_of(world, name):

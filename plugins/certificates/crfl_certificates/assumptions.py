@@ -64,7 +64,8 @@ def inputs_bounded(ledger: Ledger, threat: Threat) -> Check:
     declared, found = ledger.facts.feature_norm_bound, max(ledger.facts.feature_norms)
     holds = found <= declared * (1 + ROUNDING)
     if threat.poison == "update":  # what attackers feed their models does not matter
-        return check("input norms", holds, f"largest {found:.4g}, declared {declared:.4g}", "all inputs keep the bound")
+        measured = f"largest {found:.4g}, declared {declared:.4g}"
+        return check("input norms", holds, measured, "all inputs keep the bound", UNIT_BALL)
     limit = declared if threat.input_bound is None else threat.input_bound
     poisoned = float(ledger.clients.poisoned_norm.max(initial=0.0))
     return check(
@@ -81,7 +82,8 @@ def fixed_weights(ledger: Ledger) -> Check:
     name, required = "aggregation weights are fixed", "fixed weights that sum to 1, no capped honest client"
     replaced = next((record for record in ledger.rounds if record.weights_from != "chain"), None)
     if replaced is not None:
-        return check(name, False, f"round {replaced.round}: replaced by {replaced.weights_from}", required)
+        measured = f"round {replaced.round}: replaced by {replaced.weights_from}"
+        return check(name, False, measured, required, "remove the plugin that answers crfl_effective_weights")
     dependent = next((record for record in ledger.rounds if record.depends == "all"), None)
     if dependent is not None:
         remedy = "use fedavg, or the certificate 'postprocess'"
@@ -98,13 +100,14 @@ def fixed_weights(ledger: Ledger) -> Check:
             return check(name, False, measured, required, "use { type = 'update-cap', bound = 'honest' }")
     remembering = next((record for record in ledger.rounds if record.carries_state), None)
     if remembering is not None:
-        return check(name, False, f"round {remembering.round}: a plugin remembers earlier updates", required)
+        measured = f"round {remembering.round}: a plugin remembers earlier updates"
+        return check(name, False, measured, required, "remove the aggregator that keeps a history")
     weights = ledger.clients.weight_bound
     if (weights < 0).any():
         return check(name, False, f"a weight of {weights.min():.3g}", f"{required}, none negative", "use fedavg")
     sums = np.bincount(ledger.clients.round, weights=weights, minlength=ledger.facts.rounds + 1)[1:]
     off = float(np.abs(sums - 1.0).max())
-    return check(name, off <= ROUNDING, f"sums within {off:.1e} of 1", required)
+    return check(name, off <= ROUNDING, f"sums within {off:.1e} of 1", required, "use fedavg")
 
 
 def participation_fixed(ledger: Ledger, threat: Threat) -> Check:

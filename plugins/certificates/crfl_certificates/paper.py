@@ -77,6 +77,7 @@ class Paper(Certificate):
                 "held" if facts.feature_lipschitz is not None else "failed",
                 measured="no constant" if facts.feature_lipschitz is None else f"constant {facts.feature_lipschitz:g}",
                 required="a Lipschitz constant, by which the radius is divided",
+                remedy="" if facts.feature_lipschitz is not None else "use 'unit-ball' instead of 'unit-sphere'",
                 level="feature",
             ),
             Check(
@@ -84,6 +85,7 @@ class Paper(Certificate):
                 "held" if noisy else "failed",
                 measured="above 0" if noisy else "0",
                 required="server.noise_std > 0",
+                remedy="" if noisy else "set server.noise_std above 0",
             ),
             Check(
                 "fixed aggregation weights",
