@@ -57,7 +57,7 @@ def test_a_clean_environment_runs_the_default(clean_venv: Path, tmp_path: Path) 
 
     assert crfl("--version").stdout == f"crfl {crfl_core.__version__}\n"
 
-    settings = ("--set", "rounds=3", "--set", "votes.models=50", "--set", "attack=none")
+    settings = ("--set", "rounds=12", "--set", "votes.models=50", "--set", "attack=none")
     result = crfl("run", "--quiet", "--out", str(tmp_path / "run"), *settings)
     assert (result.returncode, result.stdout, result.stderr) == (0, f"{tmp_path / 'run'}\n", "")
     assert crfl_core.load(tmp_path / "run").metrics.accuracy > 0.5
