@@ -110,7 +110,8 @@ class Staged:
 
     `mixing` is (m, n), or (n,) for a diagonal matrix, as every stage of dependence "own" has, with entries in [0, 1].
     `cap` is the norm that no staged residual `u + (1 - retention) w` exceeds (without weight decay that is the update
-    itself), (m,), if the stage enforces one.
+    itself), (m,), if the stage enforces one; what is within it passes unchanged. An "own" stage that cannot promise
+    this reports none, and counts as "all".
     """
 
     values: Tensor
