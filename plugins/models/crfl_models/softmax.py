@@ -9,7 +9,7 @@ from torch import Tensor
 
 from crfl_core import BoundModel, DataFacts, Layout, LocalModels, Model, ModelFacts
 
-LOGITS_AT_ONCE = 2**22
+LOGITS_AT_ONCE = 2**23
 BYTES_PER_WORD = 8
 MOST_PER_BYTE = 255
 
