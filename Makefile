@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export PIP_CONSTRAINT := constraints.txt
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint types contracts unit benchmarks clean
+.PHONY: demo test lint types contracts unit peers benchmarks clean
 
 demo: $(VENV)/.installed
 	$(BIN)/crfl run --out runs/demo --force
@@ -24,7 +24,13 @@ contracts: $(VENV)/.installed-dev
 	$(BIN)/lint-imports
 
 unit: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest --numprocesses 2
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
+
+# Adds the two libraries that we compare with; ByzFL without torchvision, which its kernels do not need.
+peers: $(VENV)/.installed-dev
+	$(PIP) flwr==1.41.0
+	$(PIP) --no-deps byzfl==0.0.11
+	$(BIN)/python -m pytest tests/aggregators/test_peers.py
 
 benchmarks: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks

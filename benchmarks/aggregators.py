@@ -1,9 +1,12 @@
 """Every aggregation rule on 100 clients x 1,000,000 parameters in float32, one thread, against ByzFL in the same run.
 
-Times are CPU times, so that other work on the machine counts as little as possible. ByzFL is no dependency: `pip
-install --no-deps byzfl==0.0.11` puts it beside, and without it only our own times are printed. Its nearest-neighbour
-mixing gathers a copy of the updates for each client, 36 GB at this size, so that one is compared on a tenth of the
-parameters. Peak memory is measured in a fresh process, also on 1,000 clients x 100,000 parameters.
+Times are CPU times, so that other work on the machine counts as little as possible. ByzFL is no dependency: `make
+peers` adds it, and without it only our own times are printed. Its nearest-neighbour mixing gathers a copy of the
+updates for each client, 36 GB at this size, so that one is compared on a tenth of the parameters. Peak memory is
+measured in a fresh process, also on 1,000 clients x 100,000 parameters.
+
+No rule can be faster than memory is read. What that takes is measured as the sum of all numbers, and printed beside
+fedavg, which does nothing else.
 """
 
 from __future__ import annotations
@@ -171,6 +174,10 @@ def main() -> None:
             "at least 8" if name == "rfa" else "at least 2" if isinstance(step, Aggregator) else "a stage: as it is"
         )
         compare(name, tenth if name == "nearest-neighbour-mixing" else full, peers.get(name), target)
+    once = best_times(
+        {"read": full.values.sum, "fedavg": lambda: play(STEPS["fedavg"], full)}, turns=5, clock=time.process_time
+    )
+    report("time to read the updates once / fedavg", once["read"] / once["fedavg"], "about 1: memory is the limit")
     for name in SLOW:
         compare(name, fiftieth, None, "")
     for name, (ratio, _) in in_own_process(100, 1_000_000).items():

@@ -9,7 +9,7 @@ from crfl_aggregators.bucketing import Bucketing
 from crfl_aggregators.bulyan import Bulyan
 from crfl_aggregators.fedavg import FedAvg
 from crfl_aggregators.foolsgold import FoolsGold
-from crfl_aggregators.krum import Krum, MultiKrum
+from crfl_aggregators.krum import Krum
 from crfl_aggregators.median import Median
 from crfl_aggregators.norm_filter import NormFilter
 from hypothesis import assume, given, settings
@@ -45,8 +45,9 @@ def test_weights_and_offset_rebuild_the_aggregate_of_every_chain(
 def test_permuting_clients_permutes_the_weights_of_every_chain(
     stages: list[Stage], rule: Aggregator, seed: int, clients: int
 ) -> None:
-    # Mixtures of the same neighbours are equal up to rounding; a rule that selects one of them may take any.
-    assume(not (STAGES["nearest-neighbour-mixing"] in stages and isinstance(rule, Krum | MultiKrum | Bulyan)))
+    # Mixtures that exchange one neighbour differ by the same vector, so values of four of them can lie equally far from
+    # their median without being equal. Whether Bulyan sees that they tie is up to rounding: to the order of the sums.
+    assume(not (STAGES["nearest-neighbour-mixing"] in stages and isinstance(rule, Bulyan)))
     updates = updates_of(gaussian(clients, 5, seed))
     order = np.random.default_rng(seed).permutation(clients)
     before, after = (combine([*stages, rule], given, {}).aggregate for given in (updates, permuted(updates, order)))

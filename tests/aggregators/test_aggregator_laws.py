@@ -150,6 +150,16 @@ def test_identical_updates_aggregate_to_themselves(rule: Aggregator, clients: in
     assert float(aggregate.weights.sum()) == pytest.approx(0.0 if nobody else 1.0) or aggregate.full_weights is not None
 
 
+@every_stage
+@pytest.mark.parametrize("clients", [1, 2, 3, 8])
+@pytest.mark.parametrize("update", [[0.0, 0.0, 0.0], [0.5, -1.0, 1.5]])
+def test_stages_hand_on_zero_and_identical_updates_as_such(stage: Stage, update: list[float], clients: int) -> None:
+    staged = stage.transform(updates_of(np.tile(update, (clients, 1))), {})
+    plain = staged.values if staged.offset is None else staged.values - staged.offset
+    np.testing.assert_allclose(plain, np.tile(update, (len(staged.values), 1)), atol=1e-12)
+    torch.testing.assert_close(staged.matrix.sum(1), torch.ones(len(staged.values), dtype=torch.float64))
+
+
 @every_rule
 @some
 @given(seed=st.integers(0, 999), clients=st.integers(1, 9))

@@ -146,6 +146,16 @@ def test_bulyan_of_seven_on_a_line() -> None:
     assert aggregate(Bulyan(f=1), *line) == [2.0]
 
 
+def test_values_at_the_same_distance_from_an_even_median_share_bulyans_places_whatever_the_rounding() -> None:
+    """Of six values two are kept. The median lies between the 3rd and the 4th, and the 5th equals the 4th."""
+    generator = np.random.default_rng(0)
+    for _ in range(50):
+        low, high = np.sort(generator.standard_normal(2))
+        values = np.asarray([[low - 9], [low - 8], [low], [high], [high], [high + 9]])
+        found = Bulyan(f=2).choose(torch.from_numpy(values))
+        assert found.update.tolist() == pytest.approx([(low + 2 * high) / 3])
+
+
 def test_the_geometric_median_of_a_right_angle_is_fermats_point() -> None:
     """For (0, 0), (1, 0), (0, 1): on the diagonal at (3 - sqrt 3) / 6, where all sides are seen under 120 degrees."""
     found = aggregate(Rfa(weighting="uniform", iterations=1000), [0.0, 0.0], [1.0, 0.0], [0.0, 1.0])

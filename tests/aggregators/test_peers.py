@@ -1,8 +1,8 @@
 """The rules against ByzFL 0.0.11 and Flower 1.41, where definitions agree, and in which way they differ where not.
 
 What the two libraries answer is kept in `peer_values.json`, so our side is always tested. Theirs is tested if they are
-installed: `pip install --no-deps byzfl==0.0.11`, `pip install flwr==1.41`. They are no development dependencies: ByzFL
-asks for torchvision, whose released builds do not load beside a PyTorch for CPUs, and Flower for a whole server.
+installed, as `make peers` does. They are not among the development dependencies: ByzFL asks for torchvision, whose
+released builds do not load beside a PyTorch for CPUs, and Flower for a whole server.
 """
 
 from __future__ import annotations

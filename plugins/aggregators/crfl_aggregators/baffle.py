@@ -18,16 +18,17 @@ from crfl_core import ClientUpdates, Dependence, Round, RunContext, Stage, Stage
 class Baffle(Stage):
     """Rejects a round if validating clients find its model unlike the recent ones (Andreina et al., 2021).
 
-    A validator computes on its own data, for each class y, the share of samples of y that a model gets wrong and the
-    share that it wrongly takes for y. How these 2 C errors change from one accepted model to the next is a point; the
-    validator suspects the new model if its point has a larger local outlier factor (Breunig et al., 2000, with half
-    of the history as neighbours) than the last quarter of the history has on average. A change by a
-    single sample counts as none. If `quorum` validators suspect it, the model is rejected. Validators who attack in
-    this round suspect nothing.
+    A validator computes on its own data, for each class y, the share of all samples that are of y and that a model gets
+    wrong, and the share that it wrongly takes for y. How these 2 C errors change from one accepted model to the next is
+    a point; the validator suspects the new model if its point has a larger local outlier factor (Breunig et al., 2000,
+    with half of the history as neighbours) than the last quarter of the history has on average, each among the rest of
+    the history. If `quorum` validators suspect it, the model is rejected. Validators who attack in this round suspect
+    nothing.
 
-    As a stage it hands all updates on as they are and keeps the history: the broadcast models, with their noise. The
-    first `lookback` rounds are trusted. What it accepts depends on all updates, so certificates that need
-    fixed weights are refused.
+    Chosen here: a change by a single sample counts as none, or a model that has come to rest could never move again;
+    the first `lookback` rounds are trusted; and the history is that of the broadcast models, with their noise. As a
+    stage it hands all updates on as they are. What it accepts depends on all updates, so certificates that need fixed
+    weights are refused.
     """
 
     depends: ClassVar[Dependence] = "all"

@@ -49,20 +49,24 @@ class Bulyan(CoordinateWise):
         """The mean of the values within the smallest distance of the median that holds enough of them."""
         across = sorted_columns(block)
         total, kept = len(block), self.averaged(len(block))
-        median = across[:, [(total - 1) // 2, total // 2]].mean(1)
+        low, high = across[:, (total - 1) // 2], across[:, total // 2]
+        distance = from_median(across, low[:, None], high[:, None])
         # The nearest values are neighbours in the order: the best of all windows of this width.
-        ends = torch.maximum(median[:, None] - across[:, : total - kept + 1], across[:, kept - 1 :] - median[:, None])
-        reach = ends.amin(1)
-        distance = (across - median[:, None]).abs()
+        reach = torch.maximum(distance[:, : total - kept + 1], distance[:, kept - 1 :]).amin(1)
         near, tied = (distance < reach[:, None]).to(across), (distance == reach[:, None]).to(across)
         share = (kept - near.sum(1)) / tied.sum(1)
-        return Choice(((near + share[:, None] * tied) * across).sum(1) / kept, (median, reach, share))
+        return Choice(((near + share[:, None] * tied) * across).sum(1) / kept, (low, high, reach, share))
 
     def weights_in(self, block: Tensor, choice: Choice) -> Tensor:
         """1 for those nearer than the last place, a share of the places left for those at its distance."""
-        median, reach, share = choice.facts
-        distance = (block - median).abs()
+        low, high, reach, share = choice.facts
+        distance = from_median(block, low, high)
         return torch.where(distance == reach, share, (distance < reach).to(block))
+
+
+def from_median(values: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Twice the distance from the middle of `low` and `high`. These two tie, and rounding must not tell them apart."""
+    return ((values - low) + (values - high)).abs_()
 
 
 def repeated_krum(distances: Array, ids: NDArray[np.int64], f: int, keep: int) -> NDArray[np.int64]:

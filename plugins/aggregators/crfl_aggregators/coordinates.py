@@ -76,12 +76,16 @@ def select(values: Tensor, rows: Tensor, columns: slice) -> Tensor:
 
 
 def sorted_columns(block: Tensor) -> Tensor:
-    """The values of every coordinate in ascending order, (rows, b) -> (b, rows).
+    """The values of every coordinate in ascending order, (rows, b) -> (b, rows)."""
+    return sort_rows(block.T.clone(memory_format=torch.contiguous_format))
+
+
+def sort_rows(rows: Tensor) -> Tensor:
+    """Rows in ascending order; the input may be overwritten.
 
     NumPy sorts many short rows several times faster than PyTorch does, and faster than it partitions them.
     """
-    across = block.T.clone(memory_format=torch.contiguous_format)
-    if across.device.type != "cpu":
-        return across.sort(dim=1).values
-    across.numpy().sort(axis=1)
-    return across
+    if rows.device.type != "cpu":
+        return rows.sort(dim=1).values
+    rows.numpy().sort(axis=1)
+    return rows

@@ -60,8 +60,11 @@ def gram(values: Tensor, origin: Tensor | None = None, mixing: Array | None = No
     shares = None if mixing is None else torch.from_numpy(mixing).to(values.device)
     rows = len(values) if shares is None else len(shares)
     products = values.new_zeros(rows, rows, dtype=torch.float64)
-    for columns in column_blocks(values):
-        block = values[:, columns].to(torch.float64, copy=True)
+    blocks = list(column_blocks(values))
+    # One buffer for all blocks: memory that is asked for anew each time costs as much as the products.
+    buffer = values.new_empty(len(values), blocks[0].stop, dtype=torch.float64)
+    for columns in blocks:
+        block = buffer[:, : columns.stop - columns.start].copy_(values[:, columns])
         if origin is not None:
             block -= origin[columns]
         if shares is not None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 from pydantic import Field
+from torch import Tensor
 
-from crfl_aggregators.geometry import central_products, squared_distances
+from crfl_aggregators.geometry import Array, central_products, column_blocks, squared_distances
 from crfl_aggregators.selection import ranking
 from crfl_core import Clients, ClientUpdates, OptionError, Stage, Staged, State
 
@@ -35,5 +36,19 @@ class NearestNeighbourMixing(Stage):
         nearest = ranking(distances, updates.round.clients.ids)[:, :keep]
         shares = np.zeros((clients, clients))
         np.put_along_axis(shares, nearest, 1.0 / keep, axis=1)
-        mixing = torch.from_numpy(shares).to(updates.values)
-        return Staged(values=mixing @ updates.values, mixing=mixing, state=state)
+        return Staged(
+            values=mixed(shares, updates.values), mixing=torch.from_numpy(shares).to(updates.values), state=state
+        )
+
+
+def mixed(shares: Array, values: Tensor) -> Tensor:
+    """`shares @ values`, where equal rows of shares give rows that are equal to the last bit.
+
+    A matrix product does not promise that, and what a rule behind it does with ties would depend on rounding.
+    """
+    distinct, which = np.unique(shares, axis=0, return_inverse=True)
+    mixing, rows = (torch.from_numpy(array).to(values.device) for array in (distinct, which))
+    mixtures = torch.empty_like(values)
+    for columns in column_blocks(values):
+        mixtures[:, columns] = (mixing.to(values) @ values[:, columns])[rows]
+    return mixtures

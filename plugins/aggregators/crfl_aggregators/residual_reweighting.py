@@ -7,7 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from crfl_aggregators.coordinates import sorted_columns
+from crfl_aggregators.coordinates import sort_rows, sorted_columns
 from crfl_aggregators.geometry import BLOCK_NUMBERS, Array
 from crfl_core import Aggregate, Aggregator, Clients, ClientUpdates, OptionError, State
 
@@ -24,8 +24,9 @@ class ResidualReweighting(Aggregator):
     confidence in a value is `c_i = min(1, clip sqrt(2 / n) h_i tau / |r_i|)`, where `1 - h_i^2` is the leverage of
     `x_i`. A value of confidence below `threshold` is replaced by the line's. A client's weight is the sum of its
     confidences over all coordinates, each times the standard deviation of the coordinate's confidences, to the `power`
-    of 2 as in the authors' code, divided by everybody's. What replaced values change is the offset. Needs time in n^2
-    P, for the slopes of all pairs.
+    of 2 as in the authors' code, divided by everybody's. What replaced values change is the offset. The authors' code
+    also adds 1e-7 to tau, which is left out here: updates of any size are treated alike. Needs time in n^2 P, for the
+    slopes of all pairs.
     """
 
     clip: float = Field(2.0, gt=0, description="lambda, how large a residual is still trusted")
@@ -80,12 +81,13 @@ def fitted_lines(across: Tensor) -> Tensor:
     """The repeated-median line of sorted values against their rank, evaluated at every rank: (b, n) -> (b, n)."""
     clients = across.shape[1]
     ranks = torch.arange(clients, dtype=across.dtype, device=across.device)
-    slopes = torch.zeros_like(across)
+    slopes, among = torch.zeros_like(across), torch.empty_like(across)
     for rank in range(clients if clients > 1 else 0):
-        others = torch.cat([ranks[:rank], ranks[rank + 1 :]])
-        values = torch.cat([across[:, :rank], across[:, rank + 1 :]], dim=1)
-        slopes[:, rank] = middle(sorted_columns(((values - across[:, rank : rank + 1]) / (others - rank)).T))
-    slope = middle(sorted_columns(slopes.T))
+        torch.sub(across, across[:, rank : rank + 1], out=among)
+        among /= torch.where(ranks == rank, 1, ranks - rank)
+        among[:, rank] = torch.inf  # a point has no slope to itself: last in the order, then left out
+        slopes[:, rank] = middle(sort_rows(among)[:, :-1])
+    slope = middle(sort_rows(slopes))
     return middle(across)[:, None] + slope[:, None] * (ranks - (clients - 1) / 2)
 
 

@@ -27,7 +27,8 @@ class WeakNoise(Stage):
         values, round = updates.values, updates.round
         generator = round.streams.generator("aggregation/weak-noise", round=round.number)
         dtype = np.float64 if values.dtype == torch.float64 else np.float32
-        noise = self.std * torch.from_numpy(generator.standard_normal(values.shape[1], dtype=dtype)).to(values.device)
+        drawn = torch.from_numpy(generator.standard_normal(values.shape[1], dtype=dtype))
+        noise = drawn.mul_(self.std).to(values.device)
         return Staged(
             values=values + noise,
             mixing=values.new_ones(len(values)),
