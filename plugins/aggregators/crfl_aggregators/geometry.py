@@ -27,7 +27,8 @@ SAME_ANGLE = 1e-12
 """Cosines that differ by less than this differ by rounding."""
 
 NARROWEST = 512
-"""A block has at least so many columns, or products of many clients would mostly move their result around."""
+"""A block has at least so many columns, or products of many clients would mostly move their result around; and a piece
+of a row whose norm is taken has so many."""
 
 
 def column_blocks(values: Tensor) -> Iterator[slice]:
@@ -40,13 +41,23 @@ def column_blocks(values: Tensor) -> Iterator[slice]:
 
 def norms(values: Tensor, shift: Tensor | None = None, shares: Tensor | None = None) -> Tensor:
     """The norms of the rows, or of `values[i] + shares[i] * shift`, in float64."""
+    if shift is None or shares is None:
+        return whole_norms(values)
     squares = values.new_zeros(len(values), dtype=torch.float64)
     for columns in column_blocks(values):
         block = values[:, columns]
-        if shift is not None and shares is not None:
-            block = torch.addr(block, shares.to(block), shift[columns].to(block))
-        squares += torch.linalg.vector_norm(block, dim=1).double().square()
+        squares += whole_norms(torch.addr(block, shares.to(block), shift[columns].to(block))).square()
     return squares.sqrt()
+
+
+def whole_norms(values: Tensor) -> Tensor:
+    """The norms of the rows, whose pieces are short enough for the precision of the values and added in float64."""
+    pieces, rest = divmod(values.shape[1], NARROWEST)
+    head, tail = values.split([pieces * NARROWEST, rest], dim=1)
+    lengths = torch.linalg.vector_norm(head.unflatten(1, (pieces, NARROWEST)), dim=2)
+    last = torch.linalg.vector_norm(tail, dim=1, keepdim=True)
+    total: Tensor = torch.linalg.vector_norm(torch.cat([lengths, last], dim=1).double(), dim=1)
+    return total
 
 
 def shrinkage(cap: Tensor, lengths: Tensor, values: Tensor) -> Tensor:
