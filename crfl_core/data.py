@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+NUMBERS_AT_ONCE = 65536
+"""Data may be larger than memory in double precision: what needs it works on so many numbers at a time."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,10 @@ class Domain:
 
 @dataclass(frozen=True)
 class Scaling:
-    """The affine map from raw to scaled inputs, `scaled = (raw - shift) * factor`; `fitted` on training data?"""
+    """The affine map from raw to scaled inputs, `scaled = (raw - shift) * factor`; `fitted` on training data?
+
+    `minmax` also clamps to [0, 1], since new inputs may lie outside of the range of the training data.
+    """
 
     kind: str = "none"
     shift: NDArray[np.float64] = field(default_factory=lambda: np.zeros(1))
@@ -39,13 +45,37 @@ class Scaling:
     fitted: bool = False
 
     def apply(self, raw: NDArray[np.generic]) -> NDArray[np.float32]:
-        """Scaled copy of raw inputs, in float32."""
-        return ((raw.astype(np.float64) - self.shift) * self.factor).astype(np.float32)
+        """Scaled inputs in float32, computed in float64; the raw array itself if there is nothing to do."""
+        if self.kind == "none" and raw.dtype == np.float32 and raw.flags.writeable:
+            return raw.view(np.float32)
+        scaled = np.empty(raw.shape, np.float32)
+        buffer = np.empty((min(len(raw), rows_at_once(raw)), raw.shape[1]))
+        for rows in row_blocks(raw):
+            block = np.subtract(raw[rows], self.shift, out=buffer[: len(raw[rows])])
+            block *= self.factor
+            scaled[rows] = block.clip(0.0, 1.0, out=block) if self.kind == "minmax" else block
+        return scaled
+
+
+def row_blocks(x: NDArray[np.generic]) -> Iterator[slice]:
+    """Consecutive rows of a matrix, some at a time."""
+    step = rows_at_once(x)
+    for first in range(0, len(x), step):
+        yield slice(first, first + step)
+
+
+def rows_at_once(x: NDArray[np.generic]) -> int:
+    """How many rows of a matrix are worked on at a time."""
+    columns: int = x.shape[1]
+    return max(1, NUMBERS_AT_ONCE // max(1, columns))
 
 
 @dataclass(frozen=True)
 class Data:
-    """A dataset in memory: inputs as rows of features, labels 0..classes-1, and what is known about them."""
+    """A dataset in memory: inputs as rows of features, labels 0..classes-1, and what is known about them.
+
+    `groups` are the natural owners of the training rows (states, writers), 0..g-1; `group_names` may name these.
+    """
 
     x: NDArray[np.generic]
     y: NDArray[np.int64]
@@ -56,6 +86,7 @@ class Data:
     feature_names: tuple[str, ...] = ()
     image_shape: tuple[int, ...] | None = None
     groups: NDArray[np.int64] | None = None
+    group_names: tuple[str, ...] = ()
     scaling: Scaling = field(default_factory=Scaling)
 
 
@@ -81,6 +112,7 @@ class FederatedData:
     facts: DataFacts
     class_names: tuple[str, ...]
     feature_names: tuple[str, ...] = ()
+    client_names: tuple[str, ...] = ()
 
     @property
     def clients(self) -> int:

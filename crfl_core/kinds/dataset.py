@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import replace
-from typing import Literal
+from pathlib import Path
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from crfl_core.data import Data, Domain, Scaling
+from crfl_core.data import Data, Domain, Scaling, row_blocks
 from crfl_core.errors import DataError, OptionError
 from crfl_core.kinds.plugin import Plugin
+from crfl_core.sources import DataSource, find_or_explain
 
 ScalingKind = Literal["none", "unit-range", "minmax", "standardise"]
+"""How raw inputs become scaled ones; a dataset may override the default of its option `scaling`."""
 
 
 class Dataset(Plugin):
@@ -22,7 +25,8 @@ class Dataset(Plugin):
 
     scaling: ScalingKind = Field(
         "unit-range",
-        description="none; unit-range: the raw domain to [0, 1]; minmax, standardise: fitted on the training data",
+        description="none; unit-range: the raw domain to [0, 1]; minmax: the range of the training data to [0, 1], "
+        "beyond which inputs are clamped; standardise: mean 0 and deviation 1 of the training data, unbounded",
     )
     train_samples: int | None = Field(None, ge=1, description="use only so many training samples, the first ones")
     test_samples: int | None = Field(None, ge=1, description="use only so many test samples, the first ones")
@@ -53,6 +57,45 @@ class Dataset(Plugin):
         return available if wanted is None else wanted
 
 
+class SplitDataset(Dataset):
+    """A dataset without an official test set: a share of the samples is drawn for testing."""
+
+    test_fraction: float = Field(0.2, gt=0, lt=1, description="share of the samples kept for testing")
+    split_seed: int = Field(0, ge=0, description="seed of the split into training and test samples")
+
+    def split(self, samples: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Rows for training and rows for testing, in random order."""
+        order = np.random.default_rng(self.split_seed).permutation(samples)
+        tests = round(samples * self.test_fraction)
+        if not 0 < tests < samples:
+            raise OptionError("test_fraction", f"found {self.test_fraction}: that is {tests} of {samples} samples")
+        return order[tests:], order[:tests]
+
+
+def from_here(path: Path) -> Path:
+    """An absolute path, so that a run can be resumed from another directory."""
+    return path.expanduser().absolute()
+
+
+class FileDataset(Dataset):
+    """A dataset that is read from published files. A subclass describes them and reads them."""
+
+    path: Annotated[Path, AfterValidator(from_here)] | None = Field(
+        None, description="folder with the files, or a single file; unset: $CRFL_DATA_DIR, then the user's cache"
+    )
+
+    @classmethod
+    @abstractmethod
+    def source(cls) -> DataSource:
+        """The files, their checksums, and how to get them."""
+
+    def file(self, name: str) -> Path:
+        """One of the files. Raises `DataError` with the places that were searched and how to get it."""
+        if self.path is not None and not self.path.exists():
+            raise OptionError("path", f"there is no file or folder {self.path}")
+        return find_or_explain(self.source(), name, self.path)
+
+
 def check(data: Data, name: str) -> None:
     """Raise `DataError` if arrays do not fit together, are not finite, or labels are out of range."""
     for what, x, y in (("training", data.x, data.y), ("test", data.test_x, data.test_y)):
@@ -61,16 +104,24 @@ def check(data: Data, name: str) -> None:
                 f"dataset {name}: the {what} inputs must be (samples, features) with one label each, found "
                 f"{x.shape} and {y.shape}"
             )
-        if x.dtype.kind == "f" and not np.isfinite(x).all():
-            row, column = np.argwhere(~np.isfinite(x))[0]
-            raise DataError(
-                f"dataset {name}: {what} input {row}, feature {column} is {x[row, column]}: remove or fill it"
-            )
+        for rows in row_blocks(x) if x.dtype.kind == "f" else ():
+            if not np.isfinite(x[rows]).all():
+                row, column = np.argwhere(~np.isfinite(x[rows]))[0]
+                raise DataError(
+                    f"dataset {name}: {what} input {rows.start + row}, feature {column} is {x[rows][row, column]}: "
+                    "remove or fill it"
+                )
         outside = (y < 0) | (y >= len(data.class_names))
         if outside.any():
             row = int(np.argmax(outside))
             raise DataError(
                 f"dataset {name}: label {y[row]} of {what} sample {row} is not within 0..{len(data.class_names) - 1}"
+            )
+    if data.groups is not None:
+        known = len(data.group_names) or np.inf
+        if data.groups.shape != data.y.shape or data.groups.min() < 0 or data.groups.max() >= known:
+            raise DataError(
+                f"dataset {name}: every training sample needs a group, 0 or above and named if groups have names"
             )
 
 
@@ -83,11 +134,18 @@ def fit(kind: ScalingKind, data: Data) -> tuple[Scaling, Domain]:
         if not np.isfinite([low, high]).all():
             raise OptionError("scaling", "unit-range needs a dataset with a bounded domain: use minmax or none")
         return Scaling(kind, np.array([low]), np.array([1.0 / (high - low)])), Domain(0.0, 1.0)
-    x = data.x.astype(np.float64)
     if kind == "minmax":
-        low_each = x.min(axis=0)
-        return Scaling(kind, low_each, 1.0 / positive(x.max(axis=0) - low_each), fitted=True), Domain()
-    return Scaling(kind, x.mean(axis=0), 1.0 / positive(x.std(axis=0)), fitted=True), Domain()
+        low_each, high_each = (extreme(axis=0).astype(np.float64) for extreme in (data.x.min, data.x.max))
+        return Scaling(kind, low_each, 1.0 / positive(high_each - low_each), fitted=True), Domain(0.0, 1.0)
+    mean, deviation = moments(data.x)
+    return Scaling(kind, mean, 1.0 / positive(deviation), fitted=True), Domain()
+
+
+def moments(x: NDArray[np.generic]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean and standard deviation of every column, block by block."""
+    mean = sum(x[rows].sum(axis=0, dtype=np.float64) for rows in row_blocks(x)) / len(x)
+    square = sum(np.square(np.subtract(x[rows], mean)).sum(axis=0) for rows in row_blocks(x)) / len(x)
+    return mean, np.sqrt(square)
 
 
 def positive(spread: NDArray[np.float64]) -> NDArray[np.float64]:

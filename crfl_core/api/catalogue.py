@@ -1,0 +1,72 @@
+"""The registered datasets and the state of their files: what `crfl data` shows, fetches and verifies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from crfl_core.download import fetch
+from crfl_core.errors import DataError, PluginError
+from crfl_core.kinds.dataset import FileDataset
+from crfl_core.plugins import Registry, first_line
+from crfl_core.sources import DataFile, DataSource, Status, find, status
+
+
+@dataclass(frozen=True)
+class FileState:
+    """A data file, where it was found, and whether it is what its source published."""
+
+    file: DataFile
+    path: Path | None
+    status: Status
+
+
+@dataclass(frozen=True)
+class CatalogueEntry:
+    """A dataset: what it is, its source if it is read from published files, and `problem` if it cannot be loaded."""
+
+    name: str
+    summary: str
+    source: DataSource | None = None
+    files: tuple[FileState, ...] = ()
+    problem: str = ""
+
+
+def catalogue(registry: Registry | None = None, *, thorough: bool = False) -> tuple[CatalogueEntry, ...]:
+    """Every registered dataset. Sizes are compared, and checksums too if `thorough`."""
+    registry = registry or Registry()
+    return tuple(entry(registry, name, thorough=thorough) for name in registry.names("dataset"))
+
+
+def entry(registry: Registry, name: str, *, thorough: bool) -> CatalogueEntry:
+    """One dataset; a plugin that cannot be loaded is a problem of this entry alone."""
+    try:
+        plugin = registry.load("dataset", name)
+    except PluginError as error:
+        return CatalogueEntry(name, "", problem=str(error))
+    if not issubclass(plugin, FileDataset):
+        return CatalogueEntry(name, first_line(plugin))
+    source = plugin.source()
+    found = [(file, find(source, file.name)) for file in source.files]
+    states = tuple(FileState(file, path, status(file, path, thorough=thorough)) for file, path in found)
+    return CatalogueEntry(name, first_line(plugin), source, states)
+
+
+def fetch_dataset(
+    name: str, to: Path | None = None, *, report: Callable[[str], None] = print, registry: Registry | None = None
+) -> None:
+    """Download what is missing of a dataset's files to a data directory, by default the user's cache."""
+    plugin = (registry or Registry()).load("dataset", name)
+    if not issubclass(plugin, FileDataset):
+        raise DataError(f"dataset {name!r} is not read from published files: there is nothing to fetch")
+    fetch(plugin.source(), to, report)
+
+
+def verify_datasets(name: str | None = None, *, registry: Registry | None = None) -> tuple[CatalogueEntry, ...]:
+    """One dataset, or all that are read from published files, with every file compared with its checksum."""
+    registry = registry or Registry()
+    if name is None:
+        return tuple(found for found in catalogue(registry, thorough=True) if found.source is not None)
+    registry.find("dataset", name)
+    return (entry(registry, name, thorough=True),)

@@ -1,0 +1,29 @@
+"""Who would hold what, before anything is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from crfl_core.api.running import located
+from crfl_core.certification.metrics import ClassHistogram
+from crfl_core.config import load_config
+from crfl_core.config.loading import ConfigSource
+from crfl_core.federation.setup import load_data, streams_of
+from crfl_core.kinds.plugin import Plugin
+from crfl_core.plugins import Registry
+
+
+def class_histogram(
+    config: ConfigSource | None = None,
+    *,
+    overrides: Sequence[str] = (),
+    plugins: Mapping[str, type[Plugin]] | None = None,
+) -> ClassHistogram:
+    """How many training samples of each class every client of a config holds. `partition_figure` draws it.
+
+    The arguments are those of `run`. A finished run has its own in `metrics.partition`.
+    """
+    loaded = load_config(config, overrides=overrides, registry=Registry(plugins))
+    with located(loaded):
+        data, holdings = load_data(loaded.config, streams_of(loaded.config))
+    return ClassHistogram.of(data.y, holdings.rows, data.class_names, holdings.names)

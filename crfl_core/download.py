@@ -1,0 +1,189 @@
+"""Getting published data files: mirrors in turn, resumed, verified, and put in place only when they are right."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import IO, TYPE_CHECKING
+
+from crfl_core.errors import DataError
+from crfl_core.sources import DataFile, DataSource, data_cache, find, sha256, status
+
+if TYPE_CHECKING:
+    from requests import Response
+
+BYTES_AT_ONCE = 1 << 16
+
+Report = Callable[[str], None]
+
+
+class Rejected(Exception):
+    """What a mirror sent is not the published file."""
+
+
+class Truncated(Rejected):
+    """What a mirror sent is too short: the rest may come from another one."""
+
+
+def fetch(source: DataSource, to: Path | None, report: Report) -> None:
+    """Make sure that all files of a source can be found. `report` is told what happens, in sentences.
+
+    What is missing in the data directory `to`, or else in all the usual ones, is put there, or else into the cache.
+    A file appears under its name only when it is complete and its checksum is right. What is left of an interrupted
+    download stays beside it, in `.NAME.part`, and is continued the next time.
+    """
+    folder, wanted = (to or data_cache()) / source.folder, []
+    for file in source.files:
+        path = find(source, file.name, to)
+        state = status(file, path, thorough=True)
+        if state in ("missing", "wrong"):
+            wanted.append(file)
+        if state == "wrong" and path is not None and path.parent != folder:
+            report(f"{path} is not the published file, but is found first: remove it")
+    if not wanted:
+        report(f"all {len(source.files)} files are there already")
+        return
+    if source.archive is None and not all(file.urls for file in wanted):
+        raise DataError(f"{wanted[0].name} cannot be fetched: {source.how_to_get}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if source.archive is None:
+            for file in wanted:
+                report(f"{download(file, folder)} is complete")
+        else:
+            with fetched_archive(source.archive, folder) as archive:
+                for path in extract(archive, wanted, folder):
+                    report(f"{path} is complete")
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be written: {error.strerror}: choose another folder with --to") from error
+
+
+@contextmanager
+def fetched_archive(file: DataFile, folder: Path) -> Iterator[Path]:
+    """An archive that is there as long as it is needed: until all is extracted, or it turns out to be bad."""
+    archive = folder / file.name
+    if status(file, archive if archive.exists() else None, thorough=True) in ("missing", "wrong"):
+        download(file, folder)
+    try:
+        yield archive
+    except DataError:
+        archive.unlink()
+        raise
+    archive.unlink()
+
+
+def download(file: DataFile, folder: Path) -> Path:
+    """One file from the first mirror that has it. A `DataError` says what was wrong with each of them."""
+    from requests import ConnectionError, RequestException
+    from requests.exceptions import ChunkedEncodingError
+
+    part, complaints = folder / f".{file.name}.part", []
+    for url in file.urls:
+        try:
+            receive(file, url, part)
+        except (ConnectionError, ChunkedEncodingError):  # their texts are nested exceptions
+            complaints.append(f"{url}: there is no connection to the server, or it broke off")
+        except (RequestException, Rejected) as error:
+            complaints.append(f"{url}: {error}")
+        else:
+            return part.replace(folder / file.name)
+    if part.exists() and part.stat().st_size == 0:
+        part.unlink()
+    raise DataError(
+        f"{file.name} could not be fetched: try again, or copy it to {folder} yourself:\n  " + "\n  ".join(complaints)
+    )
+
+
+def receive(file: DataFile, url: str, part: Path) -> None:
+    """Complete the partial file from one mirror and compare it with what was published.
+
+    If the beginning was there before and the whole is wrong, everything is asked for once more.
+    """
+    resumed = part.exists()
+    try:
+        if not (resumed and part.stat().st_size == file.size):
+            transfer(file, url, part)
+        check(file, part)
+    except Truncated:
+        raise
+    except Rejected:
+        if not resumed:
+            raise
+        part.unlink(missing_ok=True)
+        receive(file, url, part)
+
+
+def transfer(file: DataFile, url: str, part: Path) -> None:
+    """Append what is missing of the partial file; all of it if the server does not know how to send a range."""
+    from pooch import HTTPDownloader
+    from tqdm import tqdm
+
+    with part.open("ab") as stream:
+        have = stream.tell()
+
+        def begin(response: Response, *_: object, **__: object) -> None:
+            if response.status_code == 416:
+                raise Rejected("there is nothing beyond the part that was fetched before")
+            if response.status_code == 200:
+                stream.truncate(0)
+
+        headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
+        with tqdm(total=file.size or 1, desc=file.name, unit="B", unit_scale=True, disable=None) as bar:
+            get = HTTPDownloader(bar, BYTES_AT_ONCE, headers=headers, hooks={"response": begin})
+            get(url, stream, None)
+
+
+def check(file: DataFile, part: Path) -> None:
+    """Whether the partial file is the whole file. A wrong one is removed, one that is only too short is kept."""
+    size = part.stat().st_size
+    if file.size is not None and size < file.size:
+        raise Truncated(f"truncated, {size} of {file.size} bytes")
+    if file.size is not None and size > file.size:
+        found, expected = f"{size} bytes", str(file.size)
+    elif file.sha256 is not None and (digest := sha256(part)) != file.sha256:
+        found, expected = f"SHA-256 {digest}", file.sha256
+    else:
+        return
+    part.unlink()
+    raise Rejected(f"not the published file, it has {found} instead of {expected}")
+
+
+def extract(archive: Path, wanted: list[DataFile], folder: Path) -> Iterator[Path]:
+    """Some files of a zip archive, verified one by one. An archive that reaches out of its folder is refused."""
+    try:
+        with zipfile.ZipFile(archive) as content:
+            members = {inside(archive, info.filename).name: info for info in content.infolist() if not info.is_dir()}
+            for file in wanted:
+                if file.name not in members:
+                    raise DataError(f"{archive}: has no member {file.name}: fetch it again")
+                with content.open(members[file.name]) as packed:
+                    yield unpack(archive, file, packed, folder)
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
+        raise DataError(f"{archive}: is no intact zip archive ({error}): fetch it again") from error
+
+
+def inside(archive: Path, member: str) -> PurePosixPath:
+    """The path of a member, which must stay below the folder it is extracted to."""
+    path = PurePosixPath(member.replace("\\", "/"))
+    if path.is_absolute() or ".." in path.parts or ":" in member:
+        raise DataError(f"{archive}: its member {member!r} would be written outside of the folder: do not trust it")
+    return path
+
+
+def unpack(archive: Path, file: DataFile, packed: IO[bytes], folder: Path) -> Path:
+    """One member as a file, if it is what was published."""
+    part = folder / f".{file.name}.part"
+    with part.open("wb") as stream:
+        while block := packed.read(BYTES_AT_ONCE):
+            stream.write(block)
+            if file.size is not None and stream.tell() > file.size:
+                break  # a bomb would fill the disk
+    try:
+        check(file, part)
+    except Rejected as error:
+        part.unlink(missing_ok=True)
+        raise DataError(f"{archive}: {file.name}: {error}: fetch it again") from error
+    return part.replace(folder / file.name)

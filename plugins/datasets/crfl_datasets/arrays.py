@@ -1,0 +1,196 @@
+"""A user's own data."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+import zlib
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from crfl_core import Data, DataError, OptionError, ScalingKind, SplitDataset
+from crfl_datasets import tables
+from crfl_datasets.samples import Range, Samples, UserPath, assemble, from_arrays
+
+ENDINGS = (".npz", ".npy", *tables.ENDINGS)
+CALLED = ("x", "y", "test_x", "test_y")
+"""What the arrays are called in a .npz file, and in which order a callable returns them."""
+
+WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+(\.0*)?")
+
+
+class Arrays(SplitDataset):
+    """Your own data: arrays or tables in a file, or a Python function that returns them.
+
+    - `.npz`: the arrays `x`, `y` and perhaps `test_x`, `test_y`; `inputs`, `label` and `group` give other names, those
+      of the test arrays with `test_` in front.
+    - `.npy`: inputs in `path`, labels in `labels_path`. Python objects in NumPy files are never loaded.
+    - `.csv`, `.csv.gz`, `.parquet` (needs `crfl[tables]`): a row for each sample; all columns but `label` and `group`
+      are inputs, or those listed in `inputs`, and hold numbers.
+    - `callable = "package.module:function"`: the function is called without arguments and returns a `Data`, the tuple
+      (x, y) or (x, y, test_x, test_y), or a mapping with the names of a `.npz` file. **This runs the code that a config
+      names**, with your rights: do not run other people's configs unread.
+
+    Inputs are (samples, features), or images as (samples, height, width) or (samples, channels, height, width). Labels
+    are the numbers 0..classes-1 or text, groups numbers or text. Test samples are those of `test_path`, or of the
+    arrays `test_x`, `test_y`; without either a share `test_fraction` is drawn.
+    """
+
+    scaling: ScalingKind = Field("none", description="`unit-range` needs `domain`, which bytes have: 0..255")
+    path: UserPath | None = Field(None, description="file of the samples: .npz, .npy, .csv, .csv.gz or .parquet")
+    labels_path: UserPath | None = Field(None, description="labels of a .npy file")
+    test_path: UserPath | None = Field(None, description="file of the test samples, of the same kind as `path`")
+    test_labels_path: UserPath | None = Field(None, description="labels of a .npy file of test samples")
+    callable: str | None = Field(None, description='instead of `path`: "package.module:function"; runs your code')
+    inputs: str | tuple[str, ...] | None = Field(None, description="array of inputs, or columns of a table")
+    label: str | None = Field(None, description="array (`y`) or column (`label`) of labels")
+    group: str | None = Field(None, description="array or column of the natural owners of the samples")
+    class_names: tuple[str, ...] = Field((), description="names of the classes in the order of their numbers")
+    domain: Range | None = Field(None, description="smallest and largest valid raw input")
+    image_shape: tuple[int, ...] | None = Field(None, description="[height, width] or [channels, height, width]")
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> Self:
+        if (self.path is None) == (self.callable is None):
+            raise ValueError("give either `path` or `callable`")
+        for file, labels, words in (
+            (self.path, self.labels_path, ("path", "labels_path")),
+            (self.test_path, self.test_labels_path, ("test_path", "test_labels_path")),
+        ):
+            if file is not None and not file.name.endswith(ENDINGS):
+                raise ValueError(f"`{words[0]}` must end in {', '.join(ENDINGS)}, found {file.name}")
+            if (file is not None and file.suffix == ".npy") != (labels is not None):
+                raise ValueError(f"`{words[1]}` goes with a .npy file in `{words[0]}`, and only with that")
+        return self
+
+    def read(self) -> Data:
+        """The samples of the file or of the function."""
+        columns: tuple[str, ...] = ()
+        if self.path is None:
+            result = call(str(self.callable))
+            if isinstance(result, Data):
+                return result
+            train, test = self._from_mapping(named(result, str(self.callable)), str(self.callable))
+        else:
+            if not self.path.is_file():
+                raise OptionError("path", f"there is no file {self.path}")
+            if self.path.name.endswith(tables.ENDINGS):
+                columns = self._input_columns(self.path)
+            train, test = self._from_file(self.path, self.labels_path, columns)
+        if self.test_path is not None:
+            test, _ = self._from_file(self.test_path, self.test_labels_path, columns)
+        return assemble(
+            train,
+            test,
+            self.split,
+            class_names=self.class_names,
+            feature_names=columns,
+            domain=self.domain,
+            image_shape=self.image_shape,
+        )
+
+    def _from_file(
+        self, path: Path, labels_path: Path | None, columns: tuple[str, ...]
+    ) -> tuple[Samples, Samples | None]:
+        """The samples of a file and, if it is one that holds them, its test samples. A table needs columns."""
+        if path.name.endswith(tables.ENDINGS):
+            return self._from_table(path, columns or self._input_columns(path)), None
+        if labels_path is None:
+            return self._from_mapping(load(path), str(path))
+        return from_arrays(str(path), load(path), load(labels_path)), None
+
+    def _from_mapping(self, arrays: Mapping[str, Any], origin: str) -> tuple[Samples, Samples | None]:
+        """Samples from named arrays."""
+        if isinstance(self.inputs, tuple):
+            raise OptionError("inputs", "must be the name of one array, a list is for the columns of a table")
+        inputs, label = self.inputs or "x", self.label or "y"
+        for name in (inputs, label, *([self.group] if self.group else ())):
+            if name not in arrays:
+                raise DataError(f"{origin}: there is no array {name!r}, found {', '.join(arrays) or 'none'}")
+        train = from_arrays(origin, arrays[inputs], arrays[label], arrays[self.group] if self.group else None)
+        tests = [f"test_{name}" for name in (inputs, label) if f"test_{name}" in arrays]
+        if len(tests) == 1:
+            raise DataError(f"{origin}: {tests[0]!r} needs both test_{inputs} and test_{label}")
+        return train, from_arrays(f"{origin} (test)", *(arrays[name] for name in tests)) if tests else None
+
+    def _input_columns(self, path: Path) -> tuple[str, ...]:
+        """The columns of a table that are inputs."""
+        others = (self.label or "label", self.group)
+        if self.inputs is None:
+            columns = tuple(name for name in tables.column_names(path) if name not in others)
+        else:
+            columns = (self.inputs,) if isinstance(self.inputs, str) else self.inputs
+        if not columns or any(name in others for name in columns):
+            raise OptionError("inputs", f"name columns other than the label and the group: found {list(columns)}")
+        return columns
+
+    def _from_table(self, path: Path, inputs: tuple[str, ...]) -> Samples:
+        """The samples of a table."""
+        label = self.label or "label"
+        others = [label, *([self.group] if self.group else ())]
+        kinds: dict[str, tables.Kind] = {**dict.fromkeys(inputs, "number"), **dict.fromkeys(others, "text")}
+        blocks, texts, first = [], {name: list[NDArray[np.str_]]() for name in others}, 0
+        for block in tables.read(path, kinds):
+            first = first or block.first
+            blocks.append(np.column_stack([block.numbers(name) for name in inputs]))
+            for name in others:
+                texts[name].append(block.filled_texts(name))
+        if not blocks:
+            raise DataError(f"{path}: has a header but no rows")
+        columns = {name: whole_numbers_or_text(np.concatenate(parts)) for name, parts in texts.items()}
+        owners = columns[self.group] if self.group else None
+        return from_arrays(str(path), np.concatenate(blocks), columns[label], owners, first)
+
+
+def load(path: Path) -> Any:
+    """The array of a .npy file, mapped into memory, or the arrays of a .npz file by name."""
+    try:
+        if path.suffix == ".npy":
+            return np.lib.format.open_memmap(path, mode="r")  # maps no Python objects
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
+            return dict(arrays)
+    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(
+            f"{path}: is not a {path.suffix} file of numbers or text ({error}): write it with np.save or np.savez"
+        ) from error
+
+
+def call(name: str) -> Any:
+    """What the function "package.module:function" returns."""
+    module, colon, function = name.partition(":")
+    if not (module and colon and function):
+        raise OptionError("callable", f'must be "package.module:function", found {name!r}')
+    try:
+        target = getattr(import_module(module), function)
+    except Exception as error:  # importing runs the user's code: anything may come out
+        raise OptionError("callable", f"{name!r} cannot be imported: {type(error).__name__}: {error}") from error
+    try:
+        return target()
+    except Exception as error:
+        raise DataError(f"{name}() failed: {type(error).__name__}: {error}") from error
+
+
+def named(result: object, origin: str) -> Mapping[str, Any]:
+    """The arrays that a function returned, by name."""
+    if isinstance(result, Mapping):
+        return result
+    if isinstance(result, tuple) and len(result) in (2, 4):
+        return dict(zip(CALLED, result, strict=False))
+    raise DataError(
+        f"{origin}() must return a Data, (x, y), (x, y, test_x, test_y) or a mapping with these names, found "
+        f"{type(result).__name__}{f' of {len(result)}' if isinstance(result, tuple) else ''}"
+    )
+
+
+def whole_numbers_or_text(texts: NDArray[np.str_]) -> NDArray[np.generic]:
+    """Cells of a table as integers, if all of them are, else as they are."""
+    values, codes = np.unique(texts, return_inverse=True)
+    if all(WHOLE_NUMBER.fullmatch(value) for value in values):
+        return np.array([int(value.partition(".")[0]) for value in values])[codes]
+    return texts

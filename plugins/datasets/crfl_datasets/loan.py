@@ -1,0 +1,206 @@
+"""The financial data of the paper."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, field_validator
+
+from crfl_core import Data, DataError, DataFile, DataSource, Domain, FileDataset, ScalingKind, SplitDataset
+from crfl_datasets import tables
+from crfl_datasets.samples import LARGEST
+
+FILE = "loan.csv.gz"
+STATUS, STATE, SOURCE = "loan_status", "addr_state", "source"
+
+STATUSES = (
+    "Current",
+    "Fully Paid",
+    "Late (31-120 days)",
+    "In Grace Period",
+    "Charged Off",
+    "Late (16-30 days)",
+    "Default",
+    "Does not meet the credit policy. Status:Fully Paid",
+    "Does not meet the credit policy. Status:Charged Off",
+)
+"""The classes, numbered as in the authors' code: the paper's target label is number 7."""
+
+STATE_CODES = """
+    AK AL AR AZ CA CO CT DC DE FL GA HI IA ID IL IN KS KY LA MA MD ME MI MN MO MS MT NC ND NE NH NJ NM NV NY OH OK OR
+    PA RI SC SD TN TX UT VA VT WA WI WV WY
+"""
+STATES = tuple(STATE_CODES.split())
+
+FEATURE_NAMES = """
+    loan_amnt funded_amnt funded_amnt_inv term int_rate installment grade sub_grade home_ownership annual_inc
+    verification_status pymnt_plan purpose dti delinq_2yrs inq_last_6mths open_acc pub_rec revol_bal revol_util
+    total_acc initial_list_status out_prncp out_prncp_inv total_pymnt total_pymnt_inv total_rec_prncp total_rec_int
+    total_rec_late_fee recoveries collection_recovery_fee last_pymnt_amnt collections_12_mths_ex_med application_type
+    acc_now_delinq tot_coll_amt tot_cur_bal open_acc_6m open_act_il open_il_12m open_il_24m mths_since_rcnt_il
+    total_bal_il il_util open_rv_12m open_rv_24m max_bal_bc all_util total_rev_hi_lim inq_fi total_cu_tl inq_last_12m
+    acc_open_past_24mths avg_cur_bal bc_open_to_buy bc_util chargeoff_within_12_mths delinq_amnt mo_sin_old_il_acct
+    mo_sin_old_rev_tl_op mo_sin_rcnt_rev_tl_op mo_sin_rcnt_tl mort_acc mths_since_recent_bc mths_since_recent_inq
+    num_accts_ever_120_pd num_actv_bc_tl num_actv_rev_tl num_bc_sats num_bc_tl num_il_tl num_op_rev_tl num_rev_accts
+    num_rev_tl_bal_gt_0 num_sats num_tl_120dpd_2m num_tl_30dpd num_tl_90g_dpd_24m num_tl_op_past_12m pct_tl_nvr_dlq
+    percent_bc_gt_75 pub_rec_bankruptcies tax_liens tot_hi_cred_lim total_bal_ex_mort total_bc_limit
+    total_il_high_credit_limit hardship_flag disbursement_method debt_settlement_flag
+"""
+FEATURES = tuple(FEATURE_NAMES.split())
+"""The 90 columns that the paper's preprocessing leaves, in the order of the published files."""
+
+CATEGORY_NAMES = """
+    grade sub_grade home_ownership verification_status pymnt_plan purpose initial_list_status application_type
+    hardship_flag disbursement_method debt_settlement_flag
+"""
+CATEGORIES = frozenset(CATEGORY_NAMES.split())
+WITH_UNIT = {"term": "months", "int_rate": "%", "revol_util": "%"}
+"""Columns that some published files write with a unit and others without."""
+
+
+class Loan(SplitDataset, FileDataset):
+    """Lending Club loans: 90 features, 9 statuses as classes, 51 US states as natural groups.
+
+    Reads the published table with its original column names (.csv, .csv.gz or .parquet; needs `crfl[tables]`), in these
+    steps:
+
+    1. Of about 145 columns the 90 remain that the paper's preprocessing leaves: dates, identifiers, free text, and what
+       is known of few loans only are dropped. The others must all be there; columns beyond them are not looked at.
+    2. An empty cell is 0. Any other cell of a column of numbers must be a finite number, `NaN` is an error. "36 months"
+       and "13.5%" are 36 and 13.5.
+    3. Text such as `purpose` is coded by its place among the sorted texts of that column, an empty cell first. The
+       authors number texts in the order in which they occur; ours does not depend on the order of the rows.
+    4. `loan_status` is the label, `addr_state` the group. Rows that have neither are the summary lines of some
+       published files, and left out.
+    5. A share `test_fraction` of all rows is drawn for testing. (The authors draw it from each state.)
+    6. `scaling = "minmax"` maps every feature to [0, 1]. The range is that of the training rows, beyond which test rows
+       are clamped; the authors take it from all rows, and leave coded text unscaled.
+
+    Several features describe what happened after the loan was given (recoveries, total_rec_prncp), as in the paper.
+    """
+
+    scaling: ScalingKind = Field("minmax", description="`minmax` maps every feature to [0, 1], as in the paper")
+    states: tuple[str, ...] = Field((), description="keep only loans of these states; unset: all 51")
+    skip_statuses: tuple[str, ...] = Field((), description='leave out rows with these statuses, such as "Issued"')
+    sources: tuple[str, ...] = Field((), description="keep only rows with these texts in a column `source`")
+
+    @field_validator("states")
+    @classmethod
+    def _known(cls, states: tuple[str, ...]) -> tuple[str, ...]:
+        for state in states:
+            if state not in STATES:
+                raise ValueError(f"there is no state {state!r}: use the two letters of the post, such as CT")
+        return states
+
+    @classmethod
+    def source(cls) -> DataSource:
+        """The table as it is published; there are several versions, and no official checksum of any."""
+        return DataSource(
+            folder="loan",
+            files=(DataFile(FILE, also=("accepted_2007_to_2018Q4.csv.gz", "lendingclub_real_sample.csv.gz")),),
+            licence="published by Lending Club; Kaggle states CC0",
+            homepage="https://www.kaggle.com/datasets/wordsforthewise/lending-club",
+            how_to_get="download accepted_2007_to_2018Q4.csv.gz from the Kaggle dataset wordsforthewise/lending-club",
+        )
+
+    def read(self) -> Data:
+        """All loans of the file, shuffled and split; see the steps above."""
+        path = self.file(FILE)
+        x, labels, states = self._parse(path)
+        train, test = self.split(len(x))
+        return Data(
+            x=x[train],
+            y=labels[train],
+            test_x=x[test],
+            test_y=labels[test],
+            domain=Domain(),
+            class_names=STATUSES,
+            feature_names=FEATURES,
+            groups=states[train],
+            group_names=STATES,
+        )
+
+    def _parse(self, path: Path) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
+        """Raw features, labels and states of all rows that are kept."""
+        known: dict[str, dict[str, int]] = {name: {"": 0} for name in CATEGORIES}
+        blocks, labels, states = [], [], []
+        for block in tables.read(path, self._kinds()):
+            kept, status, state = self._kept(block)
+            columns = np.empty((len(FEATURES), len(block)), np.float32)
+            for place, name in enumerate(FEATURES):
+                columns[place] = feature(block, name, known)
+            blocks.append(columns.T[kept])
+            labels.append(status)
+            states.append(state)
+        if not sum(map(len, labels)):
+            wanted = " of these states and sources" if self.states or self.sources else ""
+            raise DataError(f"{path}: there are no loans in it{wanted}")
+        whole = np.concatenate(blocks)
+        for name, codes in known.items():
+            rank = np.empty(len(codes), np.float32)
+            rank[[codes[text] for text in sorted(codes)]] = np.arange(len(codes))
+            place = FEATURES.index(name)
+            whole[:, place] = rank[whole[:, place].astype(np.int64)]
+        return whole, np.concatenate(labels), np.concatenate(states)
+
+    def _kinds(self) -> dict[str, tables.Kind]:
+        """The columns that are read."""
+        texts = {*CATEGORIES, *WITH_UNIT, STATUS, STATE, *([SOURCE] if self.sources else ())}
+        return {name: "text" if name in texts else "number" for name in (*FEATURES, *sorted(texts - set(FEATURES)))}
+
+    def _kept(self, block: tables.Block) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Which rows of a block are loans that are wanted, their statuses and their states."""
+        unwanted = block.matches(STATUS, {""}) & block.matches(STATE, {""}) | block.matches(STATUS, self.skip_statuses)
+        for column, wanted in ((STATE, self.states), (SOURCE, self.sources)):
+            if wanted:
+                unwanted |= ~block.matches(column, wanted)
+        rows = np.flatnonzero(~unwanted)
+        status = places(block, rows, STATUS, STATUSES, "correct it, or leave such rows out with skip_statuses")
+        return rows, status, places(block, rows, STATE, STATES, "give the two letters of a US state")
+
+
+def places(
+    block: tables.Block, rows: NDArray[np.int64], column: str, names: tuple[str, ...], remedy: str
+) -> NDArray[np.int64]:
+    """For some rows of a block, the place of the column's text among these names."""
+    codes, texts = block.texts(column)
+    found = np.array([names.index(text) if text in names else -1 for text in texts])[codes[rows]]
+    if (found < 0).any():
+        row = rows[np.argmin(found)]
+        raise block.error(row, column, f"found {texts[codes[row]]!r}, not one of {', '.join(names)}: {remedy}")
+    return found
+
+
+def feature(block: tables.Block, name: str, known: Mapping[str, dict[str, int]]) -> NDArray[np.float64]:
+    """A column as numbers. Texts get numbers in the order in which they turn up, which `known` keeps."""
+    if name not in CATEGORIES and name not in WITH_UNIT:
+        return block.numbers(name, empty=0.0)
+    codes, texts = block.texts(name)
+    if name in CATEGORIES:
+        values = [float(known[name].setdefault(text, len(known[name]))) for text in texts]
+    else:
+        values = [quantity(text, WITH_UNIT[name]) for text in texts]
+    column = np.array(values)[codes]
+    usable = np.abs(column) <= LARGEST
+    if not usable.all():
+        row = int(np.argmin(usable))
+        raise block.error(
+            row, name, f"found {texts[codes[row]]!r} where a number is needed: correct the cell or remove the row"
+        )
+    return column
+
+
+def quantity(text: str, unit: str) -> float:
+    """The number in a cell, with or without its unit; 0 if the cell is empty, NaN if there is no number in it.
+
+    >>> quantity(" 36 months", "months"), quantity("13.5", "%"), quantity("", "%"), quantity("high", "%")
+    (36.0, 13.5, 0.0, nan)
+    """
+    try:
+        return float(text.strip().removesuffix(unit) or "0")
+    except ValueError:
+        return math.nan

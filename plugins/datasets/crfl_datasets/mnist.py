@@ -1,0 +1,33 @@
+"""MNIST."""
+
+from __future__ import annotations
+
+from crfl_core import Data, DataSource
+from crfl_datasets.images import MNIST, ImageDataset, mirrored
+
+MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
+FILES = (
+    (MNIST.train_images, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609", 9912422),
+    (MNIST.train_labels, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c", 28881),
+    (MNIST.test_images, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6", 1648877),
+    (MNIST.test_labels, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6", 4542),
+)
+
+
+class Mnist(ImageDataset):
+    """Handwritten digits, 28 x 28 pixels, 60,000 for training and 10,000 for testing (LeCun et al., 1998)."""
+
+    @classmethod
+    def source(cls) -> DataSource:
+        """The four original files."""
+        return DataSource(
+            folder="mnist",
+            files=tuple(mirrored(*file, MIRRORS) for file in FILES),
+            licence="CC BY-SA 3.0, as commonly cited (LeCun, Cortes, Burges)",
+            homepage="https://yann.lecun.com/exdb/mnist/",
+            how_to_get="run `crfl data fetch mnist`",
+        )
+
+    def read(self) -> Data:
+        """All images."""
+        return self.read_four(MNIST, tuple(map(str, range(10))))

@@ -1,0 +1,182 @@
+"""Samples as somebody's file or program hands them over, and what makes a dataset of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from pydantic import AfterValidator
+
+from crfl_core import Data, DataError, Domain
+
+ROWS_AT_ONCE = 4096
+LARGEST = float(np.finfo(np.float32).max)
+"""Numbers beyond are infinite in single precision, in which inputs are kept."""
+
+
+def from_here(path: Path) -> Path:
+    """An absolute path, so that a run can be resumed from another directory."""
+    return path.expanduser().absolute()
+
+
+UserPath = Annotated[Path, AfterValidator(from_here)]
+"""A file or folder that a config names."""
+
+
+def rising(ends: tuple[float, float]) -> tuple[float, float]:
+    """A range with its smaller end first."""
+    if not ends[0] < ends[1]:
+        raise ValueError(f"must be [smallest, largest], found {list(ends)}")
+    return ends
+
+
+Range = Annotated[tuple[float, float], AfterValidator(rising)]
+"""The smallest and the largest valid input."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Inputs (samples, features), and for each a label and perhaps an owner, either of them numbers or text.
+
+    `origin` says where they come from and `first` is the number of the first sample there.
+    """
+
+    origin: str
+    x: NDArray[np.generic]
+    labels: NDArray[np.generic]
+    owners: NDArray[np.generic] | None = None
+    image_shape: tuple[int, ...] | None = None
+    first: int = 0
+
+    def at(self, sample: int) -> str:
+        """Where a sample is found."""
+        return f"{self.origin}, {'row' if self.first else 'sample'} {self.first + sample}"
+
+    def numbers(self) -> NDArray[np.generic]:
+        """The inputs, after a check that all of them are finite numbers."""
+        if self.x.dtype.kind not in "biuf":
+            raise DataError(f"{self.origin}: inputs must be numbers, found an array of {self.x.dtype}")
+        for start in range(0, len(self.x) if self.x.dtype.kind == "f" else 0, ROWS_AT_ONCE):
+            block = self.x[start : start + ROWS_AT_ONCE]
+            usable = np.abs(block.astype(np.float64)) <= LARGEST
+            if not usable.all():
+                row, feature = np.argwhere(~usable)[0]
+                raise DataError(
+                    f"{self.at(start + row)}, feature {feature}: holds {block[row, feature]} where a finite number is "
+                    "needed: correct it or remove the sample"
+                )
+        return self.x
+
+    def whole_labels(self) -> NDArray[np.generic]:
+        """The labels, with whole numbers instead of such in floating point."""
+        if self.labels.dtype.kind != "f":
+            return self.labels
+        with np.errstate(invalid="ignore"):  # infinite ones have no remainder
+            whole = self.labels.astype(np.float64) % 1.0 == 0.0
+        if not whole.all():
+            row = int(np.argmin(whole))
+            raise DataError(f"{self.at(row)}: the label {self.labels[row]} is not a whole number")
+        return self.labels.astype(np.int64)
+
+
+def from_arrays(
+    origin: str, inputs: ArrayLike, labels: ArrayLike, owners: ArrayLike | None = None, first: int = 0
+) -> Samples:
+    """Samples from arrays: inputs (samples, ...), flattened, and one label and owner for each.
+
+    Inputs of three or four dimensions are images, with channels in the second one.
+    """
+    x, labels = np.asarray(inputs), np.asarray(labels)
+    owners = None if owners is None else np.asarray(owners)
+    if x.ndim < 2 or x.size == 0:
+        raise DataError(f"{origin}: inputs must be (samples, features) or (samples, height, width), found {x.shape}")
+    for what, values in (("labels", labels), ("groups", owners)):
+        if values is not None and values.shape != (len(x),):
+            raise DataError(f"{origin}: {what} must be ({len(x)},), one for each input, found {values.shape}")
+        if values is not None and values.dtype.kind not in "biufU":
+            raise DataError(f"{origin}: {what} must be numbers or text, found an array of {values.dtype}")
+    shape = x.shape[1:] if x.ndim in (3, 4) else None
+    samples = Samples(origin, x.reshape(len(x), -1), labels, owners, shape, first)
+    return replace(samples, labels=samples.whole_labels())
+
+
+def assemble(
+    train: Samples,
+    test: Samples | None,
+    split: Callable[[int], tuple[NDArray[np.int64], NDArray[np.int64]]],
+    *,
+    class_names: Sequence[str] = (),
+    feature_names: tuple[str, ...] = (),
+    domain: tuple[float, float] | None = None,
+    image_shape: tuple[int, ...] | None = None,
+) -> Data:
+    """A dataset from training samples and test samples; without these, from a split of the training samples.
+
+    Bytes are pixel values, of the domain 0..255, unless a domain is given.
+    """
+    x = train.numbers()
+    shape = image_shape or train.image_shape
+    if shape is not None and np.prod(shape) != x.shape[1]:
+        raise DataError(f"{train.origin}: {x.shape[1]} features are no image of shape {list(shape)}: set image_shape")
+    if test is not None and test.x.shape[1] != x.shape[1]:
+        raise DataError(f"{test.origin}: has {test.x.shape[1]} features, but {train.origin} has {x.shape[1]}")
+    names = tuple(class_names) or found_classes([train] if test is None else [train, test])
+    y = class_numbers(train, names)
+    owners, groups = (None, None) if train.owners is None else np.unique(train.owners, return_inverse=True)
+    if test is None:
+        rows, held_out = split(len(x))
+        x, y, test_x, test_y = x[rows], y[rows], x[held_out], y[held_out]
+        groups = None if groups is None else groups[rows]
+    else:
+        test_x, test_y = test.numbers(), class_numbers(test, names)
+    return Data(
+        x=x,
+        y=y,
+        test_x=test_x,
+        test_y=test_y,
+        domain=Domain(*(domain or ((0.0, 255.0) if x.dtype == np.uint8 else ()))),
+        class_names=names,
+        feature_names=feature_names,
+        image_shape=shape,
+        groups=groups,
+        group_names=() if owners is None else tuple(map(str, owners)),
+    )
+
+
+def found_classes(parts: Sequence[Samples]) -> tuple[str, ...]:
+    """The classes of some samples: the sorted texts that occur as labels, or the numbers from 0 to the largest."""
+    if len({part.labels.dtype.kind == "U" for part in parts}) > 1:
+        raise DataError(
+            f"{' and '.join(part.origin for part in parts)}: labels are text in one and numbers in the other"
+        )
+    if parts[0].labels.dtype.kind == "U":
+        return tuple(sorted({str(label) for part in parts for label in np.unique(part.labels)}))
+    largest = max(int(part.labels.max()) for part in parts)
+    if largest >= sum(len(part.labels) for part in parts):
+        raise DataError(
+            f"{parts[0].origin}: the largest label is {largest}, beyond the number of samples: number classes from "
+            "0, or store labels as text"
+        )
+    return tuple(str(number) for number in range(largest + 1))
+
+
+def class_numbers(samples: Samples, names: Sequence[str]) -> NDArray[np.int64]:
+    """The number of the class of each sample; labels are these numbers or the names."""
+    labels = samples.labels
+    if labels.dtype.kind == "U":
+        values, codes = np.unique(labels, return_inverse=True)
+        numbers = np.array([names.index(value) if value in names else -1 for value in values])[codes]
+    else:
+        numbers = labels.astype(np.int64)
+    outside = (numbers < 0) | (numbers >= len(names))
+    if outside.any():
+        row = int(np.argmax(outside))
+        raise DataError(
+            f"{samples.at(row)}: the label {labels[row]} is no class: there are {len(names)}, numbered from 0, called "
+            f"{', '.join(names[:20])}: correct it, or name all classes in class_names"
+        )
+    return numbers

@@ -1,0 +1,172 @@
+"""Tables in CSV or Parquet files, read a block of rows at a time; every complaint names the file, the row, the column.
+
+Rows are counted as a spreadsheet shows them: the header of a CSV file is row 1. Cells are parsed as numbers or kept as
+text, nothing else; only an empty cell is a missing one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crfl_core import DataError
+from crfl_datasets.samples import LARGEST
+
+Kind = Literal["number", "text"]
+
+CSV_ENDINGS = (".csv", ".csv.gz")
+ENDINGS = (*CSV_ENDINGS, ".parquet")
+
+NOT_A_NUMBER = re.compile(r"column #(?P<column>\d+): Row #(?P<row>\d+): .*invalid value '(?P<cell>.*)'", re.DOTALL)
+WRONG_LENGTH = re.compile(r"Row #(?P<row>\d+): Expected (?P<names>\d+) columns, got (?P<cells>\d+)")
+
+
+@dataclass(frozen=True)
+class Block:
+    """Consecutive rows of a table, the first of which has the number `first`."""
+
+    path: Path
+    first: int
+    rows: Any  # a pyarrow.RecordBatch
+
+    def __len__(self) -> int:
+        return int(self.rows.num_rows)
+
+    def numbers(self, column: str, empty: float | None = None) -> NDArray[np.float64]:
+        """A column of numbers, finite in single precision. An empty cell counts as `empty`, else it is an error."""
+        cells = self.rows.column(column)
+        if cells.null_count and empty is not None:
+            cells = cells.fill_null(empty)
+        values: NDArray[np.float64] = cells.to_numpy(zero_copy_only=False)
+        finite = np.abs(values) <= LARGEST
+        if not finite.all():
+            row = int(np.argmin(finite))
+            found = "is empty" if cells[row].as_py() is None else f"holds {values[row]}"
+            raise self.error(
+                row, column, f"{found} where a finite number is needed: correct the cell or remove the row"
+            )
+        return values
+
+    def texts(self, column: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+        """A column of text as a code for every row and the text of every code. An empty cell is the text ''."""
+        coded = self.rows.column(column).dictionary_encode()
+        codes = coded.indices.fill_null(len(coded.dictionary)).to_numpy(zero_copy_only=False)
+        return codes.astype(np.int64), (*coded.dictionary.to_pylist(), "")
+
+    def matches(self, column: str, wanted: Collection[str]) -> NDArray[np.bool_]:
+        """Which rows have one of these texts in a column."""
+        codes, texts = self.texts(column)
+        return np.array([text in wanted for text in texts])[codes]
+
+    def filled_texts(self, column: str) -> NDArray[np.str_]:
+        """A column of text in which no cell may be empty."""
+        codes, texts = self.texts(column)
+        empty = codes == texts.index("")
+        if empty.any():
+            raise self.error(int(np.argmax(empty)), column, "is empty: fill the cell or remove the row")
+        return np.array(texts)[codes]
+
+    def error(self, row: int, column: str, problem: str) -> DataError:
+        """What is wrong with a cell; `row` counts from the first one of this block."""
+        return DataError(f"{self.path}, row {self.first + row}, column {column!r}: {problem}")
+
+
+def column_names(path: Path) -> tuple[str, ...]:
+    """The names of a table's columns, in the order of the file."""
+    with complaints(path):
+        if path.name.endswith(CSV_ENDINGS):
+            return tuple(open_csv(path).schema.names)
+        return tuple(arrow("parquet").read_schema(path).names)
+
+
+def read(path: Path, kinds: Mapping[str, Kind]) -> Iterator[Block]:
+    """Some columns of a table, block by block."""
+    names = column_names(path)
+    for name in kinds:
+        if names.count(name) != 1:
+            count = "no column" if name not in names else f"{names.count(name)} columns"
+            raise DataError(f"{path}: there is {count} {name!r}, found {', '.join(names)}: is this the right file?")
+    is_csv = path.name.endswith(CSV_ENDINGS)
+    first = 2 if is_csv else 1
+    with complaints(path, names):
+        for rows in csv_rows(path, kinds) if is_csv else parquet_rows(path, kinds):
+            yield Block(path, first, rows)
+            first += rows.num_rows
+
+
+def csv_rows(path: Path, kinds: Mapping[str, Kind]) -> Any:
+    """The blocks of a CSV file, typed."""
+    pa = arrow()
+    types = {"number": pa.float64(), "text": pa.dictionary(pa.int32(), pa.string())}
+    return open_csv(
+        path,
+        include_columns=list(kinds),
+        column_types={name: types[kind] for name, kind in kinds.items()},
+        null_values=[""],
+        strings_can_be_null=True,
+    )
+
+
+def open_csv(path: Path, **convert: Any) -> Any:
+    """A reader of the blocks of a CSV file. One thread: only so does pyarrow know the number of a bad row."""
+    csv = arrow("csv")
+    return csv.open_csv(
+        path,
+        read_options=csv.ReadOptions(use_threads=False),
+        parse_options=csv.ParseOptions(newlines_in_values=True),
+        convert_options=csv.ConvertOptions(**convert),
+    )
+
+
+def parquet_rows(path: Path, kinds: Mapping[str, Kind]) -> Iterator[Any]:
+    """The blocks of a Parquet file, typed."""
+    pa = arrow()
+    types = {"number": pa.float64(), "text": pa.string()}
+    wanted = pa.schema([(name, types[kind]) for name, kind in kinds.items()])
+    for rows in arrow("parquet").ParquetFile(path).iter_batches(columns=list(kinds)):
+        for field in wanted:
+            found = rows.schema.field(field.name).type
+            if field.type == pa.float64() and not (pa.types.is_integer(found) or pa.types.is_floating(found)):
+                raise DataError(f"{path}, column {field.name!r}: holds {found}, not numbers: store it as numbers")
+        yield rows.select(list(kinds)).cast(wanted)
+
+
+@contextmanager
+def complaints(path: Path, names: tuple[str, ...] = ()) -> Iterator[None]:
+    """Turn what pyarrow says about a file into a `DataError` that says where it is wrong and what to do."""
+    pa = arrow()
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        text = str(error)
+        if match := NOT_A_NUMBER.search(text):
+            raise DataError(
+                f"{path}, row {match['row']}, column {names[int(match['column'])]!r}: found {match['cell']!r} where a "
+                "number is needed: correct the cell or remove the row"
+            ) from error
+        if match := WRONG_LENGTH.search(text):
+            raise DataError(
+                f"{path}, row {match['row']}: has {match['cells']} cells, but the header has {match['names']}: put "
+                "cells that contain commas in quotes, or remove the row"
+            ) from error
+        raise DataError(f"{path}: cannot be read ({text}): if it is damaged or incomplete, get it again") from error
+
+
+def arrow(part: str = "") -> ModuleType:
+    """`pyarrow` or a module of it, imported when a table is read: it is an extra."""
+    from importlib import import_module
+
+    try:
+        return import_module(f"pyarrow.{part}".rstrip("."))
+    except ImportError as error:
+        raise DataError(
+            f"tables are read with pyarrow, which is missing: pip install 'crfl[tables]' ({error})"
+        ) from error

@@ -1,0 +1,126 @@
+"""Where data files are looked for, and what is said if they are not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from crfl_datasets.mnist import Mnist
+
+from crfl_core import ConfigError, DataError, DataFile, DataSource, OptionError, dump_config, load_config
+from crfl_core.federation.setup import build
+from crfl_core.sources import cache_dir, data_dirs, find, sha256, status
+from tests.datasets.files import write_four
+
+SOURCE = DataSource(
+    folder="two-files",
+    files=(DataFile("a.gz", sha256="0" * 64, size=3), DataFile("b.csv")),
+    licence="none",
+    homepage="https://example.org",
+    how_to_get="run `crfl data fetch two-files`",
+)
+SINGLE = DataSource("table", (DataFile("table.csv", also=("my-table.csv",)),), "none", "", "ask for it")
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """A shared data directory and the one in the cache."""
+    shared, cache = tmp_path / "shared", tmp_path / "cache"
+    monkeypatch.setenv("CRFL_DATA_DIR", str(shared))
+    monkeypatch.setenv("CRFL_CACHE_DIR", str(cache))
+    return shared, cache / "data"
+
+
+def put(path: Path, text: str = "abc") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_the_shared_directory_comes_before_the_cache(places: tuple[Path, Path]) -> None:
+    shared, cache = places
+    assert find(SOURCE, "a.gz") is None
+    in_cache = put(cache / "two-files" / "a.gz")
+    assert find(SOURCE, "a.gz") == in_cache
+    in_shared = put(shared / "two-files" / "a.gz")
+    assert find(SOURCE, "a.gz") == in_shared
+
+
+def test_a_path_of_the_config_is_the_only_place(places: tuple[Path, Path], tmp_path: Path) -> None:
+    put(places[0] / "two-files" / "a.gz")
+    own = tmp_path / "own"
+    assert find(SOURCE, "a.gz", own) is None
+    assert find(SOURCE, "a.gz", put(own / "a.gz").parent) == own / "a.gz"
+
+
+@pytest.mark.parametrize("folder", ["two-files", "two_files", "TwoFiles", "."])
+@pytest.mark.parametrize("name", ["a.gz", "a"])
+def test_spellings_of_the_folder_and_unpacked_files_are_found(
+    folder: str, name: str, places: tuple[Path, Path]
+) -> None:
+    path = put(places[0] / folder / name)
+    assert find(SOURCE, "a.gz") == path
+
+
+def test_a_path_may_be_the_file_itself(tmp_path: Path) -> None:
+    path = put(tmp_path / "whatever.csv")
+    assert find(SINGLE, "table.csv", path) == path
+    assert find(SOURCE, "b.csv", path) is None
+    named = put(tmp_path / "b.csv")
+    assert find(SOURCE, "b.csv", named) == named
+
+
+def test_other_names_of_a_file_are_found_after_its_own(tmp_path: Path) -> None:
+    other = put(tmp_path / "my-table.csv")
+    assert find(SINGLE, "table.csv", tmp_path) == other
+    own = put(tmp_path / "table.csv")
+    assert find(SINGLE, "table.csv", tmp_path) == own
+
+
+def test_the_cache_is_where_the_system_wants_it_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CRFL_DATA_DIR", raising=False)
+    monkeypatch.delenv("CRFL_CACHE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    assert cache_dir().name == "crfl"
+    assert data_dirs() == (cache_dir() / "data",)
+
+
+def test_the_state_of_a_file_depends_on_size_and_checksum(tmp_path: Path) -> None:
+    path = put(tmp_path / "a.gz")
+    right = DataFile("a.gz", sha256=sha256(path), size=3)
+    assert status(right, None, thorough=True) == "missing"
+    assert status(right, path, thorough=False) == "found"
+    assert status(right, path, thorough=True) == "ok"
+    assert status(SOURCE.files[0], path, thorough=True) == "wrong"
+    assert status(DataFile("a.gz", size=4), path, thorough=False) == "wrong"
+    assert status(DataFile("a.gz"), path, thorough=True) == "found"
+    assert status(SOURCE.files[0], put(tmp_path / "a"), thorough=True) == "found"
+
+
+def test_a_missing_file_is_explained_with_places_and_command(places: tuple[Path, Path]) -> None:
+    with pytest.raises(DataError) as failure:
+        Mnist().load()
+    text = str(failure.value)
+    assert text.startswith("train-images-idx3-ubyte.gz was not found in ")
+    assert all(str(place) in text for place in places)
+    assert "run `crfl data fetch mnist`, or set CRFL_DATA_DIR or dataset.path" in text
+
+
+def test_a_path_that_does_not_exist_is_an_error_of_the_config(tmp_path: Path) -> None:
+    config = load_config({"dataset": {"type": "mnist", "path": str(tmp_path / "nowhere")}}).config
+    with pytest.raises(ConfigError, match=r"there is no file or folder .*nowhere") as failure:
+        build(config)
+    assert failure.value.key == "dataset.path"
+    with pytest.raises(OptionError, match="path: there is no file or folder"):
+        Mnist(path=tmp_path / "nowhere").load()
+
+
+def test_a_relative_path_starts_from_the_working_directory_and_survives_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_four(tmp_path / "own")
+    monkeypatch.chdir(tmp_path)
+    config = load_config({"dataset": {"type": "mnist", "path": "own"}}).config
+    monkeypatch.chdir("/")
+    assert f'path = "{tmp_path / "own"}"' in dump_config(config)
+    assert len(config.dataset.load().x) == 50
