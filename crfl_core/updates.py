@@ -168,6 +168,10 @@ class Poisoning:
         ints, floats = np.zeros(clients, np.int64), np.zeros(clients)
         return Poisoning(share=floats, samples=ints, most=ints, delta=floats, flips=ints, norm=floats)
 
+    def take(self, rows: NDArray[np.int64]) -> Poisoning:
+        """The same for some of the clients, in this order."""
+        return Poisoning(**{name: column[rows] for name, column in vars(self).items()})
+
 
 @dataclass(frozen=True)
 class Trained:

@@ -18,7 +18,7 @@ class Score(NamedTuple):
 
 
 class BackdoorScore(NamedTuple):
-    """Share of non-target inputs taken for the target class, with the trigger and without it."""
+    """Share of non-target inputs taken for the target class, with the backdoor and on the clean test set."""
 
     success_rate: float
     clean_rate: float
@@ -33,7 +33,7 @@ def score(federation: Federation, parameters: Tensor, test_set: str = "clean") -
 
 
 def backdoor_score(federation: Federation, parameters: Tensor) -> BackdoorScore | None:
-    """How well the backdoor works; None without an attack that has a trigger and a target."""
+    """How well the backdoor works in a model; None without an attack that has a target."""
     target = None if federation.attack is None else federation.attack.backdoor_class
     if target is None or "backdoored" not in federation.test_sets:
         return None

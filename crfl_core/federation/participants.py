@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crfl_core.config import RunConfig
-from crfl_core.errors import ConfigError
+from crfl_core.errors import ConfigError, OptionError
 from crfl_core.kinds.attack import Attack
 from crfl_core.schedules import expand
 from crfl_core.streams import Streams
@@ -109,17 +109,10 @@ def drawn_attackers(attack: Attack | None, total: int, streams: Streams) -> tupl
     """The ids of the attackers: as given, or drawn."""
     if attack is None:
         return ()
-    if isinstance(attack.clients, int):
-        if attack.clients > total:
-            raise ConfigError(f"found {attack.clients}, but there are only {total} clients", key="attack.clients")
-        drawn = streams.generator("attack/clients").choice(total, attack.clients, replace=False)
-        return tuple(int(client) for client in np.sort(drawn))
-    if not attack.clients:
-        raise ConfigError("name at least one client, or set attack = 'none'", key="attack.clients")
-    for client in attack.clients:
-        if not 0 <= client < total:
-            raise ConfigError(f"there is no client {client}: clients are 0..{total - 1}", key="attack.clients")
-    return tuple(sorted(set(attack.clients)))
+    try:
+        return attack.attackers(total, streams)
+    except OptionError as error:
+        raise ConfigError(error.message, key=f"attack.{error.option}") from error
 
 
 def attack_rounds(attack: Attack | None, total: int) -> tuple[int, ...]:

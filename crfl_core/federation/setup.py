@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from crfl_core.kinds.aggregator import Stage
 from crfl_core.kinds.attack import Attack
 from crfl_core.kinds.feature_map import Chain
 from crfl_core.kinds.model import BoundModel
+from crfl_core.kinds.partitioner import Partitioner
 from crfl_core.ledger import RunFacts, SetFacts
 from crfl_core.plugins import hook_names
 from crfl_core.streams import PURPOSES, Streams
@@ -30,6 +32,13 @@ from crfl_core.updates import State
 ROWS_AT_ONCE = 65536
 NOT_LOCAL = frozenset({"aggregation", "certificates", "engine", "trackers", "storage"})
 """Tables of a config that play no part in local training."""
+
+
+class Holdings(NamedTuple):
+    """The training rows of each client, and the clients' names if they have any."""
+
+    rows: tuple[NDArray[np.int64], ...]
+    names: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -48,7 +57,7 @@ class Federation:
     """Everything that training needs, built once and never changed.
 
     `features` are the training inputs behind the feature maps. `test_sets` always has "clean"; "backdoored" holds the
-    triggered non-target samples with their true labels, if the attack has a trigger.
+    non-target samples that the attack is about, triggered if it has a trigger, with their true labels.
     """
 
     config: RunConfig
@@ -75,15 +84,11 @@ def build(config: RunConfig) -> Federation:
     """The federation that a config describes. Raises before anything is trained or written."""
     device, dtype = pick_device(config), getattr(torch, config.dtype)
     streams = streams_of(config)
-    with settings_of("dataset", config.dataset.configured_as):
-        loaded = config.dataset.load()
-    with settings_of("partition", config.partition.configured_as):
-        partition = config.partition.split(loaded, streams)
-        check_partition(partition, len(loaded.x), config.partition.configured_as)
-    data = as_tensors(loaded, partition, device, dtype)
+    loaded, holdings = load_data(config, streams)
+    data = as_tensors(loaded, holdings, device, dtype)
     maps, model = build_model(config, data.facts)
     bound = gradient_bound(model, maps.norm_bound(data.facts.domain.norm_bound(data.facts.inputs)))
-    participation = Participation(config, [len(rows) for rows in partition], bound, streams)
+    participation = Participation(config, [len(rows) for rows in holdings.rows], bound, streams)
     clients = participation.round(1)
     for position, step in enumerate(config.aggregation):
         with settings_of(f"aggregation.{position}", step.configured_as):
@@ -109,6 +114,23 @@ def build(config: RunConfig) -> Federation:
         device=device,
         dtype=dtype,
     )
+
+
+def load_data(config: RunConfig, streams: Streams) -> tuple[Data, Holdings]:
+    """The scaled data, and who holds what of the training samples."""
+    with settings_of("dataset", config.dataset.configured_as):
+        data = config.dataset.load()
+    partitioner = config.partition
+    with settings_of("partition", partitioner.configured_as):
+        rows = partitioner.split(data, streams)
+        check_partition(rows, len(data.x), partitioner)
+        names = partitioner.client_names(data, rows)
+        if names and len(names) != len(rows):
+            raise PluginFailure(
+                f"partition: {partitioner.configured_as!r} must name every client or none, found {len(names)} names "
+                f"for {len(rows)} clients"
+            )
+    return data, Holdings(rows, names)
 
 
 def streams_of(config: RunConfig) -> Streams:
@@ -152,23 +174,24 @@ def pick_device(config: RunConfig) -> torch.device:
     return torch.device("cuda" if config.device != "cpu" and available else "cpu")
 
 
-def check_partition(partition: tuple[NDArray[np.int64], ...], samples: int, plugin: str) -> None:
+def check_partition(partition: tuple[NDArray[np.int64], ...], samples: int, plugin: Partitioner) -> None:
     """Every sample belongs to exactly one client and no client is empty."""
     for client, rows in enumerate(partition):
         if len(rows) == 0:
-            raise OptionError("clients", f"client {client} of {len(partition)} got no samples: use fewer clients")
+            empty = f"client {client} of {len(partition)} got no samples"
+            if "clients" in type(plugin).model_fields:
+                raise OptionError("clients", f"{empty}: use fewer clients")
+            raise OptionError("type", f"{empty}: use another partitioner")
     counts = np.bincount(np.concatenate(partition), minlength=samples)
     if len(counts) != samples or (counts != 1).any():
         sample = int(np.flatnonzero(counts != (np.arange(len(counts)) < samples))[0])
         raise PluginFailure(
-            f"partition: {plugin!r} must give every training sample to exactly one client, sample {sample} has "
-            f"{counts[sample]}"
+            f"partition: {plugin.configured_as!r} must give every training sample to exactly one client, sample "
+            f"{sample} has {counts[sample]}"
         )
 
 
-def as_tensors(
-    data: Data, partition: tuple[NDArray[np.int64], ...], device: torch.device, dtype: torch.dtype
-) -> FederatedData:
+def as_tensors(data: Data, holdings: Holdings, device: torch.device, dtype: torch.dtype) -> FederatedData:
     """The data on the device that trains."""
     x = torch.from_numpy(np.ascontiguousarray(data.x)).to(device, dtype)
     test_x = torch.from_numpy(np.ascontiguousarray(data.test_x)).to(device, dtype)
@@ -177,10 +200,11 @@ def as_tensors(
         y=torch.from_numpy(data.y.astype(np.int64)).to(device),
         test_x=test_x,
         test_y=torch.from_numpy(data.test_y.astype(np.int64)).to(device),
-        partition=partition,
+        partition=holdings.rows,
         facts=DataFacts(x.shape[1], len(data.class_names), data.domain, data.image_shape),
         class_names=data.class_names,
         feature_names=data.feature_names,
+        client_names=holdings.names,
     )
 
 
@@ -226,15 +250,13 @@ def prepare_attack(config: RunConfig, data: FederatedData, participation: Partic
 
 
 def make_test_sets(config: RunConfig, data: FederatedData, maps: Chain, prepared: State) -> dict[str, TestSet]:
-    """The clean test set and, if the attack has a trigger, the backdoored one."""
+    """The clean test set and, if the attack has one, the backdoored one."""
     sets = {"clean": make_test_set(data.test_x, data.test_y, maps)}
     if config.attack is not None:
-        target = config.attack.backdoor_class
-        others = data.test_y != (-1 if target is None else target)
         with settings_of("attack", config.attack.configured_as):
-            triggered = config.attack.backdoored(data.test_x[others], prepared)
-        if triggered is not None:
-            sets["backdoored"] = make_test_set(triggered, data.test_y[others], maps)
+            backdoored = config.attack.backdoored_set(data, prepared)
+        if backdoored is not None:
+            sets["backdoored"] = make_test_set(*backdoored, maps)
     return sets
 
 
@@ -276,6 +298,7 @@ def run_facts(
         domain=(loaded.domain.low, loaded.domain.high),
         image_shape=loaded.image_shape,
         class_names=loaded.class_names,
+        feature_names=loaded.feature_names if loaded.image_shape is None else (),
         input_norm_bound=bound,
         feature_norm_bound=maps.norm_bound(bound),
         feature_lipschitz=maps.lipschitz,
@@ -284,7 +307,7 @@ def run_facts(
         scaling_shift=tuple(map(float, loaded.scaling.shift)),
         scaling_factor=tuple(map(float, loaded.scaling.factor)),
         test_noise_std=schedules.value_at(config.server.noise_std, config.rounds),
-        rejects=any("crfl_accept_round" in hook_names(type(plugin)) for _, plugin in config.plugins()),
+        rejects=any("crfl_accept_round" in hook_names(type(plugin)) for _, plugin in config.named_plugins()),
         attack=None if config.attack is None else config.attack.configured_as,
         attackers=participation.attackers,
         attack_rounds=participation.attack_rounds,
@@ -294,5 +317,6 @@ def run_facts(
 
 def largest_norms(x: Tensor, partition: Sequence[NDArray[np.int64]]) -> tuple[float, ...]:
     """The largest Euclidean norm of each client's samples."""
-    norms = x.norm(dim=1, dtype=torch.float64).cpu().numpy()
+    # Some rows at a time: torch would first copy all of them in double precision.
+    norms = torch.cat([rows.norm(dim=1, dtype=torch.float64) for rows in x.split(ROWS_AT_ONCE)]).cpu().numpy()
     return tuple(float(norms[rows].max()) for rows in partition)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from crfl_core.data import Batches, FederatedData
+from crfl_core.errors import OptionError
 from crfl_core.kinds.plugin import Plugin
 from crfl_core.schedules import Rounds
 from crfl_core.streams import Streams
@@ -49,7 +50,9 @@ class Attack(Plugin):
     )
     rounds: Rounds = Field((1,), description="attacked rounds: a list, or {first, every, last}")
     scale: Annotated[float, Field(ge=1)] | Literal["replace"] = Field(
-        1.0, description="factor on the malicious update; 'replace' is 1 / p_i of the round"
+        1.0,
+        description="factor on the malicious update, gamma; 'replace' is 1 / p_i among the participants of the round, "
+        "which puts the attacker's model in place of the global one",
     )
     learning_rate: float | None = Field(None, gt=0, description="attackers' rate; unset: as honest clients")
     steps: int | None = Field(None, ge=1, description="attackers' local steps; unset: as honest clients")
@@ -57,6 +60,20 @@ class Attack(Plugin):
     @abstractmethod
     def prepare(self, data: FederatedData, streams: Streams) -> State:
         """Called once before training: everything that `poison` and `backdoored` need. Raises `OptionError`."""
+
+    def attackers(self, clients: int, streams: Streams) -> tuple[int, ...]:
+        """The ids of the attackers among so many clients, ascending: as given, or drawn. Raises `OptionError`."""
+        if isinstance(self.clients, int):
+            if self.clients > clients:
+                raise OptionError("clients", f"found {self.clients}, but there are only {clients} clients")
+            drawn = streams.generator("attack/clients").choice(clients, self.clients, replace=False)
+            return tuple(int(client) for client in np.sort(drawn))
+        if not self.clients:
+            raise OptionError("clients", "name at least one client, or set attack = 'none'")
+        for client in self.clients:
+            if not 0 <= client < clients:
+                raise OptionError("clients", f"there is no client {client}: clients are 0..{clients - 1}")
+        return tuple(sorted(set(self.clients)))
 
     def check(self, batch_size: int) -> None:
         """Raise `OptionError` if the options do not fit the attackers' smallest batch. Called before training."""
@@ -89,6 +106,16 @@ class Attack(Plugin):
     def backdoored(self, x: Tensor, prepared: State) -> Tensor | None:  # noqa: ARG002
         """Test inputs with the backdoor, clamped to the domain; None if the attack has no trigger."""
         return None
+
+    def backdoored_set(self, data: FederatedData, prepared: State) -> tuple[Tensor, Tensor] | None:
+        """The backdoored test set, inputs and their true labels, none of which is the target; None if there is none.
+
+        By default every test input of another class, as `backdoored` changes it. An attack without a trigger names the
+        inputs that it is about.
+        """
+        others = data.test_y != (-1 if self.backdoor_class is None else self.backdoor_class)
+        triggered = self.backdoored(data.test_x[others], prepared)
+        return None if triggered is None else (triggered, data.test_y[others])
 
     def threat(self, realised: Realised) -> Threat:
         """The threat that covers what was measured in this run.

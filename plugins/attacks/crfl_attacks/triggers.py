@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 import torch
@@ -12,13 +13,16 @@ from crfl_core import DataFacts, OptionError, Table
 
 
 class PixelTrigger(Table):
-    """A square of equally bright pixels in a corner of an image."""
+    """A square of equally bright pixels, in a corner of an image or where `position` says."""
 
     type: Literal["pixels"] = "pixels"
     norm: float = Field(1.0, gt=0, description="L2 norm of the pattern, before clamping to the valid range")
     size: int = Field(2, ge=1, description="side of the square in pixels")
     corner: Literal["top-left", "top-right", "bottom-left", "bottom-right"] = Field(
-        "top-left", description="where the square sits"
+        "top-left", description="where the square sits, unless a position is given"
+    )
+    position: tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=0)]] | None = Field(
+        None, description="row and column of the square's first pixel; unset: in the corner"
     )
 
     def pattern(self, facts: DataFacts) -> Tensor:
@@ -28,11 +32,19 @@ class PixelTrigger(Table):
         height, width = facts.image_shape[-2:]
         if self.size > min(height, width):
             raise OptionError("trigger.size", f"found {self.size}, but images are {height} x {width}")
-        rows = slice(0, self.size) if self.corner.startswith("top") else slice(height - self.size, height)
-        columns = slice(0, self.size) if self.corner.endswith("left") else slice(width - self.size, width)
+        row, column = self.position or self._in_corner(height, width)
+        if row + self.size > height or column + self.size > width:
+            found = f"{self.size} pixels from row {row} and column {column}"
+            raise OptionError("trigger.position", f"{found} do not fit into images of {height} x {width}")
         image = torch.zeros(facts.image_shape, dtype=torch.float64)
-        image[..., rows, columns] = 1.0
+        image[..., row : row + self.size, column : column + self.size] = 1.0
         return of_norm(image.flatten(), self.norm)
+
+    def _in_corner(self, height: int, width: int) -> tuple[int, int]:
+        return (
+            0 if self.corner.startswith("top") else height - self.size,
+            0 if self.corner.endswith("left") else width - self.size,
+        )
 
 
 class FeatureTrigger(Table):
@@ -57,6 +69,21 @@ class FeatureTrigger(Table):
 def of_norm(pattern: Tensor, norm: float) -> Tensor:
     """The pattern scaled to an L2 norm."""
     return pattern * (norm / float(torch.linalg.vector_norm(pattern)))
+
+
+def split(pattern: Tensor, parts: int, facts: DataFacts) -> Tensor:
+    """A pattern as a sum of patterns, (parts, inputs), that share no pixel; the channels of a pixel stay together.
+
+    >>> from crfl_core import Domain
+    >>> split(torch.tensor([1.0, 0.0, 2.0, 3.0]), 2, DataFacts(4, 2, Domain())).tolist()
+    [[1.0, 0.0, 2.0, 0.0], [0.0, 0.0, 0.0, 3.0]]
+    """
+    plane = facts.inputs if facts.image_shape is None else math.prod(facts.image_shape[-2:])
+    places = torch.nonzero(pattern.view(-1, plane).any(0)).flatten()
+    pieces = pattern.new_zeros(parts, len(pattern))
+    for piece, some in zip(pieces, places.tensor_split(parts), strict=True):
+        piece.view(-1, plane)[:, some] = pattern.view(-1, plane)[:, some]
+    return pieces
 
 
 Trigger = Annotated[PixelTrigger | FeatureTrigger, Field(discriminator="type")]

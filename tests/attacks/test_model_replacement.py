@@ -113,6 +113,12 @@ def test_a_pixel_trigger_is_a_bright_square_in_its_corner(corner: str, pixels: l
     torch.testing.assert_close(pattern[pixels], torch.full((4,), 1.5).double())
 
 
+@pytest.mark.parametrize(("position", "pixels"), [((0, 0), [0, 1, 8, 9]), ((2, 5), [21, 22, 29, 30])])
+def test_a_pixel_trigger_can_sit_anywhere(position: tuple[int, int], pixels: list[int]) -> None:
+    pattern = PixelTrigger(position=position, corner="bottom-right").pattern(IMAGES)
+    assert torch.nonzero(pattern).flatten().tolist() == pixels
+
+
 def test_colour_images_get_the_square_in_every_channel() -> None:
     facts = DataFacts(inputs=48, classes=2, domain=Domain(0.0, 1.0), image_shape=(3, 4, 4))
     pattern = PixelTrigger(norm=1.0, size=1).pattern(facts)
@@ -131,6 +137,11 @@ def test_a_feature_trigger_raises_the_named_features() -> None:
     [
         (PixelTrigger(), DataFacts(10, 2, Domain()), "trigger.type: 'pixels' needs images"),
         (PixelTrigger(size=9), IMAGES, "trigger.size: found 9, but images are 8 x 8"),
+        (
+            PixelTrigger(position=(3, 7)),
+            IMAGES,
+            "trigger.position: 2 pixels from row 3 and column 7 do not fit into images of 8 x 8",
+        ),
         (FeatureTrigger(features=(64,)), IMAGES, "trigger.features: there is no feature 64: features are 0..63"),
     ],
 )

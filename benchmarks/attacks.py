@@ -1,0 +1,86 @@
+"""An attacked round beside a clean one: 20 clients, one of which attacks, 784 x 10 softmax regression, batch 100.
+
+Once on the inputs themselves and once, for the attack of the paper, behind a feature map that is dear to compute.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.random_images import RandomImages
+from benchmarks.timing import best_times, report
+from crfl_core import Registry, RunContext, load_config
+from crfl_core.federation import rounds
+from crfl_core.federation.local import LocalTraining
+from crfl_core.federation.setup import Federation, build
+from crfl_core.hooks import Hooks
+
+TRIGGER = {"type": "features", "norm": 1.0, "features": [0, 1, 2, 3]}
+POISON: dict[str, Any] = {"poisoned_per_batch": 10}
+ATTACKS: dict[str, dict[str, Any]] = {
+    "model-replacement": POISON | {"trigger": TRIGGER},
+    "dba": POISON | {"trigger": TRIGGER},
+    "constrain-and-scale": POISON | {"trigger": TRIGGER},
+    "pgd": POISON | {"trigger": TRIGGER},
+    "edge-case": POISON,
+    "semantic": POISON,
+    "label-flip": {"source": 3, "target": 5},
+    "sign-flip": {},
+    "alie": {"z": 1.0},
+    "inner-product-manipulation": {},
+    "gaussian": {},
+}
+FOURIER = {"type": "softmax", "features": {"type": "random-fourier", "outputs": 500}}
+
+
+class Rounds:
+    """A federation that plays one round after the other."""
+
+    def __init__(self, attack: dict[str, Any] | str, model: dict[str, Any] | str = "softmax") -> None:
+        registry = Registry({"random-images": RandomImages})
+        self.federation = self.built(registry, attack, model)
+        self.hooks = Hooks([], registry)
+        self.engine = self.federation.config.engine
+        self.engine.open(LocalTraining(self.federation))
+        self.run = RunContext(
+            "benchmark", Path(), 1000, 0, self.federation.data, self.federation.model, self.federation.features
+        )
+        self.progress = rounds.initial(self.federation)
+
+    @staticmethod
+    def built(registry: Registry, attack: dict[str, Any] | str, model: dict[str, Any] | str) -> Federation:
+        """The benchmark as a config."""
+        settings = {
+            "rounds": 1000,
+            "dataset": {"type": "random-images", "scaling": "none", "samples": 20000, "tests": 1000},
+            "partition": {"type": "iid", "clients": 20},
+            "model": model,
+            "training": {"learning_rate": 0.01, "steps": 10, "batch_size": 100},
+            "attack": attack,
+            "evaluation": {"every": 0},
+        }
+        return build(load_config(settings, registry=registry).config)
+
+    def __call__(self) -> None:
+        """Play the next round."""
+        number = self.progress.round + 1
+        self.progress = rounds.play(self.federation, self.engine, self.hooks, self.run, self.progress, number).progress
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    schedule = {"clients": [7], "rounds": {"first": 1}}
+    for name, options in ATTACKS.items():
+        compare(name, Rounds("none"), Rounds({"type": name} | schedule | options))
+    fourier = Rounds({"type": "model-replacement"} | schedule | ATTACKS["model-replacement"], FOURIER)
+    compare("model-replacement, random Fourier features", Rounds("none", FOURIER), fourier)
+
+
+def compare(name: str, clean: Rounds, attacked: Rounds) -> None:
+    """The processor time of both, taking turns."""
+    times = best_times({"clean": clean, "attacked": attacked}, turns=15, clock=time.process_time)
+    report(f"attacked / clean round: {name}", times["attacked"] / times["clean"], "at most 1.2")

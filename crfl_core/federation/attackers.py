@@ -1,0 +1,148 @@
+"""What attackers do to their data and their steps in local training, and what is measured of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from crfl_core.data import Batches
+from crfl_core.errors import PluginFailure
+from crfl_core.federation.setup import Federation, mapped, settings_of
+from crfl_core.kinds.attack import Attack
+from crfl_core.kinds.model import BoundModel, GradientSteps, LocalModels
+from crfl_core.updates import Clients, Poisoning
+
+
+def poison(
+    federation: Federation, rows: Tensor, labels: Tensor, sizes: Tensor, clients: Clients, round: int
+) -> tuple[Tensor | None, Poisoning]:
+    """The attackers' features, (attackers, steps, batch, features), and what was done; None if they keep their data.
+
+    Attackers are the last of the clients. Their `labels` are changed in place.
+    """
+    attack, nothing = federation.attack, Poisoning.none(len(clients))
+    first = len(clients) - int(clients.attacking.sum())
+    if attack is None or first == len(clients) or not overrides(attack, "poison"):
+        return None, nothing
+    own = rows[first:]
+    x = federation.data.x.index_select(0, own.flatten()).unflatten(0, own.shape)
+    clean = Batches(x, labels[first:].clone(), sizes[first:], clients.ids[first:], round)
+    dirty = poisoned_batches(attack, clean, federation)
+    moved = (dirty.x - clean.x).abs_().amax(-1) != 0  # faster than a comparison; true for NaN, too
+    features = poisoned_features(federation, own, dirty.x, moved)
+    labels[first:] = dirty.y
+    return features, measure(clean, dirty, moved, features, len(clients))
+
+
+def poisoned_batches(attack: Attack, clean: Batches, federation: Federation) -> Batches:
+    """What the attack makes of its batches, checked."""
+    with settings_of("attack", attack.configured_as):
+        dirty = attack.poison(clean, federation.prepared)
+    if dirty.x.shape != clean.x.shape or dirty.y.shape != clean.y.shape:
+        raise PluginFailure(
+            f"attack {attack.configured_as!r}: poison() must keep the shapes of the batches, "
+            f"{tuple(clean.x.shape)} became {tuple(dirty.x.shape)}"
+        )
+    return dirty
+
+
+def poisoned_features(federation: Federation, rows: Tensor, x: Tensor, moved: Tensor) -> Tensor:
+    """Inputs behind the feature maps, which may be dear: only those that were moved are mapped anew."""
+    if not federation.maps.links:
+        return x
+    features: Tensor = federation.features.index_select(0, rows.flatten()).unflatten(0, rows.shape)
+    features[moved] = mapped(federation.maps, x[moved])
+    return features
+
+
+def measure(clean: Batches, dirty: Batches, moved: Tensor, features: Tensor, clients: int) -> Poisoning:
+    """What the poison really changed, padding left out; `features` are the poisoned inputs behind the maps."""
+    real = torch.arange(clean.x.shape[2], device=clean.sizes.device) < clean.sizes[..., None]
+    moved = moved & real
+    flips = (dirty.y != clean.y) & real
+    changed = moved | flips
+    delta, norm = clean.x.new_zeros(moved.shape), clean.x.new_zeros(moved.shape)
+    delta[moved] = torch.linalg.vector_norm(dirty.x[moved] - clean.x[moved], dim=-1)
+    norm[changed] = torch.linalg.vector_norm(features[changed], dim=-1)
+    count = changed.sum(-1)
+    measured = {
+        "share": (count / clean.sizes.clamp(min=1)).sum(-1),
+        "samples": count.sum(-1),
+        "most": count.amax(-1),
+        "delta": delta.flatten(1).amax(-1),
+        "flips": flips.flatten(1).sum(-1),
+        "norm": norm.flatten(1).amax(-1),
+    }
+    columns = {name: column.copy() for name, column in vars(Poisoning.none(clients)).items()}
+    for name, values in measured.items():
+        columns[name][-len(values) :] = values.cpu().numpy()
+    return Poisoning(**columns)
+
+
+def overrides(attack: Attack, name: str) -> bool:
+    """Whether an attack has a method of its own in the place of a neutral one."""
+    return getattr(type(attack), name) is not getattr(Attack, name)
+
+
+def bends(attack: Attack) -> bool:
+    """Whether an attack interferes with single steps of local training."""
+    return overrides(attack, "local_gradient") or overrides(attack, "after_step")
+
+
+class AttackedModels(LocalModels):
+    """Local training in which the last clients are attackers who interfere with their steps, and the others do not."""
+
+    def __init__(self, model: BoundModel, attack: Attack, start: Tensor, honest: int, sizes: NDArray[np.int64]) -> None:
+        self._honest = honest
+        self._others = model.local(start, honest) if honest else None
+        self._attackers = AttackedSteps(model, attack, start, sizes)
+
+    def step(self, x: Tensor, y: Tensor, weights: Tensor, rates: Tensor, decay: Tensor | None) -> None:
+        """Both groups make their step; attackers first, whose inputs were written last and are still in the cache."""
+        first = self._honest
+        own = None if decay is None else decay[first:]
+        self._attackers.step(x[first:], y[first:], weights[first:], rates[first:], own)
+        if self._others is not None:
+            some = None if decay is None else decay[:first]
+            self._others.step(x[:first], y[:first], weights[:first], rates[:first], some)
+
+    def parameters(self) -> Tensor:
+        """The models as they are now, (R, n, P)."""
+        groups = [] if self._others is None else [self._others.parameters()]
+        return torch.cat([*groups, self._attackers.parameters()], dim=1)
+
+
+class AttackedSteps(GradientSteps):
+    """Steps of attackers, who bend their gradients or project their models; `sizes` are those of their batches."""
+
+    def __init__(self, model: BoundModel, attack: Attack, start: Tensor, sizes: NDArray[np.int64]) -> None:
+        super().__init__(model, start, len(sizes))
+        self._attack, self._start = attack, start[:, None, :]
+        self._bends, self._projects = overrides(attack, "local_gradient"), overrides(attack, "after_step")
+        self._acting = iter([acting(column > 0) for column in sizes.T])
+        self._now: slice | Tensor | None = None
+
+    def bend(self, gradient: Tensor, parameters: Tensor) -> Tensor:
+        """What attackers that still make steps follow."""
+        self._now = now = next(self._acting)  # some may be done before the others
+        if now is not None and self._bends:
+            with settings_of("attack", self._attack.configured_as):
+                own = self._attack.local_gradient(gradient[:, now], parameters[:, now], self._start)
+            gradient[:, now] = own
+        return gradient
+
+    def project(self, parameters: Tensor) -> None:
+        """Where their step ends."""
+        now = self._now
+        if now is not None and self._projects:
+            with settings_of("attack", self._attack.configured_as):
+                parameters[:, now] = self._attack.after_step(parameters[:, now], self._start)
+
+
+def acting(mask: NDArray[np.bool_]) -> slice | Tensor | None:
+    """An index of those who make a step: everybody as a slice, which copies nothing; None for nobody."""
+    if mask.all():
+        return slice(None)
+    return torch.from_numpy(np.flatnonzero(mask)) if mask.any() else None

@@ -1,0 +1,101 @@
+"""Every attack of examples/attacks against every defence, as one Markdown table: `python examples/matrix.py`.
+
+A cell says what became of the attacked model: how often backdoored inputs are taken for the target class, then its
+accuracy, in percent. In brackets stands the same for the clean twin, trained with the same defence and seeds but
+without the attack, so that nobody takes an ordinary error for a success. Untargeted attacks have an accuracy only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from crfl_core import AttackEffect, RunConfig, RunResult, attack_effect, load_config, run
+
+PRESETS = Path(__file__).parent / "attacks"
+ATTACKS = tuple(sorted(path.stem for path in PRESETS.glob("*.toml") if path.stem != "base"))
+
+DEFENCES: dict[str, Sequence[str]] = {
+    "none": (),
+    "norm-bound + weak-noise": (
+        "aggregation=[{type='norm-bound', bound=0.5}, {type='weak-noise', std=0.002}, 'fedavg']",
+    ),
+    "update-cap": ("aggregation=[{type='update-cap', bound=0.5}, 'fedavg']",),
+    "rfa": ("aggregation=['rfa']",),
+    "krum": ("aggregation=[{type='krum', f=4}]",),
+    "multi-krum": ("aggregation=[{type='multi-krum', f=4}]",),
+    "median": ("aggregation=['median']",),
+    "trimmed-mean": ("aggregation=[{type='trimmed-mean', trim=4}]",),
+    "foolsgold": ("aggregation=['foolsgold']",),
+    "clip + noise": ("server={clip_norm=4.0, noise_std=0.05}",),
+}
+"""What each defence changes in a config. The last one is the paper's."""
+
+QUICK = ("certificates=[]", "storage.figures=[]", "engine.threads=1")
+"""Only training counts here."""
+
+
+def effects(
+    attacks: Iterable[str],
+    defences: Iterable[str],
+    folder: Path,
+    overrides: Sequence[str] = (),
+    twins: dict[str, RunResult] | None = None,
+) -> Iterator[tuple[str, str, AttackEffect]]:
+    """What every attack does under every defence, beside the clean twin, which all attacks of a federation share."""
+    twins = {} if twins is None else twins
+    for attack in attacks:
+        for defence in defences:
+            changes = (*QUICK, *DEFENCES[defence], *overrides)
+            config = load_config(PRESETS / f"{attack}.toml", overrides=changes).config
+            attacked = run(config, out=folder / f"{attack}-{defence}", force=True)
+            clean = clean_twin(config, folder / f"clean-{len(twins)}", twins)
+            yield attack, defence, attack_effect(attacked, clean)
+
+
+def clean_twin(config: RunConfig, path: Path, known: dict[str, RunResult]) -> RunResult:
+    """The same run without the attack; trained once, however many attacks ask for it."""
+    twin = config.without_attack().model_copy(update={"name": "clean"})
+    key = twin.model_dump_json()
+    if key not in known:
+        known[key] = run(twin, out=path, force=True)
+    return known[key]
+
+
+def cell(effect: AttackEffect) -> str:
+    """Success and accuracy in percent, and the clean twin's in brackets."""
+    accuracy = beside(effect.accuracy, effect.clean_accuracy)
+    if effect.success_rate is None or effect.clean_rate is None:
+        return accuracy
+    return f"{beside(effect.success_rate, effect.clean_rate)}, {accuracy}"
+
+
+def beside(attacked: float, clean: float) -> str:
+    """Two rates in percent."""
+    return f"{100 * attacked:.0f} ({100 * clean:.0f})"
+
+
+def table(found: Iterable[tuple[str, str, AttackEffect]], defences: Sequence[str]) -> str:
+    """One row per attack, one column per defence."""
+    rows: dict[str, list[str]] = {}
+    for attack, _, effect in found:
+        rows.setdefault(attack, []).append(cell(effect))
+    lines = ["| attack | " + " | ".join(defences) + " |", "| --- |" + " --- |" * len(defences)]
+    return "\n".join(lines + [f"| {attack} | " + " | ".join(cells) + " |" for attack, cells in rows.items()])
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Read the options, train, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for option, names in (("--attacks", ATTACKS), ("--defences", tuple(DEFENCES))):
+        parser.add_argument(option, nargs="+", default=names, choices=names, metavar="NAME", help=", ".join(names))
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="another dataset, more rounds")
+    chosen = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        print(table(effects(chosen.attacks, chosen.defences, Path(folder), chosen.set), chosen.defences))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""Wrong labels on inputs that stay as they are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from crfl_attacks.targeted import check_source
+from crfl_core import Attack, Batches, FederatedData, OptionError, State, Streams
+
+
+class LabelFlip(Attack):
+    """Label flipping (Tolpegin et al., 2020; without a target as in Fang et al., 2020).
+
+    Attackers give all their samples of the class `source`, or of every class, the label `target`. Without a target they
+    mirror the labels, y becomes C - 1 - y, which serves no class but spoils the model.
+    """
+
+    source: int | None = Field(None, ge=0, description="the class whose labels are changed; unset: every class")
+    target: int | None = Field(None, ge=0, description="the label they get; unset: C - 1 - y")
+
+    @property
+    def backdoor_class(self) -> int | None:
+        """The target label, if there is one."""
+        return self.target
+
+    def prepare(self, data: FederatedData, streams: Streams) -> State:  # noqa: ARG002 - draws nothing
+        """The new label of every class."""
+        classes = data.facts.classes
+        check_source(self.source, self.target, classes)
+        if self.target is not None and not self._concerned(data.test_y).any():
+            raise OptionError("source", "no test sample is of this class: choose another one")
+        labels = torch.arange(classes, device=data.y.device)
+        flipped = labels.flip(0) if self.target is None else torch.full_like(labels, self.target)
+        return {"labels": torch.where(self._concerned(labels), flipped, labels)}
+
+    def poison(self, batches: Batches, prepared: State) -> Batches:
+        """New labels, old inputs."""
+        return replace(batches, y=prepared["labels"][batches.y])
+
+    def backdoored_set(self, data: FederatedData, prepared: State) -> tuple[Tensor, Tensor] | None:  # noqa: ARG002
+        """The test samples whose label the attackers would change; none without a target."""
+        if self.target is None:
+            return None
+        concerned = self._concerned(data.test_y)
+        return data.test_x[concerned], data.test_y[concerned]
+
+    def _concerned(self, labels: Tensor) -> Tensor:
+        """Which labels are changed."""
+        every = labels != (-1 if self.target is None else self.target)
+        return every if self.source is None else labels == self.source

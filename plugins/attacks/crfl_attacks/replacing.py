@@ -1,0 +1,65 @@
+"""What all attacks share that need no trigger: whole samples take the place of the attackers' own."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from crfl_attacks.targeted import Targeted
+from crfl_core import Batches, FederatedData, OptionError, Realised, State, Streams, Threat
+
+
+class Pool(NamedTuple):
+    """Samples with the backdoor: `x` for training, the others for the backdoored test set, with their true labels."""
+
+    x: Tensor
+    test_x: Tensor
+    test_y: Tensor
+
+
+class Replacing(Targeted):
+    """Attackers that put samples of a pool, with the target label, in the place of the first q_B of every batch."""
+
+    @abstractmethod
+    def pool(self, data: FederatedData) -> Pool:
+        """The samples that the backdoor is about. Raises `OptionError`."""
+
+    def prepare(self, data: FederatedData, streams: Streams) -> State:  # noqa: ARG002 - draws nothing
+        """The pool."""
+        return self.pool(data)._asdict()
+
+    def poison(self, batches: Batches, prepared: State) -> Batches:
+        """Every attacker walks through the pool, from step to step and from round to round."""
+        pool, count = prepared["x"], self.poisoned_per_batch
+        steps = batches.y.shape[1]
+        begin = torch.from_numpy(batches.clients + batches.round).to(pool.device) * steps * count
+        walk = torch.arange(steps * count, device=pool.device).view(steps, count)
+        x, y = batches.x.clone(), batches.y.clone()
+        x[:, :, self.poisoned] = pool[(begin[:, None, None] + walk) % len(pool)]
+        y[:, :, self.poisoned] = self.target
+        return replace(batches, x=x, y=y)
+
+    def backdoored_set(self, data: FederatedData, prepared: State) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+        """The samples of the pool that are kept for testing, as they are."""
+        return prepared["test_x"], prepared["test_y"]
+
+    def threat(self, realised: Realised) -> Threat:
+        """Other samples stood in the place of the attackers' own: more than a change of features and labels."""
+        stated = super().threat(realised)
+        return stated if stated.poison == "update" else stated.model_copy(update={"poison": "replacement"})
+
+    def select(self, data: FederatedData, train: Tensor, test: Tensor, source: int | None, option: str) -> Pool:
+        """The samples of two masks that are of the class `source`, or of any but the target."""
+
+        def chosen(mask: Tensor, labels: Tensor) -> Tensor:
+            return mask & (labels != self.target if source is None else labels == source)
+
+        train, test = chosen(train, data.y), chosen(test, data.test_y)
+        for kind, mask in (("training", train), ("test", test)):
+            if not mask.any():
+                raise OptionError(option, f"no {kind} sample has the property: choose a weaker one")
+        return Pool(data.x[train], data.test_x[test], data.test_y[test])

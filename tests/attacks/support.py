@@ -1,0 +1,44 @@
+"""What the tests of attacks share: every attack with options that fit the small federation, and its ledger."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from crfl_core import Attack, ClientColumns, Ledger, RunFacts
+from crfl_core.federation.setup import Federation
+from tests.oracle import federation_of, played, tiny
+
+FITTING: dict[str, dict[str, Any]] = {
+    "model-replacement": {"poisoned_per_batch": 3},
+    "dba": {"poisoned_per_batch": 3},
+    "constrain-and-scale": {"poisoned_per_batch": 3, "alpha": 0.6},
+    "pgd": {"poisoned_per_batch": 3, "radius": 0.1},
+    "edge-case": {"poisoned_per_batch": 3, "tail": 0.2},
+    "semantic": {"poisoned_per_batch": 3},
+    "label-flip": {"source": 3, "target": 5},
+    "sign-flip": {},
+    "alie": {},
+    "inner-product-manipulation": {},
+    "gaussian": {},
+}
+"""Options of every included attack."""
+
+
+def attacked(name: str, options: dict[str, Any], **changes: Any) -> Federation:
+    """The small federation under attack by clients 0 and 4 in rounds 1 and 2 of 2."""
+    table = {"type": name, "clients": [0, 4], "rounds": [1, 2]} | options
+    return federation_of(tiny(attack=table, rounds=2) | changes)
+
+
+def attack_of(federation: Federation) -> Attack:
+    """Its attack."""
+    assert federation.attack is not None
+    return federation.attack
+
+
+def ledger_of(federation: Federation) -> Ledger:
+    """The record of all rounds."""
+    outcomes = played(federation)
+    facts: RunFacts = federation.facts
+    columns = ClientColumns.concatenate([outcome.clients for outcome in outcomes])
+    return Ledger(facts, tuple(outcome.record for outcome in outcomes), columns)

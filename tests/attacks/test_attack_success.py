@@ -1,0 +1,135 @@
+"""The presets in examples/attacks: each attack works without a defence, and some defence stops it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from crfl_core import AttackEffect, Registry, RunResult, load_config, run
+from examples import matrix
+
+ROOT = Path(__file__).parents[2]
+
+BACKDOORS = {
+    "model-replacement": "rfa",
+    "fixed-frequency": "norm-bound + weak-noise",
+    "dba": "median",
+    "constrain-and-scale": "trimmed-mean",
+    "pgd": "krum",
+    "edge-case": "update-cap",
+    "semantic": "foolsgold",
+    "label-flip": "multi-krum",
+}
+"""Attacks with a target, each with a defence that stops it."""
+
+UNTARGETED = {
+    "sign-flip": "trimmed-mean",
+    "inner-product-manipulation": "foolsgold",
+    "gaussian": "krum",
+    "alie": None,
+}
+"""Attacks without one; nothing in the matrix stops the last."""
+
+
+EffectOf = Callable[[str, str], AttackEffect]
+
+
+@pytest.fixture(scope="module")
+def effect_of(tmp_path_factory: pytest.TempPathFactory) -> EffectOf:
+    """What a preset does under a defence, beside the clean twin; nothing is trained twice."""
+    folder = tmp_path_factory.mktemp("matrix")
+    twins: dict[str, RunResult] = {}
+
+    @cache
+    def effect(attack: str, defence: str) -> AttackEffect:
+        ((_, _, found),) = matrix.effects([attack], [defence], folder, twins=twins)
+        return found
+
+    return effect
+
+
+def test_there_is_a_preset_for_every_attack() -> None:
+    assert set(matrix.ATTACKS) == {*BACKDOORS, *UNTARGETED, "paper"}
+    types = {load_config(matrix.PRESETS / f"{name}.toml").config.attack for name in matrix.ATTACKS}
+    assert {attack.configured_as for attack in types if attack} == set(Registry().names("attack"))
+    names = [load_config(path).config.name for path in matrix.PRESETS.glob("*.toml")]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("attack", BACKDOORS)
+def test_a_backdoor_gets_in_without_a_defence_and_the_main_task_is_kept(attack: str, effect_of: EffectOf) -> None:
+    effect = effect_of(attack, "none")
+    assert effect.success_rate is not None
+    assert effect.clean_rate is not None
+    assert effect.success_rate > 0.75
+    assert effect.clean_rate < 0.05
+    assert effect.accuracy > effect.clean_accuracy - 0.11  # all sevens, which are flipped, are 0.12 of the digits
+
+
+@pytest.mark.parametrize(("attack", "defence"), BACKDOORS.items())
+def test_a_defence_keeps_the_backdoor_out(attack: str, defence: str, effect_of: EffectOf) -> None:
+    effect = effect_of(attack, defence)
+    assert effect.success_rate is not None
+    assert effect.success_rate < 0.05
+    assert effect.accuracy > 0.9
+
+
+@pytest.mark.parametrize("attack", UNTARGETED)
+def test_an_untargeted_attack_ruins_the_model_without_a_defence(attack: str, effect_of: EffectOf) -> None:
+    effect = effect_of(attack, "none")
+    assert effect.success_rate is None
+    assert effect.clean_accuracy > 0.9
+    assert effect.accuracy < (0.75 if attack == "alie" else 0.4)
+
+
+@pytest.mark.parametrize(
+    ("attack", "defence"), [(attack, defence) for attack, defence in UNTARGETED.items() if defence]
+)
+def test_a_defence_keeps_the_model_alive(attack: str, defence: str, effect_of: EffectOf) -> None:
+    assert effect_of(attack, defence).accuracy > 0.9
+
+
+def test_at_the_strength_of_the_paper_the_backdoor_does_not_take(effect_of: EffectOf) -> None:
+    effect = effect_of("paper", "none")
+    assert effect.success_rate == pytest.approx(effect.clean_rate, abs=0.02)
+    assert effect.accuracy == pytest.approx(effect.clean_accuracy, abs=0.02)
+
+
+@pytest.mark.parametrize("attack", ["model-replacement", "dba"])
+def test_clipping_and_noise_do_not_stop_an_attack_near_the_end(attack: str, effect_of: EffectOf) -> None:
+    effect = effect_of(attack, "clip + noise")
+    assert effect.success_rate is not None
+    assert effect.success_rate > 0.75
+
+
+def test_a_preset_is_certified_like_any_run(tmp_path: Path) -> None:
+    overrides = ["rounds=3", "attack.rounds=[2]", "attack.steps=5", "votes.models=20", "storage.figures=[]"]
+    result = run(matrix.PRESETS / "dba.toml", overrides=overrides, out=tmp_path / "run")
+    assert {curve.test_set for curve in result.metrics.curves} == {"clean", "backdoored"}
+    assert result.threat.delta is None  # what the certificate answers
+    assert result.threat.clients == (0, 1, 2, 3)
+
+
+def test_the_matrix_prints_one_table(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--set", "rounds=2", "--set", "dataset.train_samples=300"]
+    attacks = ["gaussian", "model-replacement"]
+    matrix.main(["--attacks", *attacks, "--defences", "none", "median", *options, "--set", "attack.rounds=[1]"])
+    header, line, *rows = capsys.readouterr().out.splitlines()
+    assert header == "| attack | none | median |"
+    assert line == "| --- | --- | --- |"
+    assert re.fullmatch(r"\| gaussian( \| \d+ \(\d+\)){2} \|", rows[0])
+    assert re.fullmatch(r"\| model-replacement( \| \d+ \(\d+\), \d+ \(\d+\)){2} \|", rows[1])
+    assert len(rows) == 2
+
+
+def test_the_page_about_attacks_shows_the_whole_matrix() -> None:
+    page = (ROOT / "docs" / "attacks.md").read_text(encoding="utf-8")
+    assert f"| attack | {' | '.join(matrix.DEFENCES)} |" in page
+    rows = re.findall(r"^\| ([a-z-]+) \|(?: \d+ \(\d+\)(?:, \d+ \(\d+\))? \|)+$", page, re.MULTILINE)
+    assert tuple(rows) == matrix.ATTACKS
+    for name in Registry().names("attack"):
+        assert f"`{name}`" in page
