@@ -6,4 +6,10 @@ What `__init__.pyi` lists is public; a plugin needs nothing else. Names are impo
 
 import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+from crfl_core.deprecation import current_name
+
+_load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+
+def __getattr__(name: str) -> object:
+    return _load(current_name(name))

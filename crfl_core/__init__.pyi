@@ -1,17 +1,26 @@
 """The public names; `__init__.py` imports each of them when it is first used."""
 
 from ._version import __version__ as __version__
+from .api import AttackEffect as AttackEffect
 from .api import Prediction as Prediction
 from .api import RunResult as RunResult
 from .api import WhatIf as WhatIf
+from .api import attack_effect as attack_effect
 from .api import certify as certify
+from .api import class_histogram as class_histogram
 from .api import load as load
 from .api import open_job as open_job
 from .api import predict as predict
 from .api import resume as resume
 from .api import run as run
+from .api.catalogue import CatalogueEntry as CatalogueEntry
+from .api.catalogue import catalogue as catalogue
+from .api.catalogue import fetch_dataset as fetch_dataset
+from .api.catalogue import verify_datasets as verify_datasets
 from .certification import formulas as formulas
+from .certification.metrics import Attackers as Attackers
 from .certification.metrics import Backdoor as Backdoor
+from .certification.metrics import ClassHistogram as ClassHistogram
 from .certification.metrics import Curve as Curve
 from .certification.metrics import Metrics as Metrics
 from .config import LoadedConfig as LoadedConfig
@@ -25,6 +34,7 @@ from .data import Domain as Domain
 from .data import FederatedData as FederatedData
 from .data import Scaling as Scaling
 from .errors import ConfigError as ConfigError
+from .errors import CrflDeprecationWarning as CrflDeprecationWarning
 from .errors import CrflError as CrflError
 from .errors import CrflWarning as CrflWarning
 from .errors import DataError as DataError
@@ -32,6 +42,7 @@ from .errors import OptionError as OptionError
 from .errors import PluginError as PluginError
 from .errors import PluginFailure as PluginFailure
 from .errors import RunError as RunError
+from .errors import ScaffoldError as ScaffoldError
 from .errors import StoreError as StoreError
 from .hookspecs import hookimpl as hookimpl
 from .kinds.aggregator import Aggregator as Aggregator
@@ -46,6 +57,9 @@ from .kinds.certificate import Check as Check
 from .kinds.certificate import Guarantee as Guarantee
 from .kinds.certificate import Level as Level
 from .kinds.dataset import Dataset as Dataset
+from .kinds.dataset import FileDataset as FileDataset
+from .kinds.dataset import ScalingKind as ScalingKind
+from .kinds.dataset import SplitDataset as SplitDataset
 from .kinds.engine import Engine as Engine
 from .kinds.engine import Job as Job
 from .kinds.feature_map import BoundMap as BoundMap
@@ -65,6 +79,10 @@ from .ledger import ModelFacts as ModelFacts
 from .ledger import RoundRecord as RoundRecord
 from .ledger import RunFacts as RunFacts
 from .plugins import Registry as Registry
+from .report.figures import partition_figure as partition_figure
+from .sources import DataFile as DataFile
+from .sources import DataSource as DataSource
+from .sources import cache_dir as cache_dir
 from .streams import Streams as Streams
 from .table import Table as Table
 from .threat import Threat as Threat

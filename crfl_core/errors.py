@@ -7,6 +7,7 @@ CrflError                 the message is written for the person who will read it
 ├── PluginError           a plugin is unknown, blocked, ambiguous or cannot be loaded
 │   └── PluginFailure     a plugin raised, or returned something that breaks its contract, during a run
 ├── RunError              the federation cannot go on
+├── ScaffoldError         a new package cannot be written
 └── StoreError            a run directory is missing, busy, damaged or would be overwritten
 """
 
@@ -64,6 +65,10 @@ class RunError(CrflError):
     """The federation cannot go on."""
 
 
+class ScaffoldError(CrflError):
+    """A new package cannot be written: its name cannot be used, or something is in the way."""
+
+
 class StoreError(CrflError):
     """A run directory is missing, busy, damaged, or would be overwritten."""
 
@@ -99,3 +104,7 @@ def closest(name: str, known: Iterable[str]) -> str:
 
 class CrflWarning(UserWarning):
     """Something a person should know, while the run goes on."""
+
+
+class CrflDeprecationWarning(DeprecationWarning):
+    """A plugin uses something that a later release will not have. For its author: Python hides it from users."""

@@ -48,7 +48,8 @@ class RunFacts(Record):
     Norms are Euclidean. `input_norms` are the largest of each client in scaled input space, where triggers and the
     feature radius live; `feature_norms` the same behind the feature map. The `_bound`s are declared, not measured.
     `feature_lipschitz` is None for a map that has no Lipschitz constant. `rejects`: some plugin may reject rounds.
-    `resampled` are the rounds whose model before noise was kept, so that noise can be drawn again from there.
+    `feature_names` are those of a table; the features of an image are pixels. `resampled` are the rounds whose model
+    before noise was kept, so that noise can be drawn again from there.
     """
 
     format: int = FORMAT
@@ -67,6 +68,7 @@ class RunFacts(Record):
     domain: tuple[float, float]
     image_shape: tuple[int, ...] | None
     class_names: tuple[str, ...]
+    feature_names: tuple[str, ...] = ()
     input_norm_bound: float
     feature_norm_bound: float
     feature_lipschitz: float | None

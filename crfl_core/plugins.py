@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import Distribution, EntryPoint, distribution, distributions
@@ -14,10 +14,12 @@ from typing import Literal, NamedTuple
 
 from crfl_core.errors import PluginError, closest
 from crfl_core.kinds import KINDS
-from crfl_core.kinds.plugin import API_VERSION, Plugin
+from crfl_core.kinds.plugin import API_VERSION, OLDEST_API_VERSION, Plugin
 
 DISABLE = "CRFL_DISABLE_PLUGINS"
 LOCAL = "(this process)"
+OWN = "crfl"
+"""The distribution that this code belongs to. Whoever runs it trusts it, so no allow-list needs to name it."""
 
 Status = Literal["ok", "failed", "conflict", "blocked"]
 
@@ -67,6 +69,7 @@ class Registry:
 
     def __init__(self, local: Mapping[str, type[Plugin]] | None = None) -> None:
         self._local = dict(local or {})
+        self._allow: Sequence[str] | None = None
         self._loaded: dict[tuple[str, str, str], type[Plugin]] = {}
 
     @cached_property
@@ -87,9 +90,27 @@ class Registry:
     def _declared(self) -> Declared:
         return declared()
 
+    def allowing(self, entries: Sequence[str] | None) -> Registry:
+        """The same plugins, of which only those listed, as distribution or `distribution:name`, can be loaded.
+
+        What is part of crfl or of this process can always be. None lists everything.
+        """
+        found = self.found  # read once, for both
+        allowing = Registry(self._local)
+        allowing.found, allowing._declared, allowing._loaded = found, self._declared, self._loaded
+        allowing._allow = entries
+        return allowing
+
+    def usable(self, found: Found) -> bool:
+        """Whether a plugin may be imported: neither the environment nor an allow-list is against it."""
+        return not blocked(found) and self._allows(found)
+
+    def _allows(self, found: Found) -> bool:
+        return self._allow is None or found.distribution in (OWN, LOCAL) or is_listed(found, self._allow)
+
     def names(self, kind: str) -> tuple[str, ...]:
         """The names that a config may use for a kind, without those that are blocked."""
-        return tuple(sorted(name for name, all_of in self.found[kind].items() if not all(map(blocked, all_of))))
+        return tuple(sorted(name for name, all_of in self.found[kind].items() if any(map(self.usable, all_of))))
 
     def find(self, kind: str, name: str) -> Found:
         """The one plugin that a name, or `distribution:name`, stands for."""
@@ -101,15 +122,14 @@ class Registry:
         ]
         if not candidates:
             raise PluginError(self._unknown(kind, name))
-        allowed = [found for found in candidates if not blocked(found)]
-        if not allowed:
-            origin = candidates[0].origin
-            raise PluginError(f"{kind} {name!r} of {origin} is blocked by {DISABLE}={os.environ[DISABLE]}")
-        if len(allowed) > 1:
-            origins = " and ".join(found.origin for found in allowed)
-            choices = " or ".join(repr(f"{found.distribution}:{bare}") for found in allowed)
+        usable = [found for found in candidates if self.usable(found)]
+        if not usable:
+            raise PluginError(f"{kind} {name!r} of {candidates[0].origin} is blocked by {self._refusal(candidates[0])}")
+        if len(usable) > 1:
+            origins = " and ".join(found.origin for found in usable)
+            choices = " or ".join(repr(f"{found.distribution}:{bare}") for found in usable)
             raise PluginError(f"{kind} {name!r} is declared by {origins}: write {choices} to choose one")
-        return allowed[0]
+        return usable[0]
 
     def load(self, kind: str, name: str) -> type[Plugin]:
         """The class that a name stands for; imports it if need be. Raises `PluginError`."""
@@ -147,8 +167,8 @@ class Registry:
         status: Status = "ok"
         reason, summary = "", ""
         hooks: tuple[str, ...] = ()
-        if blocked(found):
-            status, reason = "blocked", f"{DISABLE}={os.environ[DISABLE]}"
+        if not self.usable(found):
+            status, reason = "blocked", self._refusal(found)
         else:
             try:
                 plugin = self._import(found)
@@ -168,6 +188,11 @@ class Registry:
         if key not in self._loaded:
             self._loaded[key] = checked(found, imported(found))
         return self._loaded[key]
+
+    def _refusal(self, found: Found) -> str:
+        if blocked(found):
+            return f"{DISABLE}={os.environ[DISABLE]}"
+        return f"plugins.allow, which does not list it: if you trust it, add {found.distribution!r} there"
 
     def _unknown(self, kind: str, name: str) -> str:
         names = self.names(kind)
@@ -230,10 +255,12 @@ def checked(found: Found, candidate: object) -> type[Plugin]:
     where = f"{found.kind} {found.name!r} of {found.origin}"
     if not (isinstance(candidate, type) and issubclass(candidate, base)):
         raise PluginError(f"{where} is {candidate!r}, not a subclass of crfl_core.{base.__name__}")
-    if not isinstance(candidate.api_version, int) or candidate.api_version > API_VERSION:
-        raise PluginError(
-            f"{where} needs plugin API {candidate.api_version}, this crfl offers {API_VERSION}: upgrade crfl"
-        )
+    needs = candidate.api_version
+    if not isinstance(needs, int) or needs > API_VERSION:
+        raise PluginError(f"{where} needs plugin API {needs}, this crfl offers {API_VERSION}: upgrade crfl")
+    if needs < OLDEST_API_VERSION:
+        offered = f"this crfl offers {OLDEST_API_VERSION} to {API_VERSION}"
+        raise PluginError(f"{where} was written for plugin API {needs}, {offered}: upgrade {found.distribution}")
     if inspect.isabstract(candidate):
         missing = ", ".join(sorted(candidate.__abstractmethods__))
         raise PluginError(f"{where} does not implement {missing}")
@@ -242,9 +269,14 @@ def checked(found: Found, candidate: object) -> type[Plugin]:
 
 def blocked(found: Found) -> bool:
     """Whether the environment blocks a plugin: by name, distribution, or `distribution:name`."""
-    entries = {spelling(entry.strip()) for entry in os.environ.get(DISABLE, "").split(",") if entry.strip()}
-    names = (found.name, found.distribution, f"{found.distribution}:{found.name}")
-    return not entries.isdisjoint(map(spelling, names))
+    entries = [entry.strip() for entry in os.environ.get(DISABLE, "").split(",")]
+    return is_listed(found, entries) or spelling(found.name) in map(spelling, entries)
+
+
+def is_listed(found: Found, entries: Iterable[str]) -> bool:
+    """Whether a plugin is one of those that are written as distribution or `distribution:name`."""
+    names = (found.distribution, f"{found.distribution}:{found.name}")
+    return not set(map(spelling, names)).isdisjoint(map(spelling, entries))
 
 
 def spelling(name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
@@ -20,9 +20,25 @@ class Table(BaseModel):
     @classmethod
     def _know_every_key(cls, value: Any) -> Any:
         if isinstance(value, Mapping):
-            for key in value:
+            for key, found in value.items():
                 if key not in cls.model_fields:
                     known = ", ".join(cls.model_fields) or "none, it has no options"
-                    message = " ".join(f"unknown key; {closest(str(key), cls.model_fields)} known: {known}".split())
-                    raise PydanticCustomError("unknown_key", "{message}", {"message": message, "key": str(key)})
+                    raise wrong_key(key, f"unknown key; {closest(str(key), cls.model_fields)} known: {known}")
+                # Python counts true as 1, but a config that says `rounds = true` is a mistake.
+                if isinstance(found, bool) and not takes_bool(cls.model_fields[key].annotation):
+                    raise wrong_key(key, "true and false are no values of this key")
         return value
+
+
+def wrong_key(key: str, message: str) -> PydanticCustomError:
+    """The error about one key of a table, which a validator of the whole table would not name."""
+    return PydanticCustomError("wrong_key", "{message}", {"message": " ".join(message.split()), "key": str(key)})
+
+
+def takes_bool(annotation: Any) -> bool:
+    """Whether a type, or one of its alternatives, is that of truth values.
+
+    >>> takes_bool(bool | None), takes_bool(int | tuple[float, ...])
+    (True, False)
+    """
+    return annotation in (bool, Any, object) or any(takes_bool(part) for part in get_args(annotation))

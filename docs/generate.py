@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import types
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from inspect import cleandoc
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -17,16 +18,31 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from crfl_core import Plugin, Registry, RunConfig, Table
+from crfl_core import DataSource, FileDataset, Plugin, Registry, RunConfig, Table
 from crfl_core.config.explanation import toml
 from crfl_core.kinds import KINDS
 from crfl_core.kinds.plugin import Configured
 from crfl_core.plugins import first_line
+from crfl_core.scaffold import Names, files
+from crfl_core.testing.suite import PROMISES
 
 DOCS = Path(__file__).parent
 DISTRIBUTION = "crfl"
 PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
-WORDS = {int: "integer", float: "number", str: "string", bool: "true or false"}
+WORDS = {int: "integer", float: "number", str: "string", bool: "true or false", Path: "path"}
+SCAFFOLDED = {
+    "aggregator": "bounded-mean",
+    "stage": "short-updates",
+    "attack": "relabelling",
+    "dataset": "gaussian-clouds",
+    "partitioner": "label-shards",
+    "model": "tanh-network",
+    "feature-map": "squash",
+    "certificate": "final-round",
+    "engine": "backwards",
+    "tracker": "norm-log",
+}
+"""What the pages about writing plugins show as an example."""
 LIMITS = ((Ge, "ge", "≥"), (Gt, "gt", ">"), (Le, "le", "≤"), (Lt, "lt", "<"))
 
 
@@ -38,9 +54,16 @@ def main() -> None:
 
 def pages() -> dict[Path, str]:
     """Every page with a generated part, as it should be."""
-    parts: dict[str, Callable[[], str]] = {"keys": config_keys, "plugins": installed_plugins}
+    parts: dict[str, Callable[[], str]] = {
+        "keys": config_keys,
+        "plugins": installed_plugins,
+        "datasets": included_datasets,
+        "checks": conformance_checks,
+    }
+    for kind, name in SCAFFOLDED.items():
+        parts[kind.replace("-", "_")] = partial(scaffolded, kind, name)
     found = {}
-    for path in sorted(DOCS.glob("*.md")):
+    for path in sorted(DOCS.rglob("*.md")):
         text = path.read_text(encoding="utf-8")
         if PART.search(text):
             found[path] = PART.sub(lambda match: f"{match[1]}\n{parts[match[2]]()}\n{match[3]}", text)
@@ -71,6 +94,51 @@ def installed_plugins() -> str:
                 rows.append(f"| {kind} | [`{name}`](#{name}) | {cell(first_line(plugin))} |")
                 sections.append(plugin_section(name, plugin))
     return "\n\n".join(["\n".join(rows), *sections]) + "\n"
+
+
+def scaffolded(kind: str, name: str) -> str:
+    """The module that `crfl new` writes for a plugin of this name."""
+    names = Names(kind, name)
+    package = files(names, licence="none", author=None, registry=Registry())
+    return f"```python\n{package[f'src/{names.module}/__init__.py']}```\n"
+
+
+def conformance_checks() -> str:
+    """The checks of the conformance kit with what they promise, by the class that promises it."""
+    bases = dict.fromkeys(promise.base for promise in PROMISES)
+    sections = []
+    for base in bases:
+        rows = [f"| `{one.name}` | {cell(one.text)} |" for one in PROMISES if one.base is base]
+        sections.append("\n".join([f"### {base.__name__}", "", "| check | promise |", "| --- | --- |", *rows]))
+    return "\n\n".join(sections) + "\n"
+
+
+def included_datasets() -> str:
+    """A row for every dataset of this distribution, then the files of those that have any."""
+    registry = Registry()
+    rows, sections = ["| dataset | what it is | licence |", "| --- | --- | --- |"], []
+    for name in registry.names("dataset"):
+        if any(found.distribution == DISTRIBUTION for found in registry.found["dataset"][name]):
+            plugin = registry.load("dataset", f"{DISTRIBUTION}:{name}")
+            source = plugin.source() if issubclass(plugin, FileDataset) else None
+            licence = "" if source is None else f"[{cell(source.licence)}]({source.homepage})"
+            rows.append(f"| [`{name}`](plugins.md#{name}) | {cell(first_line(plugin))} | {licence} |")
+            if source is not None:
+                sections.append(files_section(name, source))
+    return "\n\n".join(["\n".join(rows), *sections]) + "\n"
+
+
+def files_section(name: str, source: DataSource) -> str:
+    """The files of a dataset with sizes and checksums, and the mirrors that have them."""
+    rows = ["| file | bytes | SHA-256 |", "| --- | ---: | --- |"]
+    for file in source.files:
+        names = " or ".join(f"`{one}`" for one in (file.name, *file.also))
+        digest = "not published" if file.sha256 is None else f"`{file.sha256}`"
+        rows.append(f"| {names} | {'' if file.size is None else f'{file.size:,}'} | {digest} |")
+    published = [file.urls for file in (*source.files, *([source.archive] if source.archive else [])) if file.urls]
+    mirrors = "".join(f"\n- <{url.rpartition('/')[0]}/>" for url in published[0]) if published else ""
+    how = f"To get them, {source.how_to_get}. They belong into a folder `{source.folder}`."
+    return f"### Files of {name}\n\n{how}" + (f" Mirrors:\n{mirrors}" if mirrors else "") + "\n\n" + "\n".join(rows)
 
 
 def plugin_section(name: str, plugin: type[Plugin]) -> str:

@@ -6,6 +6,7 @@ import importlib
 import os
 import subprocess
 import sys
+import tomllib
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -28,6 +29,14 @@ ROOT = Path(__file__).parent.parent
 
 SMALL = ("rounds=3", "attack.rounds=[2]", "votes.models=64", "engine.threads=1", "certificates=['paper']")
 """Overrides that shrink the default run to a fraction of a second."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keeps the cache of the person who runs the tests out of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CRFL_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture
@@ -91,6 +100,41 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         importlib.invalidate_caches()
 
     yield write
+    for module in modules:
+        sys.modules.pop(module, None)
+
+
+def written_metadata(package: Path, site: Path) -> str:
+    """Put a package on a path as an editable installation does: metadata, and its module where it is. The module."""
+    project = tomllib.loads((package / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    module: str = project["name"].replace("-", "_")
+    info = site / f"{module}-{project['version']}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    lines = [
+        line
+        for group, points in project["entry-points"].items()
+        for line in (f"[{group}]", *(f"{name} = {target}" for name, target in points.items()))
+    ]
+    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    (site / module).symlink_to(package / "src" / module)
+    return module
+
+
+@pytest.fixture
+def editable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], str]]:
+    """Installs a package with a `src` folder so that edits count at once, and returns the name of its module."""
+    site = tmp_path / "editable"
+    site.mkdir()
+    monkeypatch.syspath_prepend(site)
+    modules: list[str] = []
+
+    def place(package: Path) -> str:
+        modules.append(written_metadata(package, site))
+        importlib.invalidate_caches()
+        return modules[-1]
+
+    yield place
     for module in modules:
         sys.modules.pop(module, None)
 

@@ -157,6 +157,7 @@ def tiny(**changes: Any) -> dict[str, Any]:
         "server": {"clip_norm": 4.0, "noise_std": 0.02},
         "votes": {"models": 64},
         "engine": {"type": "local", "threads": 1},
+        "storage": {"figures": []},
         "attack": {"type": "model-replacement", "clients": [0], "rounds": [2], "scale": 3.0, "poisoned_per_batch": 3},
     }
     return config | changes
@@ -178,7 +179,7 @@ def played(federation: Federation) -> list[Outcome]:
     engine.open(LocalTraining(federation))
     try:
         start = rounds.initial(federation)
-        return list(rounds.train(federation, engine, Hooks(config.plugins(), Registry()), context, start))
+        return list(rounds.train(federation, engine, Hooks(config.named_plugins(), Registry()), context, start))
     finally:
         engine.close()
 

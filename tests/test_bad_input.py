@@ -72,6 +72,7 @@ CONFIG_FILES = {
     "extends a number": file("extends = 3\n", "bad.toml: extends = 3: ", "must be a file name"),
     "extends itself": file("extends = 'bad.toml'\n", "bad.toml: extends: ", "circle", "remove one `extends`"),
     "wrong type": file("rounds = 'many'\n", "bad.toml: rounds = 'many': ", "must be a valid integer"),
+    "truth value for a number": file("rounds = true\n", "bad.toml: rounds = True: true and false are no values of"),
     "number for a table": file("training = 3\n", "bad.toml: training = 3: must be a valid table"),
     "unknown key": file("ronds = 3\n", "bad.toml: ronds = 3: unknown key; did you mean 'rounds'? known: name, seed,"),
     "unknown key in a table": file(
@@ -215,8 +216,15 @@ OVERRIDES = {
         'partition={type="dirichlet",clients=200,alpha=0.01,attempts=2}',
         "partition.alpha",
         "fewer than 1 samples in each of 2 draws",
-        "raise alpha or use fewer clients",
+        "raise alpha, use fewer clients or equal_sizes",
     ),
+    "no natural clients": override(
+        "partition.type=natural", "partition.type", "needs a dataset that says where each sample comes from: loan and"
+    ),
+    "number of natural clients": override(
+        'partition={type="natural",clients=9}', "partition.clients = 9", "known: min_samples, small_groups"
+    ),
+    "unknown figure format": override('storage.figures=["gif"]', "storage.figures.0 = 'gif'", "'svg', 'png' or 'pdf'"),
     "too many samples": override("dataset.test_samples=9999", "dataset.test_samples", "found 9999", "only 359 samples"),
     "rates per client": override(
         "training.learning_rate=[0.1,0.2]", "training.learning_rate", "one value per client: found 2 for 50 clients"
@@ -371,10 +379,12 @@ class Raises(Tabular):
 
 class LosesOne(Partitioner):
     def split(self, data, streams):
-        return tuple(np.array_split(np.arange(len(data.x) - 1), self.clients))
+        return tuple(np.array_split(np.arange(len(data.x) - 1), 20))
 
 
 class Empty(Partitioner):
+    clients: int = 2
+
     def split(self, data, streams):
         return np.arange(len(data.x)), np.arange(0)
 

@@ -57,7 +57,7 @@ class TestHelp:
     @pytest.mark.parametrize("start", ["from crfl_core.cli import main; main(['--help'])", "import crfl_core"])
     def test_it_answers_before_anything_big_is_imported(self, start: str) -> None:
         code = f"try:\n    {start}\nexcept SystemExit:\n    pass\nimport sys\n"
-        code += "print('big:', *({'torch', 'pydantic', 'numpy', 'scipy', 'sklearn'} & set(sys.modules)))"
+        code += "print('big:', *({'torch', 'pydantic', 'numpy', 'scipy', 'sklearn', 'matplotlib'} & set(sys.modules)))"
         assert python(code).stdout.splitlines()[-1] == "big:"
 
 

@@ -44,6 +44,7 @@ class TestFiles:
             "type": "dirichlet",
             "clients": 20,
             "alpha": 0.5,
+            "equal_sizes": False,
             "min_samples": 1,
             "attempts": 100,
         }

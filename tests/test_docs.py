@@ -20,8 +20,9 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from crfl_core import Certificate, Registry, hookspecs, load_config, run
+from crfl_core import Certificate, FileDataset, Registry, hookspecs, load_config, run
 from crfl_core.kinds import KINDS
+from crfl_core.sources import find
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -76,11 +77,12 @@ def section(page: Path, heading: str) -> str:
     return rest.partition("\n## ")[0]
 
 
-def write(block: Block, folder: Path) -> None:
+def write(block: Block, folder: Path, begun: set[str]) -> None:
     """Write the file that a block stands for; a second block of the same name goes on where the first one ended."""
     assert block.file is not None
-    with (folder / block.file).open("a", encoding="utf-8") as file:
+    with (folder / block.file).open("a" if block.file in begun else "w", encoding="utf-8") as file:
         file.write(block.text)
+    begun.add(block.file)
 
 
 def execute(block: Block, page: Path, module: ModuleType) -> str:
@@ -121,34 +123,28 @@ def test_the_code_and_commands_of_a_page_work_in_order(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     crfl: Callable[..., CompletedProcess[str]],
-    install: Callable[..., None],
+    editable: Callable[[Path], str],
 ) -> None:
     module = ModuleType("page")
     monkeypatch.setitem(sys.modules, "page", module)  # pydantic looks up annotations in the module of a class
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     printed = ""
+    begun: set[str] = set()
+    installed: list[str] = []
     for block in blocks(page):
         if block.file is not None:
-            write(block, tmp_path)
+            write(block, tmp_path, begun)
         if block.language == "python":
             printed = execute(block, page, module)
         elif block.language == "output":
             assert_shown(block.text, printed, f"the code above line {block.line}")
-        elif block.language == "sh" and "pip install --editable ." in block.text:
-            install(*described_project(tmp_path))
+        elif block.language == "sh" and block.text.startswith("pip install --editable ./"):
+            installed.append(editable(tmp_path / block.text.split()[-1]))
         elif block.language == "console":
             for command in commands(block):
+                for name in installed:
+                    sys.modules.pop(name, None)  # a command is a new process: it sees what was edited
                 call(command, crfl)
-
-
-def described_project(folder: Path) -> tuple[str, str, dict[str, dict[str, str]], str]:
-    """What pip would install from a folder with a pyproject.toml and one module: the arguments of `install`."""
-    project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    module = project["name"].replace("-", "_")
-    points: dict[str, dict[str, str]] = {}
-    for group, names in project["entry-points"].items():
-        points[group] = {name: target.removeprefix(f"{module}:") for name, target in names.items()}
-    return project["name"], project["version"], points, (folder / f"{module}.py").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -184,13 +180,19 @@ def test_docstrings_refer_to_headings_that_exist() -> None:
 def test_every_page_is_linked_from_the_readme_and_every_decision_from_its_index() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     index = (DOCS / "decisions" / "README.md").read_text(encoding="utf-8")
+    kinds = (DOCS / "writing-plugins" / "README.md").read_text(encoding="utf-8")
     assert [page.name for page in DOCS.glob("*.md") if f"(docs/{page.name}" not in readme] == []
     assert [page.name for page in (DOCS / "decisions").glob("0*.md") if f"({page.name})" not in index] == []
+    pages = {page.name for page in (DOCS / "writing-plugins").glob("*.md")}
+    assert {name for name in pages if f"({name})" not in kinds} == {"README.md"}
+    assert pages >= {f"{kind}.md" for kind in (*KINDS, "stage")}
+    assert "(docs/writing-plugins/README.md" in readme
 
 
 def test_the_generated_parts_are_up_to_date() -> None:
     pages = runpy.run_path(str(DOCS / "generate.py"))["pages"]()
-    assert {path.name for path in pages} == {"configuration.md", "plugins.md"}
+    kinds = {f"writing-plugins/{kind}.md" for kind in (*KINDS, "stage", "testing")}
+    assert {str(path.relative_to(DOCS)) for path in pages} == {"configuration.md", "datasets.md", "plugins.md"} | kinds
     for path, expected in pages.items():
         assert path.read_text(encoding="utf-8") == expected, f"{name_of(path)}: run python docs/generate.py"
 
@@ -260,7 +262,12 @@ def test_the_readme_says_what_every_included_certificate_is_worth() -> None:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=name_of)
 def test_every_example_runs_and_is_described_in_the_readme(example: Path, tmp_path: Path) -> None:
+    assert f"(examples/{example.name})" in (ROOT / "README.md").read_text(encoding="utf-8")
     config = load_config(example).config
+    if isinstance(config.dataset, FileDataset):
+        source = config.dataset.source()
+        if not any(find(source, file.name) for file in source.files):
+            pytest.skip(f"set CRFL_DATA_DIR to a folder with the files of {config.dataset.configured_as}")
     overrides = ["rounds=2", "votes.models=20", "training.steps=2"]
     if config.attack is not None:
         overrides.append("attack.rounds=[1]")
@@ -269,7 +276,6 @@ def test_every_example_runs_and_is_described_in_the_readme(example: Path, tmp_pa
             overrides += [f"certificates.{position}.continuations=8", f"certificates.{position}.selection=4"]
     result = run(example, overrides=overrides, out=tmp_path / "run")
     assert len(result.ledger.rounds) == 2
-    assert f"(examples/{example.name})" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_commented_example_is_the_default_config() -> None:

@@ -12,7 +12,7 @@ import pytest
 from crfl_datasets.digits import Digits
 
 import crfl_core
-from crfl_core import ConfigError, PluginError, Registry, Tracker, dump_config, load_config
+from crfl_core import ConfigError, PluginError, Registry, Tracker, dump_config, load_config, plugins
 from crfl_core.kinds import KINDS
 from crfl_core.plugins import Listed
 
@@ -266,3 +266,74 @@ def test_an_instance_in_a_config_gets_the_name_of_its_class() -> None:
 def test_an_instance_of_an_unregistered_class_is_an_error_that_says_what_to_do() -> None:
     with pytest.raises(ConfigError, match=r"Local is no registered tracker: name it with plugins=\{'my-name': Local\}"):
         load_config({"trackers": [Local()]})
+
+
+class TestAllowing:
+    """`plugins.allow` of a config says whose code may run, and it is asked before anything is imported."""
+
+    @pytest.fixture(autouse=True)
+    def _two(self, install: Install) -> None:
+        install("robust-tools", "1.2", {"crfl.trackers": {"quiet": "Quiet"}}, QUIET)
+        install("shady-tools", "6.6", {"crfl.trackers": {"shady": "Quiet", "quiet": "Quiet"}}, QUIET)
+
+    def test_what_is_not_listed_is_never_imported(self) -> None:
+        with pytest.raises(ConfigError) as stop:
+            load_config({"plugins": {"allow": ["robust-tools"]}, "trackers": ["shady"]})
+        assert str(stop.value) == (
+            "the mapping given to crfl_core: trackers.0.type = 'shady': tracker 'shady' of shady-tools 6.6 is blocked "
+            "by plugins.allow, which does not list it: if you trust it, add 'shady-tools' there"
+        )
+        assert "shady_tools" not in sys.modules
+
+    @pytest.mark.parametrize("entry", ["shady-tools", "Shady_Tools", "shady-tools:shady"])
+    def test_distributions_and_single_plugins_are_allowed(self, entry: str) -> None:
+        (tracker,) = load_config({"plugins": {"allow": [entry]}, "trackers": ["shady"]}).config.trackers
+        assert tracker.configured_as == "shady"
+
+    def test_a_name_alone_allows_nothing_because_any_package_can_take_it(self) -> None:
+        with pytest.raises(ConfigError, match=r"is blocked by plugins\.allow"):
+            load_config({"plugins": {"allow": ["shady"]}, "trackers": ["shady"]})
+
+    def test_allowing_one_settles_a_conflict_and_the_run_records_which(self, tmp_path: Path) -> None:
+        config = {"plugins": {"allow": ["robust-tools"]}, "trackers": ["quiet"], "rounds": 1, "votes": {"models": 10}}
+        result = crfl_core.run(config, out=tmp_path / "run")
+        recorded = json.loads((result.path / "environment.json").read_text(encoding="utf-8"))["plugins"]
+        assert {"kind": "tracker", "name": "quiet", "distribution": "robust-tools", "version": "1.2"} in recorded
+        assert "shady_tools" not in sys.modules
+
+    def test_what_belongs_to_crfl_or_to_this_process_needs_no_permission(self) -> None:
+        config = {"plugins": {"allow": []}, "trackers": ["jsonl", "mine"]}
+        loaded = load_config(config, registry=Registry({"mine": Local}))
+        assert [tracker.configured_as for tracker in loaded.config.trackers] == ["jsonl", "mine"]
+
+    def test_the_list_is_inherited_like_any_array(self, tmp_path: Path) -> None:
+        (tmp_path / "base.toml").write_text('plugins.allow = ["robust-tools"]\n')
+        (tmp_path / "strict.toml").write_text('extends = "base.toml"\ntrackers = ["shady"]\n')
+        (tmp_path / "wide.toml").write_text('extends = "strict.toml"\nplugins.allow = ["shady-tools"]\n')
+        with pytest.raises(ConfigError, match=r"strict\.toml: trackers\.0\.type = 'shady': .* plugins\.allow"):
+            load_config(tmp_path / "strict.toml")
+        assert load_config(tmp_path / "wide.toml").config.plugins.allow == ("shady-tools",)
+        with pytest.raises(ConfigError, match=r"is blocked by plugins\.allow"):
+            load_config(tmp_path / "wide.toml", overrides=["plugins.allow=[]"])
+
+    def test_a_list_that_cannot_be_understood_loads_nothing(self) -> None:
+        with pytest.raises(ConfigError, match=r"plugins\.allow = 'shady-tools': must be a valid list"):
+            load_config({"plugins": {"allow": "shady-tools"}, "trackers": ["shady"]})
+        with pytest.raises(ConfigError, match=r"plugins\.alow.*did you mean 'allow'"):
+            load_config({"plugins": {"alow": []}, "trackers": ["shady"]})
+        assert "shady_tools" not in sys.modules
+
+    def test_a_saved_config_keeps_it(self, tmp_path: Path) -> None:
+        config = load_config({"plugins": {"allow": ["shady-tools:shady"]}, "trackers": ["shady"]}).config
+        (tmp_path / "saved.toml").write_text(dump_config(config))
+        assert load_config(tmp_path / "saved.toml").config == config
+
+
+def test_a_plugin_for_an_older_interface_goes_on_working(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    install("robust-tools", "1.2", {"crfl.trackers": {"quiet": "Quiet"}}, QUIET)
+    monkeypatch.setattr(plugins, "API_VERSION", 3)
+    assert Registry().load("tracker", "quiet").api_version == 1
+    monkeypatch.setattr(plugins, "OLDEST_API_VERSION", 2)
+    message = "was written for plugin API 1, this crfl offers 2 to 3: upgrade robust-tools"
+    with pytest.raises(PluginError, match=f"tracker 'quiet' of robust-tools 1.2 {message}"):
+        Registry().load("tracker", "quiet")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import crfl_core
+from crfl_core import CrflDeprecationWarning, deprecation
 
 STUB = ast.parse((Path(crfl_core.__file__).parent / "__init__.pyi").read_text(encoding="utf-8"))
 MODULES = {
@@ -25,29 +26,37 @@ PUBLIC = [
     "Aggregate",
     "Aggregator",
     "Attack",
+    "AttackEffect",
+    "Attackers",
     "Backdoor",
     "Batches",
     "BoundMap",
     "BoundModel",
+    "CatalogueEntry",
     "Certificate",
     "Certified",
     "Check",
+    "ClassHistogram",
     "ClientColumns",
     "ClientUpdates",
     "Clients",
     "ConfigError",
+    "CrflDeprecationWarning",
     "CrflError",
     "CrflWarning",
     "Curve",
     "Data",
     "DataError",
     "DataFacts",
+    "DataFile",
+    "DataSource",
     "Dataset",
     "Dependence",
     "Domain",
     "Engine",
     "FeatureMap",
     "FederatedData",
+    "FileDataset",
     "Guarantee",
     "Job",
     "Layout",
@@ -76,7 +85,10 @@ PUBLIC = [
     "RunError",
     "RunFacts",
     "RunResult",
+    "ScaffoldError",
     "Scaling",
+    "ScalingKind",
+    "SplitDataset",
     "Stage",
     "Staged",
     "State",
@@ -91,16 +103,23 @@ PUBLIC = [
     "Votes",
     "WhatIf",
     "__version__",
+    "attack_effect",
+    "cache_dir",
+    "catalogue",
     "certify",
+    "class_histogram",
     "dump_config",
+    "fetch_dataset",
     "formulas",
     "hookimpl",
     "load",
     "load_config",
     "open_job",
+    "partition_figure",
     "predict",
     "resume",
     "run",
+    "verify_datasets",
 ]
 
 
@@ -150,3 +169,16 @@ def test_every_public_method_is_documented(name: str) -> None:
         and not inspect.getdoc(member)
     ]
     assert bare == []
+
+
+def test_an_old_name_goes_on_working_and_warns_whoever_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(deprecation.RENAMED, "Rule", deprecation.Renamed("Aggregator", "0.4"))
+    message = "crfl_core.Rule is called crfl_core.Aggregator now; crfl 0.4 drops the old name"
+    with pytest.warns(CrflDeprecationWarning, match=message) as caught:
+        exec("from crfl_core import Rule\nassert Rule.__name__ == 'Aggregator'", {"__name__": "somebody_elses_module"})
+    assert caught[0].filename == "<string>"
+
+
+def test_no_old_name_shadows_a_public_one() -> None:
+    assert not set(deprecation.RENAMED) & set(PUBLIC)
+    assert {new.name for new in deprecation.RENAMED.values()} <= set(PUBLIC)

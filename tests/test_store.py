@@ -24,7 +24,7 @@ PLUGINS: dict[str, type[Plugin]] = {"momentum": Momentum}
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
     """One finished run; whoever wants to change it takes a copy."""
-    return crfl_core.run(tiny(), out=tmp_path_factory.mktemp("store") / "run")
+    return crfl_core.run(tiny(storage={}), out=tmp_path_factory.mktemp("store") / "run")
 
 
 @pytest.fixture
@@ -69,6 +69,8 @@ def test_a_run_directory_holds_the_documented_files_and_no_others(finished: RunR
         "certificates/paper.csv",
         "audit.json",
         "metrics.json",
+        "figures/partition.svg",
+        "figures/partition.png",
         votes,
     }
     assert left_over(finished.path.parent) == []

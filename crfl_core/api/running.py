@@ -21,7 +21,7 @@ from crfl_core.api.certifying import certify_all
 from crfl_core.api.result import RunResult
 from crfl_core.api.voter import Voter, opened, packed, read_parameters, unpacked
 from crfl_core.certification.engine import Audit, levels_of
-from crfl_core.certification.metrics import Backdoor, Curve, Metrics, curves
+from crfl_core.certification.metrics import Backdoor, ClassHistogram, Curve, Metrics, attackers, curves
 from crfl_core.config import LoadedConfig, RunConfig, dump_config, load_config
 from crfl_core.config.loading import ConfigSource
 from crfl_core.errors import ConfigError, OptionError, PluginError
@@ -35,7 +35,8 @@ from crfl_core.kinds.plugin import Plugin
 from crfl_core.kinds.tracker import RunContext, Tracker
 from crfl_core.ledger import ClientColumns
 from crfl_core.plugins import Registry, hook_names
-from crfl_core.report.files import audit_table, certificate_csv
+from crfl_core.report.figures import partition_files
+from crfl_core.report.files import audit_table, certificate_csv, metrics_json
 from crfl_core.store import RunDirectory
 
 
@@ -90,13 +91,14 @@ def execute(
     config: RunConfig, registry: Registry, path: Path, trackers: Sequence[Tracker], *, force: bool
 ) -> RunResult:
     """The whole way of a run. Nothing is written before everything that can be checked was checked."""
+    registry = registry.allowing(config.plugins.allow)
     federation = build(config)
     for position, certificate in enumerate(config.certificates):
         with settings_of(f"certificates.{position}", certificate.configured_as):
             levels_of(certificate)
     kept = resampled_rounds(federation)
     # A run has plugins of its own: what engines and trackers open must not leak into the config's instances.
-    running = [(kind, plugin.model_copy()) for kind, plugin in config.plugins()]
+    running = [(kind, plugin.model_copy()) for kind, plugin in config.named_plugins()]
     running += [("tracker", only_watching(tracker).model_copy()) for tracker in trackers]
     hooks = Hooks(running, registry)
     kept_facts = {"rejects": hooks.may_reject, "resampled": tuple(sorted(kept))}
@@ -212,15 +214,21 @@ def certify(federation: Federation, engine: Engine, hooks: Hooks, context: RunCo
     parameters = read_parameters(directory, federation)
     figures = score(federation, parameters)
     triggered = score(federation, parameters, "backdoored") if "backdoored" in federation.test_sets else None
+    data = federation.data
+    partition = ClassHistogram.of(data.y.cpu().numpy(), data.partition, data.class_names, data.client_names)
     metrics = Metrics(
+        partition=partition,
         accuracy=figures.accuracy,
         loss=figures.loss,
         backdoored_accuracy=None if triggered is None else triggered.accuracy,
         backdoor=backdoor(federation, parameters),
+        attackers=attackers(ledger),
         curves=tuple(shown),
         refused={name: reason for audit in audits for name, reason in audit.refusals.items()},
     )
-    directory.write("metrics.json", metrics.model_dump_json(indent=2).encode() + b"\n")
+    directory.write("metrics.json", metrics_json(metrics).encode() + b"\n")
+    for format, content in partition_files(partition, config.storage.figures).items():
+        directory.write(f"figures/partition.{format}", content)
     directory.set_state("finished")
     store.remove_previous(directory.path)
 
@@ -242,7 +250,7 @@ def backdoor(federation: Federation, parameters: Tensor) -> Backdoor | None:
 def environment(config: RunConfig, registry: Registry) -> dict[str, Any]:
     """Versions of everything that takes part in a run."""
     plugins = []
-    for kind, plugin in config.plugins():
+    for kind, plugin in config.named_plugins():
         try:
             found = registry.find(kind, plugin.configured_as)
             origin = {"distribution": found.distribution, "version": found.version}

@@ -129,12 +129,12 @@ def new_votes(run: RunResult, config: RunConfig, target: RunDirectory) -> Voter:
     for name in ("samples", "input_norms", "feature_norms"):
         if getattr(federation.facts, name) != getattr(run.ledger.facts, name):
             raise CrflError(f"{run.path}: the training data are not those of this run, {name} differ: restore them")
-    running = [(kind, plugin.model_copy()) for kind, plugin in config.plugins() if kind != "tracker"]
+    running = [(kind, plugin.model_copy()) for kind, plugin in config.named_plugins() if kind != "tracker"]
     engine = next(plugin for _, plugin in running if isinstance(plugin, Engine))
     context = RunContext(
         config.name, target.path, config.rounds, config.rounds, federation.data, federation.model, federation.features
     )
-    hooks = Hooks(running, run.registry)
+    hooks = Hooks(running, run.registry.allowing(config.plugins.allow))
     return Voter(federation, engine, hooks, context, RunDirectory(run.path), target, run.ledger)
 
 

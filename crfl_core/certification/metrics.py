@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crfl_core.kinds.certificate import Certified, Level
-from crfl_core.ledger import Record
+from crfl_core.ledger import Ledger, Record
 
 Array = NDArray[np.float64]
 GRID = 10
@@ -39,12 +39,60 @@ class Curve(Record):
 
 
 class Backdoor(Record):
-    """How often non-target inputs are taken for the target class, with the trigger and without it."""
+    """How often non-target inputs are taken for the target class: `samples` backdoored ones, and all clean ones.
+
+    Both rates are of the same model. What a model trained without the attack makes of the same inputs is another
+    question, see `attack_effect`.
+    """
 
     target: int
     success_rate: float
     clean_rate: float
     samples: int
+
+
+class ClassHistogram(Record):
+    """How many training samples of each class every client holds: `counts[class][client]`.
+
+    `classes` and `clients` are their names; `clients` is empty if the clients are only numbered.
+    """
+
+    classes: tuple[str, ...]
+    clients: tuple[str, ...]
+    counts: tuple[tuple[int, ...], ...]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The number of samples of every client."""
+        return tuple(map(sum, zip(*self.counts, strict=True)))
+
+    @classmethod
+    def of(
+        cls,
+        labels: NDArray[np.int64],
+        partition: Sequence[NDArray[np.int64]],
+        class_names: tuple[str, ...],
+        client_names: tuple[str, ...] = (),
+    ) -> ClassHistogram:
+        """The histogram of a split, of which `partition` has the rows of each client."""
+        shape = len(class_names), len(partition)
+        client = np.repeat(np.arange(shape[1]), [len(rows) for rows in partition])
+        cell = labels[np.concatenate(partition)] * shape[1] + client
+        counts = np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape)
+        return cls(classes=class_names, clients=client_names, counts=tuple(map(tuple, counts.tolist())))
+
+
+class Attackers(Record):
+    """Who attacked, and how much of the model was theirs.
+
+    A round's share is the attackers' part of the weights that reached the model, of coordinate-wise rules each client's
+    largest; `rounds` are those in which an attacker took part.
+    """
+
+    clients: tuple[int, ...]
+    rounds: tuple[int, ...]
+    mean_weight_share: float
+    largest_weight_share: float
 
 
 class Metrics(Record):
@@ -54,8 +102,28 @@ class Metrics(Record):
     loss: float
     backdoored_accuracy: float | None
     backdoor: Backdoor | None
+    attackers: Attackers | None = None
     curves: tuple[Curve, ...]
     refused: dict[str, str]
+    partition: ClassHistogram
+
+
+def attackers(ledger: Ledger) -> Attackers | None:
+    """Who attacked in a run; None if nobody did."""
+    numbers = np.unique(ledger.clients.round[ledger.clients.attacking])
+    if not len(numbers):
+        return None
+    shares = []
+    for number in numbers:
+        rows = ledger.clients.of_round(int(number))
+        weights = np.abs(rows.weight)
+        shares.append(float(weights[rows.attacking].sum() / max(weights.sum(), np.finfo(float).tiny)))
+    return Attackers(
+        clients=tuple(map(int, np.unique(ledger.clients.client[ledger.clients.attacking]))),
+        rounds=tuple(map(int, numbers)),
+        mean_weight_share=float(np.mean(shares)),
+        largest_weight_share=max(shares),
+    )
 
 
 def curves(guarantees: Sequence[Certified], radii: Sequence[float] | None) -> tuple[Curve, ...]:

@@ -8,7 +8,9 @@ import typer
 
 from crfl_core._version import __version__
 from crfl_core.cli.certify import certify
+from crfl_core.cli.data import data
 from crfl_core.cli.explain import explain
+from crfl_core.cli.new import new
 from crfl_core.cli.plugins import plugins
 from crfl_core.cli.predict import predict
 from crfl_core.cli.radius import radius
@@ -42,5 +44,7 @@ def options(
     """Certifiably robust federated learning: train, attack, aggregate and certify."""
 
 
-for command in (run, resume, show, certify, predict, radius, plugins, schema, explain):
+for command in (run, resume, show, certify, predict, radius, schema, explain, new):
     app.command()(command)
+app.add_typer(data, name="data")
+app.add_typer(plugins, name="plugins")

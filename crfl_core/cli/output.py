@@ -13,7 +13,7 @@ from crfl_core.cli import INTERRUPTED
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from crfl_core.api import RunResult, WhatIf
+    from crfl_core.api import AttackEffect, RunResult, WhatIf
     from crfl_core.kinds.tracker import Tracker
 
 
@@ -65,6 +65,13 @@ def show_what_if(result: WhatIf) -> None:
     console.print(f"assumed: {threat}")
     console.print(f"computed anew: {result.needs}")
     show_guarantees(console, result.curves, audit_table(result.audits))
+
+
+def show_effect(effect: AttackEffect) -> None:
+    """The attacked model beside the clean one."""
+    from crfl_core.report.tables import effect_table
+
+    terminal().print(effect_table(effect.model_dump()))
 
 
 def interrupted(path: Path) -> typer.Exit:

@@ -1,15 +1,38 @@
-"""`crfl plugins`: what is installed, and what is wrong with it."""
+"""`crfl plugins`: what is installed, what is wrong with it, and whether a plugin keeps its promises."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+if TYPE_CHECKING:
+    from crfl_core.kinds.plugin import Plugin
+    from crfl_core.plugins import Registry
 
-def plugins(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+BROKEN_PROMISE = 1
+STYLES = {"passed": "green", "failed": "red", "skipped": "yellow", "expected failure": "yellow"}
+
+plugins = typer.Typer(invoke_without_command=True, help="List every installed plugin, or check one.")
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Kind = Annotated[
+    str | None, typer.Option("--kind", help="Kind, if plugins of several kinds have this name.", show_default=False)
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="An option of the plugin, e.g. f=2.", show_default=False),
+]
+
+
+@plugins.callback()
+def list_(context: typer.Context, json: Json = False) -> None:
     """List every installed plugin: kind, name, distribution, state, and the hooks it implements."""
+    if context.invoked_subcommand is not None:
+        return
     from crfl_core.plugins import Registry
 
     listing = Registry().listing()
@@ -39,3 +62,76 @@ def plugins(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = 
             Text(about),
         )
     Console(highlight=False).print(table)
+
+
+@plugins.command()
+def check(
+    name: Annotated[str, typer.Argument(help="Name of an installed plugin.", show_default=False)],
+    kind: Kind = None,
+    options: Set = None,
+    json: Json = False,
+) -> None:
+    """Run the conformance kit on the plugin NAME; exit with 1 if it breaks a promise of its kind."""
+    from crfl_core.plugins import Registry
+    from crfl_core.testing import check_plugin
+
+    results = check_plugin(configured(Registry(), kind, name, options or []))
+    if json:
+        import json as codec
+
+        typer.echo(codec.dumps([asdict(result) for result in results], indent=2))
+    else:
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+
+        from crfl_core.cli.output import terminal
+
+        table = Table(box=box.SIMPLE)
+        for column in ("check", "result", "what it promises, or what to fix"):
+            table.add_column(column, overflow="fold")
+        for result in results:
+            status = Text(result.status, style=STYLES[result.status])
+            table.add_row(result.check, status, Text(result.message or result.promise))
+        console = terminal()
+        console.print(table)
+        counts = Counter(result.status for result in results)
+        console.print(", ".join(f"{count} {status}" for status, count in counts.items()))
+    if any(result.status == "failed" for result in results):
+        raise typer.Exit(BROKEN_PROMISE)
+
+
+def configured(registry: Registry, kind: str | None, name: str, options: Sequence[str]) -> Plugin:
+    """The installed plugin of this name, with these options."""
+    from pydantic import ValidationError
+
+    from crfl_core.config.loading import apply_override
+    from crfl_core.config.origins import Origins, explain
+
+    plugin = registry.load(kind_of(registry, kind, name), name)
+    values: dict[str, object] = {}
+    for option in options:
+        values = apply_override(values, option, {})
+    try:
+        return plugin.model_validate(values, context={"resolver": registry}).named(name)
+    except ValidationError as error:
+        raise explain(error, values, Origins()) from error
+
+
+def kind_of(registry: Registry, kind: str | None, name: str) -> str:
+    """The kind that was given, or the only one that has a plugin of this name."""
+    from crfl_core.errors import PluginError, closest
+    from crfl_core.kinds import KINDS
+
+    if kind in KINDS:
+        return kind
+    if kind is not None:
+        raise PluginError(f"--kind {kind}: kinds are {', '.join(KINDS)}")
+    bare = name.rpartition(":")[2]
+    kinds = [kind for kind in KINDS if bare in registry.found[kind]]
+    if not kinds:
+        known = sorted({known for kind in KINDS for known in registry.names(kind)})
+        raise PluginError(f"there is no plugin {name!r}: {closest(bare, known) or '`crfl plugins` lists them'}")
+    if len(kinds) > 1:
+        raise PluginError(f"{name!r} is the name of several plugins: choose with --kind {' or --kind '.join(kinds)}")
+    return kinds[0]

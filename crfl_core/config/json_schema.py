@@ -13,7 +13,7 @@ from crfl_core.config.schema import RunConfig
 from crfl_core.errors import PluginError
 from crfl_core.kinds import KINDS
 from crfl_core.kinds.plugin import Plugin
-from crfl_core.plugins import Registry, blocked, first_line
+from crfl_core.plugins import Registry, first_line
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 MARK = "x-crfl-kind"
@@ -56,7 +56,7 @@ def json_schema(registry: Registry) -> dict[str, Any]:
 def choices_of(registry: Registry, kind: str) -> Iterator[Choice]:
     """Every plugin of a kind that can be loaded; `crfl plugins` says what is wrong with the others."""
     for name in registry.names(kind):
-        candidates = [found for found in registry.found[kind][name] if not blocked(found)]
+        candidates = [found for found in registry.found[kind][name] if registry.usable(found)]
         for found in candidates:
             exact = f"{found.distribution}:{name}"
             try:

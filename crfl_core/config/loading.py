@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from crfl_core.config import origins as places
 from crfl_core.config.origins import Origins
-from crfl_core.config.schema import UPDATE_CAP, RunConfig
+from crfl_core.config.schema import UPDATE_CAP, RunConfig, Trust
 from crfl_core.errors import ConfigError
 from crfl_core.plugins import Registry
 
@@ -37,8 +37,10 @@ def load_config(
     tree, written = read_source(source)
     for override in overrides:
         tree = apply_override(tree, override, written)
-    found, context = Origins(written), {"resolver": registry or Registry()}
+    found = Origins(written)
     try:
+        allow = Trust.model_validate(tree).plugins.allow
+        context = {"resolver": (registry or Registry()).allowing(allow)}
         config = RunConfig.model_validate(tree, context=context)
         if config.wants_cap:
             steps = [{"type": UPDATE_CAP, "bound": "known"}, *config.aggregation]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from crfl_core import schedules
@@ -26,7 +26,9 @@ from crfl_core.votes import VoteSettings
 
 PositiveRate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
+FigureFormat = Literal["svg", "png", "pdf"]
 UPDATE_CAP = "update-cap"
+DISTRIBUTION_OR_PLUGIN = r"^[A-Za-z0-9][A-Za-z0-9._-]*(:[^:\s]+)?$"
 
 
 def by_name(name: str) -> Any:
@@ -99,6 +101,22 @@ class Storage(Table):
     """How the run directory is written."""
 
     checkpoint_seconds: float = Field(5.0, ge=0, description="a kill loses at most about so much time")
+    figures: tuple[FigureFormat, ...] = Field(("svg", "png"), description="formats of the figures; []: no figures")
+
+
+class PluginSettings(Table):
+    """Whose code may run. What is not allowed is never imported, whatever else the config names."""
+
+    allow: tuple[Annotated[str, Field(pattern=DISTRIBUTION_OR_PLUGIN)], ...] | None = Field(
+        None,
+        description="what may be loaded besides `crfl` itself, as distribution or distribution:name; unset: everything",
+    )
+
+
+class Trust(BaseModel):
+    """The part of a config that is read before any plugin is loaded."""
+
+    plugins: PluginSettings = PluginSettings()
 
 
 class RunConfig(Table):
@@ -138,6 +156,7 @@ class RunConfig(Table):
         (), description="plugins that watch the run"
     )
     storage: Storage = Field(Storage(), description="how the run directory is written")
+    plugins: PluginSettings = Field(PluginSettings(), description="which installed plugins may be loaded")
 
     @model_validator(mode="after")
     def _fits_together(self) -> RunConfig:
@@ -149,7 +168,7 @@ class RunConfig(Table):
                 raise misfit(f"certificates.{position}", f"two are called {title!r}: give one of them another `name`")
         return self
 
-    def plugins(self) -> Iterator[tuple[str, Plugin]]:
+    def named_plugins(self) -> Iterator[tuple[str, Plugin]]:
         """Every plugin that this config names, with its kind, in the order in which hooks ask them."""
         yield "dataset", self.dataset
         yield "partitioner", self.partition
@@ -161,6 +180,10 @@ class RunConfig(Table):
         yield from (("certificate", certificate) for certificate in self.certificates)
         yield "engine", self.engine
         yield from (("tracker", tracker) for tracker in self.trackers)
+
+    def without_attack(self) -> RunConfig:
+        """The clean twin: the same run with the same random streams, in which nobody attacks."""
+        return self.model_copy(update={"attack": None})
 
     @property
     def wants_cap(self) -> bool:

@@ -26,7 +26,8 @@ class ModuleModel(BoundModel):
 
     def __init__(self, build: Callable[[], nn.Module]) -> None:
         self._build = build
-        self._module = build()
+        with torch.random.fork_rng(devices=[]):  # the values play no part, only the shapes
+            self._module = build()
         for name, _ in self._module.named_buffers():
             raise OptionError("type", f"the module has the buffer {name!r}: use layers without buffers")
         for layer in self._module.modules():

@@ -15,6 +15,9 @@ from crfl_core.table import Table
 API_VERSION = 1
 """The plugin interface of this release. A plugin class may name the one it was written for in `api_version`."""
 
+OLDEST_API_VERSION = 1
+"""The oldest plugin interface that this release still serves."""
+
 
 class Plugin(Table):
     """A plugin is a class that is its own config: its fields are its options, unknown ones are refused.
@@ -23,6 +26,7 @@ class Plugin(Table):
     """
 
     api_version: ClassVar[int] = 1
+    """The plugin interface that the class was written for."""
 
     # The `type` under which a config named this plugin. Not a field, so a plugin's options are its own.
     _configured_as: str | None = PrivateAttr(default=None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
@@ -11,8 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crfl_core.certification.engine import Audit
+from crfl_core.certification.metrics import Metrics
 from crfl_core.kinds.certificate import Certified
 
+NUMBERS = re.compile(r"\[\n([-+.,eE\d\s]+)\]")  # not within a string, which has no line breaks in JSON
 COLUMNS = (
     "sample",
     "label",
@@ -90,6 +93,11 @@ def rows(certified: Certified) -> Iterable[tuple[Any, ...]]:
 def cells(values: NDArray[np.float64]) -> list[str]:
     """Numbers that read back to the same bits; empty for NaN."""
     return ["" if value != value else repr(value) for value in values.tolist()]
+
+
+def metrics_json(metrics: Metrics) -> str:
+    """The text of metrics.json, with every list of numbers on a line of its own instead of a line per number."""
+    return NUMBERS.sub(lambda match: f"[{' '.join(match[1].split())}]", metrics.model_dump_json(indent=2))
 
 
 def audit_table(audits: Sequence[Audit]) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ def show(console: Console, name: str, metrics: Metrics, audit: Sequence[dict[str
     """Everything a person wants to see at the end of a run."""
     console.print(headline(name, metrics))
     show_guarantees(console, metrics.curves, audit)
+    if figures := sorted(map(str, path.glob("figures/*"))):
+        console.print(Text(f"figures: {', '.join(figures)}"), soft_wrap=True)
     console.print(Text.assemble("run directory: ", (str(path), "bold")), soft_wrap=True)
 
 
@@ -38,16 +40,35 @@ def show_guarantees(console: Console, curves: Sequence[Curve], audit: Sequence[d
 
 
 def headline(name: str, metrics: Metrics) -> RenderableType:
-    """Accuracy and backdoor success of the trained model."""
+    """Clients, accuracy and backdoor success of the trained model."""
+    sizes = metrics.partition.sizes
     table = Table(title=f"{name}: the trained model", box=box.SIMPLE, title_justify="left", show_header=False)
     table.add_column()
     table.add_column(justify="right")
+    table.add_row("clients", str(len(sizes)))
+    table.add_row("training samples of a client", f"{min(sizes)} to {max(sizes)}")
     table.add_row("clean accuracy", f"{metrics.accuracy:.3f}")
     table.add_row("clean loss", f"{metrics.loss:.3f}")
     if metrics.backdoor is not None:
         backdoor = metrics.backdoor
-        table.add_row(f"taken for class {backdoor.target} with the trigger", f"{backdoor.success_rate:.3f}")
+        table.add_row(f"taken for class {backdoor.target} with the backdoor", f"{backdoor.success_rate:.3f}")
         table.add_row(f"taken for class {backdoor.target} without it", f"{backdoor.clean_rate:.3f}")
+    if metrics.attackers is not None:
+        shares = metrics.attackers
+        table.add_row("attackers' share of the weights", f"{shares.mean_weight_share:.3f}")
+        table.add_row(f"the largest in {len(shares.rounds)} attacked rounds", f"{shares.largest_weight_share:.3f}")
+    return table
+
+
+def effect_table(effect: Mapping[str, float | None]) -> RenderableType:
+    """The attacked model beside one that was trained without the attack."""
+    table = Table(title="what the attack changed", box=box.SIMPLE, title_justify="left")
+    for column in ("", "attacked model", "clean model"):
+        table.add_column(column, justify="right" if column else "left")
+    table.add_row("accuracy", f"{effect['accuracy']:.3f}", f"{effect['clean_accuracy']:.3f}")
+    if effect["success_rate"] is not None:
+        rates = (f"{effect['success_rate']:.3f}", f"{effect['clean_rate']:.3f}")
+        table.add_row("backdoored inputs taken for the target", *rates)
     return table
 
 

@@ -10,7 +10,8 @@ model.safetensors    the clipped final aggregate, before any test noise
 votes/<digest>.npz   one file per vote request
 certificates/*.csv   one file per certificate: a row per level, test set and sample
 audit.json           every assumption of every certificate
-metrics.json         the figures
+metrics.json         all numbers of the tables, and the classes of every client
+figures/             partition.svg and partition.png: the same as a picture
 """
 
 from crfl_core.store.claims import claim, remove_previous

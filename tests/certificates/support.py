@@ -271,6 +271,7 @@ def small(**changes: Any) -> dict[str, Any]:
         "server": {"clip_norm": 4.0, "noise_std": 0.02, "cap_updates": False},
         "evaluation": {"every": 0},
         "engine": {"type": "local", "threads": 1},
+        "storage": {"figures": []},
         "certificates": [{"type": "pathwise-linear"}],
     }
     return config | changes

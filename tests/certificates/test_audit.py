@@ -158,18 +158,25 @@ def test_single_precision_is_declared_and_double_precision_holds(dtype: Literal[
 
 
 def test_inputs_without_a_bound_are_refused_until_the_threat_bounds_them() -> None:
-    dataset = {"type": "cached-digits", "train_samples": 200, "test_samples": 60, "scaling": "minmax"}
-    training = {"learning_rate": 0.01, "steps": 2}
+    dataset = {"type": "cached-digits", "train_samples": 200, "test_samples": 60, "scaling": "standardise"}
+    training = {"learning_rate": 0.0001, "steps": 2}
     world = attacked_world(small(dataset=dataset, model={"type": "softmax"}, training=training))
     found = audits(world)
     assert refused(found) == SOUND
     assert "input norms: found largest" in found["linear"].refusal
     assert "declared inf" in found["linear"].refusal
     assert "set threat.input_bound" in found["linear"].refusal
-    again = audits(world, world.threat(input_bound=10.0))
-    assert not refused(again)
-    (check,) = (check for check in again["linear"].checks if check.name == "preprocessing is public")
-    assert (check.status, check.measured) == ("declared", "scaling 'minmax' fitted on training data")
+    assert not refused(audits(world, world.threat(input_bound=100.0)))
+
+
+def test_a_fitted_scaling_is_declared_and_minmax_bounds_the_inputs() -> None:
+    dataset = {"type": "cached-digits", "train_samples": 200, "test_samples": 60, "scaling": "minmax"}
+    training = {"learning_rate": 0.01, "steps": 2}
+    found = audits(attacked_world(small(dataset=dataset, model={"type": "softmax"}, training=training)))
+    assert not refused(found)
+    (check,) = (check for check in found["linear"].checks if check.name == "preprocessing is public")
+    assert check.status == "declared"
+    assert check.measured == "scaling 'minmax' fitted on training data, inputs within [0, 1]"
 
 
 class Blinding(Attack):

@@ -248,14 +248,14 @@ def test_updates_are_capped_by_default_where_a_sound_certificate_counts_clients(
 
 def test_an_unbounded_domain_makes_no_bound_undefined() -> None:
     """Honest updates have no declared bound then; what scaling adds is 0 without scaling, not 0 times infinity."""
-    dataset = {"type": "cached-digits", "train_samples": 200, "test_samples": 60, "scaling": "minmax"}
-    config = small(dataset=dataset, model={"type": "softmax"}, training={"learning_rate": 0.01, "steps": 3})
+    dataset = {"type": "cached-digits", "train_samples": 200, "test_samples": 60, "scaling": "standardise"}
+    config = small(dataset=dataset, model={"type": "softmax"}, training={"learning_rate": 0.0001, "steps": 3})
     config["attack"] = {"type": "steering", "clients": [0], "rounds": [2], "kind": "labels"}
     federation = federation_of(config)
     clean = honest_world(federation)
     world = attacked(federation, clean)
     assert np.isinf(world.ledger.clients.update_bound).all()
-    threat: Threat = world.threat(input_bound=10.0)
+    threat: Threat = world.threat(input_bound=100.0)
     cost = Scenario(world.ledger, threat, 4).feature_cost(np.array([0.0, 1.0]))
     assert np.isfinite(cost).all()
     assert float(np.linalg.norm(world.final - clean.final)) <= cost[0]

@@ -145,10 +145,12 @@ def attack_bounded(ledger: Ledger, threat: Threat) -> Check:
 
 def public_preprocessing(ledger: Ledger) -> Check:
     """Scaling and feature maps do not depend on the clients' data, or are declared not to."""
+    facts = ledger.facts
+    fitted, (low, high) = " fitted on training data" if facts.scaling_fitted else "", facts.domain
     return Check(
         "preprocessing is public",
-        "declared" if ledger.facts.scaling_fitted else "held",
-        f"scaling {ledger.facts.scaling!r}" + (" fitted on training data" if ledger.facts.scaling_fitted else ""),
+        "declared" if facts.scaling_fitted else "held",
+        f"scaling {facts.scaling!r}{fitted}, inputs within [{low:g}, {high:g}]",
         "fixed before the data are seen",
     )
 

@@ -1,0 +1,48 @@
+"""What 50 installed plugins cost a command that does not use them, and one that looks for all of them."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchmarks.timing import best_times, report
+
+PLUGINS = 50
+LISTING = "from crfl_core.plugins import Registry; Registry().found"
+
+
+def main() -> None:
+    with TemporaryDirectory() as folder:
+        install(Path(folder))
+        for name, arguments in (("crfl --help", ["-m", "crfl_core", "--help"]), ("discovery", ["-c", LISTING])):
+            times = best_times({"empty": start(arguments), "full": start(arguments, folder)}, clock=children)
+            added = 1000 * (times["full"] - times["empty"])
+            report(f"{name}, {PLUGINS} plugins ({added:+.0f} ms) / none", times["full"] / times["empty"], "+50 ms")
+
+
+def children() -> float:
+    """Processor time of all processes that were started: what else the machine does hardly matters."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def install(folder: Path) -> None:
+    """What pip leaves behind of so many packages, whose modules nobody may import."""
+    for number in range(PLUGINS):
+        module = f"crfl_benchmark_{number}"
+        (folder / f"{module}.py").write_text("raise SystemExit('imported')\n")
+        info = folder / f"{module}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[crfl.aggregators]\nbenchmark-{number} = {module}:Plugin\n")
+
+
+def start(arguments: list[str], path: str = "") -> Callable[[], object]:
+    """A process that starts, does its work and ends."""
+    environment = os.environ | {"PYTHONPATH": path}
+    return lambda: subprocess.run([sys.executable, *arguments], check=True, capture_output=True, env=environment)

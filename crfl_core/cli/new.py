@@ -1,0 +1,36 @@
+"""`crfl new`: a package for a plugin of one's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Kind = Annotated[
+    str,
+    typer.Argument(
+        help="What to write: aggregator, stage, attack, dataset, partitioner, model, feature-map, certificate, engine "
+        "or tracker.",
+        show_default=False,
+    ),
+]
+Name = Annotated[str, typer.Argument(help="Its name in configs, such as trimmed-mean.", show_default=False)]
+Out = Annotated[Path | None, typer.Option("--out", help="Folder to write; default: crfl-NAME.", show_default=False)]
+Licence = Annotated[str, typer.Option("--licence", help="apache-2.0, mit, bsd-3-clause or none.")]
+Author = Annotated[str | None, typer.Option("--author", help="Who holds the copyright.", show_default=False)]
+
+
+def new(kind: Kind, name: Name, out: Out = None, licence: Licence = "apache-2.0", author: Author = None) -> None:
+    """Write a package with a working plugin: module, entry point, tests, example config, README, CI and licence."""
+    from crfl_core.plugins import Registry
+    from crfl_core.scaffold import Names, create
+
+    names, registry = Names(kind, name), Registry()
+    target = out or Path(names.distribution)
+    create(names, target, licence=licence, author=author, registry=registry)
+    typer.echo(f"{target}: the {kind} {name!r}, class {names.class_name} in src/{names.module}/__init__.py")
+    for rival in names.rivals(registry):
+        typer.echo(f"note: {rival} declares {name!r}, too: configs must write '{names.distribution}:{name}'")
+    typer.echo("\nInstall it, run its tests, try it:\n")
+    typer.echo(f"  cd {target}\n  pip install --editable '.[test]'\n  pytest\n  crfl run example.toml")

@@ -1,0 +1,31 @@
+"""An attack for crfl."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from crfl_core import Attack, Batches, FederatedData, OptionError, State, Streams
+from pydantic import Field
+
+
+class MyPlugin(Attack):
+    """Attackers label their samples of one class as another one.
+
+    Nothing else changes: inputs stay as they are, and local training follows the protocol.
+    """
+
+    source: int = Field(1, ge=0, description="the class whose samples are relabelled")
+    target: int = Field(0, ge=0, description="the class that they get")
+
+    def prepare(self, data: FederatedData, streams: Streams) -> State:  # noqa: ARG002 - nothing is drawn
+        """Called once before training; what it returns is handed to `poison`."""
+        for option in ("source", "target"):
+            if getattr(self, option) >= data.facts.classes:
+                found = getattr(self, option)
+                raise OptionError(option, f"found {found}, but classes are 0..{data.facts.classes - 1}")
+        return {}
+
+    def poison(self, batches: Batches, prepared: State) -> Batches:  # noqa: ARG002 - needs nothing prepared
+        """The attackers' batches of a round, as new tensors where something changes."""
+        return replace(batches, y=torch.where(batches.y == self.source, self.target, batches.y))

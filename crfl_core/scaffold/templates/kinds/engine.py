@@ -1,0 +1,35 @@
+"""An engine for crfl."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from crfl_core import Engine, Job, Round, Trained
+from pydantic import Field, PrivateAttr
+from torch import Tensor
+
+
+class MyPlugin(Engine):
+    """Trains clients in this process, the last ones first: no result depends on who trains when.
+
+    An engine for other processes sends `Job.specification` there, opens it with `crfl_core.open_job`, and lets every
+    process train a part.
+    """
+
+    at_once: int = Field(8, ge=1, description="clients that are trained together")
+
+    _job: Job | None = PrivateAttr(default=None)
+
+    def open(self, job: Job) -> None:
+        """What the engine holds while it is open lives in private attributes: options are frozen."""
+        self._job = job
+
+    def train(self, start: Tensor, round: Round) -> Iterator[Trained]:
+        """Every participant exactly once, in parts, in any order."""
+        assert self._job is not None
+        for first in reversed(range(0, len(round.clients), self.at_once)):
+            yield self._job.train(start, round, slice(first, min(first + self.at_once, len(round.clients))))
+
+    def close(self) -> None:
+        """Called once, also after an error."""
+        self._job = None

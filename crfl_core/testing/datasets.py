@@ -1,0 +1,170 @@
+"""What every dataset promises about its samples."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crfl_core.data import Data, Domain
+from crfl_core.errors import DataError, OptionError
+from crfl_core.kinds.dataset import Dataset, fit
+from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by, used_as
+
+ROUNDING = 1e-6
+
+
+UNREADABLE = (DataError, OptionError, OSError, ImportError)
+"""Missing files or packages are no fault of the plugin: then nothing can be said about it."""
+
+
+@used_as(Dataset)
+def loaded_samples(dataset: Dataset, _: Case[Dataset]) -> Data:
+    """The scaled data."""
+    try:
+        return dataset.load()
+    except UNREADABLE as error:
+        raise Skipped(f"its data cannot be read here: {error}") from error
+
+
+def read(case: Case[Dataset]) -> Data:
+    """The raw data."""
+    try:
+        return case.plugin.read()
+    except UNREADABLE as error:
+        raise Skipped(f"its data cannot be read here: {error}") from error
+
+
+def loaded(case: Case[Dataset]) -> Data:
+    """The scaled data; what is wrong with them is the plugin's fault if they can be read at all."""
+    case.once(read)
+    return case.plugin.load()
+
+
+@promised_by(Dataset)
+def check_arrays_fit_together(case: Case[Dataset]) -> None:
+    """Inputs are (samples, features), with one finite row and one integer label for every sample."""
+    raw = case.once(read)
+    try:
+        data = case.once(loaded)
+    except (DataError, OptionError) as error:
+        raise CheckFailed("arrays that fit together", str(error), "return what Data describes") from error
+    for what, labels in (("y", raw.y), ("test_y", raw.test_y)):
+        if labels.dtype.kind not in "iu":
+            raise CheckFailed(f"integer labels in {what}", str(labels.dtype), f"convert them: {what}.astype(np.int64)")
+    if data.x.shape[1] != data.test_x.shape[1]:
+        raise CheckFailed(
+            f"{data.x.shape[1]} features in test inputs as well", str(data.test_x.shape[1]), "treat both sets alike"
+        )
+
+
+@promised_by(Dataset)
+def check_labels_are_used(case: Case[Dataset]) -> None:
+    """There are two classes or more, all labels are among them, and training samples of each."""
+    data = case.once(read)
+    classes = len(data.class_names)
+    seen = np.bincount(data.y, minlength=classes)
+    if classes < 2 or len(set(data.class_names)) != classes:
+        raise CheckFailed("two or more class names, all different", f"{data.class_names}", "name every class once")
+    if len(seen) > classes or data.test_y.max() >= classes:
+        raise CheckFailed(
+            f"labels 0..{classes - 1}", f"{max(data.y.max(), data.test_y.max())}", "number classes from 0"
+        )
+    if not seen.all():
+        raise CheckFailed(
+            "training samples of every class",
+            f"none of {data.class_names[int(np.argmin(seen))]!r}",
+            "shuffle before splitting",
+        )
+
+
+@promised_by(Dataset)
+def check_facts_match_the_arrays(case: Case[Dataset]) -> None:
+    """Image shape, feature names and groups have as many entries as the arrays."""
+    data = case.once(read)
+    features = data.x.shape[1]
+    if data.image_shape is not None and math.prod(data.image_shape) != features:
+        raise CheckFailed(
+            f"an image_shape of {features} numbers", f"{data.image_shape}", "use (channels, height, width)"
+        )
+    if data.feature_names and len(data.feature_names) != features:
+        raise CheckFailed(f"{features} feature names, or none", f"{len(data.feature_names)}", "name every column")
+    if data.groups is not None and len(data.groups) != len(data.y):
+        raise CheckFailed(f"a group for each of {len(data.y)} samples", f"{len(data.groups)}", "cut groups like labels")
+
+
+@promised_by(Dataset)
+def check_domain_contains_the_data(case: Case[Dataset]) -> None:
+    """Every input, raw and scaled, lies in the declared domain, to which attacks are clamped."""
+    for what, data in (("raw", case.once(read)), ("scaled", case.once(loaded))):
+        for name, x in (("training", data.x), ("test", data.test_x)):
+            low, high = float(x.min()), float(x.max())
+            slack = ROUNDING * max(1.0, abs(low), abs(high))
+            if low < data.domain.low - slack or high > data.domain.high + slack:
+                raise CheckFailed(
+                    f"{what} {name} inputs within [{data.domain.low:g}, {data.domain.high:g}]",
+                    f"[{low:g}, {high:g}]",
+                    "declare a wider domain, or the default Domain() if none is known beforehand",
+                )
+
+
+@promised_by(Dataset)
+def check_norm_bound_holds(case: Case[Dataset]) -> None:
+    """No scaled input is longer than the domain allows: certificates rely on this bound."""
+    data = case.once(loaded)
+    bound = data.domain.norm_bound(data.x.shape[1])
+    for x in (data.x, data.test_x):
+        longest = float(np.linalg.norm(x.astype(np.float64), axis=1).max())
+        if longest > bound * (1 + ROUNDING):
+            raise CheckFailed(f"norms up to {bound:g}", f"{longest:g}", "declare the domain that contains the data")
+
+
+@promised_by(Dataset)
+def check_subsets_are_the_first_samples(case: Case[Dataset]) -> None:
+    """`train_samples` and `test_samples` keep the first samples, as they were."""
+    case.once(read)
+    few = case.fresh().model_copy(update={"train_samples": 5, "test_samples": 3, "scaling": "none"})
+    whole = case.fresh().model_copy(update={"scaling": "none"}).load()
+    data = few.load()
+    if (len(data.x), len(data.test_x)) != (5, 3):
+        raise CheckFailed(
+            "5 training and 3 test samples", f"{len(data.x)} and {len(data.test_x)}", "do not override load()"
+        )
+    if not redefined(type(case.plugin), "train_samples") and not same_rows(data, whole):
+        raise CheckFailed(
+            "the first rows of the whole", "others", "do not let the draw depend on the number of samples"
+        )
+
+
+@promised_by(Dataset)
+def check_every_scaling_works(case: Case[Dataset]) -> None:
+    """Data can be scaled in all ways, unless the domain is unbounded and the range would be needed."""
+    raw = case.once(read)
+    for kind in ("none", "minmax", "standardise", *(("unit-range",) if bounded(raw.domain) else ())):
+        scaling, domain = fit(kind, raw)
+        x = scaling.apply(raw.x[:100])
+        if not np.isfinite(x).all() or x.min() < domain.low - ROUNDING or x.max() > domain.high + ROUNDING:
+            raise CheckFailed(
+                f"finite inputs within {domain} for scaling = {kind!r}",
+                f"[{x.min():g}, {x.max():g}]",
+                "declare the domain of the raw data as it is",
+            )
+
+
+def redefined(dataset: type[Dataset], option: str) -> bool:
+    """Whether a dataset gives an option a meaning of its own, such as how many samples to generate."""
+    below = dataset.__mro__[: dataset.__mro__.index(Dataset)]
+    return any(option in vars(base).get("__annotations__", {}) for base in below)
+
+
+def same_rows(few: Data, whole: Data) -> bool:
+    """Whether the few samples are the first of the whole."""
+    pairs: list[tuple[NDArray[np.generic], NDArray[np.generic]]]
+    pairs = [(few.x, whole.x), (few.y, whole.y), (few.test_x, whole.test_x), (few.test_y, whole.test_y)]
+    return all(np.array_equal(some, all_of[: len(some)]) for some, all_of in pairs)
+
+
+def bounded(domain: Domain) -> bool:
+    """Whether a domain has two ends."""
+    return bool(np.isfinite([domain.low, domain.high]).all())

@@ -1,0 +1,131 @@
+"""What every feature map promises about norms and distances."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from crfl_core.errors import OptionError
+from crfl_core.kinds.feature_map import BoundMap, FeatureMap
+from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by, used_as
+
+ROUNDING = 1e-9
+SIZES = (64, 7, 1)
+SCALES = (1e-6, 1e-2, 0.3, 1.0, 3.0, 100.0, 1e6)
+
+
+@used_as(FeatureMap)
+def mapped(feature_map: FeatureMap, _: Case[FeatureMap]) -> list[object]:
+    """Some inputs behind the map, and what it says about itself."""
+    return [(bound(random_inputs(size)), bound.outputs, bound.lipschitz) for size, bound in bounds(Case(feature_map))]
+
+
+@promised_by(FeatureMap)
+def check_shapes_are_kept(case: Case[FeatureMap]) -> None:
+    """(..., inputs) becomes (..., outputs) in the same precision, and the inputs stay as they were."""
+    for size, bound in bounds(case):
+        for dtype in (torch.float64, torch.float32):
+            x = random_inputs(size).to(dtype).reshape(2, -1, size)
+            before = x.clone()
+            y = bound(x)
+            if y.shape != (*x.shape[:-1], bound.outputs) or y.dtype != dtype:
+                raise CheckFailed(
+                    f"shape {(*x.shape[:-1], bound.outputs)} in {dtype}",
+                    f"{tuple(y.shape)} in {y.dtype}",
+                    "map the last axis only, with constants converted by .to(x)",
+                )
+            if not torch.equal(x, before):
+                raise CheckFailed("unchanged inputs", "inputs changed in place", "work on a copy")
+            if not bool(torch.isfinite(y).all()):
+                raise CheckFailed("finite features", "NaN or infinity", "guard divisions by a zero norm")
+
+
+@promised_by(FeatureMap)
+def check_samples_do_not_touch_each_other(case: Case[FeatureMap]) -> None:
+    """What becomes of an input depends on this input alone: a map is public and fixed, not fitted to a batch."""
+    for size, bound in bounds(case):
+        x = random_inputs(size)
+        alone, together = bound(x[:1]), bound(x)[:1]
+        if float((alone - together).abs().max()) > 1e-9 * (1 + float(together.abs().max())):
+            raise CheckFailed("the same features alone and in a batch", "others", "use no statistics of the batch")
+
+
+@promised_by(FeatureMap)
+def check_norm_bound_holds(case: Case[FeatureMap]) -> None:
+    """No input of norm up to r has features longer than `norm_bound(r)`."""
+    for size, bound in bounds(case):
+        for x in tried(size):
+            norm, found = float(x.norm()), float(bound(x).norm())
+            if not found <= bound.norm_bound(norm) * (1 + ROUNDING) + 1e-12:
+                raise CheckFailed(
+                    f"features of norm at most {bound.norm_bound(norm):.6g} for an input of norm {norm:.6g}",
+                    f"{found:.6g}",
+                    "correct norm_bound(): certificates rely on it",
+                )
+
+
+@promised_by(FeatureMap)
+def check_norm_bound_is_monotone(case: Case[FeatureMap]) -> None:
+    """`norm_bound` is defined for every norm, infinity included, and never falls."""
+    for _, bound in bounds(case):
+        values = [bound.norm_bound(norm) for norm in (0.0, *SCALES, math.inf)]
+        if any(math.isnan(value) or value < 0 for value in values) or values != sorted(values):
+            raise CheckFailed("bounds from 0 on that never fall", str(values), "return math.inf where nothing is known")
+
+
+@promised_by(FeatureMap)
+def check_lipschitz_constant_holds(case: Case[FeatureMap]) -> None:
+    """Two inputs never get farther apart than `lipschitz` times their distance."""
+    for size, bound in bounds(case):
+        if bound.lipschitz is None:
+            raise Skipped("it declares no Lipschitz constant")
+        if not bound.lipschitz >= 0 or math.isinf(bound.lipschitz):
+            raise CheckFailed("a finite constant or None", str(bound.lipschitz), "declare lipschitz = None")
+        for x in tried(size):
+            for step in SCALES:
+                other = x + step * torch.nn.functional.normalize(torch.flip(x, [0]) + 0.1, dim=0)
+                apart, before = float((bound(x) - bound(other)).norm()), float((x - other).norm())
+                slack = 1e-12 * (1 + float(x.norm())) * (1 + bound.lipschitz)  # of differences of long vectors
+                if apart > bound.lipschitz * before * (1 + ROUNDING) + slack:
+                    raise CheckFailed(
+                        f"a distance of at most {bound.lipschitz:.6g} x {before:.6g}",
+                        f"{apart:.6g}, which is {apart / before:.6g} x",
+                        "declare a larger `lipschitz`, or None: the feature level relies on it",
+                    )
+
+
+def bounds(case: Case[FeatureMap]) -> Iterator[tuple[int, BoundMap]]:
+    """The map for inputs of several sizes that it accepts."""
+    found = case.once(bound_maps)
+    if not found:
+        raise Skipped(f"its options fit no inputs of {', '.join(map(str, SIZES))} features")
+    return iter(found)
+
+
+def bound_maps(case: Case[FeatureMap]) -> list[tuple[int, BoundMap]]:
+    """The map for every size that its options fit."""
+    result = []
+    for size in SIZES:
+        try:
+            result.append((size, case.plugin.bind(size)))
+        except OptionError:
+            continue
+    return result
+
+
+def random_inputs(size: int) -> Tensor:
+    """Some inputs, zero among them, (12, size)."""
+    x = torch.randn(12, size, dtype=torch.float64, generator=torch.Generator().manual_seed(size))
+    x[-1] = 0.0
+    return x
+
+
+def tried(size: int) -> Iterator[Tensor]:
+    """Single inputs of many norms, the axes among their directions."""
+    directions = torch.cat([random_inputs(size)[:6], torch.eye(size, dtype=torch.float64)[:2]])
+    for direction in torch.nn.functional.normalize(directions, dim=1):
+        for scale in SCALES:
+            yield scale * direction

@@ -1,0 +1,246 @@
+"""What every model promises about logits, gradients and its declared facts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from crfl_core.data import DataFacts, Domain
+from crfl_core.errors import OptionError
+from crfl_core.kinds.model import BoundModel, GradientSteps, Model
+from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by, used_as
+
+KINDS_OF_DATA = {
+    "images": DataFacts(64, 5, Domain(0.0, 1.0), (1, 8, 8)),
+    "tabular data": DataFacts(12, 3, Domain(0.0, 1.0)),
+}
+ROUNDING = 1e-8
+
+
+@used_as(Model)
+def predictions(model: Model, _: Case[Model]) -> tuple[object, ...]:
+    """Initial parameters, logits and gradients."""
+    found = []
+    for facts, bound in built(Case(model)):
+        parameters, x, y, weights = problem(bound, facts)
+        start = bound.initial(np.random.default_rng(0))
+        found += [start, bound.logits(parameters[:, 0], x[0]), bound.gradient(parameters, x, y, weights)]
+    return tuple(found)
+
+
+@promised_by(Model)
+def check_parameters_follow_the_layout(case: Case[Model]) -> None:
+    """`initial` gives one finite vector of the layout's size, the same for the same generator."""
+    for _, bound in built(case):
+        start = bound.initial(np.random.default_rng(3))
+        if start.shape != (bound.layout.size,) or not bool(torch.isfinite(start).all()):
+            raise CheckFailed(
+                f"{bound.layout.size} finite parameters",
+                f"shape {tuple(start.shape)}",
+                "let `layout` name every tensor",
+            )
+        if not torch.equal(start, bound.initial(np.random.default_rng(3))):
+            raise CheckFailed("equal draws from equal generators", "others", "draw from the given generator only")
+
+
+@promised_by(Model)
+def check_logits_of_many_models_are_those_of_each(case: Case[Model]) -> None:
+    """(R, P) and (b, features) give (R, b, C), for each model what it gives alone, in the same precision."""
+    for facts, bound in built(case):
+        parameters, x, _, _ = problem(bound, facts)
+        models = parameters[:, 0]
+        together = bound.logits(models, x[0])
+        if together.shape != (len(models), len(x[0]), facts.classes):
+            raise CheckFailed(
+                f"logits of shape {(len(models), len(x[0]), facts.classes)}",
+                f"{tuple(together.shape)}",
+                "return (R, b, C)",
+            )
+        for model, logits in zip(models, together, strict=True):
+            demand_close("logits", logits, bound.logits(model[None], x[0])[0], "treat replicas independently")
+        single = bound.logits(models.float(), x[0].float())
+        if single.dtype != torch.float32:
+            raise CheckFailed(
+                "float32 logits for float32 input", str(single.dtype), "create no tensors of a fixed dtype"
+            )
+
+
+@promised_by(Model)
+def check_votes_are_counted_by_the_largest_logit(case: Case[Model]) -> None:
+    """`counts` says how many models have their largest logit at each class, ties to the lowest class."""
+    for facts, bound in built(case):
+        x = problem(bound, facts)[1][0]
+        for count in (1, 8, 11):
+            models = 0.3 * torch.randn(count, bound.layout.size, dtype=x.dtype, generator=generator(count))
+            models[0] = 0.0  # a tie of all classes, for most models
+            winners = bound.logits(models, x).argmax(-1)
+            expected = torch.nn.functional.one_hot(winners, facts.classes).sum(0)
+            if not torch.equal(bound.counts(models, x).long(), expected):
+                raise CheckFailed(f"votes of {count} models as logits decide them", "others", "leave counts() as it is")
+
+
+@promised_by(Model)
+def check_gradient_is_that_of_the_loss(case: Case[Model]) -> None:
+    """`gradient` agrees with differences of the weighted cross-entropy of `logits`, for every client and replica."""
+    step = 1e-6
+    for facts, bound in built(case):
+        parameters, x, y, weights = problem(bound, facts)
+        gradient = bound.gradient(parameters, x, y, weights)
+        if gradient.shape != parameters.shape:
+            raise CheckFailed(
+                f"gradients of shape {tuple(parameters.shape)}", f"{tuple(gradient.shape)}", "return (R, n, P)"
+            )
+        for seed in range(3):
+            direction = torch.randn(bound.layout.size, dtype=torch.float64, generator=generator(seed))
+            up, down = (losses(bound, parameters + side * step * direction, x, y, weights) for side in (1, -1))
+            measured, found = (up - down) / (2 * step), gradient @ direction
+            gap = float((measured - found).abs().max())
+            if gap > 1e-4 * (1 + float(measured.abs().max())):
+                raise CheckFailed(
+                    "the slope of the weighted cross-entropy, sum_b weight_b loss_b",
+                    f"a gradient that misses it by {gap:.3g} along a random direction",
+                    "weight the samples, do not average them again",
+                )
+
+
+@promised_by(Model)
+def check_clients_and_padding_do_not_mix(case: Case[Model]) -> None:
+    """A client's gradient depends neither on other clients nor on samples of weight 0."""
+    for facts, bound in built(case):
+        parameters, x, y, weights = problem(bound, facts)
+        together = bound.gradient(parameters, x, y, weights)
+        for client in range(x.shape[0]):
+            rows = slice(client, client + 1)
+            alone = bound.gradient(parameters[:, rows], x[rows], y[rows], weights[rows])
+            demand_close("a client's gradient", together[:, rows], alone, "treat clients independently")
+        padded = x.clone()
+        padded[weights == 0] = 0.9
+        demand_close(
+            "gradients", together, bound.gradient(parameters, padded, y, weights), "multiply each loss by its weight"
+        )
+
+
+@promised_by(Model)
+def check_local_steps_follow_the_gradient(case: Case[Model]) -> None:
+    """`local` makes the steps `w <- w - rate (gradient + decay w)`, in whatever layout."""
+    for facts, bound in built(case):
+        parameters, x, y, weights = problem(bound, facts)
+        rates, decay = torch.tensor([0.5, 0.1, 0.0]).double(), torch.tensor([0.1, 0.2, 0.3]).double()
+        for penalty in (None, decay):
+            expected, found = GradientSteps(bound, parameters[:, 0], 3), bound.local(parameters[:, 0], 3)
+            for _ in range(2):
+                expected.step(x, y, weights, rates, penalty)
+                found.step(x, y, weights, rates, penalty)
+            demand_close("local models", found.parameters(), expected.parameters(), "compare step() with gradient()")
+
+
+@promised_by(Model)
+def check_linear_models_are_linear(case: Case[Model]) -> None:
+    """A model that declares `linear` has logits that are linear in its parameters, and the gradients that follow."""
+    for facts, bound in built(case):
+        if not bound.facts.linear:
+            raise Skipped("it declares no linear model")
+        parameters, x, y, weights = problem(bound, facts)
+        one, other = parameters[0, :1], parameters[1, :1]
+        mixed = bound.logits(2.0 * one - 3.0 * other, x[0])
+        apart = 2.0 * bound.logits(one, x[0]) - 3.0 * bound.logits(other, x[0])
+        demand_close("logits of 2 w - 3 v", mixed, apart, "declare linear=False")
+        norms = x.norm(dim=-1) if not bound.facts.bias else (x.square().sum(-1) + 1).sqrt()
+        bound_of_client = math.sqrt(2.0) * (weights * norms).sum(-1)
+        lengths = bound.gradient(parameters, x, y, weights).norm(dim=-1)
+        if bool((lengths > bound_of_client * (1 + ROUNDING)).any()):
+            raise CheckFailed(
+                "gradients of at most sqrt(2) ||(x, 1)|| per sample",
+                f"{float((lengths / bound_of_client).max()):.4g} times as much",
+                "declare bias=True if there is one, and scale no inputs inside the model",
+            )
+
+
+@promised_by(Model)
+def check_convex_models_are_convex(case: Case[Model]) -> None:
+    """A model that declares `convex` has a loss that never lies above its chords."""
+    for facts, bound in built(case):
+        if not bound.facts.convex:
+            raise Skipped("it declares no convex loss")
+        parameters, x, y, weights = problem(bound, facts)
+        for scale in (1.0, 10.0):
+            one, other = scale * parameters[:1], -scale * parameters[1:2].flip(-1)
+            middle = losses(bound, (one + other) / 2, x, y, weights)
+            chord = (losses(bound, one, x, y, weights) + losses(bound, other, x, y, weights)) / 2
+            if bool((middle > chord + ROUNDING * (1 + chord.abs())).any()):
+                raise CheckFailed("a loss below its chords", "one above", "declare convex=False")
+
+
+@promised_by(Model)
+def check_operator_norm_is_a_norm(case: Case[Model]) -> None:
+    """Linear models know the spectral norm of their centred weights: homogeneous, and at most the whole norm."""
+    for facts, bound in built(case):
+        parameters = problem(bound, facts)[0][0, 0]
+        found = bound.operator_norm(parameters)
+        if found is None:
+            raise Skipped("it has no block of weights")
+        twice = bound.operator_norm(-2.0 * parameters)
+        whole = float(parameters.norm())
+        if twice is None or abs(twice - 2 * found) > 1e-6 * whole or not 0 <= found <= whole * (1 + ROUNDING):
+            raise CheckFailed(
+                f"a norm between 0 and {whole:.4g} that doubles with the weights",
+                f"{found} and {twice}",
+                "take the largest singular value of the weights without their mean row",
+            )
+
+
+def built(case: Case[Model]) -> Iterator[tuple[DataFacts, BoundModel]]:
+    """The model for every kind of data that its options fit."""
+    found = case.once(bound_models)
+    if not found:
+        raise Skipped(f"its options fit neither {' nor '.join(KINDS_OF_DATA)}")
+    return iter(found)
+
+
+def bound_models(case: Case[Model]) -> list[tuple[DataFacts, BoundModel]]:
+    """The model for images and for tabular data; an `OptionError` for one of them is a good answer."""
+    result = []
+    for facts in KINDS_OF_DATA.values():
+        try:
+            result.append((facts, case.plugin.build(facts)))
+        except OptionError:
+            continue
+    return result
+
+
+def generator(seed: int) -> torch.Generator:
+    """Random numbers of the kit's own."""
+    return torch.Generator().manual_seed(seed)
+
+
+def problem(model: BoundModel, facts: DataFacts) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Parameters of 2 replicas and 3 clients, their inputs, labels and weights of samples, some of them padding."""
+    source = generator(5)
+    parameters = 0.3 * torch.randn(2, 3, model.layout.size, dtype=torch.float64, generator=source)
+    x = torch.rand(3, 6, facts.inputs, dtype=torch.float64, generator=source)
+    y = torch.randint(facts.classes, (3, 6), generator=source)
+    weights = torch.full((3, 6), 1 / 6, dtype=torch.float64)
+    weights[1] = torch.tensor([0.25, 0.25, 0.25, 0.25, 0.0, 0.0])
+    return parameters, x, y, weights
+
+
+def losses(model: BoundModel, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+    """The weighted cross-entropy of every replica and client, (R, n)."""
+    found = []
+    for client in range(parameters.shape[1]):
+        logits = model.logits(parameters[:, client], x[client])
+        each = cross_entropy(logits.flatten(0, 1), y[client].repeat(len(logits)), reduction="none")
+        found.append((each.view(len(logits), -1) * weights[client]).sum(-1))
+    return torch.stack(found, dim=1)
+
+
+def demand_close(what: str, found: Tensor, expected: Tensor, fix: str) -> None:
+    """Equal up to rounding."""
+    gap = float((found - expected).abs().max())
+    if not gap <= ROUNDING * (1 + float(expected.abs().max())):
+        raise CheckFailed(f"the same {what} batched and alone", f"a difference of {gap:.3g}", fix)

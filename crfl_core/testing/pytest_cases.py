@@ -1,0 +1,61 @@
+"""Checks as cases of pytest, which is imported only here."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from crfl_core.kinds.plugin import Plugin
+from crfl_core.testing.suite import Case, CheckFailed, Promise, Skipped, promises_of, refuse_unknown
+
+
+@dataclass(frozen=True)
+class PluginCheck:
+    """One check of one plugin, to be called by a test."""
+
+    title: str
+    case: Case[Any]
+    promise: Promise
+
+    @property
+    def name(self) -> str:
+        """What pytest calls it."""
+        return f"{self.title}-{self.promise.name}"
+
+    def __call__(self) -> None:
+        """Raise `CheckFailed`, skip, or pass."""
+        try:
+            self.promise.check(self.case)
+        except Skipped as why:
+            pytest.skip(str(why))
+
+
+def cases_of(cases: Sequence[Case[Any]], expected_failures: Mapping[str, str]) -> Callable[..., Any]:
+    """The decorator that gives a test the argument `check`."""
+    checks = [
+        PluginCheck(title, case, promise)
+        for title, case in zip(titles(cases), cases, strict=True)
+        for promise in promises_of(type(case.plugin))
+    ]
+    refuse_unknown(expected_failures, {name for check in checks for name in (check.name, check.promise.name)})
+    parameters = []
+    for check in checks:
+        reason = expected_failures.get(check.name, expected_failures.get(check.promise.name))
+        marks = [] if reason is None else [pytest.mark.xfail(reason=reason, strict=True, raises=CheckFailed)]
+        parameters.append(pytest.param(check, id=check.name, marks=marks))
+    return pytest.mark.parametrize("check", parameters)
+
+
+def titles(cases: Sequence[Case[Any]]) -> list[str]:
+    """The names of the plugins, with their options where one is tried more than once."""
+    several = Counter(case.name for case in cases)
+    return [f"{case.name}({options_of(case.plugin)})" if several[case.name] > 1 else case.name for case in cases]
+
+
+def options_of(plugin: Plugin) -> str:
+    """The options that are not left to their defaults."""
+    return ", ".join(f"{name}={getattr(plugin, name)!r}" for name in sorted(plugin.model_fields_set))

@@ -1,0 +1,237 @@
+"""What every aggregation rule promises about its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from crfl_core.federation.chain import call_rule
+from crfl_core.kinds.aggregator import Aggregator, LinearAggregator
+from crfl_core.testing.situations import (
+    UPDATE_BOUND,
+    answers,
+    cast_to,
+    clients_of,
+    gaussian,
+    ordinary,
+    round_of,
+    round_size,
+    situations,
+    some_rows,
+    tolerance,
+)
+from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by
+from crfl_core.updates import Aggregate, ClientUpdates
+
+ROUNDING = 1e-6
+
+
+@promised_by(Aggregator)
+def check_weights_are_not_negative(case: Case[Aggregator]) -> None:
+    """No client enters with a negative weight, in no coordinate."""
+    for name, _, aggregate in aggregates(case):
+        for what, weights in reported(aggregate).items():
+            if float(weights.min()) < 0:
+                raise CheckFailed(
+                    f"{what} of at least 0 in {name}",
+                    f"{float(weights.min()):.3g}",
+                    "report p_i >= 0; what does not come from the clients is the offset",
+                )
+
+
+@promised_by(Aggregator)
+def check_weights_sum_to_at_most_one(case: Case[Aggregator]) -> None:
+    """Together the clients enter with weight 1 or less, in every coordinate."""
+    for name, _, aggregate in aggregates(case):
+        total = float(per_parameter(aggregate).sum(0).max())
+        if total > 1 + ROUNDING:
+            raise CheckFailed(
+                f"weights that sum to at most 1 in {name}",
+                f"{total:.6g}",
+                "divide by their sum: the server's step is 1",
+            )
+
+
+@promised_by(Aggregator)
+def check_weights_rebuild_the_aggregate(case: Case[Aggregator]) -> None:
+    """`update = sum_i p_i u_i + offset`: the weights in the radius are those that reached the model."""
+    for dtype in (torch.float64, torch.float32):
+        for name, updates in case.once(situations).items():
+            given = cast_to(updates, dtype)
+            aggregate = call_rule(case.plugin, given, {})
+            rebuilt = (per_parameter(aggregate).to(dtype) * given.values).sum(0)
+            if aggregate.offset is not None:
+                rebuilt = rebuilt + aggregate.offset
+            gap = float((rebuilt - aggregate.update).abs().max())
+            if gap > tolerance(given.values):
+                raise CheckFailed(
+                    f"update = sum_i p_i u_i + offset in {name}, {dtype}",
+                    f"that it misses by {gap:.3g}",
+                    "report the weights that were used, everything else as `offset`; a rule with a weight per "
+                    "coordinate reports them through `full_weights`",
+                )
+
+
+@promised_by(Aggregator)
+def check_order_of_clients_does_not_matter(case: Case[Aggregator]) -> None:
+    """The same clients in another order get the same weights and give the same aggregate."""
+    for name, updates, before in aggregates(case):
+        order = np.random.default_rng(3).permutation(len(updates.values))
+        after = call_rule(case.plugin, some_rows(updates, order), {})
+        moved = float((after.weights - before.weights[torch.from_numpy(order)]).abs().max())
+        gap = float((after.update - before.update).abs().max())
+        if moved > ROUNDING or gap > ROUNDING * max(1.0, float(updates.values.abs().max())):
+            raise CheckFailed(
+                f"weights that follow their clients when {name} is put in another order",
+                f"weights that change by {moved:.3g} and an update that changes by {gap:.3g}",
+                "break ties and draw groups by `round.clients.ids`, not by position",
+            )
+
+
+@promised_by(Aggregator)
+def check_agreement_is_respected(case: Case[Aggregator]) -> None:
+    """Identical updates give a share of themselves, between none and all of it; zeros give zero."""
+    count = case.once(round_size)
+    same = 0.1 * gaussian(1, 6)
+    update = torch.from_numpy(same[0])
+    found = call_rule(case.plugin, round_of(np.tile(same, (count, 1))), {}).update
+    share = float(found @ update / (update @ update))
+    aside = float((found - share * update).norm() / update.norm())
+    if aside > ROUNDING or not -ROUNDING <= share <= 1 + ROUNDING:
+        raise CheckFailed(
+            "between 0 and 1 times the update that all clients agree on",
+            f"{share:.6g} times it, and {aside:.3g} times its length in another direction",
+            "aggregate nothing but what clients submitted",
+        )
+    nothing = call_rule(case.plugin, round_of(np.zeros((count, 6))), {}).update
+    if bool(nothing.any()):
+        raise CheckFailed(
+            "zero for zero updates", f"an update of norm {float(nothing.norm()):.3g}", "add noise in a stage, if at all"
+        )
+
+
+@promised_by(Aggregator)
+def check_full_weights_agree_with_weights(case: Case[Aggregator]) -> None:
+    """Where a rule has a weight per coordinate, `weights` holds the largest one of each client."""
+    seen = False
+    for name, updates, aggregate in aggregates(case):
+        if aggregate.full_weights is None:
+            continue
+        seen, full = True, aggregate.full_weights()
+        if full.shape != updates.values.shape:
+            raise CheckFailed(
+                f"full_weights() of shape {tuple(updates.values.shape)}", f"{tuple(full.shape)}", "return (n, P)"
+            )
+        gap = float((full.amax(1).double() - aggregate.weights.double()).abs().max())
+        if gap > ROUNDING:
+            raise CheckFailed(
+                f"weights = full_weights().amax(1) in {name}",
+                f"a difference of {gap:.3g}",
+                "report each client's largest weight: a smaller one would overstate the radius",
+            )
+    if not seen:
+        raise Skipped("it has one weight per client")
+
+
+@promised_by(Aggregator)
+def check_notes_are_numbers(case: Case[Aggregator]) -> None:
+    """Notes for the ledger are finite numbers under names."""
+    for name, value in call_rule(case.plugin, ordinary(case), {}).notes.items():
+        if not isinstance(name, str) or not isinstance(value, int | float) or not np.isfinite(value):
+            raise CheckFailed("finite numbers as notes", f"{name!r}: {value!r}", "convert it with float(...)")
+
+
+@promised_by(LinearAggregator)
+def check_weights_are_fixed(case: Case[LinearAggregator]) -> None:
+    """The weights follow from facts about the clients alone, one per participant, in double precision."""
+    clients = clients_of(case.once(round_size))
+    weights = case.plugin.weights(clients)
+    if weights.shape != (len(clients),) or weights.dtype != torch.float64:
+        raise CheckFailed(
+            f"{len(clients)} weights in float64", f"{tuple(weights.shape)} in {weights.dtype}", "return (n,), float64"
+        )
+    for seed in (1, 2):
+        used = call_rule(case.plugin, round_of(gaussian(len(clients), 6, seed)), {}).weights
+        if not torch.equal(used, weights):
+            raise CheckFailed(
+                "the same weights whatever is submitted",
+                f"a difference of {float((used - weights).abs().max()):.3g}",
+                "do not look at updates or remember them: derive from Aggregator if the rule needs them",
+            )
+
+
+@promised_by(Aggregator)
+def check_breakdown_grows_with_attackers(case: Case[Aggregator]) -> None:
+    """The drift that a rule admits starts at 0, never falls with more attackers or longer honest updates."""
+    aggregate, clients = call_rule(case.plugin, honest(case), {}), clients_of(case.once(round_size))
+    drifts, longer = (case.plugin.breakdown(clients, aggregate, bound) for bound in (UPDATE_BOUND, 2 * UPDATE_BOUND))
+    if drifts is None or longer is None:
+        raise Skipped("it knows nothing about its breakdown")
+    wrong = ""
+    if drifts.ndim != 1 or not len(drifts) or np.isnan(drifts).any():
+        wrong = f"{drifts!r}"
+    elif drifts[0] != 0:
+        wrong = f"{drifts[0]:g} for no attacker"
+    elif (np.diff(drifts[np.isfinite(drifts)]) < 0).any() or np.isfinite(drifts[np.isinf(drifts).cumsum() > 0]).any():
+        wrong = f"a drift that falls: {drifts.round(3).tolist()}"
+    elif (longer[: len(drifts)] < drifts[: len(longer)]).any():
+        wrong = "a smaller drift for longer honest updates"
+    if wrong:
+        raise CheckFailed(
+            "0 for nobody, then more and more, infinite from where the rule breaks down",
+            wrong,
+            "return one entry for 0, 1, 2, ... attackers",
+        )
+
+
+@promised_by(Aggregator)
+def check_breakdown_is_never_exceeded(case: Case[Aggregator]) -> None:
+    """No attack that is tried moves the aggregate farther than `breakdown` admits."""
+    clean = honest(case)
+    before = call_rule(case.plugin, clean, {})
+    if case.plugin.breakdown(clean.round.clients, before, UPDATE_BOUND) is None:
+        raise Skipped("it knows nothing about its breakdown")
+    for attackers in (1, 2, 4):
+        for push in (-100.0, -1.0, 3.0, 1e6):
+            attacked = cast_to(clean, torch.float64)
+            # the heaviest clients, against what the others agree on, or far beyond it
+            attacked.values[-attackers:] = push * UPDATE_BOUND * torch.nn.functional.normalize(before.update, dim=0)
+            after = call_rule(case.plugin, attacked, {})
+            admitted = case.plugin.breakdown(clean.round.clients, after, UPDATE_BOUND)
+            assert admitted is not None
+            if attackers >= len(admitted):
+                continue
+            moved = float((after.update - before.update).norm())
+            if moved > admitted[attackers] * (1 + ROUNDING):
+                raise CheckFailed(
+                    f"a drift of at most {admitted[attackers]:.4g} by {attackers} attackers",
+                    f"{moved:.4g}",
+                    "correct the bound of breakdown(): certificates rely on it",
+                )
+
+
+def honest(case: Case[Aggregator]) -> ClientUpdates:
+    """An ordinary round in which no update is longer than the bound."""
+    values = gaussian(case.once(round_size), 6)
+    lengths = np.linalg.norm(values, axis=1, keepdims=True)
+    return round_of(values * UPDATE_BOUND / np.maximum(lengths, UPDATE_BOUND))
+
+
+def aggregates(case: Case[Aggregator]) -> Iterator[tuple[str, ClientUpdates, Aggregate]]:
+    """Every situation, and what the rule makes of it."""
+    for name, (updates, aggregate) in case.once(answers).items():
+        assert isinstance(aggregate, Aggregate)
+        yield name, updates, aggregate
+
+
+def per_parameter(aggregate: Aggregate) -> Tensor:
+    """The weights as (n, P) or, if they are alike in all coordinates, (n, 1)."""
+    return aggregate.weights[:, None] if aggregate.full_weights is None else aggregate.full_weights()
+
+
+def reported(aggregate: Aggregate) -> dict[str, Tensor]:
+    """Everything that an aggregate says about weights."""
+    return {"weights": aggregate.weights, "full weights": per_parameter(aggregate)}

@@ -1,0 +1,139 @@
+"""Scenes to try attacks on: a federation, an attacked round, and the attackers' batches before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from crfl_core.config import load_config
+from crfl_core.data import Batches
+from crfl_core.errors import ConfigError
+from crfl_core.federation import batches, rounds, server
+from crfl_core.federation.local import LocalTraining
+from crfl_core.federation.setup import Federation, build
+from crfl_core.kinds.attack import Attack, Realised
+from crfl_core.schedules import RoundRange
+from crfl_core.testing.samples import SPOTS, registry_with, small_config
+from crfl_core.testing.suite import Case, Skipped
+from crfl_core.updates import ClientUpdates, Round, Trained
+
+CLIENTS = 20
+
+
+class Scene(NamedTuple):
+    """A federation with the attack, and its first attacked round: the attackers' batches before and after."""
+
+    federation: Federation
+    round: Round
+    clean: Batches
+    dirty: Batches
+
+    @property
+    def real(self) -> Tensor:
+        """Which rows of the batches are samples and not padding, (attackers, steps, batch)."""
+        return torch.arange(self.clean.x.shape[2]) < self.clean.sizes[..., None]
+
+
+def federation_with(attack: Attack, *, tabular: bool) -> Federation:
+    """Twenty clients on spots, with as many rounds as the attack's schedule needs."""
+    first = attack.rounds.first if isinstance(attack.rounds, RoundRange) else max(attack.rounds, default=1)
+    config = small_config(
+        rounds=first + 2,
+        dataset={"type": SPOTS, "scaling": "none", "tabular": tabular},
+        partition={"type": "iid", "clients": CLIENTS},
+        attack=attack.named(attack.configured_as),
+    )
+    return build(load_config(config, registry=registry_with({attack.configured_as: type(attack)})).config)
+
+
+def round_of(federation: Federation, number: int) -> Round:
+    """A round from the initial model, moved a little so that gradients are not those of zero."""
+    start = rounds.initial(federation).parameters + 0.01
+    clients = federation.participation.round(number)
+    return Round(number, federation.config.rounds, start, clients, federation.model.layout, federation.streams)
+
+
+def scene_of(federation: Federation, attack: Attack) -> Scene:
+    """The first attacked round, with batches of which some are short."""
+    round = round_of(federation, federation.participation.attack_rounds[0])
+    attackers = round.clients.take(np.flatnonzero(round.clients.attacking))
+    plan = batches.draw(federation.data.partition, attackers, round.number, round.streams)
+    rows = torch.from_numpy(plan.rows)
+    clean = Batches(
+        federation.data.x[rows], federation.data.y[rows], torch.from_numpy(plan.sizes), attackers.ids, round.number
+    )
+    return Scene(federation, round, clean, attack.poison(copied(clean), federation.prepared))
+
+
+def all_scenes(case: Case[Attack]) -> dict[str, Scene | str]:
+    """A scene for images and one for tabular data, or why the attack refuses them."""
+    found: dict[str, Scene | str] = {}
+    for name, tabular in (("images", False), ("tabular data", True)):
+        try:
+            found[name] = scene_of(federation_with(case.plugin, tabular=tabular), case.plugin)
+        except ConfigError as refusal:
+            found[name] = str(refusal)
+    return found
+
+
+def scenes(case: Case[Attack]) -> Iterator[tuple[str, Scene]]:
+    """The scenes of data that the attack accepts."""
+    found = case.once(all_scenes)
+    accepted = [(name, scene) for name, scene in found.items() if isinstance(scene, Scene)]
+    if not accepted:
+        raise Skipped("; ".join(f"it refuses {name}: {why}" for name, why in found.items()))
+    return iter(accepted)
+
+
+def measured(scene: Scene) -> Realised:
+    """What the attackers did in the round of a scene, measured on their batches and their updates."""
+    real, sizes = scene.real, scene.clean.sizes
+    delta = (scene.dirty.x - scene.clean.x).double().norm(dim=-1) * real
+    flips = (scene.dirty.y != scene.clean.y) & real
+    share = ((delta > 0) | flips).sum(-1) / sizes.clamp(min=1)
+    attacking = scene.round.clients.attacking
+    clients = scene.round.clients.take(np.flatnonzero(attacking))
+    trained = train(scene.federation, scene.round)
+    received = server.receive(scene.federation, scene.round, trained.updates[0], trained.poisoning)
+    return Realised(
+        round=np.full(len(clients), scene.round.number),
+        client=clients.ids,
+        poison_ratio=share.sum(-1).double().numpy() / np.maximum(1, clients.steps),
+        delta=delta.flatten(1).amax(-1).numpy(),
+        flips=flips.flatten(1).sum(-1).numpy(),
+        scale=received.scale[attacking],
+    )
+
+
+def train(federation: Federation, round: Round) -> Trained:
+    """Local training of a whole round."""
+    return LocalTraining(federation).train(round.start[None], round, slice(0, len(round.clients)))
+
+
+def submission(scene: Scene) -> tuple[ClientUpdates, Tensor, Tensor]:
+    """What attackers see when they craft: honest updates, their own, and their weights."""
+    updates = train(scene.federation, scene.round).updates[0]
+    attacking = scene.round.clients.attacking
+    clients = scene.round.clients.take(np.flatnonzero(~attacking))
+    seen = ClientUpdates(updates[torch.from_numpy(~attacking)], replace(scene.round, clients=clients))
+    weights = server.nominal_weights(scene.federation, scene.round)
+    return seen, updates[torch.from_numpy(attacking)], weights[torch.from_numpy(attacking)]
+
+
+def part_of(batches: Batches, rows: slice) -> Batches:
+    """The batches of some clients."""
+    return Batches(
+        batches.x[rows].clone(), batches.y[rows].clone(), batches.sizes[rows], batches.clients[rows], batches.round
+    )
+
+
+def copied(value: Any) -> Any:
+    """A copy of batches, tensors or a mapping of tensors."""
+    if isinstance(value, Batches):
+        return replace(value, x=value.x.clone(), y=value.y.clone(), sizes=value.sizes.clone())
+    return {key: item.clone() for key, item in value.items()} if isinstance(value, dict) else value.clone()

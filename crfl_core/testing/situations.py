@@ -1,0 +1,150 @@
+"""Rounds to try aggregation on: ordinary ones, hostile ones, and the smallest and largest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from crfl_core.errors import OptionError
+from crfl_core.federation.chain import call_rule, call_stage
+from crfl_core.kinds.aggregator import AggregationStep, Aggregator, Stage
+from crfl_core.streams import Streams
+from crfl_core.testing.suite import Case, Skipped
+from crfl_core.updates import Aggregate, Clients, ClientUpdates, Layout, Round, Staged, State
+
+SIZES = (12, 25, 60, 120)
+"""Rounds of so many clients are tried until one fits the options."""
+
+UPDATE_BOUND = 4.0
+"""What honest updates of the situations are said to reach at most."""
+
+HUGE = 1e18
+"""An update that the server still takes for finite: its squares fit into single precision."""
+
+
+def clients_of(count: int, **columns: Any) -> Clients:
+    """So many clients of 10, 11, ... samples. Ids have gaps, as they do when only some clients take part."""
+    ones = np.ones(count, np.int64)
+    facts = {
+        "ids": 2 * np.arange(count) + 1,
+        "samples": np.arange(10, 10 + count),
+        "learning_rate": np.full(count, 0.1),
+        "steps": ones,
+        "batch_size": ones,
+        "last_batch": ones,
+        "weight_decay": np.zeros(count),
+        "retention": np.ones(count),
+        "update_bound": np.full(count, UPDATE_BOUND),
+        "attacking": np.zeros(count, np.bool_),
+    }
+    return Clients(**(facts | columns))
+
+
+def round_of(values: NDArray[np.float64] | Tensor, *, number: int = 1, **columns: Any) -> ClientUpdates:
+    """These updates as those of a round, from a broadcast model that is not zero."""
+    submitted = torch.as_tensor(values)
+    clients, size = submitted.shape
+    start = torch.linspace(-1.0, 1.0, size, dtype=submitted.dtype, device=submitted.device)
+    layout = Layout((("weight", (size,)),))
+    return ClientUpdates(submitted, Round(number, 9, start, clients_of(clients, **columns), layout, Streams(5)))
+
+
+def gaussian(clients: int, size: int, seed: int = 0) -> NDArray[np.float64]:
+    """Independent standard normal updates."""
+    return np.random.default_rng(seed).standard_normal((clients, size))
+
+
+def round_size(case: Case[AggregationStep]) -> int:
+    """The smallest round that the step's options fit."""
+    for count in SIZES:
+        if accepts(case.plugin, clients_of(count)):
+            return count
+    raise Skipped(
+        f"its options fit no round of {', '.join(map(str, SIZES))} clients: check an instance that is made for one"
+    )
+
+
+def accepts(step: AggregationStep, clients: Clients) -> bool:
+    """Whether the options fit a round; an `OptionError` before training is a good answer."""
+    try:
+        step.check(clients)
+    except OptionError:
+        return False
+    return True
+
+
+def situations(case: Case[AggregationStep]) -> dict[str, ClientUpdates]:
+    """Rounds by name that the step's options fit, in double precision."""
+    count = case.once(round_size)
+    ordinary = gaussian(count, 6)
+    outlier, spotted = ordinary.copy(), ordinary.copy()
+    outlier[0] *= 1e6
+    spotted[::3] = 0.0
+    integers = np.random.default_rng(1).integers(-2, 3, (count, 6)).astype(np.float64)
+    decay: dict[str, Any] = {"weight_decay": np.full(count, 0.5), "retention": np.full(count, 0.9)}
+    rounds = {
+        "an ordinary round": round_of(ordinary),
+        "a later round": round_of(gaussian(count, 6, seed=2), number=5),
+        "a round with weight decay": round_of(ordinary, **decay),
+        "a round with one huge update": round_of(outlier),
+        "a round with ties": round_of(integers),
+        "a round with zeros, as bad updates become": round_of(spotted),
+        "a round of identical updates": round_of(np.tile(ordinary[:1], (count, 1))),
+        "a round of zeros": round_of(np.zeros((count, 6))),
+        "a single parameter": round_of(gaussian(count, 1)),
+        "a single client": round_of(gaussian(1, 6)),
+    }
+    return {name: updates for name, updates in rounds.items() if accepts(case.plugin, updates.round.clients)}
+
+
+def every_size(case: Case[AggregationStep]) -> dict[str, ClientUpdates]:
+    """The situations, and one with many parameters, which is too slow for every check."""
+    return case.once(situations) | {"10,000 parameters": round_of(gaussian(case.once(round_size), 10_000))}
+
+
+def answers(case: Case[AggregationStep]) -> dict[str, tuple[ClientUpdates, Aggregate | Staged]]:
+    """What the step makes of every situation."""
+    return {name: (updates, answer(case.plugin, updates)) for name, updates in case.once(situations).items()}
+
+
+def ordinary(case: Case[AggregationStep], dtype: torch.dtype = torch.float64) -> ClientUpdates:
+    """The first of the situations."""
+    return cast_to(case.once(situations)["an ordinary round"], dtype)
+
+
+def cast_to(updates: ClientUpdates, dtype: torch.dtype, device: str = "cpu") -> ClientUpdates:
+    """A copy of the same round in another precision or on another device."""
+    start = updates.round.start.to(device, dtype, copy=True)
+    return ClientUpdates(updates.values.to(device, dtype, copy=True), replace(updates.round, start=start))
+
+
+def some_rows(updates: ClientUpdates, rows: NDArray[np.int64]) -> ClientUpdates:
+    """Some of the clients with their updates, in this order."""
+    clients = updates.round.clients.take(rows)
+    return ClientUpdates(updates.values[torch.from_numpy(rows)], replace(updates.round, clients=clients))
+
+
+def answer(step: AggregationStep, updates: ClientUpdates, state: State | None = None) -> Aggregate | Staged:
+    """What the core makes of a step in a round: its answer, with shapes checked."""
+    if isinstance(step, Stage):
+        return call_stage(step, updates, state or {})
+    assert isinstance(step, Aggregator)
+    return call_rule(step, updates, state or {})
+
+
+def tensors(result: Aggregate | Staged) -> Mapping[str, Tensor]:
+    """Every tensor of an answer, by name."""
+    named = {name: value for name, value in vars(result).items() if isinstance(value, Tensor)}
+    return named | {f"state[{name!r}]": tensor for name, tensor in result.state.items()}
+
+
+def tolerance(values: Tensor) -> float:
+    """How far sums over clients may differ by rounding: relative to the longest update."""
+    digits = 1e-9 if values.dtype == torch.float64 else 1e-4
+    return digits * max(float(torch.linalg.vector_norm(values, dim=1).max()), torch.finfo(values.dtype).tiny)

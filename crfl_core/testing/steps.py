@@ -1,0 +1,200 @@
+"""What every aggregation rule and every stage promises."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import safetensors.numpy
+import torch
+from torch import Tensor
+
+from crfl_core.errors import CrflError
+from crfl_core.kinds.aggregator import AggregationStep, LinearAggregator, Stage
+from crfl_core.testing.comparing import difference
+from crfl_core.testing.situations import (
+    HUGE,
+    answer,
+    answers,
+    cast_to,
+    every_size,
+    gaussian,
+    ordinary,
+    round_of,
+    round_size,
+    situations,
+    some_rows,
+    tensors,
+)
+from crfl_core.testing.suite import Case, CheckFailed, promised_by, used_as
+from crfl_core.updates import DEPENDENCE_ORDER, Aggregate, ClientUpdates, Staged, State
+
+FLOATS = (torch.float32, torch.float64)
+
+
+@used_as(AggregationStep)
+def one_round(step: AggregationStep, case: Case[AggregationStep]) -> Aggregate | Staged:
+    """The answer in an ordinary round."""
+    return answer(step, ordinary(case))
+
+
+@promised_by(AggregationStep)
+def check_every_round_is_answered(case: Case[AggregationStep]) -> None:
+    """Finite updates of one client or many, one parameter or 10,000, get finite answers of the right shape."""
+    for dtype in FLOATS:
+        for name, updates in every_size(case).items():
+            demand_answer(case, name, cast_to(updates, dtype))
+
+
+@promised_by(AggregationStep)
+def check_huge_updates_do_no_harm(case: Case[AggregationStep]) -> None:
+    """The largest updates that the server takes for finite get finite answers: no attacker can stop a run."""
+    for rows in (1, 2):
+        updates = ordinary(case, torch.float32)
+        updates.values[:rows] *= HUGE
+        demand_answer(case, f"a round with updates of norm {HUGE:g}", updates)
+
+
+@promised_by(AggregationStep)
+def check_missing_clients_are_survived(case: Case[AggregationStep]) -> None:
+    """A round in which the server had to leave bad updates out is answered, however few are left."""
+    everybody = ordinary(case)
+    for left in (len(everybody.values) - 1, 3, 2, 1):
+        try:
+            result = answer(case.plugin, some_rows(everybody, np.arange(left)))
+        except Exception as error:
+            raise CheckFailed(
+                f"an answer if {left} of {len(everybody.values)} updates are left",
+                f"{type(error).__name__}: {error}",
+                "cope with fewer clients than check() was asked about, for example by lowering f: bad updates of "
+                "attackers are not handed to a rule that depends on all",
+            ) from error
+        demand_finite(f"a round with {left} updates left", result)
+
+
+@promised_by(AggregationStep)
+def check_inputs_are_not_changed(case: Case[AggregationStep]) -> None:
+    """Updates, broadcast model and facts about clients are as they were before."""
+    for name, updates in case.once(situations).items():
+        given = cast_to(updates, torch.float64)
+        answer(case.plugin, given)
+        before, after = (facts_of(one) for one in (updates, given))
+        if found := difference(before, after, "the input"):
+            raise CheckFailed(f"the input of {name} unchanged", found, "work on a copy: values.clone()")
+
+
+@promised_by(AggregationStep)
+def check_answers_share_no_memory_with_inputs(case: Case[AggregationStep]) -> None:
+    """What is answered can be changed without changing what clients submitted."""
+    for name, (updates, result) in case.once(answers).items():
+        inputs = {"the updates": updates.values, "the broadcast model": updates.round.start}
+        for part, tensor in tensors(result).items():
+            for what, given in inputs.items():
+                if tensor.numel() and tensor.untyped_storage().data_ptr() == given.untyped_storage().data_ptr():
+                    raise CheckFailed(
+                        f"new tensors for {name}", f"that {part} is a view of {what}", "return a copy: tensor.clone()"
+                    )
+
+
+@promised_by(AggregationStep)
+def check_precision_and_device_are_kept(case: Case[AggregationStep]) -> None:
+    """Answers to float32 and float64 updates have their precision and lie on their device."""
+    devices = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+    for device in devices:
+        for dtype in FLOATS:
+            updates = cast_to(ordinary(case), dtype, device)
+            result = answer(case.plugin, updates)
+            for name, tensor in same_precision(result).items():
+                if tensor.dtype != dtype:
+                    raise CheckFailed(
+                        f"{name} of {dtype} for updates of {dtype}", str(tensor.dtype), f"end with {name}.to(values)"
+                    )
+            for name, tensor in tensors(result).items():
+                if tensor.device != updates.values.device and not name.startswith("state"):
+                    raise CheckFailed(f"{name} on {device}", str(tensor.device), "use values.device for new tensors")
+
+
+@promised_by(AggregationStep)
+def check_state_survives_a_checkpoint(case: Case[AggregationStep]) -> None:
+    """A run that is resumed from plain tensors in every round goes on exactly like one that never stopped."""
+    count = case.once(round_size)
+    plays = [round_of(gaussian(count, 6, seed=number), number=number) for number in range(1, 5)]
+    steady = case.fresh()
+    going: State = {}
+    stored: State = {}
+    for updates in plays:
+        kept, resumed = answer(steady, updates, going), answer(case.fresh(), updates, stored)
+        going, stored = kept.state, written_and_read(resumed.state)
+        if found := difference(kept, resumed):
+            raise CheckFailed(
+                "the same answers after a resume",
+                f"that in round {updates.round.number} {found}",
+                "return everything that the next round needs as tensors in `state`, and keep nothing on the instance",
+            )
+
+
+@promised_by(AggregationStep)
+def check_dependence_is_declared(case: Case[AggregationStep]) -> None:
+    """`depends` is "fixed", "own" or "all", and a rule is "fixed" if and only if it is a `LinearAggregator`."""
+    step, depends = case.plugin, case.plugin.depends
+    if depends not in DEPENDENCE_ORDER:
+        raise CheckFailed("depends to be 'fixed', 'own' or 'all'", repr(depends), "declare it as a ClassVar")
+    if isinstance(step, Stage) or (depends == "fixed") == isinstance(step, LinearAggregator):
+        return
+    raise CheckFailed(
+        "'fixed' for a LinearAggregator and 'all' for any other rule",
+        f"{depends!r}",
+        "derive from LinearAggregator if the weights cannot depend on updates, else leave `depends` alone",
+    )
+
+
+def demand_answer(case: Case[AggregationStep], situation: str, updates: ClientUpdates) -> None:
+    """A finite answer of the right shape, and no exception."""
+    try:
+        result = answer(case.plugin, updates)
+    except CrflError as error:
+        raise CheckFailed(
+            f"an answer to {situation}, {tuple(updates.values.shape)} in {updates.values.dtype}",
+            str(error),
+            "handle this input, or raise OptionError from check() for rounds that the options do not fit",
+        ) from error
+    demand_finite(situation, result)
+
+
+def demand_finite(situation: str, result: Aggregate | Staged) -> None:
+    """No NaN and no infinity, except in a cap, where it means none."""
+    for name, tensor in tensors(result).items():
+        wrong = torch.isnan(tensor) if name == "cap" else ~torch.isfinite(tensor)
+        if bool(wrong.any()):
+            raise CheckFailed(
+                f"finite {name} in {situation}",
+                f"{int(wrong.sum())} entries of {tensor.numel()} that are not",
+                "guard divisions by zero norms or spreads, and compute squares in double precision",
+            )
+
+
+def same_precision(result: Aggregate | Staged) -> dict[str, Tensor]:
+    """The parts of an answer that have the precision of the updates; weights may be more precise."""
+    names = ("update", "offset", "values", "mixing")
+    found = {name: part for name in names if isinstance(part := getattr(result, name, None), Tensor)}
+    if isinstance(result, Aggregate) and result.full_weights is not None:
+        found["full_weights()"] = result.full_weights()
+    return found
+
+
+def facts_of(updates: ClientUpdates) -> Mapping[str, object]:
+    """Everything that a step is handed."""
+    return {"values": updates.values, "start": updates.round.start} | vars(updates.round.clients)
+
+
+def written_and_read(state: State) -> dict[str, Tensor]:
+    """A state as a checkpoint keeps it: plain tensors under names, no Python objects."""
+    for name, tensor in state.items():
+        if not isinstance(name, str) or not isinstance(tensor, Tensor):
+            raise CheckFailed(
+                "a state of tensors under names",
+                f"{name!r}: {type(tensor).__name__}",
+                "store numbers as torch.tensor(number), and compute everything else again",
+            )
+    stored = safetensors.numpy.save({name: tensor.cpu().contiguous().numpy() for name, tensor in state.items()})
+    return {name: torch.from_numpy(array) for name, array in safetensors.numpy.load(stored).items()}

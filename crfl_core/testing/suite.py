@@ -1,0 +1,178 @@
+"""What a check is, for which plugins it is made, and how it becomes a result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from inspect import cleandoc
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
+
+from crfl_core.kinds import KINDS
+from crfl_core.kinds.plugin import Plugin
+
+if TYPE_CHECKING:
+    from crfl_core.testing.trial import Search
+
+P = TypeVar("P", bound=Plugin, covariant=True)
+T = TypeVar("T")
+Status = Literal["passed", "failed", "skipped", "expected failure"]
+
+
+class CheckFailed(AssertionError):
+    """A plugin breaks a promise. Written for its author: what was expected, what was found, and what to change."""
+
+    def __init__(self, expected: str, found: str, fix: str) -> None:
+        super().__init__(f"expected {expected}; found {found}. To fix it: {fix}")
+        self.expected, self.found, self.fix = expected, found, fix
+
+
+class Skipped(Exception):
+    """A check does not apply to this plugin, or cannot be made here."""
+
+
+class Case(Generic[P]):
+    """A plugin under test. `once` keeps what several checks need: data that were read, a run that was trained."""
+
+    def __init__(self, plugin: P, search: Search | None = None) -> None:
+        self.plugin, self.search = plugin, search
+        self._known: dict[Callable[[Case[P]], Any], Any] = {}
+
+    @property
+    def name(self) -> str:
+        """The name in results and test ids."""
+        return self.plugin.configured_as
+
+    @cached_property
+    def kind(self) -> str:
+        """The plugin's kind, as `crfl plugins` names it."""
+        return kind_of(type(self.plugin))
+
+    def once(self, make: Callable[[Case[P]], T]) -> T:
+        """What `make` answers for this case, computed when it is first asked for."""
+        if make not in self._known:
+            self._known[make] = make(self)
+        return cast("T", self._known[make])
+
+    def fresh(self) -> P:
+        """The plugin as a config would make it anew, without anything that it has remembered since."""
+        plugin = self.plugin
+        options = {name: getattr(plugin, name) for name in plugin.model_fields_set}
+        return cast("P", type(plugin).model_validate(options).named(self.name))
+
+
+CheckFunction = Callable[[Case[Any]], None]
+Use = Callable[[Any, Case[Any]], object]
+
+
+@dataclass(frozen=True)
+class Promise:
+    """A check, and the base class whose subclasses promise what it checks."""
+
+    base: type[Plugin]
+    function: CheckFunction
+
+    @property
+    def name(self) -> str:
+        """The check's name without its prefix."""
+        return self.function.__name__.removeprefix("check_")
+
+    @property
+    def text(self) -> str:
+        """What is promised: the first line of the check's docstring."""
+        return cleandoc(self.function.__doc__ or "").partition("\n")[0]
+
+    def check(self, case: Case[Any]) -> None:
+        """Raise `CheckFailed` if the plugin breaks the promise, `Skipped` if it has none to keep."""
+        try:
+            self.function(case)
+        except (CheckFailed, Skipped):
+            raise
+        except Exception as error:
+            raise CheckFailed(
+                f"no exception ({self.text.rstrip('.')})",
+                f"{type(error).__name__}: {error}",
+                "handle this input; options that do not fit a run are an OptionError before training",
+            ) from error
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of one check of one plugin. `message` says what to fix, why it was skipped or expected to fail."""
+
+    plugin: str
+    check: str
+    promise: str
+    status: Status
+    message: str = ""
+
+
+PROMISES: list[Promise] = []
+"""Every check of the kit, in the order in which they are made."""
+
+USES: dict[type[Plugin], Use] = {}
+"""The ordinary use of each kind, for checks that hold for all kinds."""
+
+
+def promised_by(base: type[Plugin]) -> Callable[[CheckFunction], CheckFunction]:
+    """Make a function `check_<behaviour>(case)` a check of every subclass of `base`."""
+
+    def register(function: CheckFunction) -> CheckFunction:
+        PROMISES.append(Promise(base, function))
+        return function
+
+    return register
+
+
+def used_as(base: type[Plugin]) -> Callable[[Use], Use]:
+    """Make a function the ordinary use of a kind: it answers with all that came out.
+
+    It is handed the plugin to use, and the case for what can be computed once, whichever instance is used.
+    """
+
+    def register(function: Use) -> Use:
+        USES[base] = function
+        return function
+
+    return register
+
+
+def promises_of(plugin: type[Plugin]) -> Iterator[Promise]:
+    """The checks that a plugin class has to pass."""
+    return (promise for promise in PROMISES if issubclass(plugin, promise.base))
+
+
+def kind_of(plugin: type[Plugin]) -> str:
+    """The kind that a plugin class belongs to."""
+    for kind, (_, base) in KINDS.items():
+        if issubclass(plugin, base):
+            return kind
+    raise TypeError(f"{plugin.__name__} derives from none of {', '.join(base.__name__ for _, base in KINDS.values())}")
+
+
+def results_of(case: Case[Any], expected_failures: Mapping[str, str]) -> Iterator[Result]:
+    """Every check of a plugin, made in turn."""
+    promises = list(promises_of(type(case.plugin)))
+    refuse_unknown(expected_failures, {promise.name for promise in promises})
+    for promise in promises:
+        status, message = outcome(promise, case, expected_failures.get(promise.name))
+        yield Result(case.name, promise.name, promise.text, status, message)
+
+
+def outcome(promise: Promise, case: Case[Any], reason: str | None) -> tuple[Status, str]:
+    """What came of a check, which is expected to fail if a `reason` is given."""
+    try:
+        promise.check(case)
+    except Skipped as why:
+        return "skipped", str(why)
+    except CheckFailed as failure:
+        return ("failed", str(failure)) if reason is None else ("expected failure", reason)
+    if reason is not None:
+        return "failed", f"it passes, but is expected to fail ({reason}): remove it from expected_failures"
+    return "passed", ""
+
+
+def refuse_unknown(expected_failures: Mapping[str, str], known: set[str]) -> None:
+    """A misspelt check would be expected to fail for ever."""
+    if unknown := sorted(set(expected_failures) - known):
+        raise ValueError(f"expected_failures: there is no check {unknown[0]!r}; there are {', '.join(sorted(known))}")

@@ -1,0 +1,119 @@
+"""What every tracker promises: to watch whatever happens, and to change nothing."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from crfl_core.api import RunResult, resume, run
+from crfl_core.errors import CrflWarning, RunError
+from crfl_core.hookspecs import hookimpl
+from crfl_core.kinds.aggregator import Aggregator
+from crfl_core.kinds.plugin import Plugin
+from crfl_core.kinds.tracker import Tracker
+from crfl_core.ledger import RoundRecord
+from crfl_core.plugins import hook_names
+from crfl_core.testing.comparing import difference
+from crfl_core.testing.samples import SPOTS, Spots, small_config
+from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by, used_as
+from crfl_core.updates import Aggregate, ClientUpdates, State
+
+FAILING = "conformance-failing"
+
+
+class Failing(Aggregator):
+    """Fails in the second round."""
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+        """The first update, once."""
+        if updates.round.number > 1:
+            raise RunError("this run is meant to fail")
+        weights = updates.values.new_zeros(len(updates.values))
+        weights[0] = 1.0
+        return Aggregate(updates.values[0].clone(), weights, state=state)
+
+
+class Stopping(Tracker):
+    """Interrupts a run after its first round, as Ctrl-C does."""
+
+    @hookimpl
+    def crfl_round_finished(self, record: RoundRecord) -> None:
+        """Ctrl-C."""
+        if record.round == 1:
+            raise KeyboardInterrupt
+
+
+@used_as(Tracker)
+def watched_run(tracker: Tracker, _: Case[Tracker]) -> dict[str, object]:
+    """What a watched run leaves behind."""
+    with run_folder(tracker) as (config, plugins, path):
+        return left_behind(run(config, out=path, plugins=plugins))
+
+
+@promised_by(Tracker)
+def check_a_run_is_watched_without_trouble(case: Case[Tracker]) -> None:
+    """All hooks of two runs, one after the other, are answered by one instance."""
+    for _ in range(2):
+        with run_folder(case.plugin) as (config, plugins, path):
+            run(config, out=path, plugins=plugins)
+
+
+@promised_by(Tracker)
+def check_a_failed_run_is_survived(case: Case[Tracker]) -> None:
+    """When a run fails, the tracker hears of it and raises nothing of its own."""
+    with run_folder(case.plugin, aggregation=FAILING) as (config, plugins, path):
+        try:
+            run(config, out=path, plugins=plugins | {FAILING: Failing})
+        except RunError:
+            return
+    raise AssertionError("the run should have failed")
+
+
+@promised_by(Tracker)
+def check_a_resumed_run_is_survived(case: Case[Tracker]) -> None:
+    """After an interrupt the tracker goes on where the run does."""
+    with run_folder(case.plugin) as (config, plugins, path):
+        try:
+            run(config, out=path, plugins=plugins, trackers=[Stopping()])
+        except KeyboardInterrupt:
+            resume(path, plugins=plugins)
+
+
+@promised_by(Tracker)
+def check_results_stay_the_same(case: Case[Tracker]) -> None:
+    """A run that is watched has the same model and ledger as one that is not."""
+    if {"crfl_accept_round", "crfl_effective_weights"} & set(hook_names(type(case.plugin))):
+        raise Skipped("it implements a hook that is there to change results")
+    with run_folder(case.plugin) as (config, plugins, path):
+        watched = left_behind(run(config, out=path, plugins=plugins))
+        alone = left_behind(run(config | {"trackers": []}, out=path.with_name("alone"), plugins=plugins))
+    if found := difference(alone, watched, "the run"):
+        raise CheckFailed("the same run, watched or not", found, "change nothing that a hook is handed")
+
+
+@contextmanager
+def run_folder(tracker: Tracker, **changes: Any) -> Iterator[tuple[dict[str, Any], dict[str, type[Plugin]], Path]]:
+    """A config that names the tracker, its plugins and a folder; fails if the tracker is disabled on the way."""
+    name = tracker.configured_as
+    plugins: dict[str, type[Plugin]] = {SPOTS: Spots, name: type(tracker)}
+    with TemporaryDirectory(prefix="crfl-") as folder, warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        yield small_config(trackers=[tracker.named(name)], **changes), plugins, Path(folder, "run")
+    if troubles := crfl_warnings(seen):
+        raise CheckFailed(
+            "a tracker that survives the run", troubles[0], "an exception disables it: catch what may go wrong"
+        )
+
+
+def crfl_warnings(seen: Sequence[warnings.WarningMessage]) -> list[str]:
+    """What the core has warned of."""
+    return [str(one.message) for one in seen if issubclass(one.category, CrflWarning)]
+
+
+def left_behind(result: RunResult) -> dict[str, object]:
+    """The model and the ledger of a run."""
+    return {"parameters": result.parameters, "rounds": result.ledger.rounds, "clients": result.ledger.clients}

@@ -1,0 +1,174 @@
+"""`crfl new`: packages that are complete and work before anybody edits them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+from crfl_core import Registry, ScaffoldError
+from crfl_core.kinds import KINDS
+from crfl_core.scaffold import LICENCES, Names, create, files
+from crfl_core.scaffold.names import KINDS_OF_PACKAGES
+from tests.conftest import written_metadata
+
+Crfl = Callable[..., CompletedProcess[str]]
+ROOT = Path(__file__).parents[1]
+
+
+def written(folder: Path) -> dict[str, str]:
+    """Every file of a folder, by its path in it."""
+    return {
+        str(path.relative_to(folder)): path.read_text(encoding="utf-8") for path in folder.rglob("*") if path.is_file()
+    }
+
+
+def test_every_kind_can_be_begun() -> None:
+    assert set(KINDS_OF_PACKAGES) == {*KINDS, "stage"}
+
+
+def test_a_package_has_everything(crfl: Crfl, tmp_path: Path) -> None:
+    result = crfl("new", "aggregator", "my-own-rule")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "crfl-my-own-rule: the aggregator 'my-own-rule', class MyOwnRule in" in result.stdout
+    found = written(tmp_path / "crfl-my-own-rule")
+    assert sorted(found) == [
+        ".github/workflows/tests.yml",
+        ".gitignore",
+        "LICENSE",
+        "README.md",
+        "example.toml",
+        "pyproject.toml",
+        "src/crfl_my_own_rule/__init__.py",
+        "src/crfl_my_own_rule/py.typed",
+        "tests/test_crfl_my_own_rule.py",
+    ]
+    project = tomllib.loads(found["pyproject.toml"])["project"]
+    assert project["name"] == "crfl-my-own-rule"
+    assert project["license"] == "Apache-2.0"
+    assert project["entry-points"] == {"crfl.aggregators": {"my-own-rule": "crfl_my_own_rule:MyOwnRule"}}
+    assert tomllib.loads(found["example.toml"])["aggregation"][0]["type"] == "my-own-rule"
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_PACKAGES)
+def test_no_placeholder_is_left(kind: str) -> None:
+    package = files(Names(kind, "fresh-idea"), licence="mit", author="Ada", registry=Registry())
+    for name, text in package.items():
+        assert not [word for word in ("MY_", "MyPlugin", "my-plugin", "my_plugin", "0.0.0") if word in name + text]
+
+
+def test_a_name_that_is_taken_is_said_and_the_example_says_which_is_meant(crfl: Crfl, tmp_path: Path) -> None:
+    result = crfl("new", "aggregator", "trimmed-mean", "--out", "mine")
+    assert result.returncode == 0
+    assert "declares 'trimmed-mean', too: configs must write 'crfl-trimmed-mean:trimmed-mean'" in result.stdout
+    assert "crfl-trimmed-mean:trimmed-mean" in (tmp_path / "mine" / "example.toml").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("licence", LICENCES)
+def test_the_licence_is_a_choice(licence: str) -> None:
+    package = files(Names("tracker", "fresh-idea"), licence=licence, author="Ada Lovelace", registry=Registry())
+    project = tomllib.loads(package["pyproject.toml"])["project"]
+    assert project["authors"] == [{"name": "Ada Lovelace"}]
+    assert project.get("license") == LICENCES[licence]
+    assert ("license-files" in project) == ("LICENSE" in package) == (licence != "none")
+    if licence == "apache-2.0":
+        assert package["LICENSE"] == (ROOT / "LICENSE").read_text(encoding="utf-8")
+    elif licence != "none":
+        assert "Ada Lovelace" in package["LICENSE"]
+        assert str(date.today().year) in package["LICENSE"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["aggregator", "Trimmed_Mean"], "'Trimmed_Mean' is no name for a plugin: use lower-case words"),
+        (["aggregator", "2-means"], "is no name for a plugin"),
+        (["aggregator", "../mean"], "is no name for a plugin"),
+        (["attack", "none"], "would give the class None, a word of Python itself"),
+        (["stage", "stage"], "would give the class Stage, which its module already uses"),
+        (["dataset", "datasets"], "would hide the installed module crfl_datasets: choose another name"),
+        (["aggregator", "core"], "would hide the installed module crfl_core"),
+        (["optimiser", "adam"], "there is no kind of plugin 'optimiser': there are aggregator, stage, attack"),
+        (["tracker", "mine", "--licence", "gpl"], "--licence gpl: there are apache-2.0, mit, bsd-3-clause, none"),
+        (["tracker", "mine", "--author", 'Ada "the first"'], "use no quotes"),
+        (["tracker", "mine", "--out", "no/such/folder"], "no/such/folder: cannot be written: No such file"),
+    ],
+)
+def test_what_cannot_work_is_refused_and_nothing_is_written(
+    crfl: Crfl, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    result = crfl("new", *arguments)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("occupied", ["file", "folder", "dangling link"])
+def test_nothing_is_overwritten(crfl: Crfl, tmp_path: Path, occupied: str) -> None:
+    target = tmp_path / "crfl-mine"
+    if occupied == "file":
+        target.write_text("precious")
+    elif occupied == "folder":
+        target.mkdir()
+    else:
+        target.symlink_to("nowhere")
+    result = crfl("new", "tracker", "mine")
+    assert result.returncode == 2
+    assert "crfl-mine: exists already, and nothing is overwritten: choose another --out" in result.stderr
+    assert list(tmp_path.rglob("*")) == [target]
+
+
+def test_a_package_is_there_at_once_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full_disk(path: Path, *_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full_disk)
+    with pytest.raises(ScaffoldError, match="mine: cannot be written: No space left on device"):
+        create(Names("tracker", "mine"), tmp_path / "mine", licence="mit", author=None, registry=Registry())
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """One package of every kind, as they are written."""
+    folder = tmp_path_factory.mktemp("packages")
+    written = [folder / f"crfl-fresh-{kind}" for kind in KINDS_OF_PACKAGES]
+    for kind, target in zip(KINDS_OF_PACKAGES, written, strict=True):
+        create(Names(kind, f"fresh-{kind}"), target, licence="mit", author="Ada", registry=Registry())
+    return written
+
+
+@pytest.mark.parametrize(
+    "arguments", [["check", "--select=E,F,W,I,B,UP,D1", "--ignore=D103,D107"], ["format", "--diff"]]
+)
+def test_the_packages_are_clean_as_they_are_written(packages: list[Path], arguments: list[str]) -> None:
+    command = [sys.executable, "-m", "ruff", arguments[0], "--isolated", "--line-length=120", *arguments[1:]]
+    for package in packages:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=package)
+        assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.slow
+def test_the_tests_of_the_packages_pass_as_they_are_written(packages: list[Path], tmp_path: Path) -> None:
+    """And those of the finished package in examples/third_party."""
+    packages = [*packages, ROOT / "examples" / "third_party" / "crfl-cge"]
+    for package in packages:
+        written_metadata(package, tmp_path / "site")
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "site"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", f"--rootdir={tmp_path}"]
+    done = subprocess.run(
+        [*command, *(str(package / "tests") for package in packages)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stdout

@@ -1,0 +1,304 @@
+"""Aggregation rules and stages that are broken in one way each."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from crfl_aggregators.fedavg import FedAvg
+from numpy.typing import NDArray
+from pydantic import PrivateAttr
+from torch import Tensor
+
+from crfl_core import (
+    Aggregate,
+    Aggregator,
+    Clients,
+    ClientUpdates,
+    Dependence,
+    LinearAggregator,
+    Plugin,
+    Stage,
+    Staged,
+    State,
+)
+from crfl_core.kinds.aggregator import AggregationStep
+from tests.testing.support import assert_fails, checks_of
+
+
+def even(values: Tensor) -> Tensor:
+    return values.new_full((len(values),), 1 / len(values), dtype=torch.float64)
+
+
+def weighted(values: Tensor, weights: Tensor) -> Aggregate:
+    return Aggregate(weights.to(values) @ values, weights)
+
+
+class Squeezed(Aggregator):
+    """Loses an axis if there is a single parameter."""
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+        return Aggregate(updates.values.mean(0).squeeze(), even(updates.values))
+
+
+class Overflowing(Aggregator):
+    """Weights by fourth powers, which overflow."""
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+        powers = updates.values.pow(4).sum(1) + 1e-30
+        return weighted(updates.values, powers / powers.sum())
+
+
+class FiveOrNone(Aggregator):
+    """Counts on five clients."""
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+        best = updates.values.norm(dim=1).topk(5).indices
+        weights = torch.zeros(len(updates.values), dtype=torch.float64)
+        weights[best] = 0.2
+        return weighted(updates.values, weights)
+
+
+class InPlace(Aggregator):
+    """Clamps what the clients submitted, for everybody after it."""
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+        return weighted(updates.values.clamp_(-1.0, 1.0), even(updates.values))
+
+
+class Aliasing(Aggregator):
+    """Returns the first update itself."""
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+        weights = torch.zeros(len(updates.values))
+        weights[0] = 1.0
+        return Aggregate(updates.values[0], weights)
+
+
+class Doubling(Aggregator):
+    """Turns single into double precision."""
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+        return weighted(updates.values.double(), even(updates.values))
+
+
+class Remembering(Aggregator):
+    """Keeps its state where no checkpoint finds it."""
+
+    _seen: int = PrivateAttr(default=0)
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+        self._seen += 1
+        return weighted(updates.values, even(updates.values) / self._seen)
+
+
+class Pickling(Aggregator):
+    """Keeps a Python object in its state."""
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+        found = weighted(updates.values, even(updates.values))
+        return Aggregate(found.update, found.weights, state={"seen": [1, 2]})  # type: ignore[dict-item]
+
+
+class Boastful(Aggregator):
+    """Claims that its weights are fixed."""
+
+    depends: ClassVar[Dependence] = "fixed"
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+        return weighted(updates.values, even(updates.values))
+
+
+class Negative(Aggregator):
+    """Subtracts the first client."""
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+        weights = even(updates.values)
+        weights[0] *= -1.0
+        return weighted(updates.values, weights)
+
+
+class Summing(Aggregator):
+    """Adds updates up."""
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+        return weighted(updates.values, torch.ones(len(updates.values), dtype=torch.float64))
+
+
+class Pretending(Aggregator):
+    """Takes the median and reports the weights of a mean."""
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+        return Aggregate(updates.values.median(0).values, even(updates.values))
+
+
+class FirstComeFirstServed(Aggregator):
+    """Prefers whoever comes first."""
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+        weights = torch.zeros(len(updates.values), dtype=torch.float64)
+        weights[0] = 1.0
+        return weighted(updates.values, weights)
+
+
+class Opinionated(Aggregator):
+    """Adds something of its own."""
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+        found = weighted(updates.values, even(updates.values))
+        offset = torch.full_like(found.update, 0.3)
+        return Aggregate(found.update + offset, found.weights, offset=offset)
+
+
+class Understating(Aggregator):
+    """Reports mean instead of largest weights."""
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+        chosen = updates.values == updates.values.amax(0)
+        full = (chosen / chosen.sum(0)).to(updates.values)
+        return Aggregate((full * updates.values).sum(0), full.mean(1), full_weights=lambda: full)
+
+
+class Wordy(Aggregator):
+    """Notes words."""
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+        found = weighted(updates.values, even(updates.values))
+        return Aggregate(found.update, found.weights, notes={"mood": "good"})  # type: ignore[dict-item]
+
+
+class SinglePrecision(LinearAggregator):
+    """Rounds its weights."""
+
+    def weights(self, clients: Clients) -> Tensor:
+        return torch.full((len(clients),), 1 / len(clients))
+
+
+class Falling(FedAvg):
+    """Claims that two attackers do less harm than one."""
+
+    def breakdown(self, clients: Clients, aggregate: Aggregate, update_bound: float) -> NDArray[np.float64]:
+        return np.array([0.0, 3.0, 1.0])
+
+
+class Optimistic(FedAvg):
+    """Claims that nobody can move it far."""
+
+    def breakdown(self, clients: Clients, aggregate: Aggregate, update_bound: float) -> NDArray[np.float64]:
+        return update_bound * np.array([0.0, 0.001, 0.002])
+
+
+RULES: dict[str, list[tuple[Plugin, str]]] = {
+    "every_round_is_answered": [(Squeezed(), "a single parameter, (12, 1)")],
+    "huge_updates_do_no_harm": [(Overflowing(), "a round with updates of norm 1e+18")],
+    "missing_clients_are_survived": [(FiveOrNone(), "cope with fewer clients")],
+    "inputs_are_not_changed": [(InPlace(), "the input['values'] differs")],
+    "answers_share_no_memory_with_inputs": [(Aliasing(), "update is a view of the updates")],
+    "precision_and_device_are_kept": [(Doubling(), "update of torch.float32")],
+    "state_survives_a_checkpoint": [
+        (Remembering(), "keep nothing on the instance"),
+        (Pickling(), "'seen': list"),
+    ],
+    "dependence_is_declared": [(Boastful(), "derive from LinearAggregator")],
+    "weights_are_not_negative": [(Negative(), "weights of at least 0")],
+    "weights_sum_to_at_most_one": [(Summing(), "divide by their sum")],
+    "weights_rebuild_the_aggregate": [(Pretending(), "update = sum_i p_i u_i + offset")],
+    "order_of_clients_does_not_matter": [(FirstComeFirstServed(), "round.clients.ids")],
+    "agreement_is_respected": [(Opinionated(), "in another direction")],
+    "full_weights_agree_with_weights": [(Understating(), "each client's largest weight")],
+    "notes_are_numbers": [(Wordy(), "'mood': 'good'")],
+    "weights_are_fixed": [(SinglePrecision(), "torch.float32")],
+    "breakdown_grows_with_attackers": [(Falling(), "a drift that falls: [0.0, 3.0, 1.0]")],
+    "breakdown_is_never_exceeded": [(Optimistic(), "by 1 attackers")],
+}
+
+
+def passed_on(updates: ClientUpdates, factors: Tensor) -> Staged:
+    return Staged(factors[:, None] * updates.values, factors)
+
+
+class Undeclared(Stage):
+    """Adds what it does not report."""
+
+    def transform(self, updates: ClientUpdates, state: State) -> Staged:
+        return Staged(updates.values + 1.0, torch.ones_like(updates.values[:, 0]))
+
+
+class Amplifying(Stage):
+    """Makes updates longer."""
+
+    def transform(self, updates: ClientUpdates, state: State) -> Staged:
+        return passed_on(updates, 2.0 * torch.ones_like(updates.values[:, 0]))
+
+
+class Multiplying(Stage):
+    """Hands everything on twice."""
+
+    def transform(self, updates: ClientUpdates, state: State) -> Staged:
+        twice = torch.eye(len(updates.values), dtype=updates.values.dtype).repeat(2, 1)
+        return Staged(twice @ updates.values, twice)
+
+
+class ByPosition(Stage):
+    """Trusts the first half."""
+
+    def transform(self, updates: ClientUpdates, state: State) -> Staged:
+        first = torch.arange(len(updates.values)) < len(updates.values) / 2
+        return passed_on(updates, 0.5 * first.to(updates.values))
+
+
+class FalselyFixed(Stage):
+    """Shrinks long updates and calls that fixed."""
+
+    depends: ClassVar[Dependence] = "fixed"
+
+    def transform(self, updates: ClientUpdates, state: State) -> Staged:
+        return passed_on(updates, 1.0 / updates.values.norm(dim=1).clamp(min=1.0))
+
+
+class FalselyOwn(Stage):
+    """Compares clients and calls that own."""
+
+    depends: ClassVar[Dependence] = "own"
+
+    def transform(self, updates: ClientUpdates, state: State) -> Staged:
+        lengths = updates.values.norm(dim=1)
+        return passed_on(updates, (lengths.median() / lengths.clamp(min=1e-9)).clamp(max=1.0))
+
+
+class LooseCap(Stage):
+    """Promises a cap and keeps another."""
+
+    depends: ClassVar[Dependence] = "own"
+
+    def transform(self, updates: ClientUpdates, state: State) -> Staged:
+        factors = 2.0 / updates.values.norm(dim=1).clamp(min=2.0)
+        return Staged(factors[:, None] * updates.values, factors, cap=torch.ones_like(factors))
+
+
+STAGES: dict[str, list[tuple[Plugin, str]]] = {
+    "mixing_rebuilds_what_is_handed_on": [(Undeclared(), "everything else as `offset`")],
+    "mixing_only_averages": [(Amplifying(), "rows that sum to 2")],
+    "outputs_are_announced": [(Multiplying(), "override outputs()")],
+    "order_of_clients_does_not_matter": [(ByPosition(), "not by position")],
+    "fixed_mixing_does_not_look_at_updates": [(FalselyFixed(), "the mixing differs")],
+    "own_factors_depend_on_nothing_else": [(FalselyOwn(), "do not compare clients")],
+    "caps_are_kept": [(LooseCap(), "residuals within the cap")],
+}
+EXAMPLES = [
+    (check, plugin, word) for kind in (RULES, STAGES) for check, examples in kind.items() for plugin, word in examples
+]
+
+
+@pytest.mark.parametrize(
+    ("check", "plugin", "word"), EXAMPLES, ids=[type(plugin).__name__ for _, plugin, _ in EXAMPLES]
+)
+def test_a_broken_step_is_told_what_to_fix(check: str, plugin: Plugin, word: str) -> None:
+    assert_fails(plugin, check, word)
+
+
+def test_every_check_has_a_step_that_fails_it() -> None:
+    assert set(RULES) == checks_of(AggregationStep, Aggregator, LinearAggregator)
+    assert set(STAGES) == checks_of(Stage)

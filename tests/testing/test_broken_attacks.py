@@ -1,0 +1,159 @@
+"""Attacks that are broken in one way each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from crfl_attacks.model_replacement import ModelReplacement
+from torch import Tensor
+
+from crfl_core import Attack, Batches, ClientUpdates, FederatedData, Plugin, Realised, State, Streams, Threat
+from tests.testing.support import assert_fails, checks_of, verdict
+
+
+class Flipping(Attack):
+    """Calls the first sample of every batch class 0."""
+
+    def prepare(self, data: FederatedData, streams: Streams) -> State:
+        return {}
+
+    def poison(self, batches: Batches, prepared: State) -> Batches:
+        y = batches.y.clone()
+        y[:, :, 0] = 0
+        return replace(batches, y=y)
+
+
+class Shortening(Flipping):
+    """Drops a sample."""
+
+    def poison(self, batches: Batches, prepared: State) -> Batches:
+        return replace(batches, x=batches.x[:, :, :-1], y=batches.y[:, :, :-1])
+
+
+class InPlace(Flipping):
+    """Changes the batches that it was handed."""
+
+    def poison(self, batches: Batches, prepared: State) -> Batches:
+        batches.y[:, :, 0] = 0
+        return batches
+
+
+class OutOfRange(Flipping):
+    """Uses a class that does not exist."""
+
+    def poison(self, batches: Batches, prepared: State) -> Batches:
+        return replace(batches, y=batches.y + 99)
+
+
+class Unclamped(Flipping):
+    """Makes inputs brighter than white."""
+
+    def poison(self, batches: Batches, prepared: State) -> Batches:
+        return replace(batches, x=batches.x + 1.0)
+
+
+class BrightestFirst(Flipping):
+    """Chooses a sample among padding as well."""
+
+    def poison(self, batches: Batches, prepared: State) -> Batches:
+        chosen = batches.x.sum(-1).argmin(-1, keepdim=True)
+        return replace(batches, y=batches.y.scatter(-1, chosen, 0))
+
+
+class Colluding(Flipping):
+    """Needs all attackers in one process."""
+
+    def poison(self, batches: Batches, prepared: State) -> Batches:
+        return replace(batches, x=batches.x.mean(0, keepdim=True).expand_as(batches.x).clone())
+
+
+class Disordered(Flipping):
+    """Names its attackers in any order."""
+
+    def attackers(self, clients: int, streams: Streams) -> tuple[int, ...]:
+        return 5, 3
+
+
+class Infectious(Flipping):
+    """Changes the model that everybody starts from."""
+
+    def local_gradient(self, gradient: Tensor, weights: Tensor, start: Tensor) -> Tensor:
+        start.add_(1.0)
+        return gradient
+
+
+class OneForAll(Flipping):
+    """Crafts one update for several attackers."""
+
+    def craft(self, honest: ClientUpdates, own: Tensor, weights: Tensor) -> Tensor:
+        return own[:1]
+
+
+class Flattering(ModelReplacement):
+    """Counts samples of the target class as successes."""
+
+    def backdoored_set(self, data: FederatedData, prepared: State) -> tuple[Tensor, Tensor]:
+        return self.backdoored(data.test_x, prepared), data.test_y
+
+
+class Modest(ModelReplacement):
+    """States less than it does."""
+
+    def threat(self, realised: Realised) -> Threat:
+        return super().threat(realised).model_copy(update={"delta": 0.01})
+
+
+class OnlyData(Flipping):
+    """Says that it only poisons data, and submits whatever it likes."""
+
+    def craft(self, honest: ClientUpdates, own: Tensor, weights: Tensor) -> Tensor:
+        return -own
+
+    def threat(self, realised: Realised) -> Threat:
+        return super().threat(realised).model_copy(update={"poison": "labels"})
+
+
+class Anonymous(Flipping):
+    """Does not say who attacks."""
+
+    def threat(self, realised: Realised) -> Threat:
+        return super().threat(realised).model_copy(update={"clients": (19,), "rounds": (3,)})
+
+
+BROKEN: dict[str, list[tuple[Plugin, str]]] = {
+    "batches_keep_their_shape": [(Shortening(), "change entries of x and y, nothing else")],
+    "inputs_are_not_changed": [(InPlace(), "batches.x.clone()")],
+    "labels_stay_in_range": [(OutOfRange(), "labels 0..9")],
+    "inputs_stay_in_the_domain": [(Unclamped(), "x.clamp(low, high)")],
+    "padding_does_not_matter": [(BrightestFirst(), "sizes[client, step]")],
+    "attackers_can_be_trained_apart": [(Colluding(clients=2), "alone")],
+    "attackers_exist": [(Disordered(), "(5, 3)")],
+    "others_and_other_rounds_are_left_alone": [(Infectious(), "honest training of honest clients")],
+    "submitted_updates_fit": [(OneForAll(clients=2), "return (attackers, P)")],
+    "backdoored_set_is_honest": [(Flattering(), "they would count as successes")],
+    "threat_covers_what_was_done": [
+        (Modest(), "a stated delta of at least"),
+        (OnlyData(), "a threat that covers 'update'"),
+        (Anonymous(clients=(4,)), "state who attacked"),
+    ],
+}
+EXAMPLES = [(check, plugin, word) for check, examples in BROKEN.items() for plugin, word in examples]
+
+
+@pytest.mark.parametrize(
+    ("check", "plugin", "word"), EXAMPLES, ids=[type(plugin).__name__ for _, plugin, _ in EXAMPLES]
+)
+def test_a_broken_attack_is_told_what_to_fix(check: str, plugin: Plugin, word: str) -> None:
+    assert_fails(plugin, check, word)
+
+
+def test_every_check_has_an_attack_that_fails_it() -> None:
+    assert set(BROKEN) == checks_of(Attack)
+
+
+def test_an_attack_that_fits_neither_images_nor_tables_is_not_judged() -> None:
+    status, message = verdict(ModelReplacement(target=77), "labels_stay_in_range")
+    assert status == "skipped"
+    assert "it refuses images" in message
+    assert "there is no class 77" in message

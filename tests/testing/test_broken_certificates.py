@@ -1,0 +1,158 @@
+"""Certificates that are broken in one way each, and one that an attack beats."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from crfl_attacks.model_replacement import ModelReplacement
+from crfl_certificates.pathwise_linear import PathwiseLinear
+from numpy.typing import NDArray
+
+from crfl_core import ABSTAIN, Certificate, Check, Guarantee, Ledger, Level, Plugin, Threat, Votes
+from crfl_core.testing import Trial, check_certificate
+from tests.testing.support import assert_fails, checks_of, verdict
+
+
+def changed(guarantee: Guarantee, **columns: Any) -> Guarantee:
+    """The guarantee with another radius, and its logarithm."""
+    if "radius" in columns:
+        with np.errstate(divide="ignore"):
+            columns.setdefault("log_radius", np.log(columns["radius"]))
+    return replace(guarantee, **columns)
+
+
+class Unlabelled(PathwiseLinear):
+    """Is not sound, and does not say so."""
+
+    sound: ClassVar[bool] = False
+
+
+class UnknownClass(PathwiseLinear):
+    """Predicts a class that does not exist."""
+
+    def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:
+        found = super().certify(ledger, votes, threat, level)
+        return changed(found, prediction=found.prediction + 7)
+
+
+class Abstaining(PathwiseLinear):
+    """Certifies what it does not predict."""
+
+    def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:
+        found = super().certify(ledger, votes, threat, level)
+        return changed(found, prediction=np.full_like(found.prediction, ABSTAIN))
+
+
+class Confused(PathwiseLinear):
+    """Forgets the logarithm."""
+
+    def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:
+        found = super().certify(ledger, votes, threat, level)
+        return changed(found, log_radius=found.radius)
+
+
+class Backwards(PathwiseLinear):
+    """Certifies more against more attackers."""
+
+    def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:
+        found = super().certify(ledger, votes, threat, level)
+        return changed(found, radius=np.full_like(found.radius, float(threat.attackers)))
+
+
+class Doubtful(PathwiseLinear):
+    """Certifies more the less the model is sure."""
+
+    def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:
+        found = super().certify(ledger, votes, threat, level)
+        assert votes.logits is not None
+        return changed(found, radius=1.0 / (1.0 + np.ptp(votes.logits, axis=1)))
+
+
+class Generous(PathwiseLinear):
+    """Certifies a little, whatever the votes are."""
+
+    def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:
+        found = super().certify(ledger, votes, threat, level)
+        return changed(found, radius=np.where(np.isnan(found.radius), 0.0, found.radius) + 0.1)
+
+
+class Taciturn(PathwiseLinear):
+    """Refuses without a word."""
+
+    def audit(self, ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
+        return (Check("the moon is full", "failed"),)
+
+
+class Credulous(PathwiseLinear):
+    """Checks nothing."""
+
+    def audit(self, ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
+        return ()
+
+
+class Boundless(PathwiseLinear):
+    """Certifies everything."""
+
+    def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:
+        found = super().certify(ledger, votes, threat, level)
+        return changed(found, radius=np.full_like(found.radius, np.inf))
+
+
+class Meddling(PathwiseLinear):
+    """Changes the votes that it reads."""
+
+    def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:
+        assert votes.logits is not None
+        votes.logits[:] = 0.0
+        return super().certify(ledger, votes, threat, level)
+
+
+def flooding(trial: Trial, level: Level) -> NDArray[np.float64] | None:
+    """Four clients that poison all their samples and multiply their updates, which at the client level is size 4."""
+    if level != "client":
+        return None
+    attack = ModelReplacement(clients=4, rounds=(2,), scale=50.0, poisoned_per_batch=20)
+    return np.where(trial.attacked(attack).predictions != trial.predictions, 4.0, np.inf)
+
+
+BROKEN: dict[str, list[tuple[Plugin, str]]] = {
+    "claims_are_declared": [(Unlabelled(), "say what kind of number it is")],
+    "every_sample_is_answered": [(UnknownClass(), "predict a label, or -1"), (Meddling(), "read-only")],
+    "nothing_is_certified_without_a_prediction": [(Abstaining(), "has a radius where it abstains")],
+    "log_radius_agrees": [(Confused(), "log(radius)")],
+    "stronger_threats_shrink_radii": [(Backwards(), "threat.clients becomes 2")],
+    "surer_votes_do_not_shrink_radii": [(Doubtful(), "rise with p_a")],
+    "ties_certify_nothing": [(Generous(), "abstain if p_a <= p_b")],
+    "refusals_help": [(Taciturn(), "a remedy in 'the moon is full'")],
+    "unknown_territory_is_refused": [(Credulous(), "add a Check of status 'failed'")],
+    "no_known_attack_beats_it": [(Boundless(), "the certificate is unsound")],
+}
+EXAMPLES = [(check, plugin, word) for check, examples in BROKEN.items() for plugin, word in examples]
+
+
+@pytest.mark.parametrize(
+    ("check", "plugin", "word"), EXAMPLES, ids=[type(plugin).__name__ for _, plugin, _ in EXAMPLES]
+)
+def test_a_broken_certificate_is_told_what_to_fix(check: str, plugin: Plugin, word: str) -> None:
+    assert_fails(plugin, check, word, search=flooding)
+
+
+def test_every_check_has_a_certificate_that_fails_it() -> None:
+    assert set(BROKEN) == checks_of(Certificate)
+
+
+def test_a_sound_certificate_stands_the_search_that_beats_a_boundless_one() -> None:
+    (result,) = (
+        result
+        for result in check_certificate(PathwiseLinear(), search=flooding)
+        if result.check == "no_known_attack_beats_it"
+    )
+    assert result.status == "passed"
+
+
+def test_without_a_search_nothing_is_claimed_about_attacks() -> None:
+    status, message = verdict(PathwiseLinear(), "no_known_attack_beats_it")
+    assert (status, message.partition(":")[0]) == ("skipped", "no search was supplied")

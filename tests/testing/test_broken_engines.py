@@ -1,0 +1,99 @@
+"""Engines and trackers that are broken in one way each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from crfl_engines.local import Local
+from torch import Tensor
+
+from crfl_core import Engine, Plugin, Round, RoundRecord, RunContext, Tracker, Trained, hookimpl
+from tests.testing.support import assert_fails, checks_of
+
+
+class Lazy(Local):
+    """Trains only the first client."""
+
+    def train(self, start: Tensor, round: Round) -> Iterator[Trained]:
+        assert self._job is not None
+        yield self._job.train(start, round, slice(0, 1))
+
+
+class Tampering(Local):
+    """Improves the updates."""
+
+    def train(self, start: Tensor, round: Round) -> Iterator[Trained]:
+        for trained in super().train(start, round):
+            yield replace(trained, updates=1.01 * trained.updates)
+
+
+class Impatient(Local):
+    """Cannot be closed before its work is done."""
+
+    def close(self) -> None:
+        super().close()
+        raise ConnectionError("still working")
+
+
+class Fragile(Tracker):
+    """Stumbles over rounds without figures."""
+
+    @hookimpl
+    def crfl_round_finished(self, record: RoundRecord) -> None:
+        assert record.loss is not None, "no loss"
+
+
+class Pessimistic(Tracker):
+    """Stumbles when a run fails."""
+
+    @hookimpl
+    def crfl_run_failed(self, run: RunContext, error: BaseException) -> None:
+        raise KeyError("summary")
+
+
+class Beginner(Tracker):
+    """Does not expect a run that goes on."""
+
+    @hookimpl
+    def crfl_run_started(self, run: RunContext) -> None:
+        (run.path / "mine").mkdir()
+
+
+class Helpful(Tracker):
+    """Improves the model on the way."""
+
+    @hookimpl
+    def crfl_round_started(self, round: Round) -> None:
+        round.start.mul_(0.5).add_(0.01)
+
+
+BROKEN: dict[str, list[tuple[Plugin, str]]] = {
+    "everybody_is_trained_once": [(Lazy(), "participant 1 in 0")],
+    "training_is_that_of_the_job": [(Tampering(), "return the answer as it is")],
+    "closing_early_is_fine": [(Impatient(), "ConnectionError")],
+    "a_run_is_watched_without_trouble": [(Fragile(), "failed in crfl_round_finished: AssertionError: no loss")],
+    "a_failed_run_is_survived": [(Pessimistic(), "failed in crfl_run_failed: KeyError: 'summary'")],
+    "a_resumed_run_is_survived": [(Beginner(), "failed in crfl_run_started: FileExistsError")],
+    "results_stay_the_same": [(Helpful(), "change nothing that a hook is handed")],
+}
+EXAMPLES = [(check, plugin, word) for check, examples in BROKEN.items() for plugin, word in examples]
+
+
+@pytest.mark.parametrize(
+    ("check", "plugin", "word"), EXAMPLES, ids=[type(plugin).__name__ for _, plugin, _ in EXAMPLES]
+)
+def test_a_broken_engine_or_tracker_is_told_what_to_fix(check: str, plugin: Plugin, word: str) -> None:
+    assert_fails(plugin, check, word)
+
+
+def test_every_check_has_a_plugin_that_fails_it() -> None:
+    assert set(BROKEN) == checks_of(Engine, Tracker)
+
+
+def test_a_tracker_without_hooks_is_told_that_it_watches_nothing() -> None:
+    class Blind(Tracker):
+        """Watches nothing."""
+
+    assert_fails(Blind(), "hooks_exist", "mark its methods with @hookimpl")

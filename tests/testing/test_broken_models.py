@@ -1,0 +1,167 @@
+"""Models and feature maps that are broken in one way each."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from crfl_models.feature_maps.unit_ball import BoundUnitBall
+from crfl_models.softmax import Softmax, SoftmaxRegression
+from torch import Tensor
+
+from crfl_core import BoundMap, BoundModel, DataFacts, FeatureMap, LocalModels, Model, ModelFacts, Plugin
+from tests.testing.support import assert_fails, checks_of
+
+
+class Sized(SoftmaxRegression):
+    """One parameter too many."""
+
+    def initial(self, generator: np.random.Generator) -> Tensor:
+        return torch.zeros(self.layout.size + 1)
+
+
+class Averaging(SoftmaxRegression):
+    """Mixes replicas."""
+
+    def logits(self, parameters: Tensor, x: Tensor) -> Tensor:
+        found = super().logits(parameters, x)
+        return found.mean(0, keepdim=True).expand_as(found)
+
+
+class Miscounting(SoftmaxRegression):
+    """Counts the losers."""
+
+    def counts(self, parameters: Tensor, x: Tensor) -> Tensor:
+        return len(parameters) - super().counts(parameters, x)
+
+
+class Steep(SoftmaxRegression):
+    """Doubles its gradient."""
+
+    def gradient(self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+        return 2.0 * super().gradient(parameters, x, y, weights)
+
+
+class Leaking(SoftmaxRegression):
+    """Lets clients share their gradient."""
+
+    def gradient(self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+        found = super().gradient(parameters, x, y, weights)
+        return found.mean(1, keepdim=True).expand_as(found)
+
+
+class Hurried(SoftmaxRegression):
+    """Trains with other clients' rates."""
+
+    def local(self, start: Tensor, clients: int) -> LocalModels:
+        local = super().local(start, clients)
+        step = local.step
+        local.step = lambda x, y, weights, rates, decay: step(x, y, weights, rates.flip(0), decay)  # type: ignore[method-assign]
+        return local
+
+
+class Curved(SoftmaxRegression):
+    """Squares its parameters, and calls that linear."""
+
+    def logits(self, parameters: Tensor, x: Tensor) -> Tensor:
+        return super().logits(parameters.square(), x)
+
+
+class Concave(SoftmaxRegression):
+    """Takes the sine of its parameters, and calls the loss convex."""
+
+    def __init__(self, inputs: int, classes: int, *, bias: bool) -> None:
+        super().__init__(inputs, classes, bias=bias)
+        self.facts = ModelFacts(linear=False, convex=True, bias=bias)
+
+    def logits(self, parameters: Tensor, x: Tensor) -> Tensor:
+        return super().logits(10.0 * torch.sin(3.0 * parameters), x)
+
+
+class Constant(SoftmaxRegression):
+    """Calls any norm 1."""
+
+    def operator_norm(self, parameters: Tensor) -> float:
+        return 1.0
+
+
+class Broken(Softmax):
+    """Builds what it was made with."""
+
+    def build(self, facts: DataFacts) -> BoundModel:
+        return CLASSES[self.configured_as](facts.inputs, facts.classes, bias=self.bias)
+
+
+MODELS = {
+    "parameters_follow_the_layout": (Sized, "let `layout` name every tensor"),
+    "logits_of_many_models_are_those_of_each": (Averaging, "treat replicas independently"),
+    "votes_are_counted_by_the_largest_logit": (Miscounting, "leave counts() as it is"),
+    "gradient_is_that_of_the_loss": (Steep, "the slope of the weighted cross-entropy"),
+    "clients_and_padding_do_not_mix": (Leaking, "treat clients independently"),
+    "local_steps_follow_the_gradient": (Hurried, "compare step() with gradient()"),
+    "linear_models_are_linear": (Curved, "declare linear=False"),
+    "convex_models_are_convex": (Concave, "declare convex=False"),
+    "operator_norm_is_a_norm": (Constant, "the largest singular value"),
+}
+CLASSES: dict[str, type[SoftmaxRegression]] = {model.__name__: model for model, _ in MODELS.values()}
+
+
+class Batched(BoundUnitBall):
+    """Divides by the largest norm of the batch."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        longest: Tensor = torch.linalg.vector_norm(x, dim=-1).max()
+        return x / longest.clamp(min=1.0)
+
+
+class Widened(BoundUnitBall):
+    """Appends a feature that it does not announce."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.cat([super().__call__(x), x[..., :1]], dim=-1)
+
+
+class Stretching(BoundUnitBall):
+    """Is three times as long as it says."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return 3.0 * super().__call__(x)
+
+
+class Shrinking(BoundUnitBall):
+    """Says that longer inputs have shorter features."""
+
+    def norm_bound(self, inputs: float) -> float:
+        return 1.0 / (1.0 + inputs)
+
+
+class BrokenMap(FeatureMap):
+    """Binds what it was made with."""
+
+    def bind(self, inputs: int) -> BoundMap:
+        return MAP_CLASSES[self.configured_as](inputs, 1.0)
+
+
+MAPS = {
+    "shapes_are_kept": (Widened, "map the last axis only"),
+    "samples_do_not_touch_each_other": (Batched, "use no statistics of the batch"),
+    "norm_bound_holds": (Stretching, "correct norm_bound()"),
+    "norm_bound_is_monotone": (Shrinking, "never fall"),
+    "lipschitz_constant_holds": (Stretching, "declare a larger `lipschitz`"),
+}
+MAP_CLASSES: dict[str, type[BoundUnitBall]] = {bound.__name__: bound for bound, _ in MAPS.values()}
+
+EXAMPLES: list[tuple[str, Plugin, str]] = [
+    *((check, Broken().named(model.__name__), word) for check, (model, word) in MODELS.items()),
+    *((check, BrokenMap().named(bound.__name__), word) for check, (bound, word) in MAPS.items()),
+]
+
+
+@pytest.mark.parametrize(("check", "plugin", "word"), EXAMPLES, ids=[check for check, _, _ in EXAMPLES])
+def test_a_broken_model_is_told_what_to_fix(check: str, plugin: Plugin, word: str) -> None:
+    assert_fails(plugin, check, word)
+
+
+def test_every_check_has_a_model_that_fails_it() -> None:
+    assert set(MODELS) == checks_of(Model)
+    assert set(MAPS) == checks_of(FeatureMap)

@@ -1,0 +1,72 @@
+"""Every plugin of this distribution keeps the promises of its kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crfl_aggregators.centered_clipping import CenteredClipping
+from crfl_aggregators.fedavg import FedAvg
+from crfl_aggregators.foolsgold import FoolsGold
+from crfl_aggregators.norm_bound import NormBound
+from crfl_aggregators.update_cap import UpdateCap
+from crfl_attacks.model_replacement import ModelReplacement
+from crfl_attacks.triggers import FeatureTrigger
+from crfl_models.softmax import Softmax
+
+from crfl_core import Plugin, Registry
+from crfl_core.kinds import KINDS
+from crfl_core.testing import check_plugin, parametrize_with_checks
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "arrays": {"callable": "tests.testing.own_data:spots"},
+    "huggingface": {"path": "saved-by-nobody"},  # tried on real files below
+    "random-fourier": {"outputs": 40},
+    "tail": {"continuations": 60, "selection": 20},
+    "postprocess": {"continuations": 60, "selection": 20},
+}
+"""Options of plugins that cannot do without, or that would do more work than is needed here."""
+
+
+def included() -> Iterator[Plugin]:
+    """One instance of every plugin that comes with crfl."""
+    registry = Registry()
+    for kind in KINDS:
+        for name in registry.names(kind):
+            if any(found.distribution == "crfl" for found in registry.found[kind][name]):
+                plugin = registry.load(kind, f"crfl:{name}")
+                yield plugin.model_validate(OPTIONS.get(name, {})).named(name)
+
+
+@parametrize_with_checks(list(included()))
+def test_every_plugin_conforms(check: Callable[[], None]) -> None:
+    check()
+
+
+@parametrize_with_checks(
+    [
+        FedAvg(weighting="uniform"),
+        CenteredClipping(radius=0.5, iterations=3, memory=False),
+        FoolsGold(memory=False),
+        UpdateCap(bound=1.0),
+        NormBound(bound=0.5),
+        ModelReplacement(clients=3, scale="replace", rounds=(2, 4), trigger=FeatureTrigger(features=(0, 3))),
+        Softmax(bias=False),
+    ]
+)
+def test_other_options_conform_as_well(check: Callable[[], None]) -> None:
+    check()
+
+
+def test_a_dataset_that_was_saved_to_disk_conforms(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    from crfl_datasets.huggingface import HuggingFace
+
+    rows = {"a": [0.1 * number for number in range(40)], "label": [number % 2 for number in range(40)]}
+    datasets.DatasetDict(
+        {"train": datasets.Dataset.from_dict(rows), "test": datasets.Dataset.from_dict(rows)}
+    ).save_to_disk(tmp_path / "set")
+    plugin = HuggingFace(path=tmp_path / "set", inputs=("a",), scaling="minmax").named("huggingface")
+    assert [result for result in check_plugin(plugin) if result.status != "passed"] == []

@@ -1,0 +1,210 @@
+"""The kit itself: results, expected failures, cases of pytest, the command."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import pytest
+from crfl_aggregators.bucketing import Bucketing
+from crfl_aggregators.fedavg import FedAvg
+from crfl_aggregators.krum import Krum
+from crfl_datasets.arrays import Arrays
+
+from crfl_core import Plugin, testing
+from crfl_core.kinds import KINDS
+from crfl_core.testing import check_aggregator, check_attack, check_plugin, check_stage, parametrize_with_checks
+from crfl_core.testing.suite import PROMISES, kind_of
+from tests.testing.test_broken_aggregators import FirstComeFirstServed
+
+ORDER = "order_of_clients_does_not_matter"
+
+
+def statuses(plugin: Plugin, **options: Any) -> dict[str, tuple[str, str]]:
+    return {result.check: (result.status, result.message) for result in check_plugin(plugin, **options)}
+
+
+def test_results_name_plugin_check_and_promise() -> None:
+    result = next(result for result in check_aggregator(FedAvg) if result.check == ORDER)
+    assert (result.plugin, result.status, result.message) == ("FedAvg", "passed", "")
+    assert result.promise == "The same clients in another order get the same weights and give the same aggregate."
+
+
+def test_every_check_states_its_promise_in_one_sentence() -> None:
+    for promise in PROMISES:
+        assert promise.function.__name__.startswith("check_")
+        assert promise.text.endswith("."), promise.name
+
+
+def test_every_kind_has_checks_of_its_own_and_an_ordinary_use() -> None:
+    from crfl_core.testing.suite import USES
+
+    bases = {promise.base for promise in PROMISES}
+    for _, base in KINDS.values():
+        assert any(issubclass(known, base) for known in bases)
+        assert base in USES
+
+
+def test_an_expected_failure_carries_its_reason() -> None:
+    found = statuses(FirstComeFirstServed(), expected_failures={ORDER: "clients come by the clock"})
+    assert found[ORDER] == ("expected failure", "clients come by the clock")
+    assert "failed" not in {status for status, _ in found.values()}
+
+
+def test_an_expected_failure_that_passes_is_a_failure() -> None:
+    status, message = statuses(FedAvg(), expected_failures={ORDER: "once upon a time"})[ORDER]
+    assert status == "failed"
+    assert message == "it passes, but is expected to fail (once upon a time): remove it from expected_failures"
+
+
+def test_a_misspelt_expected_failure_is_refused() -> None:
+    with pytest.raises(ValueError, match="there is no check 'ordre'; there are"):
+        check_plugin(FedAvg(), expected_failures={"ordre": "no reason"})
+    with pytest.raises(ValueError, match="there is no check 'ordre'; there are"):
+        parametrize_with_checks([FedAvg()], expected_failures={"ordre": "no reason"})
+
+
+def test_options_that_fit_no_round_are_skipped_and_not_failed() -> None:
+    status, message = statuses(Krum(f=500))["weights_are_not_negative"]
+    assert (status, message.partition(":")[0]) == ("skipped", "its options fit no round of 12, 25, 60, 120 clients")
+
+
+def test_options_that_need_more_clients_are_tried_on_larger_rounds() -> None:
+    assert statuses(Krum(f=10))["weights_are_not_negative"] == ("passed", "")
+
+
+def test_a_plugin_of_another_kind_is_refused() -> None:
+    with pytest.raises(TypeError, match="FedAvg is not a subclass of Attack: use check_plugin for any kind"):
+        check_attack(FedAvg)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="is not a subclass of Stage"):
+        check_stage(FedAvg)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="int derives from none of"):
+        kind_of(int)  # type: ignore[arg-type]
+
+
+def test_a_class_that_needs_options_says_so() -> None:
+    with pytest.raises(TypeError, match=r"Arrays cannot be made without options \(.*`path`.*\): pass an instance"):
+        check_plugin(Arrays)
+
+
+def test_cases_of_pytest_have_names_and_know_their_expected_failures() -> None:
+    mark = parametrize_with_checks(
+        [Bucketing, FirstComeFirstServed(), Krum(f=1), Krum(f=2)],
+        expected_failures={f"FirstComeFirstServed-{ORDER}": "by the clock", "huge_updates_do_no_harm": "all of them"},
+    ).mark  # type: ignore[attr-defined]
+    name, cases = mark.args
+    expected = {case.id: case.marks[0] for case in cases if case.marks}
+    assert name == "check"
+    assert {f"Bucketing-{ORDER}", f"Krum(f=1)-{ORDER}", f"Krum(f=2)-{ORDER}"} <= {case.id for case in cases} - set(
+        expected
+    )
+    assert set(expected) == {
+        f"FirstComeFirstServed-{ORDER}",
+        *(f"{who}-huge_updates_do_no_harm" for who in ("Bucketing", "FirstComeFirstServed", "Krum(f=1)", "Krum(f=2)")),
+    }
+    assert expected[f"FirstComeFirstServed-{ORDER}"].kwargs["reason"] == "by the clock"
+    assert expected[f"FirstComeFirstServed-{ORDER}"].kwargs["strict"]
+
+
+def test_pytest_reports_failures_and_expected_failures(tmp_path: Path) -> None:
+    (tmp_path / "test_mine.py").write_text(
+        "from crfl_core.testing import parametrize_with_checks\n"
+        "from tests.testing.test_broken_aggregators import Negative\n"
+        f"@parametrize_with_checks([Negative()], expected_failures={{{ORDER!r}: 'by the clock'}})\n"
+        "def test_conforms(check):\n"
+        "    check()\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-rfx", "-p", "no:cacheprovider", str(tmp_path / "test_mine.py")]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+    lines = done.stdout.splitlines()
+    (expected,) = (line for line in lines if line.startswith("XFAIL"))
+    (failed,) = (line for line in lines if line.startswith("FAILED"))
+    assert expected.endswith(f"test_conforms[Negative-{ORDER}] - by the clock")
+    assert "test_conforms[Negative-weights_are_not_negative]" in failed
+    assert "CheckFailed: expected weights of at least 0 in an ordinary round; found -" in done.stdout
+    assert done.returncode == 1
+
+
+def test_only_the_cases_of_pytest_need_pytest() -> None:
+    files = Path(testing.__file__).parent.glob("*.py")
+    assert [file.name for file in files if "import pytest" in file.read_text(encoding="utf-8")] == ["pytest_cases.py"]
+
+
+def test_the_public_names_of_the_kit_are_these_and_documented() -> None:
+    assert sorted(testing.__all__) == [
+        "CheckFailed",
+        "Promise",
+        "Result",
+        "Search",
+        "Trial",
+        "check_aggregator",
+        "check_attack",
+        "check_certificate",
+        "check_dataset",
+        "check_engine",
+        "check_feature_map",
+        "check_model",
+        "check_partitioner",
+        "check_plugin",
+        "check_stage",
+        "check_tracker",
+        "parametrize_with_checks",
+        "promises_of",
+    ]
+    for name in set(testing.__all__) - {"Search"}:
+        assert getattr(testing, name).__doc__, name
+    trial = ast.parse(Path(sys.modules["crfl_core.testing.trial"].__file__ or "").read_text(encoding="utf-8"))
+    assert "An adversarial search" in ast.dump(trial)
+
+
+Crfl = Callable[..., CompletedProcess[str]]
+
+
+def test_the_command_prints_a_table_of_all_checks(crfl: Crfl) -> None:
+    done = crfl("plugins", "check", "krum", "--set", "f=2")
+    assert done.returncode == 0
+    assert "weights_rebuild_the_aggregate" in done.stdout
+    assert "25 passed, 1 skipped" in done.stdout
+
+
+def test_the_command_ends_with_1_if_a_promise_is_broken(crfl: Crfl, install: Callable[..., None]) -> None:
+    source = "from tests.testing.test_broken_aggregators import Wordy as Broken\n"
+    install("robust-tools", "1.2", {"crfl.aggregators": {"broken": "Broken"}}, source)
+    done = crfl("plugins", "check", "broken", "--json")
+    assert done.returncode == 1
+    (failed,) = (result for result in json.loads(done.stdout) if result["status"] == "failed")
+    assert failed["check"] == "notes_are_numbers"
+    assert failed["message"].startswith("expected finite numbers as notes; found 'mood': 'good'. To fix it: ")
+    assert "1 failed" in crfl("plugins", "check", "broken").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["krumm"], "there is no plugin 'krumm': did you mean 'krum'?"),
+        (["zzzzz"], "there is no plugin 'zzzzz': `crfl plugins` lists them"),
+        (["krum", "--kind", "attack"], "there is no attack 'krum'"),
+        (["krum", "--kind", "rule"], "--kind rule: kinds are aggregator, attack"),
+        (["krum", "--set", "g=2"], "g = 2: unknown key; known: f"),
+        (["arrays"], "give either `path` or `callable`"),
+    ],
+)
+def test_the_command_ends_with_2_if_there_is_nothing_to_check(crfl: Crfl, arguments: list[str], message: str) -> None:
+    done = crfl("plugins", "check", *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+def test_a_name_of_several_kinds_needs_the_kind(crfl: Crfl, install: Callable[..., None]) -> None:
+    source = "from tests.testing.own_data import Spots as Krum\n"
+    install("robust-tools", "1.2", {"crfl.datasets": {"krum": "Krum"}}, source)
+    done = crfl("plugins", "check", "krum")
+    assert done.returncode == 2
+    assert "'krum' is the name of several plugins: choose with --kind aggregator or --kind dataset" in done.stderr
+    assert crfl("plugins", "check", "krum", "--kind", "dataset").returncode == 0
