@@ -11,7 +11,7 @@ from crfl_core.data import Batches
 from crfl_core.errors import PluginFailure
 from crfl_core.federation.setup import Federation, mapped, settings_of
 from crfl_core.kinds.attack import Attack
-from crfl_core.kinds.model import BoundModel, GradientSteps, LocalModels
+from crfl_core.kinds.model import BoundModel, GradientSteps
 from crfl_core.updates import Clients, Poisoning
 
 
@@ -30,7 +30,7 @@ def poison(
     x = federation.data.x.index_select(0, own.flatten()).unflatten(0, own.shape)
     clean = Batches(x, labels[first:].clone(), sizes[first:], clients.ids[first:], round)
     dirty = poisoned_batches(attack, clean, federation)
-    moved = (dirty.x - clean.x).abs_().amax(-1) != 0  # faster than a comparison; true for NaN, too
+    moved = moved_inputs(clean.x, dirty.x)
     features = poisoned_features(federation, own, dirty.x, moved)
     labels[first:] = dirty.y
     return features, measure(clean, dirty, moved, features, len(clients))
@@ -38,14 +38,24 @@ def poison(
 
 def poisoned_batches(attack: Attack, clean: Batches, federation: Federation) -> Batches:
     """What the attack makes of its batches, checked."""
-    with settings_of("attack", attack.configured_as):
+    with settings_of("attack", attack):
         dirty = attack.poison(clean, federation.prepared)
     if dirty.x.shape != clean.x.shape or dirty.y.shape != clean.y.shape:
         raise PluginFailure(
-            f"attack {attack.configured_as!r}: poison() must keep the shapes of the batches, "
+            f"attack {attack.full_name}: poison() must keep the shapes of the batches, "
             f"{tuple(clean.x.shape)} became {tuple(dirty.x.shape)}"
         )
     return dirty
+
+
+def moved_inputs(clean: Tensor, dirty: Tensor) -> Tensor:
+    """Which samples are not what they were, (attackers, steps, batch).
+
+    Differences are faster than comparisons, and catch NaN, too. They are taken step by step, because fresh memory for
+    all of them costs more than the arithmetic.
+    """
+    steps = zip(clean.unbind(1), dirty.unbind(1), strict=True)
+    return torch.stack([(after - before).abs_().amax(-1) != 0 for before, after in steps], dim=1)
 
 
 def poisoned_features(federation: Federation, rows: Tensor, x: Tensor, moved: Tensor) -> Tensor:
@@ -63,9 +73,10 @@ def measure(clean: Batches, dirty: Batches, moved: Tensor, features: Tensor, cli
     moved = moved & real
     flips = (dirty.y != clean.y) & real
     changed = moved | flips
+    where = changed.nonzero(as_tuple=True)
     delta, norm = clean.x.new_zeros(moved.shape), clean.x.new_zeros(moved.shape)
-    delta[moved] = torch.linalg.vector_norm(dirty.x[moved] - clean.x[moved], dim=-1)
-    norm[changed] = torch.linalg.vector_norm(features[changed], dim=-1)
+    delta[where] = torch.linalg.vector_norm(dirty.x[where] - clean.x[where], dim=-1)
+    norm[where] = torch.linalg.vector_norm(features[where], dim=-1)
     count = changed.sum(-1)
     measured = {
         "share": (count / clean.sizes.clamp(min=1)).sum(-1),
@@ -91,29 +102,6 @@ def bends(attack: Attack) -> bool:
     return overrides(attack, "local_gradient") or overrides(attack, "after_step")
 
 
-class AttackedModels(LocalModels):
-    """Local training in which the last clients are attackers who interfere with their steps, and the others do not."""
-
-    def __init__(self, model: BoundModel, attack: Attack, start: Tensor, honest: int, sizes: NDArray[np.int64]) -> None:
-        self._honest = honest
-        self._others = model.local(start, honest) if honest else None
-        self._attackers = AttackedSteps(model, attack, start, sizes)
-
-    def step(self, x: Tensor, y: Tensor, weights: Tensor, rates: Tensor, decay: Tensor | None) -> None:
-        """Both groups make their step; attackers first, whose inputs were written last and are still in the cache."""
-        first = self._honest
-        own = None if decay is None else decay[first:]
-        self._attackers.step(x[first:], y[first:], weights[first:], rates[first:], own)
-        if self._others is not None:
-            some = None if decay is None else decay[:first]
-            self._others.step(x[:first], y[:first], weights[:first], rates[:first], some)
-
-    def parameters(self) -> Tensor:
-        """The models as they are now, (R, n, P)."""
-        groups = [] if self._others is None else [self._others.parameters()]
-        return torch.cat([*groups, self._attackers.parameters()], dim=1)
-
-
 class AttackedSteps(GradientSteps):
     """Steps of attackers, who bend their gradients or project their models; `sizes` are those of their batches."""
 
@@ -128,7 +116,7 @@ class AttackedSteps(GradientSteps):
         """What attackers that still make steps follow."""
         self._now = now = next(self._acting)  # some may be done before the others
         if now is not None and self._bends:
-            with settings_of("attack", self._attack.configured_as):
+            with settings_of("attack", self._attack):
                 own = self._attack.local_gradient(gradient[:, now], parameters[:, now], self._start)
             gradient[:, now] = own
         return gradient
@@ -137,7 +125,7 @@ class AttackedSteps(GradientSteps):
         """Where their step ends."""
         now = self._now
         if now is not None and self._projects:
-            with settings_of("attack", self._attack.configured_as):
+            with settings_of("attack", self._attack):
                 parameters[:, now] = self._attack.after_step(parameters[:, now], self._start)
 
 

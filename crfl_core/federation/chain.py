@@ -129,7 +129,7 @@ def spread(mixing: Tensor, full_weights: Tensor) -> Tensor:
 
 def call_stage(stage: Stage, updates: ClientUpdates, state: State) -> Staged:
     """A stage's answer, with its shapes checked."""
-    with_name = f"aggregation stage {stage.configured_as!r}"
+    with_name = f"aggregation stage {stage.full_name}"
     with failures_named(f"{with_name} failed"):
         staged = stage.transform(updates, state)
     clients, size = updates.values.shape
@@ -142,7 +142,7 @@ def call_stage(stage: Stage, updates: ClientUpdates, state: State) -> Staged:
 
 def call_rule(rule: Aggregator, updates: ClientUpdates, state: State) -> Aggregate:
     """A rule's answer, checked: right shapes, finite."""
-    with_name = f"aggregator {rule.configured_as!r}"
+    with_name = f"aggregator {rule.full_name}"
     with failures_named(f"{with_name} failed"):
         aggregate = rule.aggregate(updates, state)
     clients, size = updates.values.shape

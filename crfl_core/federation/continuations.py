@@ -59,7 +59,7 @@ def continue_all(
         clients = federation.participation.honest(number)
         round = Round(number, config.rounds, starts[0], clients, federation.model.layout, federation.streams)
         updates = starts.new_empty(len(starts), len(clients), starts.shape[1])
-        with settings_of("engine", engine.configured_as):
+        with settings_of("engine", engine):
             for trained in engine.train(starts, round):
                 updates[:, trained.part] = trained.updates
         clip_norm = schedules.value_at(config.server.clip_norm, number)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from crfl_core.federation.setup import Federation
+from crfl_core.federation.setup import Federation, settings_of
 
 
 class Score(NamedTuple):
@@ -27,7 +27,8 @@ class BackdoorScore(NamedTuple):
 def score(federation: Federation, parameters: Tensor, test_set: str = "clean") -> Score:
     """How well a model, (P,), does on a test set."""
     chosen = federation.test_sets[test_set]
-    logits = federation.model.logits(parameters[None], chosen.features)[0]
+    with settings_of("model", federation.config.model):
+        logits = federation.model.logits(parameters[None], chosen.features)[0]
     accuracy = (logits.argmax(-1) == chosen.labels).double().mean()
     return Score(float(accuracy), float(torch.nn.functional.cross_entropy(logits.double(), chosen.labels)))
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from crfl_core.federation import batches
-from crfl_core.federation.attackers import AttackedModels, bends, poison
+from crfl_core.federation.attackers import AttackedSteps, bends, poison
 from crfl_core.federation.setup import Federation, settings_of
 from crfl_core.kinds.model import LocalModels
 from crfl_core.updates import Round, Trained
@@ -40,34 +42,59 @@ class LocalTraining:
         weights = sample_weights(sizes, rows.shape[2], dtype)
         rates = torch.from_numpy(clients.learning_rate).to(device, dtype)[:, None] * (sizes > 0)
 
+        decay = torch.from_numpy(clients.weight_decay).to(device, dtype) if clients.weight_decay.any() else None
+
         poisoned, poisoning = poison(federation, rows, labels, sizes, clients, round.number)
-        clean = rows if poisoned is None else rows[:honest]
-        steps = clean.transpose(0, 1).flatten(1).contiguous()  # (steps, clients * batch): one gather per step
-        x = federation.features.new_empty(len(clients), rows.shape[2], federation.features.shape[1])
-        gathered = x[: len(clean)].flatten(0, 1)
-        decay = None
-        if clients.weight_decay.any():
-            decay = torch.from_numpy(clients.weight_decay).to(device, dtype)
-        with settings_of("model", federation.config.model.configured_as):
-            models = local_models(federation, start, honest, plan.sizes)
-            for step in range(len(steps)):
-                torch.index_select(federation.features, 0, steps[step], out=gathered)
-                if poisoned is not None:
-                    x[honest:] = poisoned[:, step]
-                models.step(x, labels[:, step], weights[:, step], rates[:, step], decay)
-            updates = models.parameters() - start[:, None, :]
+        updates = start.new_empty(len(start), len(clients), start.shape[1])
+        with settings_of("model", federation.config.model):
+            for group, models in local_models(federation, start, honest, plan.sizes):
+                decays = None if decay is None else decay[group]
+                seen = inputs(federation.features, rows[group], poisoned if group.stop > honest else None)
+                for step, x in enumerate(seen):
+                    models.step(x, labels[group, step], weights[group, step], rates[group, step], decays)
+                torch.sub(models.parameters(), start[:, None, :], out=updates[:, group])
         if 0 < honest < len(clients):
             back = np.argsort(order)
             updates, poisoning = updates[:, back], poisoning.take(back)
         return Trained(part, updates, poisoning)
 
 
-def local_models(federation: Federation, start: Tensor, honest: int, sizes: NDArray[np.int64]) -> LocalModels:
-    """The models in the layout that they like best, unless attackers, who come last, interfere with single steps."""
-    attack = federation.attack
-    if attack is None or honest == len(sizes) or not bends(attack):
-        return federation.model.local(start, len(sizes))
-    return AttackedModels(federation.model, attack, start, honest, sizes[honest:])
+def local_models(
+    federation: Federation, start: Tensor, honest: int, sizes: NDArray[np.int64]
+) -> list[tuple[slice, LocalModels]]:
+    """The clients that train together, with their models in the layout that these like best.
+
+    Attackers, who come last, train apart if they interfere with single steps. They are first to make all their steps:
+    a few small operations are much slower between the large ones of the others.
+    """
+    attack, clients = federation.attack, len(sizes)
+    if attack is None or honest == clients or not bends(attack):
+        return [(slice(0, clients), federation.model.local(start, clients))]
+    groups: list[tuple[slice, LocalModels]] = [
+        (slice(honest, clients), AttackedSteps(federation.model, attack, start, sizes[honest:]))
+    ]
+    if honest:
+        groups.append((slice(0, honest), federation.model.local(start, honest)))
+    return groups
+
+
+def inputs(features: Tensor, rows: Tensor, poisoned: Tensor | None) -> Iterator[Tensor]:
+    """What clients see in each step, (clients, batch, features); `poisoned` is what the last of them see.
+
+    What was gathered is valid until the next step.
+    """
+    clean = len(rows) - (0 if poisoned is None else len(poisoned))
+    if poisoned is not None and not clean:
+        yield from poisoned.unbind(1)
+        return
+    steps = rows[:clean].transpose(0, 1).flatten(1).contiguous()  # (steps, clients * batch): one gather per step
+    x = features.new_empty(len(rows), rows.shape[2], features.shape[1])
+    gathered = x[:clean].flatten(0, 1)
+    for step in range(len(steps)):
+        torch.index_select(features, 0, steps[step], out=gathered)
+        if poisoned is not None:
+            x[clean:] = poisoned[:, step]
+        yield x
 
 
 def sample_weights(sizes: Tensor, batch: int, dtype: torch.dtype) -> Tensor:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crfl_core.config import RunConfig
-from crfl_core.errors import ConfigError, OptionError
+from crfl_core.errors import ConfigError, OptionError, failures_named
 from crfl_core.kinds.attack import Attack
 from crfl_core.schedules import expand
 from crfl_core.streams import Streams
@@ -110,7 +110,8 @@ def drawn_attackers(attack: Attack | None, total: int, streams: Streams) -> tupl
     if attack is None:
         return ()
     try:
-        return attack.attackers(total, streams)
+        with failures_named(f"attack: {attack.full_name} failed"):
+            return attack.attackers(total, streams)
     except OptionError as error:
         raise ConfigError(error.message, key=f"attack.{error.option}") from error
 

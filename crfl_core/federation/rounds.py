@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from crfl_core import schedules
+from crfl_core.errors import failures_named
 from crfl_core.federation import server
 from crfl_core.federation.chain import States
 from crfl_core.federation.evaluation import score
@@ -44,7 +45,8 @@ class Outcome:
 def initial(federation: Federation) -> Progress:
     """Before the first round: w_0."""
     generator = federation.streams.generator("initial")
-    parameters = federation.model.initial(generator).to(federation.device, federation.dtype)
+    with settings_of("model", federation.config.model):
+        parameters = federation.model.initial(generator).to(federation.device, federation.dtype)
     return Progress(0, parameters, {})
 
 
@@ -68,7 +70,7 @@ def play(
     round = Round(number, config.rounds, start, clients, federation.model.layout, federation.streams)
     hooks.observe("crfl_round_started", run=run, round=round)
 
-    with settings_of("engine", engine.configured_as):
+    with settings_of("engine", engine):
         trained, poisoning = server.collect(engine.train(start[None], round), round, federation.facts.parameters)
     received = server.receive(federation, round, trained, poisoning)
     aggregated = server.aggregate(federation, round, received, progress.states, hooks)
@@ -120,8 +122,9 @@ def breakdown(federation: Federation, round: Round, aggregated: server.Aggregate
     same = len(set(clients.retention)) == 1 and aggregated.weights_from == "chain" and combined.keeps_bounds
     if not isinstance(rule, Aggregator) or not same or any(stage.depends != "own" for stage in stages):
         return None
-    found = rule.breakdown(clients, combined.aggregate, float(honest.max()))
-    return None if found is None else tuple(float(drift) for drift in found[np.isfinite(found)])
+    with failures_named(f"aggregator {rule.full_name} failed in breakdown"):
+        found = rule.breakdown(clients, combined.aggregate, float(honest.max()))
+        return None if found is None else tuple(float(drift) for drift in found[np.isfinite(found)])
 
 
 def columns(

@@ -85,11 +85,11 @@ def craft(federation: Federation, round: Round, trained: Tensor, attackers: NDAr
     honest = np.flatnonzero(~round.clients.attacking)
     seen = ClientUpdates(trained[honest], replace(round, clients=round.clients.take(honest)))
     own = trained[attackers]
-    with settings_of("attack", attack.configured_as):
+    with settings_of("attack", attack):
         crafted = attack.craft(seen, own, nominal_weights(federation, round)[attackers])
     if crafted.shape != own.shape:
         raise PluginFailure(
-            f"attack {attack.configured_as!r}: craft() must return {tuple(own.shape)}, found {tuple(crafted.shape)}"
+            f"attack {attack.full_name}: craft() must return {tuple(own.shape)}, found {tuple(crafted.shape)}"
         )
     submitted = trained.clone()
     submitted[attackers] = crafted

@@ -24,6 +24,7 @@ from crfl_core.kinds.attack import Attack
 from crfl_core.kinds.feature_map import Chain
 from crfl_core.kinds.model import BoundModel
 from crfl_core.kinds.partitioner import Partitioner
+from crfl_core.kinds.plugin import Plugin
 from crfl_core.ledger import RunFacts, SetFacts
 from crfl_core.plugins import hook_names
 from crfl_core.streams import PURPOSES, Streams
@@ -91,7 +92,7 @@ def build(config: RunConfig) -> Federation:
     participation = Participation(config, [len(rows) for rows in holdings.rows], bound, streams)
     clients = participation.round(1)
     for position, step in enumerate(config.aggregation):
-        with settings_of(f"aggregation.{position}", step.configured_as):
+        with settings_of(f"aggregation.{position}", step):
             step.check(clients)
             if isinstance(step, Stage):
                 clients = clients.take(slice(step.outputs(len(clients))))
@@ -118,16 +119,16 @@ def build(config: RunConfig) -> Federation:
 
 def load_data(config: RunConfig, streams: Streams) -> tuple[Data, Holdings]:
     """The scaled data, and who holds what of the training samples."""
-    with settings_of("dataset", config.dataset.configured_as):
+    with settings_of("dataset", config.dataset):
         data = config.dataset.load()
     partitioner = config.partition
-    with settings_of("partition", partitioner.configured_as):
+    with settings_of("partition", partitioner):
         rows = partitioner.split(data, streams)
         check_partition(rows, len(data.x), partitioner)
         names = partitioner.client_names(data, rows)
         if names and len(names) != len(rows):
             raise PluginFailure(
-                f"partition: {partitioner.configured_as!r} must name every client or none, found {len(names)} names "
+                f"partition: {partitioner.full_name} must name every client or none, found {len(names)} names "
                 f"for {len(rows)} clients"
             )
     return data, Holdings(rows, names)
@@ -141,11 +142,11 @@ def streams_of(config: RunConfig) -> Streams:
 
 def build_model(config: RunConfig, facts: DataFacts) -> tuple[Chain, BoundModel]:
     """The feature maps and the model for data like these."""
-    with settings_of("model.features", config.model.configured_as):
+    with settings_of("model.features", config.model):
         maps = Chain(config.model.features, facts.inputs)
     # What the model sees is still an image if the maps keep the number of features.
     shape = facts.image_shape if maps.outputs == facts.inputs else None
-    with settings_of("model", config.model.configured_as):
+    with settings_of("model", config.model):
         return maps, config.model.build(DataFacts(maps.outputs, facts.classes, facts.domain, shape))
 
 
@@ -157,10 +158,10 @@ def gradient_bound(model: BoundModel, norm_bound: float) -> float:
 
 
 @contextmanager
-def settings_of(table: str, plugin: str) -> Iterator[None]:
+def settings_of(table: str, plugin: Plugin) -> Iterator[None]:
     """Say which table of the config a plugin's complaint is about."""
     try:
-        with failures_named(f"{table}: {plugin!r} failed"):
+        with failures_named(f"{table}: {plugin.full_name} failed"):
             yield
     except OptionError as error:
         raise ConfigError(error.message, key=f"{table}.{error.option}") from error
@@ -186,7 +187,7 @@ def check_partition(partition: tuple[NDArray[np.int64], ...], samples: int, plug
     if len(counts) != samples or (counts != 1).any():
         sample = int(np.flatnonzero(counts != (np.arange(len(counts)) < samples))[0])
         raise PluginFailure(
-            f"partition: {plugin.configured_as!r} must give every training sample to exactly one client, sample "
+            f"partition: {plugin.full_name} must give every training sample to exactly one client, sample "
             f"{sample} has {counts[sample]}"
         )
 
@@ -241,7 +242,7 @@ def prepare_attack(config: RunConfig, data: FederatedData, participation: Partic
         int(clients.batch_size[clients.attacking].min(initial=np.iinfo(np.int64).max))
         for clients in map(participation.round, participation.attack_rounds)
     )
-    with settings_of("attack", attack.configured_as):
+    with settings_of("attack", attack):
         target, classes = attack.backdoor_class, data.facts.classes
         if target is not None and not 0 <= target < classes:
             raise OptionError("target", f"there is no class {target}: classes are 0..{classes - 1}")
@@ -253,7 +254,7 @@ def make_test_sets(config: RunConfig, data: FederatedData, maps: Chain, prepared
     """The clean test set and, if the attack has one, the backdoored one."""
     sets = {"clean": make_test_set(data.test_x, data.test_y, maps)}
     if config.attack is not None:
-        with settings_of("attack", config.attack.configured_as):
+        with settings_of("attack", config.attack):
             backdoored = config.attack.backdoored_set(data, prepared)
         if backdoored is not None:
             sets["backdoored"] = make_test_set(*backdoored, maps)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from crfl_core import AttackEffect, Registry, RunResult, load_config, run
+from crfl_core import AttackEffect, FileDataset, Registry, RunResult, attack_effect, load_config, run
+from crfl_core.sources import find
 from examples import matrix
 
 ROOT = Path(__file__).parents[2]
@@ -46,7 +47,7 @@ def effect_of(tmp_path_factory: pytest.TempPathFactory) -> EffectOf:
 
     @cache
     def effect(attack: str, defence: str) -> AttackEffect:
-        ((_, _, found),) = matrix.effects([attack], [defence], folder, twins=twins)
+        ((_, (found,)),) = matrix.effects([attack], [defence], folder, twins=twins)
         return found
 
     return effect
@@ -126,6 +127,32 @@ def test_the_matrix_prints_one_table(capsys: pytest.CaptureFixture[str]) -> None
     assert len(rows) == 2
 
 
+def test_several_seeds_give_a_mean_and_a_range(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--set", "rounds=1", "--set", "dataset.train_samples=300", "--set", "attack.rounds=[1]"]
+    matrix.main(["--attacks", "gaussian", "--defences", "none", "--seeds", "0", "1", *options])
+    row = capsys.readouterr().out.splitlines()[-1]
+    found = re.fullmatch(r"\| gaussian \| (\d+) \[(\d+)\.\.(\d+)\] \((\d+) \[(\d+)\.\.(\d+)\]\) \|", row)
+    assert found is not None
+    mean, least, most, clean_mean, clean_least, clean_most = map(int, found.groups())
+    assert least <= mean <= most
+    assert clean_least < clean_mean < clean_most  # another seed is another run
+
+
+def test_the_stronger_mnist_attack_takes_within_few_rounds_too(tmp_path: Path) -> None:
+    path = matrix.PRESETS / "mnist.toml"
+    config = load_config(path, overrides=[*matrix.QUICK, "rounds=6", "attack.rounds={first=4}"]).config
+    assert isinstance(config.dataset, FileDataset)
+    source = config.dataset.source()
+    if not all(find(source, file.name) for file in source.files):
+        pytest.skip("set CRFL_DATA_DIR to a folder with the files of mnist")
+    clean = run(config.without_attack(), out=tmp_path / "clean")
+    effect = attack_effect(run(config, out=tmp_path / "attacked"), clean)
+    assert effect.success_rate is not None
+    assert effect.clean_rate is not None
+    assert effect.success_rate > effect.clean_rate + 0.5  # after six rounds a clean model is still a poor one
+    assert effect.accuracy > effect.clean_accuracy
+
+
 def test_the_page_about_attacks_shows_the_whole_matrix() -> None:
     page = (ROOT / "docs" / "attacks.md").read_text(encoding="utf-8")
     assert f"| attack | {' | '.join(matrix.DEFENCES)} |" in page
@@ -133,3 +160,12 @@ def test_the_page_about_attacks_shows_the_whole_matrix() -> None:
     assert tuple(rows) == matrix.ATTACKS
     for name in Registry().names("attack"):
         assert f"`{name}`" in page
+
+
+def test_the_page_about_attacks_gives_every_preset_over_three_seeds() -> None:
+    page = (ROOT / "docs" / "attacks.md").read_text(encoding="utf-8")
+    rate = r"\d+ \[\d+\.\.\d+\]"
+    pair = rf"{rate} \({rate}\)"
+    rows = re.findall(rf"^\| ([a-z-]+) \| {pair}(?:, {pair})? \|$", page, re.MULTILINE)
+    assert tuple(rows) == matrix.ATTACKS
+    assert "--defences none --seeds 0 1 2" in page

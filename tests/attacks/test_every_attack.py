@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -77,24 +78,56 @@ def test_any_attack_composes_with_a_chain_of_defences_and_a_feature_map(name: st
     assert all(bool(torch.isfinite(outcome.aggregate).all()) for outcome in outcomes)
 
 
+PROTOCOLS = st.fixed_dictionaries(
+    {
+        "training": st.fixed_dictionaries(
+            {
+                "learning_rate": st.just(0.2),
+                "epochs": st.integers(1, 2),  # clients are unequal, and so are their steps
+                "batch_size": st.just(16),
+                "participation": st.sampled_from([0.5, 1.0]),
+                "weight_decay": st.sampled_from([0.0, 0.1]),
+            }
+        ),
+        "engine": st.sampled_from([{"type": "local", "threads": 1, "chunk_clients": size} for size in (1, 8)]),
+    }
+)
+"""What else may differ between runs: who trains how long, who is drawn, who shares a chunk."""
+
+WHO_AND_WHEN = st.fixed_dictionaries(
+    {
+        "clients": st.sampled_from([[0, 4], [4, 0, 4, 7], 3, list(range(8))]),
+        "rounds": st.sampled_from([[1, 2], [2, 2, 1], {"first": 1}]),
+        "scale": st.one_of(st.just("replace"), st.floats(1.0, 50.0)),
+    },
+    optional={"steps": st.integers(1, 7), "learning_rate": st.floats(0.01, 1.0)},
+)
+"""Options that all attacks share; names may come twice."""
+
+
 @settings(deadline=None, max_examples=30)
-@given(data=st.data(), name=st.sampled_from(sorted(OPTIONS)), scale=st.one_of(st.just("replace"), st.floats(1.0, 50.0)))
-def test_the_stated_threat_covers_everything_that_was_done(data: st.DataObject, name: str, scale: float | str) -> None:
+@given(data=st.data(), name=st.sampled_from(sorted(OPTIONS)), protocol=PROTOCOLS, common=WHO_AND_WHEN)
+def test_the_stated_threat_covers_everything_that_was_done(
+    data: st.DataObject, name: str, protocol: dict[str, Any], common: dict[str, Any]
+) -> None:
     """Counted anew: sample by sample, from the batches that the attackers would have had and those that they had."""
     options = {key: data.draw(values, label=key) for key, values in OPTIONS[name].items()}
-    federation = attacked(name, options | {"scale": scale})
+    federation = attacked(name, options | common, **protocol)
     attack, ledger = attack_of(federation), ledger_of(federation)
     threat = attack.threat(realised(ledger))
-    assert (threat.clients, threat.rounds) == ((0, 4), (1, 2))
     assert threat.poison == ("update" if name in UPDATES else "replacement" if name in REPLACEMENTS else threat.poison)
     rows = ledger.clients.take(ledger.clients.attacking)
+    assert threat.clients == tuple(sorted(set(rows.client.tolist())))
+    assert set(threat.clients) <= set(federation.participation.attackers)
+    assert threat.rounds == tuple(sorted(set(rows.round.tolist())))
     assert threat.scale * (1 + ROUNDING) >= rows.scale.max()
     for number in threat.rounds:
         clean, dirty = batches_of(federation, number)
         for attacker in range(len(clean.clients)):
             ratios = []
-            for step in range(clean.y.shape[1]):
-                size = int(clean.sizes[attacker, step])
+            for step, size in enumerate(clean.sizes[attacker].tolist()):
+                if size == 0:
+                    continue
                 moved = (dirty.x[attacker, step, :size] - clean.x[attacker, step, :size]).double().norm(dim=-1)
                 flipped = dirty.y[attacker, step, :size] != clean.y[attacker, step, :size]
                 kinds: dict[Poison, bool] = {"features": bool((moved > 0).any()), "labels": bool(flipped.any())}
@@ -106,6 +139,27 @@ def test_the_stated_threat_covers_everything_that_was_done(data: st.DataObject, 
                     assert float(moved.max()) <= options["trigger"]["norm"] * (1 + ROUNDING)
                 ratios.append(float(((moved > 0) | flipped).double().mean()))
             assert np.mean(ratios) <= threat.poison_ratio * (1 + ROUNDING)
+
+
+@pytest.mark.parametrize("name", FITTING)
+def test_what_an_attacker_does_does_not_depend_on_who_shares_its_chunk(name: str) -> None:
+    """Clients make as many steps as they have batches, so that a chunk has more steps than most of its clients."""
+    training = {"learning_rate": 0.2, "epochs": 1, "batch_size": 16}
+    alone, together = (
+        played(
+            attacked(
+                name,
+                FITTING[name],
+                training=training,
+                dtype="float64",
+                engine={"type": "local", "threads": 1, "chunk_clients": size},
+            )
+        )
+        for size in (1, 8)
+    )
+    for one, other in zip(alone, together, strict=True):
+        torch.testing.assert_close(one.aggregate, other.aggregate, rtol=1e-9, atol=1e-12)
+        assert one.clients.delta == pytest.approx(other.clients.delta)
 
 
 def batches_of(federation: Federation, number: int) -> tuple[Batches, Batches]:
@@ -185,6 +239,11 @@ def test_options_that_do_not_fit_the_data_are_refused_before_training(
         {"type": "edge-case", "file": "a.npz", "source": 3},
         {"type": "semantic", "property": {"type": "loud"}},
         {"type": "dba", "parts": 0},
+        {"type": "dba", "scale": math.inf},
+        {"type": "dba", "learning_rate": math.inf},
+        {"type": "dba", "trigger": {"type": "pixels", "norm": math.inf}},
+        {"type": "semantic", "property": {"type": "above", "features": [0], "threshold": -math.inf}},
+        {"type": "pgd", "radius": math.inf},
     ],
 )
 def test_options_that_make_no_sense_are_refused_by_the_config(options: dict[str, Any]) -> None:

@@ -346,7 +346,7 @@ class Cropping(ModelReplacement):
 
 
 def test_poison_that_changes_the_shape_of_batches_is_the_attacks_fault() -> None:
-    with pytest.raises(PluginFailure, match=re.escape("attack 'cropping': poison() must keep the shapes")):
+    with pytest.raises(PluginFailure, match=re.escape("'cropping' of (this process): poison() must keep the shapes")):
         played(federation_of(tiny(attack=attack(type="cropping")), {"cropping": Cropping}))
 
 
@@ -417,7 +417,7 @@ class Raising(ModelReplacement):
 @pytest.mark.parametrize("where", ["poison", "local_gradient", "after_step", "craft"])
 def test_an_attack_that_raises_is_named_with_what_it_raised(where: str) -> None:
     federation = federation_of(tiny(attack=attack(type="raising", where=where)), {"raising": Raising})
-    with pytest.raises(PluginFailure, match=f"attack: 'raising' failed: ZeroDivisionError: {where}"):
+    with pytest.raises(PluginFailure, match=f"attack: 'raising' of .this process. failed: ZeroDivisionError: {where}"):
         played(federation)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from crfl_attacks.replacing import Pool, Replacing
 from crfl_attacks.targeted import check_source
-from crfl_core import FederatedData, OptionError
+from crfl_core import FederatedData, OptionError, UserPath
 
 ROWS_AT_ONCE = 8192
 RIDGE = 1e-2
@@ -32,7 +32,7 @@ class EdgeCase(Replacing):
         0.05, gt=0, lt=1, description="share of the training samples that count as rare, without a file"
     )
     source: int | None = Field(None, ge=0, description="class of the rare samples; unset: any but the target")
-    file: Path | None = Field(
+    file: UserPath | None = Field(
         None,
         description="take rare samples from an npz file instead: `x` for training, `test_x` with true labels `test_y`, "
         "in scaled input space",

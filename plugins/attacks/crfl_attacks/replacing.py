@@ -35,9 +35,9 @@ class Replacing(Targeted):
     def poison(self, batches: Batches, prepared: State) -> Batches:
         """Every attacker walks through the pool, from step to step and from round to round."""
         pool, count = prepared["x"], self.poisoned_per_batch
-        steps = batches.y.shape[1]
-        begin = torch.from_numpy(batches.clients + batches.round).to(pool.device) * steps * count
-        walk = torch.arange(steps * count, device=pool.device).view(steps, count)
+        own_steps = (batches.sizes > 0).sum(1)  # not the common number, which depends on who else trains here
+        begin = torch.from_numpy(batches.clients + batches.round).to(pool.device) * own_steps * count
+        walk = torch.arange(batches.y.shape[1] * count, device=pool.device).view(-1, count)
         x, y = batches.x.clone(), batches.y.clone()
         x[:, :, self.poisoned] = pool[(begin[:, None, None] + walk) % len(pool)]
         y[:, :, self.poisoned] = self.target

@@ -31,7 +31,7 @@ class Above(Table):
 
     type: Literal["above"] = "above"
     features: tuple[Annotated[int, Field(ge=0)], ...] = Field(min_length=1, description="indices of the features")
-    threshold: float = Field(description="what their mean must exceed, in scaled input space")
+    threshold: float = Field(allow_inf_nan=False, description="what their mean must exceed, in scaled input space")
 
     def masks(self, data: FederatedData) -> tuple[Tensor, Tensor]:
         """Which training and which test samples exceed the threshold."""

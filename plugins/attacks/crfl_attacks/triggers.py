@@ -11,12 +11,16 @@ from torch import Tensor
 
 from crfl_core import DataFacts, OptionError, Table
 
+Norm = Annotated[
+    float, Field(gt=0, allow_inf_nan=False, description="L2 norm of the pattern, before clamping to the valid range")
+]
+
 
 class PixelTrigger(Table):
     """A square of equally bright pixels, in a corner of an image or where `position` says."""
 
     type: Literal["pixels"] = "pixels"
-    norm: float = Field(1.0, gt=0, description="L2 norm of the pattern, before clamping to the valid range")
+    norm: Norm = 1.0
     size: int = Field(2, ge=1, description="side of the square in pixels")
     corner: Literal["top-left", "top-right", "bottom-left", "bottom-right"] = Field(
         "top-left", description="where the square sits, unless a position is given"
@@ -51,7 +55,7 @@ class FeatureTrigger(Table):
     """Some features raised by the same amount."""
 
     type: Literal["features"] = "features"
-    norm: float = Field(1.0, gt=0, description="L2 norm of the pattern, before clamping to the valid range")
+    norm: Norm = 1.0
     features: tuple[Annotated[int, Field(ge=0)], ...] = Field(min_length=1, description="indices of the features")
 
     def pattern(self, facts: DataFacts) -> Tensor:

@@ -35,7 +35,7 @@ class SoftmaxRegression(BoundModel):
 
     def gradient(self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
         """`sum_b weight_b (softmax(W x_b) - e_{y_b}) (+) x_b`: two batched products for all clients and replicas."""
-        replicas, clients, size = parameters.shape
+        replicas, clients, _ = parameters.shape
         weight, bias = self._blocks(parameters)
         if replicas > 1:  # clients share their data among replicas: more columns in the same product
             weight = weight.transpose(0, 1)
@@ -49,15 +49,10 @@ class SoftmaxRegression(BoundModel):
         index = y[:, :, None, None].expand(-1, -1, replicas, 1)
         residual.scatter_add_(3, index, residual.new_full((1, 1, 1, 1), -1.0).expand(index.shape))
         residual = residual.mul_(weights[:, :, None, None]).flatten(2)
-        product = torch.bmm(residual.transpose(1, 2), x).view(clients, replicas, self._classes, -1).transpose(0, 1)
+        product = torch.bmm(residual.transpose(1, 2), x).view(clients, replicas, -1).transpose(0, 1)
         if bias is None:
-            return product.reshape(replicas, clients, size)
-        gradient = parameters.new_empty(parameters.shape)
-        blocks = self._blocks(gradient)
-        blocks[0].copy_(product)
-        assert blocks[1] is not None
-        blocks[1].copy_(residual.sum(1).view(clients, replicas, -1).transpose(0, 1))
-        return gradient
+            return product.contiguous()
+        return torch.cat([product, residual.sum(1).view(clients, replicas, -1).transpose(0, 1)], dim=-1)
 
     def local(self, start: Tensor, clients: int) -> LocalModels:
         """Steps in a layout of their own."""
