@@ -24,7 +24,7 @@ contracts: $(VENV)/.installed-dev
 	$(BIN)/lint-imports
 
 unit: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
+	$(BIN)/python -m pytest --numprocesses 2
 
 # Adds the two libraries that we compare with; ByzFL without torchvision, which its kernels do not need.
 peers: $(VENV)/.installed-dev

@@ -43,7 +43,7 @@ class Rounds:
     def __init__(self, attack: dict[str, Any] | str, model: dict[str, Any] | str = "softmax") -> None:
         registry = Registry({"random-images": RandomImages})
         self.federation = self.built(registry, attack, model)
-        self.hooks = Hooks([], registry)
+        self.hooks = Hooks([])
         self.engine = self.federation.config.engine
         self.engine.open(LocalTraining(self.federation))
         self.run = RunContext(

@@ -43,7 +43,7 @@ class Ours:
     def __init__(self) -> None:
         registry = Registry({"random-images": RandomImages})
         self.federation = federation(registry)
-        self.hooks = Hooks([], registry)
+        self.hooks = Hooks([])
         self.engine = self.federation.config.engine
         self.engine.open(LocalTraining(self.federation))
         self.run = RunContext(

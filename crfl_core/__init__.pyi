@@ -82,6 +82,7 @@ from .plugins import Registry as Registry
 from .report.figures import partition_figure as partition_figure
 from .sources import DataFile as DataFile
 from .sources import DataSource as DataSource
+from .sources import UserPath as UserPath
 from .sources import cache_dir as cache_dir
 from .streams import Streams as Streams
 from .table import Table as Table

@@ -31,6 +31,17 @@ class Domain:
         """
         return float(max(abs(self.low), abs(self.high)) * inputs**0.5)
 
+    def outside(self, inputs: NDArray[np.generic]) -> NDArray[np.bool_]:
+        """Which inputs are beyond the domain, or not finite, in single precision, as which they are kept.
+
+        >>> Domain(0.0, 0.1).outside(np.array([0.1, 0.2, np.nan])).tolist()
+        [False, True, True]
+        """
+        with np.errstate(over="ignore"):
+            single = inputs.astype(np.float32, copy=False)
+            low, high = np.float32(self.low), np.float32(self.high)
+        return ~(np.isfinite(single) & (low <= single) & (single <= high))
+
 
 @dataclass(frozen=True)
 class Scaling:

@@ -17,7 +17,7 @@ from crfl_core.errors import CrflError, CrflWarning, PluginFailure
 from crfl_core.kinds.aggregator import state_key
 from crfl_core.kinds.plugin import Plugin
 from crfl_core.kinds.tracker import RunContext, Tracker
-from crfl_core.plugins import Registry, hook_names
+from crfl_core.plugins import hook_names
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class Hooks:
     """Calls the hooks of a run. `plugins` are (kind, instance) pairs, asked in this order."""
 
-    def __init__(self, plugins: Iterable[tuple[str, Plugin]], registry: Registry) -> None:
+    def __init__(self, plugins: Iterable[tuple[str, Plugin]]) -> None:
         self._manager = pluggy.PluginManager("crfl")
         self._manager.add_hookspecs(hookspecs)
         named, position = list(plugins), itertools.count()
@@ -36,7 +36,7 @@ class Hooks:
         # pluggy asks the plugin registered last first.
         for number, (kind, plugin) in reversed(list(enumerate(named))):
             if hook_names(type(plugin)):
-                self._register(f"{kind}-{number}", kind, plugin, owners[number], registry.origin(kind, plugin))
+                self._register(f"{kind}-{number}", f"{kind} {plugin.full_name}", plugin, owners[number])
 
     def observe(self, hook: str, **arguments: object) -> None:
         """Tell everybody who listens."""
@@ -61,9 +61,8 @@ class Hooks:
         )
         return answer
 
-    def _register(self, key: str, kind: str, plugin: Plugin, owner: str, origin: str) -> None:
+    def _register(self, key: str, who: str, plugin: Plugin, owner: str) -> None:
         """Register wrapped methods instead of the instance: pluggy would touch every attribute of a pydantic model."""
-        who = f"{kind} {plugin.configured_as!r} of {origin}"
         methods = {name: getattr(plugin, name) for name in hook_names(type(plugin))}
         holder = SimpleNamespace(
             **{name: self._guarded(key, who, plugin, owner, name, method) for name, method in methods.items()}

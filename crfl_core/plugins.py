@@ -14,10 +14,9 @@ from typing import Literal, NamedTuple
 
 from crfl_core.errors import PluginError, closest
 from crfl_core.kinds import KINDS
-from crfl_core.kinds.plugin import API_VERSION, OLDEST_API_VERSION, Plugin
+from crfl_core.kinds.plugin import API_VERSION, LOCAL, OLDEST_API_VERSION, Plugin
 
 DISABLE = "CRFL_DISABLE_PLUGINS"
-LOCAL = "(this process)"
 OWN = "crfl"
 """The distribution that this code belongs to. Whoever runs it trusts it, so no allow-list needs to name it."""
 
@@ -147,12 +146,9 @@ class Registry:
             f"{plugin.__qualname__} is no registered {kind}: name it with plugins={{'my-name': {plugin.__name__}}}"
         )
 
-    def origin(self, kind: str, plugin: Plugin) -> str:
-        """Distribution and version that a configured plugin comes from, for messages."""
-        try:
-            return self.find(kind, plugin.configured_as).origin
-        except PluginError:
-            return LOCAL
+    def origin(self, kind: str, name: str) -> str:
+        """Distribution and version that a name stands for. Raises `PluginError`."""
+        return self.find(kind, name).origin
 
     def listing(self) -> tuple[Listed, ...]:
         """Every plugin with its state. Imports all of them, each in isolation."""

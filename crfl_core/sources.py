@@ -7,7 +7,9 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator
 
 from crfl_core.errors import DataError
 
@@ -16,6 +18,18 @@ Status = Literal["ok", "found", "missing", "wrong"]
 
 DATA_DIR = "CRFL_DATA_DIR"
 CACHE_DIR = "CRFL_CACHE_DIR"
+
+
+def from_here(path: Path) -> Path:
+    """An absolute path, so that a run can be resumed from another directory."""
+    try:
+        return path.expanduser().absolute()
+    except RuntimeError as error:  # somebody's home that does not exist
+        raise ValueError(f"there is no folder {path.parts[0]}") from error
+
+
+UserPath = Annotated[Path, AfterValidator(from_here)]
+"""The type of an option that names a file or folder, relative to the working directory or to `~`."""
 
 
 @dataclass(frozen=True)
@@ -74,14 +88,22 @@ def find(source: DataSource, name: str, path: Path | None = None) -> Path | None
     """A file of a source, packed or unpacked, or None. `path` may be the file itself if the source has only one."""
     also = (other for file in source.files if file.name == name for other in file.also)
     known = [spelling for one in (name, *also) for spelling in spellings(one)]
-    if path is not None and path.is_file() and (len(source.files) == 1 or path.name in known):
+    if path is not None and exists(path, file=True) and (len(source.files) == 1 or path.name in known):
         return path
     for place in data_dirs(path):
         for folder in folders(place, source.folder):
             for spelling in known:
-                if (folder / spelling).is_file():
+                if exists(folder / spelling, file=True):
                     return folder / spelling
     return None
+
+
+def exists(path: Path, *, file: bool = False) -> bool:
+    """Whether there is something, or a file. Where the system lets nobody look, there is nothing."""
+    try:
+        return path.is_file() if file else path.exists()
+    except OSError:
+        return False
 
 
 def find_or_explain(source: DataSource, name: str, path: Path | None = None) -> Path:
@@ -135,5 +157,8 @@ def status(file: DataFile, path: Path | None, *, thorough: bool) -> Status:
 
 def sha256(path: Path) -> str:
     """The SHA-256 of a file's content."""
-    with path.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
+    try:
+        with path.open("rb") as content:
+            return hashlib.file_digest(content, "sha256").hexdigest()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}: change its permissions, or remove it") from error

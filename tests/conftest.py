@@ -14,6 +14,7 @@ from subprocess import CompletedProcess
 
 import pytest
 import torch
+from filelock import FileLock
 from hypothesis import settings
 
 import crfl_core
@@ -148,10 +149,24 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(target.glob("*.whl"))
 
 
-@pytest.fixture(scope="session")
-def clean_venv(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The `bin` directory of a fresh environment that holds the wheel and its pinned dependencies, nothing else."""
-    home = tmp_path_factory.mktemp("venv")
+@pytest.fixture
+def clean_venv(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The `bin` directory of a fresh environment that holds the wheel and its pinned dependencies, nothing else.
+
+    There is one for all processes of a test session, and a test has it for itself.
+    """
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    home, complete = shared / "clean", shared / "clean.complete"
+    with FileLock(shared / "clean.lock"):
+        if not complete.exists():
+            build_clean_venv(home, wheel)
+            complete.touch()
+        yield home / "bin"
+
+
+def build_clean_venv(home: Path, wheel: Path) -> None:
+    """Install the wheel as the README says: torch first, everything pinned."""
     subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
     constraints = ROOT / "constraints.txt"
     pins = constraints.read_text(encoding="utf-8").splitlines()
@@ -162,4 +177,3 @@ def clean_venv(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             check=True,
             env=os.environ | {"PIP_CONSTRAINT": str(constraints)},
         )
-    return home / "bin"

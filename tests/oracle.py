@@ -179,7 +179,7 @@ def played(federation: Federation) -> list[Outcome]:
     engine.open(LocalTraining(federation))
     try:
         start = rounds.initial(federation)
-        return list(rounds.train(federation, engine, Hooks(config.named_plugins(), Registry()), context, start))
+        return list(rounds.train(federation, engine, Hooks(config.named_plugins()), context, start))
     finally:
         engine.close()
 

@@ -155,11 +155,12 @@ CONFIG_FILES = {
         "found (60, 4) and (59,)",
     ),
     "dataset that raises": file(
-        "dataset = 'raises'\n", "dataset: 'raises' failed: RuntimeError: the server does not answer"
+        "dataset = 'raises'\n", "dataset: 'raises' of bad-tools 1.0 failed: RuntimeError: the server does not answer"
     ),
     "sample without a client": file(
         "dataset = 'tabular'\npartition = 'loses-one'\n",
-        "partition: 'loses-one' must give every training sample to exactly one client, sample 59 has 0",
+        "partition: 'loses-one' of bad-tools 1.0 must give every training sample to exactly one client",
+        "sample 59 has 0",
     ),
     "client without samples": file(
         "dataset = 'tabular'\npartition = 'empty'\n", "bad.toml: partition.clients: client 1 of 2 got no samples"

@@ -242,13 +242,15 @@ class BrokenStage(Stage):
 def test_a_stage_with_the_wrong_shapes_is_named(
     fault: Fault, found: tuple[int, ...], expected: tuple[int, ...]
 ) -> None:
-    message = f"'BrokenStage' returned {fault} of shape {found} for updates (3, 6): expected {expected}"
+    message = (
+        f"'BrokenStage' of (this process) returned {fault} of shape {found} for updates (3, 6): expected {expected}"
+    )
     with pytest.raises(PluginFailure, match=re.escape(message)):
         combine([BrokenStage(fault=fault), FedAvg()], updates_of([1, 2, 3]), {})
 
 
 def test_a_stage_that_raises_is_named_with_what_it_raised() -> None:
-    message = "aggregation stage 'BrokenStage' failed: ZeroDivisionError: no neighbours"
+    message = "aggregation stage 'BrokenStage' of (this process) failed: ZeroDivisionError: no neighbours"
     with pytest.raises(PluginFailure, match=re.escape(message)):
         combine([BrokenStage(fault="raise"), FedAvg()], updates_of([1, 2]), {})
 
@@ -293,5 +295,5 @@ class BrokenRule(Aggregator):
 def test_a_broken_rule_is_named_with_what_it_did(
     fault: Literal["update", "weights", "nan", "offset", "raise"], message: str
 ) -> None:
-    with pytest.raises(PluginFailure, match=re.escape(f"aggregator 'BrokenRule' {message}")):
+    with pytest.raises(PluginFailure, match=re.escape(f"aggregator 'BrokenRule' of (this process) {message}")):
         combine([BrokenRule(fault=fault)], updates_of([1, 2, 3]), {})

@@ -86,11 +86,11 @@ def test_unit_range_maps_the_domain_not_the_data() -> None:
 
 def test_unit_range_needs_a_bounded_domain() -> None:
     with pytest.raises(OptionError, match="scaling: unit-range needs a dataset with a bounded domain"):
-        loaded(replace(table(), domain=Domain(low=0.0)), "unit-range")
+        loaded(replace(table(), domain=Domain(low=-4.0)), "unit-range")
 
 
 def test_minmax_is_fitted_on_training_rows_only_and_clamps_the_others() -> None:
-    data = loaded(table(shift=100.0), "minmax")
+    data = loaded(replace(table(shift=100.0), domain=Domain()), "minmax")
     np.testing.assert_allclose(data.x.min(axis=0), [0, 0, 0], atol=1e-6)
     np.testing.assert_allclose(data.x.max(axis=0), [1, 1, 0], atol=1e-6)
     np.testing.assert_array_equal(data.test_x, np.ones((4, 3)))
@@ -140,13 +140,32 @@ def with_label(data: Data) -> Data:
     [
         (with_nan, "dataset Given: training input 3, feature 1 is nan: remove or fill it"),
         (with_label, "dataset Given: label 2 of test sample 2 is not within 0..1"),
-        (lambda data: replace(data, y=data.y[:-1]), "must be (samples, features) with one label each, found (12, 3)"),
+        (
+            lambda data: replace(data, y=data.y[:-1]),
+            "must be (samples, features) with one label each, found (12, 3)",
+        ),
         (lambda data: replace(data, test_x=data.test_x[:0], test_y=data.test_y[:0]), "found (0, 3) and (0,)"),
+        (lambda data: replace(data, y=data.y.tolist()), "must be (samples, features) with one label each"),
+        (lambda data: replace(data, y=data.y + 0.5), "labels integers, found float64 and float64: convert them"),
+        (lambda data: replace(data, x=data.x.astype(object)), "inputs must be numbers and their labels integers"),
+        (lambda data: replace(data, test_x=data.test_x[:, 1:]), "test inputs have 2 features, others 3"),
+        (lambda data: replace(data, test_x=data.test_x + 5), "test input 0, feature 0 is 8.8"),
+        (lambda data: replace(data, domain=Domain(1.0, 1.0)), "cannot be in the domain [1, 1]: its ends must rise"),
+        (lambda data: replace(data, image_shape=(2, 2)), "3 features are no image of shape (2, 2)"),
+        (lambda data: replace(data, feature_names=("age",)), "3 features need as many names or none, not 1"),
+        (lambda data: replace(data, groups=data.y - 1), "every training sample needs a group, an integer from 0 on"),
+        (lambda data: replace(data, groups=data.y / 2), "every training sample needs a group, an integer from 0 on"),
     ],
 )
 def test_unusable_arrays_are_refused_with_the_place(spoil: Callable[[Data], Data], message: str) -> None:
     with pytest.raises(DataError, match=re.escape(message)):
         loaded(spoil(table()))
+
+
+def test_a_feature_that_hardly_varies_stays_finite() -> None:
+    raw = table()
+    raw.x[:, 1] = np.arange(12) * 5e-324
+    assert np.isfinite(numbers(loaded(raw, "minmax").x)).all()
 
 
 def test_the_domain_bounds_every_input_norm() -> None:

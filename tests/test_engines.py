@@ -163,6 +163,9 @@ CLOSED: list[str] = []
 
 
 def test_an_engine_that_fails_is_closed_and_named(tmp_path: Path) -> None:
-    with pytest.raises(crfl_core.PluginFailure, match="engine: 'failing' failed: ConnectionError: the worker is gone"):
+    with pytest.raises(
+        crfl_core.PluginFailure,
+        match=r"engine: 'failing' of .this process. failed: ConnectionError: the worker is gone",
+    ):
         crfl_core.run(tiny(engine={"type": "failing"}), out=tmp_path / "run", plugins={"failing": Failing})
     assert CLOSED == ["failing"]

@@ -251,5 +251,5 @@ class Stuck(Model):
 
 def test_a_model_that_raises_is_named_not_the_engine_that_trained_it() -> None:
     federation = federation_of(tiny(model={"type": "stuck"}), {"stuck": Stuck})
-    with pytest.raises(PluginFailure, match="model: 'stuck' failed: ZeroDivisionError"):
+    with pytest.raises(PluginFailure, match=r"model: 'stuck' of .this process. failed: ZeroDivisionError"):
         played(federation)

@@ -14,7 +14,7 @@ import pytest
 
 import crfl_core
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("clean environment")]
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))

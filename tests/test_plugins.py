@@ -249,7 +249,7 @@ def test_python_code_adds_classes_under_names_of_its_own() -> None:
     assert registry.load("tracker", "mine") is Local
     assert "mine" not in registry.names("aggregator")
     (tracker,) = load_config({"trackers": ["mine"]}, registry=registry).config.trackers
-    assert registry.origin("tracker", tracker) == "(this process)"
+    assert tracker.full_name == "'mine' of (this process)"
 
 
 def test_a_class_of_this_process_goes_before_an_installed_one() -> None:

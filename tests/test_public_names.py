@@ -98,6 +98,7 @@ PUBLIC = [
     "Threat",
     "Tracker",
     "Trained",
+    "UserPath",
     "VoteRequest",
     "VoteSettings",
     "Votes",

@@ -227,7 +227,7 @@ class Shrinking(ModelReplacement):
 
 def test_a_crafted_update_of_the_wrong_shape_is_the_attacks_fault() -> None:
     attack = tiny()["attack"] | {"type": "shrinking"}
-    with pytest.raises(PluginFailure, match=r"attack 'shrinking': craft\(\) must return \(1, 650\), found \(1, 649\)"):
+    with pytest.raises(PluginFailure, match=r"'shrinking' of .+: craft\(\) must return \(1, 650\), found \(1, 649\)"):
         played(federation_of(tiny(attack=attack), {"shrinking": Shrinking}))
 
 

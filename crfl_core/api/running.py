@@ -94,13 +94,13 @@ def execute(
     registry = registry.allowing(config.plugins.allow)
     federation = build(config)
     for position, certificate in enumerate(config.certificates):
-        with settings_of(f"certificates.{position}", certificate.configured_as):
+        with settings_of(f"certificates.{position}", certificate):
             levels_of(certificate)
     kept = resampled_rounds(federation)
     # A run has plugins of its own: what engines and trackers open must not leak into the config's instances.
     running = [(kind, plugin.model_copy()) for kind, plugin in config.named_plugins()]
     running += [("tracker", only_watching(tracker).model_copy()) for tracker in trackers]
-    hooks = Hooks(running, registry)
+    hooks = Hooks(running)
     kept_facts = {"rejects": hooks.may_reject, "resampled": tuple(sorted(kept))}
     federation = replace(federation, facts=federation.facts.model_copy(update=kept_facts))
     engine = next(plugin for _, plugin in running if isinstance(plugin, Engine))
@@ -187,7 +187,7 @@ def resampled_rounds(federation: Federation) -> Set[int]:
         attacked = tuple(number for number in rounds_of_attack if participation.round(number).attacking.any())
     wanted: set[int] = set()
     for position, certificate in enumerate(config.certificates):
-        with settings_of(f"certificates.{position}", certificate.configured_as):
+        with settings_of(f"certificates.{position}", certificate):
             numbers = certificate.resampled_rounds(attacked or (config.rounds,))
             if any(not 1 <= number <= config.rounds for number in numbers):
                 raise OptionError("resample_from", f"found round {max(numbers)}, but rounds are 1..{config.rounds}")

@@ -56,7 +56,7 @@ def certify(run: RunResult, overrides: Sequence[str] = (), *, save: str | None =
     with located(loaded):
         check_threat(config, run.ledger.facts.clients)
         for position, certificate in enumerate(config.certificates):
-            with settings_of(f"certificates.{position}", certificate.configured_as):
+            with settings_of(f"certificates.{position}", certificate):
                 certification.levels_of(certificate)
     if save is None:
         with TemporaryDirectory(prefix="crfl-") as scratch:
@@ -134,7 +134,7 @@ def new_votes(run: RunResult, config: RunConfig, target: RunDirectory) -> Voter:
     context = RunContext(
         config.name, target.path, config.rounds, config.rounds, federation.data, federation.model, federation.features
     )
-    hooks = Hooks(running, run.registry.allowing(config.plugins.allow))
+    hooks = Hooks(running)
     return Voter(federation, engine, hooks, context, RunDirectory(run.path), target, run.ledger)
 
 

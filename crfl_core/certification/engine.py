@@ -62,14 +62,14 @@ def describe(check: Check) -> str:
 
 def audit(certificate: Certificate, ledger: Ledger, threat: Threat) -> Audit:
     """Every assumption of a certificate, evaluated on this run."""
-    with failures_named(f"certificate {certificate.title!r} failed in audit"):
+    with failures_named(f"certificate {certificate.full_name} failed in audit"):
         checks = certificate.audit(ledger, threat)
     return Audit(certificate.title, certificate.sound, certificate.label, checks)
 
 
 def request_of(certificate: Certificate, ledger: Ledger, threat: Threat, settings: VoteSettings) -> VoteRequest:
     """What a certificate wants to know."""
-    with failures_named(f"certificate {certificate.title!r} failed in request"):
+    with failures_named(f"certificate {certificate.full_name} failed in request"):
         return certificate.request(ledger, threat, certificate.votes.apply(settings))
 
 
@@ -99,7 +99,7 @@ def certify(
         if result.refusal_at(level):
             continue
         for name, answer in answers.items():
-            with failures_named(f"certificate {certificate.title!r} failed in certify"):
+            with failures_named(f"certificate {certificate.full_name} failed in certify"):
                 guarantee = certificate.certify(ledger, answer, threat, level)
             check_guarantee(certificate, guarantee, len(answer.labels))
             yield Certified(
@@ -128,6 +128,6 @@ def check_guarantee(certificate: Certificate, guarantee: Guarantee, samples: int
     """A plugin's answer must be for every sample, and certify nothing where it predicts nothing."""
     for name, column in vars(guarantee).items():
         if column is not None and column.shape != (samples,):
-            raise PluginFailure(f"certificate {certificate.title!r}: {name} must have {samples} entries")
+            raise PluginFailure(f"certificate {certificate.full_name}: {name} must have {samples} entries")
     if (~np.isnan(guarantee.radius) & guarantee.abstained).any():
-        raise PluginFailure(f"certificate {certificate.title!r} has a radius where it abstains")
+        raise PluginFailure(f"certificate {certificate.full_name} has a radius where it abstains")

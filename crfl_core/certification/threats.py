@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from crfl_core.certification import formulas
+from crfl_core.errors import failures_named
 from crfl_core.kinds.attack import Attack, Realised
 from crfl_core.ledger import Ledger
 from crfl_core.threat import Threat, ThreatSettings
@@ -33,6 +34,7 @@ def resolve(settings: ThreatSettings, attack: Attack | None, ledger: Ledger) -> 
     done = realised(ledger)
     if attack is None or len(done.round) == 0:
         return settings.resolve(None, ledger.facts.rounds), ()
-    own = attack.threat(done)
+    with failures_named(f"attack: {attack.full_name} failed"):
+        own = attack.threat(done)
     threat = settings.resolve(own, ledger.facts.rounds)
     return threat, threat.excess(own)

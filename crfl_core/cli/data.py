@@ -36,11 +36,12 @@ def lines(entry: CatalogueEntry) -> Iterator[str]:
     yield f"{entry.name}: {entry.problem or entry.summary}"
     if entry.source is not None:
         found = sum(state.path is not None for state in entry.files)
-        missing = "" if found == len(entry.files) else f"; for the others: {entry.source.how_to_get}"
+        missing = "" if found == len(entry.files) else f"; for the missing ones: {entry.source.how_to_get}"
         yield f"  {found} of {len(entry.files)} files found{missing}"
         yield f"  licence: {entry.source.licence}; {entry.source.homepage}"
     for state in entry.files:
-        size = "" if state.file.size is None else f"{state.file.size:,}"
+        known = state.file.size or (state.path.stat().st_size if state.path else None)
+        size = "" if known is None else f"{known:,}"
         digest = "no checksum" if state.file.sha256 is None else state.file.sha256[:12]
         yield f"  {state.status:<8}{size:>12}  {digest:<12} {state.path or state.file.name}"
     yield ""

@@ -108,12 +108,13 @@ def configured(registry: Registry, kind: str | None, name: str, options: Sequenc
     from crfl_core.config.loading import apply_override
     from crfl_core.config.origins import Origins, explain
 
-    plugin = registry.load(kind_of(registry, kind, name), name)
+    kind = kind_of(registry, kind, name)
+    plugin = registry.load(kind, name)
     values: dict[str, object] = {}
     for option in options:
         values = apply_override(values, option, {})
     try:
-        return plugin.model_validate(values, context={"resolver": registry}).named(name)
+        return plugin.model_validate(values, context={"resolver": registry}).named(name, registry.origin(kind, name))
     except ValidationError as error:
         raise explain(error, values, Origins()) from error
 

@@ -101,6 +101,11 @@ class Certificate(Plugin):
         """The name in reports and files."""
         return self.name or self.configured_as.rpartition(":")[2]
 
+    @property
+    def full_name(self) -> str:
+        """Messages also give the name in reports, if it is another one."""
+        return super().full_name if self.name is None else f"{self.name!r}, {super().full_name},"
+
     def resampled_rounds(self, attacked: tuple[int, ...]) -> tuple[int, ...]:  # noqa: ARG002
         """Rounds whose model before noise must be kept, so that noise can be drawn again from there."""
         return ()

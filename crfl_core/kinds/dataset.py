@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from crfl_core.data import Data, Domain, Scaling, row_blocks
 from crfl_core.errors import DataError, OptionError
 from crfl_core.kinds.plugin import Plugin
-from crfl_core.sources import DataSource, find_or_explain
+from crfl_core.sources import DataSource, UserPath, exists, find_or_explain
 
 ScalingKind = Literal["none", "unit-range", "minmax", "standardise"]
 """How raw inputs become scaled ones; a dataset may override the default of its option `scaling`."""
@@ -72,15 +73,10 @@ class SplitDataset(Dataset):
         return order[tests:], order[:tests]
 
 
-def from_here(path: Path) -> Path:
-    """An absolute path, so that a run can be resumed from another directory."""
-    return path.expanduser().absolute()
-
-
 class FileDataset(Dataset):
     """A dataset that is read from published files. A subclass describes them and reads them."""
 
-    path: Annotated[Path, AfterValidator(from_here)] | None = Field(
+    path: UserPath | None = Field(
         None, description="folder with the files, or a single file; unset: $CRFL_DATA_DIR, then the user's cache"
     )
 
@@ -91,38 +87,68 @@ class FileDataset(Dataset):
 
     def file(self, name: str) -> Path:
         """One of the files. Raises `DataError` with the places that were searched and how to get it."""
-        if self.path is not None and not self.path.exists():
+        if self.path is not None and not exists(self.path):
             raise OptionError("path", f"there is no file or folder {self.path}")
         return find_or_explain(self.source(), name, self.path)
 
 
 def check(data: Data, name: str) -> None:
-    """Raise `DataError` if arrays do not fit together, are not finite, or labels are out of range."""
+    """Raise `DataError` if arrays do not fit together, leave the domain, or labels are out of range."""
     for what, x, y in (("training", data.x, data.y), ("test", data.test_x, data.test_y)):
-        if x.ndim != 2 or len(x) != len(y) or len(x) == 0:
+        both = isinstance(x, np.ndarray) and isinstance(y, np.ndarray)
+        if not both or x.ndim != 2 or x.shape[:1] != y.shape or x.size == 0:
             raise DataError(
                 f"dataset {name}: the {what} inputs must be (samples, features) with one label each, found "
-                f"{x.shape} and {y.shape}"
+                f"{np.shape(x)} and {np.shape(y)}"
             )
-        for rows in row_blocks(x) if x.dtype.kind == "f" else ():
-            if not np.isfinite(x[rows]).all():
-                row, column = np.argwhere(~np.isfinite(x[rows]))[0]
-                raise DataError(
-                    f"dataset {name}: {what} input {rows.start + row}, feature {column} is {x[rows][row, column]}: "
-                    "remove or fill it"
-                )
+        if x.dtype.kind not in "biuf" or y.dtype.kind not in "iu":
+            raise DataError(
+                f"dataset {name}: the {what} inputs must be numbers and their labels integers, found {x.dtype} and "
+                f"{y.dtype}: convert them, labels with y.astype(np.int64)"
+            )
+        if x.shape[1] != data.x.shape[1]:
+            raise DataError(f"dataset {name}: test inputs have {x.shape[1]} features, others {data.x.shape[1]}")
+        check_inputs(x, data.domain, f"dataset {name}: {what} input")
         outside = (y < 0) | (y >= len(data.class_names))
         if outside.any():
             row = int(np.argmax(outside))
             raise DataError(
                 f"dataset {name}: label {y[row]} of {what} sample {row} is not within 0..{len(data.class_names) - 1}"
             )
+    features = data.x.shape[1]
+    if data.image_shape is not None and math.prod(data.image_shape) != features:
+        raise DataError(f"dataset {name}: {features} features are no image of shape {data.image_shape}")
+    if len(data.feature_names) not in (0, features):
+        raise DataError(
+            f"dataset {name}: {features} features need as many names or none, not {len(data.feature_names)}"
+        )
     if data.groups is not None:
         known = len(data.group_names) or np.inf
-        if data.groups.shape != data.y.shape or data.groups.min() < 0 or data.groups.max() >= known:
+        whole = data.groups.dtype.kind in "iu"
+        if not whole or data.groups.shape != data.y.shape or data.groups.min() < 0 or data.groups.max() >= known:
             raise DataError(
-                f"dataset {name}: every training sample needs a group, 0 or above and named if groups have names"
+                f"dataset {name}: every training sample needs a group, an integer from 0 on, named if groups have names"
             )
+
+
+def check_inputs(x: NDArray[np.generic], domain: Domain, place: str) -> None:
+    """Raise `DataError` at the first input outside of the domain: certificates rely on the norms that it allows."""
+    if not domain.low < domain.high:
+        raise DataError(f"{place}s cannot be in the domain [{domain.low:g}, {domain.high:g}]: its ends must rise")
+    if x.dtype == np.uint8 and domain.low <= 0 and domain.high >= 255:
+        return  # all bytes are inside
+    for rows in row_blocks(x):
+        outside = domain.outside(x[rows])
+        if outside.any():
+            row, column = np.argwhere(outside)[0]
+            raise DataError(f"{place} {rows.start + row}, feature {column} {misplaced(x[rows][row, column], domain)}")
+
+
+def misplaced(value: float, domain: Domain) -> str:
+    """What is wrong with an input outside of the domain, and what to do."""
+    if Domain().outside(np.array([value])).any():
+        return f"is {value}: remove or fill it"
+    return f"is {value}, outside of the domain [{domain.low:g}, {domain.high:g}]: correct it, or widen the domain"
 
 
 def fit(kind: ScalingKind, data: Data) -> tuple[Scaling, Domain]:
@@ -150,4 +176,4 @@ def moments(x: NDArray[np.generic]) -> tuple[NDArray[np.float64], NDArray[np.flo
 
 def positive(spread: NDArray[np.float64]) -> NDArray[np.float64]:
     """The spread of each feature, with 1 for constant ones so that they stay constant."""
-    return np.where(spread > 0, spread, 1.0)
+    return np.where(spread >= np.finfo(np.float64).tiny, spread, 1.0)  # what is smaller has no finite inverse

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from crfl_core.errors import failures_named
 from crfl_core.kinds.plugin import Plugin
 
 if TYPE_CHECKING:
@@ -42,10 +43,12 @@ class Chain(BoundMap):
     """Several maps, one after the other; none is the identity."""
 
     def __init__(self, maps: Sequence[FeatureMap], inputs: int) -> None:
+        self._maps = tuple(maps)
         self.links: list[BoundMap] = []
         self.outputs, self.lipschitz = inputs, 1.0
         for feature_map in maps:
-            link = feature_map.bind(self.outputs)
+            with failures_named(f"feature map {feature_map.full_name} failed"):
+                link = feature_map.bind(self.outputs)
             self.links.append(link)
             self.outputs = link.outputs
             known = self.lipschitz is not None and link.lipschitz is not None
@@ -53,8 +56,9 @@ class Chain(BoundMap):
 
     def __call__(self, x: Tensor) -> Tensor:
         """(..., inputs) -> (..., outputs)."""
-        for link in self.links:
-            x = link(x)
+        for feature_map, link in zip(self._maps, self.links, strict=True):
+            with failures_named(f"feature map {feature_map.full_name} failed"):
+                x = link(x)
         return x
 
     def norm_bound(self, inputs: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol
 
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, PrivateAttr, ValidationInfo
+from pydantic import ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, PrivateAttr, ValidationInfo
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
@@ -18,6 +18,9 @@ API_VERSION = 1
 OLDEST_API_VERSION = 1
 """The oldest plugin interface that this release still serves."""
 
+LOCAL = "(this process)"
+"""Where plugins come from that no distribution declares."""
+
 
 class Plugin(Table):
     """A plugin is a class that is its own config: its fields are its options, unknown ones are refused.
@@ -25,21 +28,30 @@ class Plugin(Table):
     Instances are frozen and hold no state of a run: state is passed in, returned, and kept by the core.
     """
 
+    # No option means anything at infinity, and a dumped config would have nothing in its place.
+    model_config = ConfigDict(allow_inf_nan=False)
+
     api_version: ClassVar[int] = 1
     """The plugin interface that the class was written for."""
 
     # The `type` under which a config named this plugin. Not a field, so a plugin's options are its own.
     _configured_as: str | None = PrivateAttr(default=None)
+    _provided_by: str = PrivateAttr(default=LOCAL)
 
     @property
     def configured_as(self) -> str:
         """The name under which this plugin was configured; its class name if Python code made it."""
         return self._configured_as or type(self).__name__
 
-    def named(self, name: str) -> Plugin:
-        """A copy that remembers the name under which it is configured."""
+    @property
+    def full_name(self) -> str:
+        """Name, distribution and version, as messages give them: `'krum' of crfl 0.1.0`."""
+        return f"{self.configured_as!r} of {self._provided_by}"
+
+    def named(self, name: str, origin: str | None = None) -> Plugin:
+        """A copy that remembers the name under which it is configured, and the distribution it comes from."""
         copy = self.model_copy()
-        copy._configured_as = name
+        copy._configured_as, copy._provided_by = name, origin or self._provided_by
         return copy
 
 
@@ -51,6 +63,9 @@ class Resolver(Protocol):
 
     def name_of(self, kind: str, plugin: type[Plugin]) -> str:
         """The name that stands for a class, or a `PluginError`."""
+
+    def origin(self, kind: str, name: str) -> str:
+        """Distribution and version that a name stands for, or a `PluginError`."""
 
 
 class Configured:
@@ -79,7 +94,8 @@ class Configured:
             if value._configured_as is not None or resolver is None:
                 return value
             try:
-                return value.named(resolver.name_of(self.kind, type(value)))
+                known_as = resolver.name_of(self.kind, type(value))
+                return value.named(known_as, resolver.origin(self.kind, known_as))
             except PluginError as error:
                 raise PydanticCustomError("plugin", "{message}", {"message": str(error)}) from error
         if isinstance(value, str):
@@ -97,7 +113,7 @@ class Configured:
         except PluginError as error:
             raise PydanticCustomError("plugin", "{message}", {"message": str(error), "key": "type"}) from error
         plugin = plugin_class.model_validate(options, context=info.context)
-        plugin._configured_as = name
+        plugin._configured_as, plugin._provided_by = name, resolver.origin(self.kind, name)
         return plugin
 
     @staticmethod

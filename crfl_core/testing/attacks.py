@@ -11,7 +11,18 @@ from crfl_core.data import Batches
 from crfl_core.kinds.attack import FREE_METHODS, Attack, Realised
 from crfl_core.streams import Streams
 from crfl_core.testing.comparing import difference
-from crfl_core.testing.scenes import CLIENTS, copied, measured, part_of, round_of, scenes, submission, train
+from crfl_core.testing.scenes import (
+    CLIENTS,
+    Scene,
+    copied,
+    measured,
+    part_of,
+    round_of,
+    scene_of,
+    scenes,
+    submission,
+    train,
+)
 from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by, used_as
 from crfl_core.threat import ROUNDING, Poison, covers
 
@@ -191,6 +202,14 @@ def check_backdoored_set_is_honest(case: Case[Attack]) -> None:
                 f"{int((y == target).sum())}",
                 "leave them out: they would count as successes",
             )
+        known, shown = (np.bincount(labels.numpy(), minlength=data.facts.classes) for labels in (data.test_y, y))
+        if len(y) <= len(data.test_y) and (shown > known).any():
+            label = int(np.argmax(shown > known))
+            raise CheckFailed(
+                f"true labels, so at most {known[label]} samples of class {label}, as in the test set ({name})",
+                f"{shown[label]}",
+                "return y of the samples as they were, without those of the target class",
+            )
     if not seen:
         raise Skipped("it has no backdoored test set")
 
@@ -199,36 +218,43 @@ def check_backdoored_set_is_honest(case: Case[Attack]) -> None:
 def check_threat_covers_what_was_done(case: Case[Attack]) -> None:
     """The threat that the attack states is at least what is measured: clients, rounds, q/n, delta, scale, kind."""
     for name, scene in scenes(case):
-        realised = measured(scene)
-        threat = case.plugin.threat(realised)
-        done = {
-            "poison_ratio": float(realised.poison_ratio.max()),
-            "delta": float(realised.delta.max()),
-            "scale": float(realised.scale.max()),
-        }
-        for key, value in done.items():
-            stated = getattr(threat, key)
-            if stated is not None and value > stated * (1 + ROUNDING) + 1e-12:
-                raise CheckFailed(
-                    f"a stated {key} of at least {value:.6g}, as measured ({name})",
-                    f"{stated:.6g}",
-                    "take it from `realised`, or leave threat() as it is",
-                )
-        ids = set(realised.client.tolist())
-        named = len(ids) <= threat.clients if isinstance(threat.clients, int) else ids <= set(threat.clients)
-        if not named or not set(realised.round.tolist()) <= set(threat.rounds):
+        # What an attack does may change from its first round to its last.
+        for number in {scene.round.number, scene.federation.participation.attack_rounds[-1]}:
+            demand_cover(case.plugin, scene_of(scene.federation, case.plugin, number), name)
+
+
+def demand_cover(attack: Attack, scene: Scene, name: str) -> None:
+    """The threat that an attack states is at least what is measured in one round."""
+    realised = measured(scene)
+    threat = attack.threat(realised)
+    done = {
+        "poison_ratio": float(realised.poison_ratio.max()),
+        "delta": float(realised.delta.max()),
+        "scale": float(realised.scale.max()),
+    }
+    for key, value in done.items():
+        stated = getattr(threat, key)
+        if stated is not None and value > stated * (1 + ROUNDING) + 1e-12:
             raise CheckFailed(
-                f"clients {sorted(ids)} and round {scene.round.number} in the threat",
-                f"{threat.clients} and {threat.rounds}",
-                "state who attacked, and when",
+                f"a stated {key} of at least {value:.6g}, as measured ({name})",
+                f"{stated:.6g}",
+                "take it from `realised`, or leave threat() as it is",
             )
-        kind = kind_of_poison(case.plugin, realised)
-        if not covers(threat.poison, kind):
-            raise CheckFailed(
-                f"a threat that covers {kind!r}",
-                f"{threat.poison!r}",
-                f"state what is done; attacks with their own {', '.join(FREE_METHODS)} are of kind 'update'",
-            )
+    ids = set(realised.client.tolist())
+    named = len(ids) <= threat.clients if isinstance(threat.clients, int) else ids <= set(threat.clients)
+    if not named or not set(realised.round.tolist()) <= set(threat.rounds):
+        raise CheckFailed(
+            f"clients {sorted(ids)} and round {scene.round.number} in the threat",
+            f"{threat.clients} and {threat.rounds}",
+            "state who attacked, and when",
+        )
+    kind = kind_of_poison(attack, realised)
+    if not covers(threat.poison, kind):
+        raise CheckFailed(
+            f"a threat that covers {kind!r}",
+            f"{threat.poison!r}",
+            f"state what is done; attacks with their own {', '.join(FREE_METHODS)} are of kind 'update'",
+        )
 
 
 def kind_of_poison(attack: Attack, realised: Realised) -> Poison:

@@ -93,7 +93,7 @@ def check_log_radius_agrees(case: Case[Certificate]) -> None:
 
 @promised_by(Certificate)
 def check_stronger_threats_shrink_radii(case: Case[Certificate]) -> None:
-    """No radius grows when the assumed attackers are more, poison more or multiply their updates."""
+    """No radius grows when the assumed attackers are more, poison more, come in more rounds or submit anything."""
     trial = case.once(trial_of)
     base = trial.threat
     bounded = base.model_copy(update={"delta": 0.1})
@@ -101,6 +101,8 @@ def check_stronger_threats_shrink_radii(case: Case[Certificate]) -> None:
         (base, {"clients": 2}),
         (base, {"poison_ratio": 0.5}),
         (base, {"scale": 3.0}),
+        (base, {"rounds": (2, 3)}),
+        (base, {"poison": "update"}),
         (bounded, {"delta": 1.0}),
     ):
         stronger = weaker.model_copy(update=changes)

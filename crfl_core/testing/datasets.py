@@ -97,7 +97,8 @@ def check_facts_match_the_arrays(case: Case[Dataset]) -> None:
 @promised_by(Dataset)
 def check_domain_contains_the_data(case: Case[Dataset]) -> None:
     """Every input, raw and scaled, lies in the declared domain, to which attacks are clamped."""
-    for what, data in (("raw", case.once(read)), ("scaled", case.once(loaded))):
+    for what, get in (("raw", read), ("scaled", loaded)):
+        data = case.once(get)
         for name, x in (("training", data.x), ("test", data.test_x)):
             low, high = float(x.min()), float(x.max())
             slack = ROUNDING * max(1.0, abs(low), abs(high))
@@ -118,6 +119,15 @@ def check_norm_bound_holds(case: Case[Dataset]) -> None:
         longest = float(np.linalg.norm(x.astype(np.float64), axis=1).max())
         if longest > bound * (1 + ROUNDING):
             raise CheckFailed(f"norms up to {bound:g}", f"{longest:g}", "declare the domain that contains the data")
+
+
+@promised_by(Dataset)
+def check_test_samples_are_not_for_training(case: Case[Dataset]) -> None:
+    """Not all test samples are among the training samples."""
+    data = case.once(read)
+    known = {row.tobytes() for row in data.x}
+    if all(row.tobytes() in known for row in data.test_x.astype(data.x.dtype)):
+        raise CheckFailed("test samples that were not trained on", "none", "split before anything is drawn or repeated")
 
 
 @promised_by(Dataset)

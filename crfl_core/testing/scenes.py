@@ -58,9 +58,9 @@ def round_of(federation: Federation, number: int) -> Round:
     return Round(number, federation.config.rounds, start, clients, federation.model.layout, federation.streams)
 
 
-def scene_of(federation: Federation, attack: Attack) -> Scene:
-    """The first attacked round, with batches of which some are short."""
-    round = round_of(federation, federation.participation.attack_rounds[0])
+def scene_of(federation: Federation, attack: Attack, number: int | None = None) -> Scene:
+    """The first or another attacked round, with batches of which some are short."""
+    round = round_of(federation, number or federation.participation.attack_rounds[0])
     attackers = round.clients.take(np.flatnonzero(round.clients.attacking))
     plan = batches.draw(federation.data.partition, attackers, round.number, round.streams)
     rows = torch.from_numpy(plan.rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import Tensor
 from crfl_core.federation.chain import call_stage
 from crfl_core.kinds.aggregator import Stage
 from crfl_core.testing.comparing import difference
-from crfl_core.testing.situations import answers, cast_to, situations, some_rows, tolerance
+from crfl_core.testing.situations import answers, cast_to, every_size, some_rows, tolerance
 from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by
 from crfl_core.updates import ClientUpdates, Staged
 
@@ -22,7 +23,7 @@ ROUNDING = 1e-6
 def check_mixing_rebuilds_what_is_handed_on(case: Case[Stage]) -> None:
     """`values = mixing @ updates + offset`: the weights behind the stage are those that reach the model."""
     for dtype in (torch.float64, torch.float32):
-        for name, updates in case.once(situations).items():
+        for name, updates in every_size(case).items():
             given = cast_to(updates, dtype)
             staged = call_stage(case.plugin, given, {})
             rebuilt = staged.mix(given.values)
@@ -86,13 +87,14 @@ def check_fixed_mixing_does_not_look_at_updates(case: Case[Stage]) -> None:
     if case.plugin.depends != "fixed":
         raise Skipped(f"it depends on {case.plugin.depends!r}")
     for name, updates, one in transformed(case):
-        other = call_stage(case.plugin, changed(updates), {})
-        if found := difference((one.matrix, one.offset), (other.matrix, other.offset), "it"):
-            raise CheckFailed(
-                f"mixing and offset of {name} to be the same for other updates",
-                found.replace("it[0]", "the mixing").replace("it[1]", "the offset"),
-                "declare depends = 'own' or 'all'",
-            )
+        for others in changed(updates):
+            other = call_stage(case.plugin, others, {})
+            if found := difference((one.matrix, one.offset), (other.matrix, other.offset), "it"):
+                raise CheckFailed(
+                    f"mixing and offset of {name} to be the same for other updates",
+                    found.replace("it[0]", "the mixing").replace("it[1]", "the offset"),
+                    "declare depends = 'own' or 'all'",
+                )
 
 
 @promised_by(Stage)
@@ -102,8 +104,8 @@ def check_own_factors_depend_on_nothing_else(case: Case[Stage]) -> None:
         raise Skipped(f"it depends on {case.plugin.depends!r}")
     for name, updates, before in transformed(case):
         factors = diagonal(before, name)
-        for client in {0, len(updates.values) // 2, len(updates.values) - 1}:
-            others = changed(updates)
+        some = {0, len(updates.values) // 2, len(updates.values) - 1}
+        for client, others in itertools.product(some, changed(updates)):
             others.values[client] = updates.values[client]
             after = call_stage(case.plugin, others, {})
             gap = abs(float(diagonal(after, name)[client] - factors[client]))
@@ -166,11 +168,12 @@ def row_of(staged: Staged, client: int) -> tuple[object, ...]:
     return None if staged.cap is None else staged.cap[client], offset[client]
 
 
-def changed(updates: ClientUpdates) -> ClientUpdates:
-    """The same round with other updates of everybody."""
-    other = cast_to(updates, updates.values.dtype)
-    other.values.mul_(-3.0).add_(0.5)
-    return other
+def changed(updates: ClientUpdates) -> Iterator[ClientUpdates]:
+    """The same round with other updates of everybody: somewhere else, much shorter, much longer."""
+    for factor, shift in ((-3.0, 0.5), (1e-3, 0.0), (1e3, 0.0)):
+        other = cast_to(updates, updates.values.dtype)
+        other.values.mul_(factor).add_(shift)
+        yield other
 
 
 def farthest(one: Tensor, other: Tensor) -> float:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import safetensors.numpy
@@ -15,7 +17,6 @@ from crfl_core.testing.comparing import difference
 from crfl_core.testing.situations import (
     HUGE,
     answer,
-    answers,
     cast_to,
     every_size,
     gaussian,
@@ -75,24 +76,29 @@ def check_missing_clients_are_survived(case: Case[AggregationStep]) -> None:
 @promised_by(AggregationStep)
 def check_inputs_are_not_changed(case: Case[AggregationStep]) -> None:
     """Updates, broadcast model and facts about clients are as they were before."""
-    for name, updates in case.once(situations).items():
-        given = cast_to(updates, torch.float64)
-        answer(case.plugin, given)
-        before, after = (facts_of(one) for one in (updates, given))
-        if found := difference(before, after, "the input"):
-            raise CheckFailed(f"the input of {name} unchanged", found, "work on a copy: values.clone()")
+    # In both precisions: converting is a copy in one of them, and hides what happens in the other.
+    for dtype in FLOATS:
+        for name, updates in case.once(situations).items():
+            kept, given = cast_to(updates, dtype), cast_to(updates, dtype)
+            answer(case.plugin, given)
+            if found := difference(facts_of(kept), facts_of(given), "the input"):
+                raise CheckFailed(f"the input of {name}, {dtype}, unchanged", found, "work on a copy: values.clone()")
 
 
 @promised_by(AggregationStep)
 def check_answers_share_no_memory_with_inputs(case: Case[AggregationStep]) -> None:
     """What is answered can be changed without changing what clients submitted."""
-    for name, (updates, result) in case.once(answers).items():
-        inputs = {"the updates": updates.values, "the broadcast model": updates.round.start}
-        for part, tensor in tensors(result).items():
-            for what, given in inputs.items():
-                if tensor.numel() and tensor.untyped_storage().data_ptr() == given.untyped_storage().data_ptr():
+    for dtype in FLOATS:
+        for name, updates in case.once(situations).items():
+            given = cast_to(updates, dtype)
+            inputs = {"the updates": given.values, "the broadcast model": given.round.start}
+            parts = tensors(answer(case.plugin, given)).items()
+            for (part, tensor), (what, source) in itertools.product(parts, inputs.items()):
+                if tensor.numel() and tensor.untyped_storage().data_ptr() == source.untyped_storage().data_ptr():
                     raise CheckFailed(
-                        f"new tensors for {name}", f"that {part} is a view of {what}", "return a copy: tensor.clone()"
+                        f"new tensors for {name}, {dtype}",
+                        f"that {part} is a view of {what}",
+                        "return a copy: tensor.clone()",
                     )
 
 
@@ -118,11 +124,14 @@ def check_precision_and_device_are_kept(case: Case[AggregationStep]) -> None:
 def check_state_survives_a_checkpoint(case: Case[AggregationStep]) -> None:
     """A run that is resumed from plain tensors in every round goes on exactly like one that never stopped."""
     count = case.once(round_size)
-    plays = [round_of(gaussian(count, 6, seed=number), number=number) for number in range(1, 5)]
+    plays, others = (
+        [round_of(gaussian(count, 6, seed=seed + number), number=number) for number in range(1, 5)] for seed in (0, 10)
+    )
     steady = case.fresh()
     going: State = {}
     stored: State = {}
     for updates in plays:
+        before = stored
         kept, resumed = answer(steady, updates, going), answer(case.fresh(), updates, stored)
         going, stored = kept.state, written_and_read(resumed.state)
         if found := difference(kept, resumed):
@@ -131,6 +140,26 @@ def check_state_survives_a_checkpoint(case: Case[AggregationStep]) -> None:
                 f"that in round {updates.round.number} {found}",
                 "return everything that the next round needs as tensors in `state`, and keep nothing on the instance",
             )
+    elsewhere: State = {}
+    for updates in others:
+        elsewhere = answer(case.fresh(), updates, elsewhere).state
+    if found := difference(kept, answer(case.fresh(), plays[-1], before)):
+        raise CheckFailed(
+            "the same answer to the same updates and state after another run in the same process",
+            f"that {found}",
+            "return everything that the next round needs in `state`, and keep nothing on the class or in the module",
+        )
+
+
+@promised_by(AggregationStep)
+def check_attackers_are_not_recognised(case: Case[AggregationStep]) -> None:
+    """The answer does not depend on who attacks: the record knows, a server does not."""
+    updates = ordinary(case)
+    attacking = np.arange(len(updates.values)) % 3 == 0
+    clients = replace(updates.round.clients, attacking=attacking)
+    told = ClientUpdates(updates.values, replace(updates.round, clients=clients))
+    if found := difference(answer(case.plugin, updates), answer(case.plugin, told)):
+        raise CheckFailed("the same answer whoever attacks", f"that {found}", "do not read `round.clients.attacking`")
 
 
 @promised_by(AggregationStep)

@@ -254,7 +254,7 @@ PLUGINS: dict[str, type[Plugin]] = {
     "halves": Halves,
 }
 REGISTRY = Registry(PLUGINS)
-HOOKS = Hooks([], REGISTRY)
+HOOKS = Hooks([])
 
 
 def small(**changes: Any) -> dict[str, Any]:

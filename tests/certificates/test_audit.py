@@ -31,7 +31,6 @@ from crfl_core import (
     FederatedData,
     LinearAggregator,
     Plugin,
-    Registry,
     Stage,
     Staged,
     State,
@@ -273,7 +272,7 @@ class Replacing(Tracker):
 
 def test_replaced_weights_are_never_fixed() -> None:
     federation = federation_of(small())
-    world = play(federation, Hooks([("tracker", Replacing())], Registry()))
+    world = play(federation, Hooks([("tracker", Replacing())]))
     found = audits(world)
     assert refused(found) == SOUND
     assert "round 1: replaced by tracker 'Replacing'" in found["linear"].refusal

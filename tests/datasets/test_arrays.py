@@ -202,6 +202,9 @@ def test_a_function_that_is_not_there_is_named(module: Callable[[str], None], na
         ("return x", "must return a Data, (x, y), (x, y, test_x, test_y) or a mapping with these names, found ndarray"),
         ("return x, y, x", "found tuple of 3"),
         ("return {'x': x}", "my_samples:load: there is no array 'y', found x"),
+        ("return [[1, 2], [3]], [0, 1]", "my_samples:load: inputs, labels and groups must be arrays"),
+        ("return {1: x}", "my_samples:load: there is no array 'x', found 1"),
+        ("raise SystemExit(3)", "my_samples:load() failed: SystemExit: 3"),
         ("return x, y[:9]", "labels must be (10,), one for each input, found (9,)"),
     ],
 )
@@ -238,7 +241,9 @@ def changed(array: Any, place: Any, value: Any) -> Any:
         ({"x": X, "y": Y + 20}, "a.npz: the largest label is 21, beyond the number of samples: number classes from 0"),
         ({"x": X, "y": Y + 0.5}, "a.npz, sample 0: the label 0.5 is not a whole number"),
         ({"x": X, "y": Y * 1j}, "a.npz: labels must be numbers or text, found an array of complex128"),
-        ({"x": X, "y": Y, "test_x": X}, "a.npz: 'test_x' needs both test_x and test_y"),
+        ({"x": X, "y": Y, "test_x": X}, "a.npz: there is an array 'test_x', but none 'test_y': add it"),
+        ({"x": np.zeros((20, 1, 1, 1, 1)), "y": Y}, "a.npz: inputs must be (samples, features) or (samples, height"),
+        ({"x": X, "y": changed(Y * 1.0, 2, 1e300)}, "a.npz, sample 2: the label 1e+300 is not a whole number"),
         ({"x": X, "y": Y, "test_x": X[:, :1], "test_y": Y}, "a.npz (test): has 1 features, but"),
         ({"x": X, "y": Y, "test_x": changed(X, (2, 0), np.inf), "test_y": Y}, "(test), sample 2, feature 0: holds inf"),
     ],
@@ -298,7 +303,39 @@ def test_an_npy_file_that_is_called_npz_is_an_error(tmp_path: Path) -> None:
         Arrays(path=path).read()
 
 
+def test_inputs_outside_of_the_declared_domain_are_an_error_with_the_place(tmp_path: Path) -> None:
+    path = saved(tmp_path / "a.npz", x=changed(X, (7, 1), 1e6), y=Y)
+    with pytest.raises(DataError, match=r"a.npz, sample 7, feature 1: holds 1000000.0 where a number in the domain \["):
+        Arrays(path=path, domain=(float(X.min()), float(X.max()))).read()
+
+
+def test_an_owner_that_is_not_a_number_is_an_error(tmp_path: Path) -> None:
+    path = saved(tmp_path / "a.npz", x=X, y=Y, owner=changed(Y * 1.0, 5, np.nan))
+    with pytest.raises(DataError, match=r"a.npz: groups must be finite, sample 5 has nan"):
+        Arrays(path=path, group="owner").read()
+
+
+def test_the_label_may_be_the_owner(tmp_path: Path) -> None:
+    path = text_file(tmp_path / "t.csv", "a,label\n" + "1,no\n2,yes\n" * 5)
+    data = Arrays(path=path, group="label").read()
+    np.testing.assert_array_equal(data.groups, data.y)
+
+
 # Bad tables
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("\xe4,label\n1,0\n", "row 1: the names of the columns are not in UTF-8: save it in UTF-8"),
+        ("a,label\n1,no\n2,\xe4\n", "row 3, column 'label': is not in UTF-8: save it in UTF-8"),
+    ],
+)
+def test_text_in_another_encoding_than_utf_8_is_named_with_the_place(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(DataError, match=re.escape(f"{path}, {message}")):
+        Arrays(path=path).read()
 
 
 @pytest.mark.parametrize(
@@ -320,6 +357,9 @@ def test_an_npy_file_that_is_called_npz_is_an_error(tmp_path: Path) -> None:
         ("a,b,label\n", "has a header but no rows"),
         ("", "cannot be read (Empty CSV file)"),
         ("a,b,label\n1,2,-1\n", "row 2: the label -1 is no class"),
+        ("a,b,label\n1,2,0\n1,2,NaN\n", "row 3, column 'label': is NaN: fill the cell or remove the row"),
+        ("a,b,label\n1,2,0\n1,2,=1+1\n", "row 3, column 'label': found '=1+1' where others are numbers: correct it"),
+        (f"a,b,label\n1,2,0\n1,2,{'9' * 5000}\n", f"row 3, column 'label': found '{'9' * 40}' where others are"),
     ],
 )
 def test_a_bad_table_is_named_with_row_and_column(tmp_path: Path, text: str, message: str) -> None:
@@ -395,7 +435,7 @@ def test_a_config_error_says_where_it_was_written() -> None:
 def test_a_missing_file_and_a_wrong_shape_are_errors(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"path: there is no file .*no.npz"):
         Arrays(path=tmp_path / "no.npz").read()
-    with pytest.raises(DataError, match=r"gone.csv: cannot be read"):
+    with pytest.raises(OptionError, match=r"test_path: there is no file .*gone.csv"):
         Arrays(path=saved(tmp_path / "a.npz", x=X, y=Y), test_path=tmp_path / "gone.csv").read()
     with pytest.raises(DataError, match=re.escape("2 features are no image of shape [3, 3]")):
         Arrays(path=saved(tmp_path / "a.npz", x=X, y=Y), image_shape=(3, 3)).read()

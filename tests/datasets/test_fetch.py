@@ -290,7 +290,7 @@ def small_dataset(
 
 def test_the_commands_find_fetch_and_verify(small_dataset: Path, crfl: Callable[..., CompletedProcess[str]]) -> None:
     before = crfl("data", "list").stdout
-    assert "small: One small file.\n  0 of 1 files found; for the others: run `crfl data fetch small`" in before
+    assert "small: One small file.\n  0 of 1 files found; for the missing ones: run `crfl data fetch small`" in before
     assert "licence: public domain; https://example.org" in before
     assert re.search(r"missing +76,800 +[0-9a-f]{12} a\.bin", before)
     assert crfl("data", "verify", "small").stdout == "missing  small: a.bin\n"
@@ -320,6 +320,7 @@ def test_files_can_be_fetched_to_another_directory(
     ("arguments", "complaint"),
     [
         (("fetch", "digits"), "error: dataset 'digits' is not read from published files: there is nothing to fetch"),
+        (("verify", "digits"), "error: dataset 'digits' is not read from published files: there is nothing to fetch"),
         (("fetch", "mnits"), "error: there is no dataset 'mnits': did you mean 'mnist'"),
         (("verify", "mnits"), "error: there is no dataset 'mnits': did you mean 'mnist'"),
     ],
@@ -339,3 +340,6 @@ def test_a_broken_dataset_plugin_is_listed_with_its_problem(
     done = crfl("data", "list")
     assert done.returncode == 0
     assert "broken: dataset 'broken' of broken-data 1.0 cannot be imported: AttributeError" in done.stdout
+    done = crfl("data", "verify", "broken")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: dataset 'broken' of broken-data 1.0 cannot be imported: AttributeError")

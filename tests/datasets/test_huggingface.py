@@ -129,12 +129,33 @@ def test_a_set_without_numbers_has_no_inputs(save: Save) -> None:
         ({"a": [1.0, None, 2.0], "label": [0, 1, 0]}, "sample 1, feature 0: holds nan where a finite number is needed"),
         ({"a": [[1], [1, 2], [3]], "label": [0, 1, 0]}, "column 'a', rows from 0 on: there is something else than"),
         ({"a": [1, 2, 3], "label": [0, -1, 0]}, "sample 1: the label -1 is no class"),
-        ({"a": [1, 2, 3], "label": [0, None, 0]}, "labels must be numbers or text, found an array of object"),
+        ({"a": [1, 2, 3], "label": [0, None, 0]}, "labels must be numbers or text, found none at sample 1"),
     ],
 )
 def test_unusable_values_are_named_with_the_place(save: Save, columns: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match="split 'train'.*" + re.escape(message)):
         HuggingFace(path=save(columns), inputs="a").read()
+
+
+def test_the_test_split_gives_the_columns_of_the_training_split_in_their_order(save: Save) -> None:
+    columns = {"a": [1.0, 2.0], "b": [10.0, 20.0], "label": [0, 1]}
+    path = save({"train": columns, "test": {name: columns[name] for name in ("label", "b", "a")}}, splits=True)
+    data = HuggingFace(path=path, scaling="none").read()
+    np.testing.assert_array_equal(data.test_x, data.x)
+
+
+def test_a_column_that_only_the_training_split_has_is_named(save: Save) -> None:
+    train, test = {"a": [1.0, 2.0], "label": [0, 1]}, {"b": [1.0, 2.0], "label": [0, 1]}
+    path = save({"train": train, "test": test}, splits=True)
+    with pytest.raises(OptionError, match=r"inputs: .* found no column 'a' .* split 'test', which has b, label"):
+        HuggingFace(path=path).read()
+
+
+def test_an_image_that_cannot_be_decoded_is_named_with_its_rows(save: Save) -> None:
+    broken = [{"bytes": b"\x89PNG and so on", "path": None}] * 2
+    path = save({"image": broken, "label": [0, 1]}, image_features(["no", "yes"]))
+    with pytest.raises(DataError, match=r"split 'train', one of 1000 rows from 0 on: cannot be decoded \(Unidentified"):
+        HuggingFace(path=path).read()
 
 
 def test_images_must_be_of_one_size_and_kind(save: Save) -> None:

@@ -214,6 +214,11 @@ def test_a_missing_column_is_named(tmp_path: Path, column: str) -> None:
         Loan(path=path).read()
 
 
+def test_a_table_of_another_kind_is_refused_by_its_name(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"loan.txt: tables are read from files that end in .csv, .csv.gz, .parquet"):
+        Loan(path=saved(tmp_path, table(loans()), "loan.txt")).read()
+
+
 def test_a_row_with_too_few_cells_is_named(tmp_path: Path) -> None:
     path = saved(tmp_path, table(loans()) + "1,2,3\n")
     with pytest.raises(DataError, match="row 12: has 3 cells, but the header has 95"):

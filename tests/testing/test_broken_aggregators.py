@@ -190,28 +190,98 @@ class Optimistic(FedAvg):
         return update_bound * np.array([0.0, 0.001, 0.002])
 
 
+class InPlaceWhereItTrains(Aggregator):
+    """Converts to single precision, which is no copy in a real run."""
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+        values = updates.values.float()
+        values.sub_(0.0).clamp_(max=1.0)
+        return weighted(values.to(updates.values), even(values))
+
+
+class AliasingWhereItTrains(Aggregator):
+    """Answers a single client with the update itself, in single precision."""
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+        weights = even(updates.values)
+        if len(weights) == 1:
+            return Aggregate(updates.values[0].float().to(updates.values), weights)
+        return weighted(updates.values, weights)
+
+
+class WrongInLargeModels(Aggregator):
+    """Works block by block, and forgets the last one."""
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+        found = weighted(updates.values, even(updates.values))
+        found.update[8192:] = 0.0
+        return found
+
+
+class Diary(Aggregator):
+    """Looks up the last round in a diary that all instances share."""
+
+    pages: ClassVar[dict[int, Tensor]] = {}
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+        number, mean = updates.round.number, updates.values.mean(0)
+        self.pages[number] = mean
+        offset = 0.1 * self.pages.get(number - 1, torch.zeros_like(mean)).to(mean)
+        return Aggregate(mean + offset, even(updates.values), offset=offset)
+
+
+class Clairvoyant(Aggregator):
+    """Leaves out the attackers, whom no server knows."""
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+        honest = torch.from_numpy(~updates.round.clients.attacking).double()
+        return weighted(updates.values, honest / honest.sum().clamp(min=1.0))
+
+
+class HalfTheTruth(Aggregator):
+    """Forgets in its breakdown that an attacker also takes its honest update away."""
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+        short = updates.values.norm(dim=1) <= 1.0
+        return weighted(updates.values, short.double() / len(short))
+
+    def breakdown(self, clients: Clients, aggregate: Aggregate, update_bound: float) -> NDArray[np.float64]:
+        return np.arange(len(clients) + 1.0) / len(clients)
+
+
 RULES: dict[str, list[tuple[Plugin, str]]] = {
     "every_round_is_answered": [(Squeezed(), "a single parameter, (12, 1)")],
     "huge_updates_do_no_harm": [(Overflowing(), "a round with updates of norm 1e+18")],
     "missing_clients_are_survived": [(FiveOrNone(), "cope with fewer clients")],
-    "inputs_are_not_changed": [(InPlace(), "the input['values'] differs")],
-    "answers_share_no_memory_with_inputs": [(Aliasing(), "update is a view of the updates")],
+    "inputs_are_not_changed": [
+        (InPlace(), "the input['values'] differs"),
+        (InPlaceWhereItTrains(), "torch.float32"),
+    ],
+    "answers_share_no_memory_with_inputs": [
+        (Aliasing(), "update is a view of the updates"),
+        (AliasingWhereItTrains(), "a single client, torch.float32"),
+    ],
     "precision_and_device_are_kept": [(Doubling(), "update of torch.float32")],
     "state_survives_a_checkpoint": [
         (Remembering(), "keep nothing on the instance"),
         (Pickling(), "'seen': list"),
+        (Diary(), "after another run"),
     ],
+    "attackers_are_not_recognised": [(Clairvoyant(), "round.clients.attacking")],
     "dependence_is_declared": [(Boastful(), "derive from LinearAggregator")],
     "weights_are_not_negative": [(Negative(), "weights of at least 0")],
     "weights_sum_to_at_most_one": [(Summing(), "divide by their sum")],
-    "weights_rebuild_the_aggregate": [(Pretending(), "update = sum_i p_i u_i + offset")],
+    "weights_rebuild_the_aggregate": [
+        (Pretending(), "update = sum_i p_i u_i + offset"),
+        (WrongInLargeModels(), "10,000 parameters"),
+    ],
     "order_of_clients_does_not_matter": [(FirstComeFirstServed(), "round.clients.ids")],
     "agreement_is_respected": [(Opinionated(), "in another direction")],
     "full_weights_agree_with_weights": [(Understating(), "each client's largest weight")],
     "notes_are_numbers": [(Wordy(), "'mood': 'good'")],
     "weights_are_fixed": [(SinglePrecision(), "torch.float32")],
     "breakdown_grows_with_attackers": [(Falling(), "a drift that falls: [0.0, 3.0, 1.0]")],
-    "breakdown_is_never_exceeded": [(Optimistic(), "by 1 attackers")],
+    "breakdown_is_never_exceeded": [(Optimistic(), "by 1 attackers"), (HalfTheTruth(), "by 1 attackers")],
 }
 
 
@@ -268,6 +338,16 @@ class FalselyOwn(Stage):
         return passed_on(updates, (lengths.median() / lengths.clamp(min=1e-9)).clamp(max=1.0))
 
 
+class Filtering(Stage):
+    """Drops whoever is ten times as long as the median, and calls that own."""
+
+    depends: ClassVar[Dependence] = "own"
+
+    def transform(self, updates: ClientUpdates, state: State) -> Staged:
+        lengths = updates.values.norm(dim=1)
+        return passed_on(updates, (lengths <= 10.0 * lengths.median()).to(updates.values))
+
+
 class LooseCap(Stage):
     """Promises a cap and keeps another."""
 
@@ -284,7 +364,10 @@ STAGES: dict[str, list[tuple[Plugin, str]]] = {
     "outputs_are_announced": [(Multiplying(), "override outputs()")],
     "order_of_clients_does_not_matter": [(ByPosition(), "not by position")],
     "fixed_mixing_does_not_look_at_updates": [(FalselyFixed(), "the mixing differs")],
-    "own_factors_depend_on_nothing_else": [(FalselyOwn(), "do not compare clients")],
+    "own_factors_depend_on_nothing_else": [
+        (FalselyOwn(), "do not compare clients"),
+        (Filtering(), "do not compare clients"),
+    ],
     "caps_are_kept": [(LooseCap(), "residuals within the cap")],
 }
 EXAMPLES = [

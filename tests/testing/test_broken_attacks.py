@@ -121,6 +121,25 @@ class Anonymous(Flipping):
         return super().threat(realised).model_copy(update={"clients": (19,), "rounds": (3,)})
 
 
+class Growing(Flipping):
+    """Moves inputs farther from round to round, and states what it does in the first one."""
+
+    def poison(self, batches: Batches, prepared: State) -> Batches:
+        x = batches.x.clone()
+        x[..., 0] *= 1.0 - 0.1 * batches.round
+        return replace(batches, x=x)
+
+    def threat(self, realised: Realised) -> Threat:
+        return super().threat(realised).model_copy(update={"delta": 0.1, "poison": "update"})
+
+
+class Inventive(ModelReplacement):
+    """Labels what it shows to the model as it likes."""
+
+    def backdoored_set(self, data: FederatedData, prepared: State) -> tuple[Tensor, Tensor]:
+        return self.backdoored(data.test_x, prepared), data.test_y * 0 + 7
+
+
 BROKEN: dict[str, list[tuple[Plugin, str]]] = {
     "batches_keep_their_shape": [(Shortening(), "change entries of x and y, nothing else")],
     "inputs_are_not_changed": [(InPlace(), "batches.x.clone()")],
@@ -131,11 +150,15 @@ BROKEN: dict[str, list[tuple[Plugin, str]]] = {
     "attackers_exist": [(Disordered(), "(5, 3)")],
     "others_and_other_rounds_are_left_alone": [(Infectious(), "honest training of honest clients")],
     "submitted_updates_fit": [(OneForAll(clients=2), "return (attackers, P)")],
-    "backdoored_set_is_honest": [(Flattering(), "they would count as successes")],
+    "backdoored_set_is_honest": [
+        (Flattering(), "they would count as successes"),
+        (Inventive(), "true labels"),
+    ],
     "threat_covers_what_was_done": [
         (Modest(), "a stated delta of at least"),
         (OnlyData(), "a threat that covers 'update'"),
         (Anonymous(clients=(4,)), "state who attacked"),
+        (Growing(rounds=(1, 6)), "a stated delta of at least"),
     ],
 }
 EXAMPLES = [(check, plugin, word) for check, examples in BROKEN.items() for plugin, word in examples]

@@ -101,6 +101,14 @@ class Boundless(PathwiseLinear):
         return changed(found, radius=np.full_like(found.radius, np.inf))
 
 
+class Spread(PathwiseLinear):
+    """Shares its radius among the attacked rounds, at one of its levels."""
+
+    def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:
+        found = super().certify(ledger, votes, threat, level)
+        return changed(found, radius=9.0 ** len(threat.rounds) * found.radius) if level == "sample" else found
+
+
 class Meddling(PathwiseLinear):
     """Changes the votes that it reads."""
 
@@ -123,7 +131,10 @@ BROKEN: dict[str, list[tuple[Plugin, str]]] = {
     "every_sample_is_answered": [(UnknownClass(), "predict a label, or -1"), (Meddling(), "read-only")],
     "nothing_is_certified_without_a_prediction": [(Abstaining(), "has a radius where it abstains")],
     "log_radius_agrees": [(Confused(), "log(radius)")],
-    "stronger_threats_shrink_radii": [(Backwards(), "threat.clients becomes 2")],
+    "stronger_threats_shrink_radii": [
+        (Backwards(), "threat.clients becomes 2"),
+        (Spread(), "at the sample level that do not grow when threat.rounds becomes (2, 3)"),
+    ],
     "surer_votes_do_not_shrink_radii": [(Doubtful(), "rise with p_a")],
     "ties_certify_nothing": [(Generous(), "abstain if p_a <= p_b")],
     "refusals_help": [(Taciturn(), "a remedy in 'the moon is full'")],

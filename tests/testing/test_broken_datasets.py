@@ -55,6 +55,13 @@ class TooNarrow(Spots):
         return replace(super().read(), domain=Domain(0.0, 0.1))
 
 
+class Shrunk(Spots):
+    """Declares a narrower domain than the one that its inputs were scaled to."""
+
+    def load(self) -> Data:
+        return replace(super().load(), domain=Domain(0.0, 0.1))
+
+
 class Reversed(Spots):
     """Draws other samples if fewer are wanted."""
 
@@ -71,12 +78,32 @@ class Vast(Spots):
         return replace(data, x=data.x.astype(np.float64) * 1e300, domain=Domain(0.0, 1e300))
 
 
+class BrightTests(Spots):
+    """Has test inputs beyond the domain of the training inputs."""
+
+    def read(self) -> Data:
+        data = super().read()
+        return replace(data, test_x=data.test_x.astype(np.float64) + 0.5)
+
+
+class Leaking(Spots):
+    """Tests on what it trains on."""
+
+    def read(self) -> Data:
+        data = super().read()
+        return replace(data, test_x=data.x[::-5].copy(), test_y=data.y[::-5].copy())
+
+
 DATASETS: dict[str, list[tuple[Plugin, str]]] = {
     "arrays_fit_together": [(Uneven(), "with one label each"), (Fractional(), "y.astype(np.int64)")],
     "labels_are_used": [(EmptyClass(), "none of 'nothing'")],
     "facts_match_the_arrays": [(WrongShape(), "an image_shape of 64 numbers")],
-    "domain_contains_the_data": [(TooNarrow(scaling="none"), "declare a wider domain")],
-    "norm_bound_holds": [(TooNarrow(scaling="none"), "norms up to 0.8")],
+    "domain_contains_the_data": [
+        (TooNarrow(scaling="none"), "declare a wider domain"),
+        (BrightTests(scaling="none"), "raw test inputs within [0, 1]"),
+    ],
+    "norm_bound_holds": [(Shrunk(), "norms up to 0.8")],
+    "test_samples_are_not_for_training": [(Leaking(), "split before")],
     "subsets_are_the_first_samples": [(Reversed(), "the first rows of the whole")],
     "every_scaling_works": [(Vast(), "for scaling = 'none'")],
 }

@@ -64,9 +64,10 @@ def test_a_dataset_that_was_saved_to_disk_conforms(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     from crfl_datasets.huggingface import HuggingFace
 
-    rows = {"a": [0.1 * number for number in range(40)], "label": [number % 2 for number in range(40)]}
+    train = {"a": [0.1 * number for number in range(40)], "label": [number % 2 for number in range(40)]}
+    test = {"a": [0.1 * number + 0.05 for number in range(30)], "label": [number % 2 for number in range(30)]}
     datasets.DatasetDict(
-        {"train": datasets.Dataset.from_dict(rows), "test": datasets.Dataset.from_dict(rows)}
+        {"train": datasets.Dataset.from_dict(train), "test": datasets.Dataset.from_dict(test)}
     ).save_to_disk(tmp_path / "set")
     plugin = HuggingFace(path=tmp_path / "set", inputs=("a",), scaling="minmax").named("huggingface")
     assert [result for result in check_plugin(plugin) if result.status != "passed"] == []

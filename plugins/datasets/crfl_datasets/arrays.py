@@ -8,21 +8,22 @@ import zlib
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from crfl_core import Data, DataError, OptionError, ScalingKind, SplitDataset
+from crfl_core import Data, DataError, OptionError, ScalingKind, SplitDataset, UserPath
 from crfl_datasets import tables
-from crfl_datasets.samples import Range, Samples, UserPath, assemble, from_arrays
+from crfl_datasets.samples import ClassNames, Range, Samples, assemble, from_arrays
 
 ENDINGS = (".npz", ".npy", *tables.ENDINGS)
 CALLED = ("x", "y", "test_x", "test_y")
 """What the arrays are called in a .npz file, and in which order a callable returns them."""
 
-WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+(\.0*)?")
+WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,18}(\.0*)?")
+"""What is longer is no number of a class, and an owner's is as good as text."""
 
 
 class Arrays(SplitDataset):
@@ -51,9 +52,11 @@ class Arrays(SplitDataset):
     inputs: str | tuple[str, ...] | None = Field(None, description="array of inputs, or columns of a table")
     label: str | None = Field(None, description="array (`y`) or column (`label`) of labels")
     group: str | None = Field(None, description="array or column of the natural owners of the samples")
-    class_names: tuple[str, ...] = Field((), description="names of the classes in the order of their numbers")
+    class_names: ClassNames = Field((), description="names of the classes in the order of their numbers")
     domain: Range | None = Field(None, description="smallest and largest valid raw input")
-    image_shape: tuple[int, ...] | None = Field(None, description="[height, width] or [channels, height, width]")
+    image_shape: tuple[Annotated[int, Field(ge=1)], ...] | None = Field(
+        None, min_length=2, max_length=3, description="[height, width] or [channels, height, width]"
+    )
 
     @model_validator(mode="after")
     def _one_origin(self) -> Self:
@@ -67,10 +70,16 @@ class Arrays(SplitDataset):
                 raise ValueError(f"`{words[0]}` must end in {', '.join(ENDINGS)}, found {file.name}")
             if (file is not None and file.suffix == ".npy") != (labels is not None):
                 raise ValueError(f"`{words[1]}` goes with a .npy file in `{words[0]}`, and only with that")
+            if labels is not None and labels.suffix != ".npy":
+                raise ValueError(f"`{words[1]}` must end in .npy, found {labels.name}")
         return self
 
     def read(self) -> Data:
         """The samples of the file or of the function."""
+        for option in ("path", "labels_path", "test_path", "test_labels_path"):
+            path: Path | None = getattr(self, option)
+            if path is not None and not path.is_file():
+                raise OptionError(option, f"there is no file {path}")
         columns: tuple[str, ...] = ()
         if self.path is None:
             result = call(str(self.callable))
@@ -78,8 +87,6 @@ class Arrays(SplitDataset):
                 return result
             train, test = self._from_mapping(named(result, str(self.callable)), str(self.callable))
         else:
-            if not self.path.is_file():
-                raise OptionError("path", f"there is no file {self.path}")
             if self.path.name.endswith(tables.ENDINGS):
                 columns = self._input_columns(self.path)
             train, test = self._from_file(self.path, self.labels_path, columns)
@@ -112,11 +119,12 @@ class Arrays(SplitDataset):
         inputs, label = self.inputs or "x", self.label or "y"
         for name in (inputs, label, *([self.group] if self.group else ())):
             if name not in arrays:
-                raise DataError(f"{origin}: there is no array {name!r}, found {', '.join(arrays) or 'none'}")
+                raise DataError(f"{origin}: there is no array {name!r}, found {', '.join(map(str, arrays)) or 'none'}")
         train = from_arrays(origin, arrays[inputs], arrays[label], arrays[self.group] if self.group else None)
         tests = [f"test_{name}" for name in (inputs, label) if f"test_{name}" in arrays]
         if len(tests) == 1:
-            raise DataError(f"{origin}: {tests[0]!r} needs both test_{inputs} and test_{label}")
+            missing = f"test_{label if tests[0] == f'test_{inputs}' else inputs}"
+            raise DataError(f"{origin}: there is an array {tests[0]!r}, but none {missing!r}: add it")
         return train, from_arrays(f"{origin} (test)", *(arrays[name] for name in tests)) if tests else None
 
     def _input_columns(self, path: Path) -> tuple[str, ...]:
@@ -133,7 +141,7 @@ class Arrays(SplitDataset):
     def _from_table(self, path: Path, inputs: tuple[str, ...]) -> Samples:
         """The samples of a table."""
         label = self.label or "label"
-        others = [label, *([self.group] if self.group else ())]
+        others = list(dict.fromkeys([label, *([self.group] if self.group else ())]))
         kinds: dict[str, tables.Kind] = {**dict.fromkeys(inputs, "number"), **dict.fromkeys(others, "text")}
         blocks, texts, first = [], {name: list[NDArray[np.str_]]() for name in others}, 0
         for block in tables.read(path, kinds):
@@ -144,6 +152,13 @@ class Arrays(SplitDataset):
         if not blocks:
             raise DataError(f"{path}: has a header but no rows")
         columns = {name: whole_numbers_or_text(np.concatenate(parts)) for name, parts in texts.items()}
+        row = None if self.class_names else odd_one(columns[label])
+        if row is not None:
+            found = str(columns[label][row])[:40]
+            raise DataError(
+                f"{path}, row {first + row}, column {label!r}: found {found!r} where others are numbers: correct it, "
+                "or name all classes in class_names"
+            )
         owners = columns[self.group] if self.group else None
         return from_arrays(str(path), np.concatenate(blocks), columns[label], owners, first)
 
@@ -155,9 +170,11 @@ def load(path: Path) -> Any:
             return np.lib.format.open_memmap(path, mode="r")  # maps no Python objects
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
             return dict(arrays)
-    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except (OSError, ValueError, TypeError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
+        # NumPy takes whatever it does not know for pickled objects, and advises to trust them.
+        reason = "Python objects, or something else" if "pickle" in str(error) else error
         raise DataError(
-            f"{path}: is not a {path.suffix} file of numbers or text ({error}): write it with np.save or np.savez"
+            f"{path}: is not a {path.suffix} file of numbers or text ({reason}): write it with np.save or np.savez"
         ) from error
 
 
@@ -168,11 +185,11 @@ def call(name: str) -> Any:
         raise OptionError("callable", f'must be "package.module:function", found {name!r}')
     try:
         target = getattr(import_module(module), function)
-    except Exception as error:  # importing runs the user's code: anything may come out
+    except (Exception, SystemExit) as error:  # importing runs the user's code: anything may come out
         raise OptionError("callable", f"{name!r} cannot be imported: {type(error).__name__}: {error}") from error
     try:
         return target()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise DataError(f"{name}() failed: {type(error).__name__}: {error}") from error
 
 
@@ -194,3 +211,12 @@ def whole_numbers_or_text(texts: NDArray[np.str_]) -> NDArray[np.generic]:
     if all(WHOLE_NUMBER.fullmatch(value) for value in values):
         return np.array([int(value.partition(".")[0]) for value in values])[codes]
     return texts
+
+
+def odd_one(labels: NDArray[np.generic]) -> int | None:
+    """The row of the first label that is no whole number, if others are."""
+    if labels.dtype.kind != "U":
+        return None
+    values, codes = np.unique(labels, return_inverse=True)
+    numbers = np.array([WHOLE_NUMBER.fullmatch(str(value)) is not None for value in values])
+    return int(np.argmin(numbers[codes])) if numbers.any() else None

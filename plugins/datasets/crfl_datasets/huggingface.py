@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from crfl_core import Data, DataError, OptionError, ScalingKind, SplitDataset, cache_dir
-from crfl_datasets.samples import Range, Samples, UserPath, assemble, from_arrays
+from crfl_core import Data, DataError, OptionError, ScalingKind, SplitDataset, UserPath, cache_dir
+from crfl_datasets.samples import ClassNames, Range, Samples, assemble, from_arrays
 
 ROWS_AT_ONCE = 1000
 
@@ -37,7 +37,7 @@ class HuggingFace(SplitDataset):
     label: str = Field("label", description="column of the labels")
     group: str | None = Field(None, description="column of the natural owners of the samples")
     colour: Literal["keep", "grey", "rgb"] = Field("keep", description="convert images to one or three channels")
-    class_names: tuple[str, ...] = Field((), description="names of the classes; unset: as the set gives them")
+    class_names: ClassNames = Field((), description="names of the classes; unset: as the set gives them")
     domain: Range | None = Field(None, description="smallest and largest valid raw input of a table")
 
     @model_validator(mode="after")
@@ -56,7 +56,7 @@ class HuggingFace(SplitDataset):
         train, columns = self._samples(splits, self.train_split)
         test = None
         if self.test_split is not None or "test" in splits:
-            test, _ = self._samples(splits, self.test_split or "test")
+            test, _ = self._samples(splits, self.test_split or "test", columns)
         names = getattr(splits[self.train_split].features[self.label], "names", ())
         return assemble(
             train,
@@ -85,8 +85,10 @@ class HuggingFace(SplitDataset):
             raise DataError(f"{self._origin}: cannot be loaded ({type(error).__name__}: {error}): {remedy}") from error
         return loaded if isinstance(loaded, Mapping) else {self.train_split: loaded}
 
-    def _samples(self, splits: Mapping[str, Any], name: str) -> tuple[Samples, tuple[str, ...]]:
-        """The samples of a split, and the columns that are their inputs."""
+    def _samples(
+        self, splits: Mapping[str, Any], name: str, columns: tuple[str, ...] = ()
+    ) -> tuple[Samples, tuple[str, ...]]:
+        """The samples of a split, and the columns that are their inputs: those that are given, else chosen ones."""
         if name not in splits:
             option = "train_split" if name == self.train_split else "test_split"
             raise OptionError(option, f"{self._origin} has no split {name!r}, only {', '.join(splits)}")
@@ -95,24 +97,28 @@ class HuggingFace(SplitDataset):
             column = getattr(self, option)
             if column is not None and column not in split.features:
                 raise OptionError(option, f"{origin} has no column {column!r}, only {', '.join(split.features)}")
-        columns = self._input_columns(split.features, origin)
+        columns = self._input_columns(split.features, origin, columns)
         pictures = is_image(split.features[columns[0]])
         x = images(split, columns[0], origin, self.colour) if pictures else numbers(split, columns, origin)
         others = split.select_columns([self.label, *([self.group] if self.group else ())])[:]
         return from_arrays(origin, x, others[self.label], others[self.group] if self.group else None), columns
 
-    def _input_columns(self, features: Mapping[str, Any], origin: str) -> tuple[str, ...]:
+    def _input_columns(self, features: Mapping[str, Any], origin: str, columns: tuple[str, ...]) -> tuple[str, ...]:
         """One column of images, or columns of numbers."""
-        if self.inputs is not None:
+        if not columns and self.inputs is not None:
             columns = (self.inputs,) if isinstance(self.inputs, str) else self.inputs
-        else:
+        elif not columns:
             others = {name: feature for name, feature in features.items() if name not in (self.label, self.group)}
             columns = tuple(name for name, feature in others.items() if is_image(feature)) or tuple(
                 name for name, feature in others.items() if is_number(feature)
             )
-        missing = [name for name in columns if name not in features]
+        missing = [name for name in columns if name not in features or name == self.label]
         if missing or not columns or (len(columns) > 1 and any(is_image(features[name]) for name in columns)):
-            found = f"no column {missing[0]!r}" if missing else f"{', '.join(columns) or 'nothing'} as inputs"
+            found = (
+                f"no column {missing[0]!r} beside the label"
+                if missing
+                else f"{', '.join(columns) or 'nothing'} as inputs"
+            )
             raise OptionError(
                 "inputs",
                 f"name one column of images, or columns of numbers: found {found} in {origin}, which has "
@@ -143,17 +149,24 @@ def is_number(feature: object) -> bool:
     return kind.startswith(("int", "uint", "float", "bool"))
 
 
-def blocks(split: Any, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str, list[Any]]]]:
+def blocks(split: Any, columns: tuple[str, ...], origin: str) -> Iterator[tuple[int, dict[str, list[Any]]]]:
     """The number of the first row, and some rows of some columns."""
     chosen = split.select_columns(list(columns))
     for start in range(0, len(split), ROWS_AT_ONCE):
-        yield start, chosen[start : start + ROWS_AT_ONCE]
+        try:
+            rows = chosen[start : start + ROWS_AT_ONCE]
+        except Exception as error:  # whatever decodes images may raise
+            raise DataError(
+                f"{origin}, one of {ROWS_AT_ONCE} rows from {start} on: cannot be decoded ({type(error).__name__}: "
+                f"{error}): save the set again without it"
+            ) from error
+        yield start, rows
 
 
 def numbers(split: Any, columns: tuple[str, ...], origin: str) -> NDArray[np.float64]:
     """Columns of a table side by side; a column of lists gives as many features as these are long."""
     parts = []
-    for start, block in blocks(split, columns):
+    for start, block in blocks(split, columns, origin):
         features = []
         for name in columns:
             try:
@@ -170,7 +183,7 @@ def numbers(split: Any, columns: tuple[str, ...], origin: str) -> NDArray[np.flo
 def images(split: Any, column: str, origin: str, colour: str) -> NDArray[np.uint8]:
     """Images as one array of bytes, (images, height, width) or (images, channels, height, width)."""
     result = np.empty((0, 0), np.uint8)
-    for start, block in blocks(split, (column,)):
+    for start, block in blocks(split, (column,), origin):
         for row, image in enumerate(block[column], start):
             pixels = pixels_of(image, colour, f"{origin}, row {row}")
             if row == 0:

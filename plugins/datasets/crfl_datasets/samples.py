@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated
 
 import numpy as np
@@ -18,13 +17,8 @@ LARGEST = float(np.finfo(np.float32).max)
 """Numbers beyond are infinite in single precision, in which inputs are kept."""
 
 
-def from_here(path: Path) -> Path:
-    """An absolute path, so that a run can be resumed from another directory."""
-    return path.expanduser().absolute()
-
-
-UserPath = Annotated[Path, AfterValidator(from_here)]
-"""A file or folder that a config names."""
+LARGEST_WHOLE = 2.0**53
+"""Floating-point numbers beyond may stand for one of several whole numbers."""
 
 
 def rising(ends: tuple[float, float]) -> tuple[float, float]:
@@ -36,6 +30,18 @@ def rising(ends: tuple[float, float]) -> tuple[float, float]:
 
 Range = Annotated[tuple[float, float], AfterValidator(rising)]
 """The smallest and the largest valid input."""
+
+
+def distinct(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Names, none of them twice."""
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"must differ, but there are {names.count(name)} called {name!r}")
+    return names
+
+
+ClassNames = Annotated[tuple[str, ...], AfterValidator(distinct)]
+"""The names of classes, in the order of their numbers."""
 
 
 @dataclass(frozen=True)
@@ -56,18 +62,20 @@ class Samples:
         """Where a sample is found."""
         return f"{self.origin}, {'row' if self.first else 'sample'} {self.first + sample}"
 
-    def numbers(self) -> NDArray[np.generic]:
-        """The inputs, after a check that all of them are finite numbers."""
+    def numbers(self, domain: Domain) -> NDArray[np.generic]:
+        """The inputs, after a check that all of them are finite numbers within the domain."""
         if self.x.dtype.kind not in "biuf":
             raise DataError(f"{self.origin}: inputs must be numbers, found an array of {self.x.dtype}")
-        for start in range(0, len(self.x) if self.x.dtype.kind == "f" else 0, ROWS_AT_ONCE):
+        for start in range(0, len(self.x), ROWS_AT_ONCE):
             block = self.x[start : start + ROWS_AT_ONCE]
-            usable = np.abs(block.astype(np.float64)) <= LARGEST
-            if not usable.all():
-                row, feature = np.argwhere(~usable)[0]
+            outside = domain.outside(block)
+            if outside.any():
+                row, feature = np.argwhere(outside)[0]
+                finite = not Domain().outside(block[row, feature, None]).any()
+                inside = f"a number in the domain [{domain.low:g}, {domain.high:g}]"
                 raise DataError(
-                    f"{self.at(start + row)}, feature {feature}: holds {block[row, feature]} where a finite number is "
-                    "needed: correct it or remove the sample"
+                    f"{self.at(start + row)}, feature {feature}: holds {block[row, feature]} where "
+                    f"{inside if finite else 'a finite number'} is needed: correct it or remove the sample"
                 )
         return self.x
 
@@ -76,7 +84,8 @@ class Samples:
         if self.labels.dtype.kind != "f":
             return self.labels
         with np.errstate(invalid="ignore"):  # infinite ones have no remainder
-            whole = self.labels.astype(np.float64) % 1.0 == 0.0
+            labels = self.labels.astype(np.float64)
+            whole = (labels % 1.0 == 0.0) & (np.abs(labels) < LARGEST_WHOLE)
         if not whole.all():
             row = int(np.argmin(whole))
             raise DataError(f"{self.at(row)}: the label {self.labels[row]} is not a whole number")
@@ -90,18 +99,30 @@ def from_arrays(
 
     Inputs of three or four dimensions are images, with channels in the second one.
     """
-    x, labels = np.asarray(inputs), np.asarray(labels)
-    owners = None if owners is None else np.asarray(owners)
-    if x.ndim < 2 or x.size == 0:
+    try:
+        x, labels = np.asarray(inputs), np.asarray(labels)
+        owners = None if owners is None else np.asarray(owners)
+    except ValueError as error:  # lists of different lengths
+        raise DataError(f"{origin}: inputs, labels and groups must be arrays ({error})") from error
+    if not 2 <= x.ndim <= 4 or x.size == 0:
         raise DataError(f"{origin}: inputs must be (samples, features) or (samples, height, width), found {x.shape}")
     for what, values in (("labels", labels), ("groups", owners)):
         if values is not None and values.shape != (len(x),):
             raise DataError(f"{origin}: {what} must be ({len(x)},), one for each input, found {values.shape}")
         if values is not None and values.dtype.kind not in "biufU":
-            raise DataError(f"{origin}: {what} must be numbers or text, found an array of {values.dtype}")
+            raise DataError(f"{origin}: {what} must be numbers or text, found {odd(values)}: correct or remove it")
+        if what == "groups" and values is not None and values.dtype.kind == "f" and not np.isfinite(values).all():
+            row = int(np.argmin(np.isfinite(values)))
+            raise DataError(f"{origin}: {what} must be finite, sample {row} has {values[row]}: correct or remove it")
     shape = x.shape[1:] if x.ndim in (3, 4) else None
     samples = Samples(origin, x.reshape(len(x), -1), labels, owners, shape, first)
     return replace(samples, labels=samples.whole_labels())
+
+
+def odd(values: NDArray[np.generic]) -> str:
+    """What is wrong with values of another type: the first that is missing, else what they are."""
+    missing = [row for row, value in enumerate(values) if value is None]
+    return f"none at sample {missing[0]}" if missing else f"an array of {values.dtype}"
 
 
 def assemble(
@@ -118,7 +139,8 @@ def assemble(
 
     Bytes are pixel values, of the domain 0..255, unless a domain is given.
     """
-    x = train.numbers()
+    box = Domain(*(domain or ((0.0, 255.0) if train.x.dtype == np.uint8 else ())))
+    x = train.numbers(box)
     shape = image_shape or train.image_shape
     if shape is not None and np.prod(shape) != x.shape[1]:
         raise DataError(f"{train.origin}: {x.shape[1]} features are no image of shape {list(shape)}: set image_shape")
@@ -132,13 +154,13 @@ def assemble(
         x, y, test_x, test_y = x[rows], y[rows], x[held_out], y[held_out]
         groups = None if groups is None else groups[rows]
     else:
-        test_x, test_y = test.numbers(), class_numbers(test, names)
+        test_x, test_y = test.numbers(box), class_numbers(test, names)
     return Data(
         x=x,
         y=y,
         test_x=test_x,
         test_y=test_y,
-        domain=Domain(*(domain or ((0.0, 255.0) if x.dtype == np.uint8 else ()))),
+        domain=box,
         class_names=names,
         feature_names=feature_names,
         image_shape=shape,

@@ -1,7 +1,7 @@
 """Tables in CSV or Parquet files, read a block of rows at a time; every complaint names the file, the row, the column.
 
 Rows are counted as a spreadsheet shows them: the header of a CSV file is row 1. Cells are parsed as numbers or kept as
-text, nothing else; only an empty cell is a missing one.
+text, nothing else; only an empty cell is a missing one, and blank lines do not count.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ CSV_ENDINGS = (".csv", ".csv.gz")
 ENDINGS = (*CSV_ENDINGS, ".parquet")
 
 NOT_A_NUMBER = re.compile(r"column #(?P<column>\d+): Row #(?P<row>\d+): .*invalid value '(?P<cell>.*)'", re.DOTALL)
+NOT_UTF8 = re.compile(r"column #(?P<column>\d+): Row #(?P<row>\d+): .*invalid UTF8")
 WRONG_LENGTH = re.compile(r"Row #(?P<row>\d+): Expected (?P<names>\d+) columns, got (?P<cells>\d+)")
 
 
@@ -67,11 +68,13 @@ class Block:
         return np.array([text in wanted for text in texts])[codes]
 
     def filled_texts(self, column: str) -> NDArray[np.str_]:
-        """A column of text in which no cell may be empty."""
+        """A column of text in which no cell may be empty, nor NaN, which other programs write for the same."""
         codes, texts = self.texts(column)
-        empty = codes == texts.index("")
-        if empty.any():
-            raise self.error(int(np.argmax(empty)), column, "is empty: fill the cell or remove the row")
+        missing = np.array([text.lower() in ("", "nan") for text in texts])[codes]
+        if missing.any():
+            row = int(np.argmax(missing))
+            found = texts[codes[row]] or "empty"
+            raise self.error(row, column, f"is {found}: fill the cell or remove the row")
         return np.array(texts)[codes]
 
     def error(self, row: int, column: str, problem: str) -> DataError:
@@ -81,6 +84,8 @@ class Block:
 
 def column_names(path: Path) -> tuple[str, ...]:
     """The names of a table's columns, in the order of the file."""
+    if not path.name.endswith(ENDINGS):
+        raise DataError(f"{path}: tables are read from files that end in {', '.join(ENDINGS)}: rename or convert it")
     with complaints(path):
         if path.name.endswith(CSV_ENDINGS):
             return tuple(open_csv(path).schema.names)
@@ -129,14 +134,16 @@ def open_csv(path: Path, **convert: Any) -> Any:
 def parquet_rows(path: Path, kinds: Mapping[str, Kind]) -> Iterator[Any]:
     """The blocks of a Parquet file, typed."""
     pa = arrow()
-    types = {"number": pa.float64(), "text": pa.string()}
-    wanted = pa.schema([(name, types[kind]) for name, kind in kinds.items()])
     for rows in arrow("parquet").ParquetFile(path).iter_batches(columns=list(kinds)):
-        for field in wanted:
-            found = rows.schema.field(field.name).type
-            if field.type == pa.float64() and not (pa.types.is_integer(found) or pa.types.is_floating(found)):
-                raise DataError(f"{path}, column {field.name!r}: holds {found}, not numbers: store it as numbers")
-        yield rows.select(list(kinds)).cast(wanted)
+        columns = {}
+        for name, kind in kinds.items():
+            cells = rows.column(name)
+            number = pa.types.is_integer(cells.type) or pa.types.is_floating(cells.type)
+            if (kind == "number" and not number) or pa.types.is_nested(cells.type):
+                raise DataError(f"{path}, column {name!r}: holds {cells.type}, not {kind}s: store it as {kind}s")
+            # Large integers are rounded, as they would be in a CSV file.
+            columns[name] = cells.cast(pa.float64(), safe=False) if kind == "number" else cells.cast(pa.string())
+        yield pa.RecordBatch.from_pydict(columns)
 
 
 @contextmanager
@@ -145,6 +152,8 @@ def complaints(path: Path, names: tuple[str, ...] = ()) -> Iterator[None]:
     pa = arrow()
     try:
         yield
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}, row 1: the names of the columns are not in UTF-8: save it in UTF-8") from error
     except (pa.ArrowException, OSError) as error:
         text = str(error)
         if match := NOT_A_NUMBER.search(text):
@@ -152,12 +161,17 @@ def complaints(path: Path, names: tuple[str, ...] = ()) -> Iterator[None]:
                 f"{path}, row {match['row']}, column {names[int(match['column'])]!r}: found {match['cell']!r} where a "
                 "number is needed: correct the cell or remove the row"
             ) from error
+        if match := NOT_UTF8.search(text):
+            raise DataError(
+                f"{path}, row {match['row']}, column {names[int(match['column'])]!r}: is not in UTF-8: save it in UTF-8"
+            ) from error
         if match := WRONG_LENGTH.search(text):
             raise DataError(
                 f"{path}, row {match['row']}: has {match['cells']} cells, but the header has {match['names']}: put "
                 "cells that contain commas in quotes, or remove the row"
             ) from error
-        raise DataError(f"{path}: cannot be read ({text}): if it is damaged or incomplete, get it again") from error
+        reason = " ".join(text.split())
+        raise DataError(f"{path}: cannot be read ({reason}): if it is damaged or incomplete, get it again") from error
 
 
 def arrow(part: str = "") -> ModuleType:
