@@ -33,7 +33,10 @@ def poison(
     moved = moved_inputs(clean.x, dirty.x)
     features = poisoned_features(federation, own, dirty.x, moved)
     labels[first:] = dirty.y
-    return features, measure(clean, dirty, moved, features, len(clients))
+    measured = measure(clean, dirty, moved, features, len(clients))
+    if not np.isfinite(measured.delta).all():
+        raise PluginFailure(f"attack {attack.full_name}: poison() made inputs that are not finite: keep to the domain")
+    return features, measured
 
 
 def poisoned_batches(attack: Attack, clean: Batches, federation: Federation) -> Batches:

@@ -350,6 +350,18 @@ def test_poison_that_changes_the_shape_of_batches_is_the_attacks_fault() -> None
         played(federation_of(tiny(attack=attack(type="cropping")), {"cropping": Cropping}))
 
 
+class Dividing(ModelReplacement):
+    """Divides by a pixel that is zero in most images."""
+
+    def poison(self, batches: Batches, prepared: State) -> Batches:
+        return replace(batches, x=batches.x / batches.x[..., :1])
+
+
+def test_poison_that_is_not_finite_is_the_attacks_fault() -> None:
+    with pytest.raises(PluginFailure, match=re.escape("'dividing' of (this process): poison() made inputs that are")):
+        played(federation_of(tiny(attack=attack(type="dividing")), {"dividing": Dividing}))
+
+
 class Constrained(ModelReplacement):
     """Follows half the gradient and stays within a ball around the broadcast model, as stealthy attackers do."""
 
