@@ -1,9 +1,10 @@
-"""Timing on a noisy machine: candidates take turns, and each is judged by its best turn."""
+"""Timing on a noisy machine: candidates take turns, and are judged by their best turn, or by the median of all."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from statistics import median
 
 
 def best_times(
@@ -19,6 +20,23 @@ def best_times(
             if turn:
                 best[name] = min(best[name], elapsed)
     return best
+
+
+def median_ratio(
+    candidate: Callable[[], object], reference: Callable[[], object], *, turns: int, clock: Callable[[], float]
+) -> float:
+    """The median over all turns of a candidate's time, divided by that of the reference in the same turn.
+
+    For two that take nearly the same time: of each alone, the best turn is a matter of luck.
+    """
+    ratios = []
+    for _ in range(turns + 1):
+        started = clock()
+        reference()
+        between = clock()
+        candidate()
+        ratios.append((clock() - between) / (between - started))
+    return median(ratios[1:])
 
 
 def report(name: str, ratio: float, target: str) -> None:
