@@ -7,7 +7,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-SUPPORT = {"__main__", "timing", "random_images"}
+SUPPORT = {"__main__", "playing", "random_images", "timing"}
 
 
 def main() -> None:

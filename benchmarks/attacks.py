@@ -7,18 +7,12 @@ Once on the inputs themselves and once, for the attack of the paper, behind a fe
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.random_images import RandomImages
+from benchmarks.playing import Rounds
 from benchmarks.timing import median_ratio, report
-from crfl_core import Registry, RunContext, load_config
-from crfl_core.federation import rounds
-from crfl_core.federation.local import LocalTraining
-from crfl_core.federation.setup import Federation, build
-from crfl_core.hooks import Hooks
 
 TRIGGER = {"type": "features", "norm": 1.0, "features": [0, 1, 2, 3]}
 POISON: dict[str, Any] = {"poisoned_per_batch": 10}
@@ -38,24 +32,10 @@ ATTACKS: dict[str, dict[str, Any]] = {
 FOURIER = {"type": "softmax", "features": {"type": "random-fourier", "outputs": 500}}
 
 
-class Rounds:
-    """A federation that plays one round after the other."""
-
-    def __init__(self, attack: dict[str, Any] | str, model: dict[str, Any] | str = "softmax") -> None:
-        registry = Registry({"random-images": RandomImages})
-        self.federation = self.built(registry, attack, model)
-        self.hooks = Hooks([])
-        self.engine = self.federation.config.engine
-        self.engine.open(LocalTraining(self.federation))
-        self.run = RunContext(
-            "benchmark", Path(), 1000, 0, self.federation.data, self.federation.model, self.federation.features
-        )
-        self.progress = rounds.initial(self.federation)
-
-    @staticmethod
-    def built(registry: Registry, attack: dict[str, Any] | str, model: dict[str, Any] | str) -> Federation:
-        """The benchmark as a config."""
-        settings = {
+def playing(attack: dict[str, Any] | str, model: dict[str, Any] | str = "softmax") -> Rounds:
+    """A federation with an attack, or with "none"."""
+    return Rounds(
+        {
             "rounds": 1000,
             "dataset": {"type": "random-images", "scaling": "none", "samples": 20000, "tests": 1000},
             "partition": {"type": "iid", "clients": 20},
@@ -64,21 +44,16 @@ class Rounds:
             "attack": attack,
             "evaluation": {"every": 0},
         }
-        return build(load_config(settings, registry=registry).config)
-
-    def __call__(self) -> None:
-        """Play the next round."""
-        number = self.progress.round + 1
-        self.progress = rounds.play(self.federation, self.engine, self.hooks, self.run, self.progress, number).progress
+    )
 
 
 def main() -> None:
     torch.set_num_threads(1)
     schedule = {"clients": [7], "rounds": {"first": 1}}
     for name, options in ATTACKS.items():
-        compare(name, Rounds("none"), Rounds({"type": name} | schedule | options))
-    fourier = Rounds({"type": "model-replacement"} | schedule | ATTACKS["model-replacement"], FOURIER)
-    compare("model-replacement, random Fourier features", Rounds("none", FOURIER), fourier)
+        compare(name, playing("none"), playing({"type": name} | schedule | options))
+    fourier = playing({"type": "model-replacement"} | schedule | ATTACKS["model-replacement"], FOURIER)
+    compare("model-replacement, random Fourier features", playing("none", FOURIER), fourier)
 
 
 def compare(name: str, clean: Rounds, attacked: Rounds) -> None:

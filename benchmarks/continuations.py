@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from benchmarks.rounds import CLIENTS, Ours
+from benchmarks.playing import Rounds
+from benchmarks.rounds import CLIENTS, SETTINGS
 from benchmarks.timing import best_times, report
 from crfl_core import Round
 from crfl_core.federation.local import LocalTraining
@@ -13,7 +14,7 @@ CONTINUATIONS = 300
 
 
 def main() -> None:
-    federation = Ours().federation
+    federation = Rounds(SETTINGS).federation
     training = LocalTraining(federation)
     starts = 0.1 * torch.randn(CONTINUATIONS, federation.facts.parameters, generator=torch.Generator().manual_seed(0))
     clients = federation.participation.honest(1)

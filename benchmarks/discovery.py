@@ -19,10 +19,14 @@ LISTING = "from crfl_core.plugins import Registry; Registry().found"
 def main() -> None:
     with TemporaryDirectory() as folder:
         install(Path(folder))
-        for name, arguments in (("crfl --help", ["-m", "crfl_core", "--help"]), ("discovery", ["-c", LISTING])):
+        compared = {
+            "crfl --help": (["-m", "crfl_core", "--help"], "+50 ms"),
+            "discovery": (["-c", LISTING], "as it is: only commands that need plugins pay"),
+        }
+        for name, (arguments, target) in compared.items():
             times = best_times({"empty": start(arguments), "full": start(arguments, folder)}, clock=children)
             added = 1000 * (times["full"] - times["empty"])
-            report(f"{name}, {PLUGINS} plugins ({added:+.0f} ms) / none", times["full"] / times["empty"], "+50 ms")
+            report(f"{name}, {PLUGINS} plugins ({added:+.0f} ms) / none", times["full"] / times["empty"], target)
 
 
 def children() -> float:

@@ -5,57 +5,25 @@ Compared with a bare batched loop of the same arithmetic, written by hand, and w
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 from torch import Tensor, nn
 
-from benchmarks.random_images import RandomImages
+from benchmarks.playing import Rounds
 from benchmarks.timing import best_times, report
-from crfl_core import Registry, RunContext, load_config
-from crfl_core.federation import rounds
-from crfl_core.federation.local import LocalTraining
-from crfl_core.federation.setup import Federation, build
-from crfl_core.hooks import Hooks
 
 CLIENTS, BATCH, STEPS, RATE = 20, 100, 30, 0.01
 CLASSES, FEATURES, PER_CLIENT = 10, 784, 3000
 CLIP, NOISE = 15.0, 0.01
-
-
-def federation(registry: Registry) -> Federation:
-    """The benchmark as a config."""
-    settings = {
-        "rounds": 1000,
-        "dataset": {"type": "random-images", "scaling": "none"},
-        "partition": {"type": "iid", "clients": CLIENTS},
-        "model": {"type": "softmax", "bias": False},
-        "training": {"learning_rate": RATE, "steps": STEPS, "batch_size": BATCH},
-        "server": {"clip_norm": CLIP, "noise_std": NOISE},
-        "evaluation": {"every": 0},
-    }
-    return build(load_config(settings, registry=registry).config)
-
-
-class Ours:
-    """One whole round of the framework: training, aggregation, clip, noise, ledger."""
-
-    def __init__(self) -> None:
-        registry = Registry({"random-images": RandomImages})
-        self.federation = federation(registry)
-        self.hooks = Hooks([])
-        self.engine = self.federation.config.engine
-        self.engine.open(LocalTraining(self.federation))
-        self.run = RunContext(
-            "benchmark", Path(), 1000, 0, self.federation.data, self.federation.model, self.federation.features
-        )
-        self.progress = rounds.initial(self.federation)
-
-    def __call__(self) -> None:
-        """Play the next round."""
-        number = self.progress.round + 1
-        outcome = rounds.play(self.federation, self.engine, self.hooks, self.run, self.progress, number)
-        self.progress = outcome.progress
+SETTINGS = {
+    "rounds": 1000,
+    "dataset": {"type": "random-images", "scaling": "none"},
+    "partition": {"type": "iid", "clients": CLIENTS},
+    "model": {"type": "softmax", "bias": False},
+    "training": {"learning_rate": RATE, "steps": STEPS, "batch_size": BATCH},
+    "server": {"clip_norm": CLIP, "noise_std": NOISE},
+    "evaluation": {"every": 0},
+}
+"""The benchmark as a config."""
 
 
 class Bare:
@@ -107,7 +75,7 @@ class Looped:
 
 
 def main() -> None:
-    ours = Ours()
+    ours = Rounds(SETTINGS)
     data = ours.federation.data
     for threads in (1, torch.get_num_threads()):
         torch.set_num_threads(threads)
