@@ -17,8 +17,8 @@ from torch import Tensor
 import crfl_core
 from crfl_core import Plugin, Poisoning, Round, RunContext, Tracker, Trained, hookimpl
 from crfl_core.federation.local import LocalTraining
+from tests.engines.process_engine import ProcessEngine
 from tests.oracle import Median, contents, federation_of, tiny
-from tests.process_engine import ProcessEngine
 
 
 def round_of(federation: Any, number: int = 2) -> tuple[Round, Tensor]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.optimize import nnls
 
 from crfl_core.certification.formulas import Array, budget_per_unit_drift, composed_budget, tradeoff_budget
-from tests.formulas.reference import vectors
+from tests.certification.formulas.reference import vectors
 
 runs = st.integers(1, 8).flatmap(
     lambda count: st.tuples(

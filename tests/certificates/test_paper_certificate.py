@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from decimal import Decimal
 from pathlib import Path
@@ -17,9 +16,8 @@ from scipy.special import erf
 
 import crfl_core
 from crfl_core import ABSTAIN, Ledger, RunResult, Threat, VoteRequest, Votes, VoteSettings, formulas
+from tests.certification.formulas.reference import VECTORS
 from tests.oracle import tiny
-
-VECTORS: list[dict[str, Any]] = json.loads(Path(__file__).with_name("reference_values.json").read_text())["vectors"]
 
 
 def vectors(kind: str) -> list[Any]:

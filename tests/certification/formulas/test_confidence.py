@@ -27,7 +27,7 @@ from crfl_core.certification.formulas import (
     one_stage_bonferroni,
     two_stage,
 )
-from tests.formulas.reference import vectors
+from tests.certification.formulas.reference import vectors
 
 
 def row(first: int, second: int, models: int, classes: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:

@@ -20,7 +20,7 @@ from crfl_core.scaffold.names import KINDS_OF_PACKAGES
 from tests.conftest import written_metadata
 
 Crfl = Callable[..., CompletedProcess[str]]
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def written(folder: Path) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[1] / "reference_values.json").read_text())["vectors"]
+VECTORS: list[dict[str, Any]] = json.loads(Path(__file__).with_name("reference_values.json").read_text())["vectors"]
 
 
 def vectors(kind: str) -> list[Any]:

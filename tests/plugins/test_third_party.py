@@ -19,7 +19,7 @@ import crfl_core
 
 pytestmark = pytest.mark.slow
 
-PACKAGE = Path(__file__).parents[1] / "examples" / "third_party" / "crfl-cge"
+PACKAGE = Path(__file__).parents[2] / "examples" / "third_party" / "crfl-cge"
 QUICK = (
     "rounds=4",
     "attack.rounds=[3]",

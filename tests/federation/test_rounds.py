@@ -296,7 +296,7 @@ def test_ten_thousand_clients_fit(tmp_path: Path) -> None:
 MEASURED = """
 import resource, sys
 import crfl_core
-from tests.test_rounds import CROWD, Many
+from tests.federation.test_rounds import CROWD, Many
 
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 crfl_core.run(CROWD, out=sys.argv[1], plugins={"many": Many})
@@ -306,7 +306,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 
 def test_ten_thousand_clients_need_no_matrix_of_clients_by_clients(tmp_path: Path) -> None:
     """Such a matrix would take 400 MB in float32. A process of its own, because the peak of this one is past."""
-    root = Path(__file__).parent.parent
+    root = Path(__file__).parents[2]
     command = [sys.executable, "-c", MEASURED, str(tmp_path / "crowd")]
     ended = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True)
     assert float(ended.stdout) < 200

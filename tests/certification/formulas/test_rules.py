@@ -24,7 +24,7 @@ from crfl_core.certification.formulas import (
     margin_threshold,
     marginal_threshold,
 )
-from tests.formulas.reference import vectors
+from tests.certification.formulas.reference import vectors
 
 probabilities = st.tuples(st.floats(1e-6, 1.0), st.floats(0.0, 1.0)).map(
     lambda pair: (pair[0], pair[1] * (1 - pair[0]))

@@ -21,7 +21,7 @@ from crfl_core.certification.formulas import (
     theta,
 )
 from crfl_core.certification.formulas.hockey_stick import LOG_GAMMAS
-from tests.formulas.reference import vectors
+from tests.certification.formulas.reference import vectors
 
 
 @pytest.mark.parametrize(("inputs", "outputs"), vectors("theta"))

@@ -23,7 +23,7 @@ from crfl_core.certification.formulas import (
     resampled_weight_norm,
     saturating_shift,
 )
-from tests.formulas.reference import vectors
+from tests.certification.formulas.reference import vectors
 
 Labels = NDArray[np.int64]
 SQRT2 = np.sqrt(2.0)

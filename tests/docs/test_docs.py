@@ -24,7 +24,7 @@ from crfl_core import Certificate, FileDataset, Registry, hookspecs, load_config
 from crfl_core.kinds import KINDS
 from crfl_core.sources import find
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 EXAMPLES = sorted(path for path in (ROOT / "examples").iterdir() if path.suffix in (".toml", ".yaml"))

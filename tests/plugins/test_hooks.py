@@ -73,7 +73,7 @@ class TestEveryHook:
     @pytest.mark.parametrize("hook", HOOKS)
     def test_is_documented_with_its_signature(self, hook: str) -> None:
         signature = str(inspect.signature(HOOKS[hook])).replace("'", "")
-        text = (Path(__file__).parent.parent / "docs" / "hooks.md").read_text(encoding="utf-8")
+        text = (Path(__file__).parents[2] / "docs" / "hooks.md").read_text(encoding="utf-8")
         assert f"def {hook}{signature}" in text
 
     @pytest.mark.parametrize("hook", HOOKS)
