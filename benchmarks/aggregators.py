@@ -41,7 +41,7 @@ from crfl_aggregators.weak_noise import WeakNoise
 from torch import Tensor
 
 from benchmarks.timing import best_times, report
-from crfl_core import Aggregator, Clients, ClientUpdates, Layout, Round, Stage, Streams
+from crfl_core.extend import Aggregator, Clients, ClientUpdates, Layout, Round, Stage, Streams
 from crfl_core.kinds.aggregator import AggregationStep
 
 MALICIOUS = 10

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.playing import Rounds
+from benchmarks.round_runner import Rounds
 from benchmarks.timing import median_ratio, report
 
 TRIGGER = {"type": "features", "norm": 1.0, "features": [0, 1, 2, 3]}

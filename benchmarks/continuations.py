@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from benchmarks.playing import Rounds
+from benchmarks.round_runner import Rounds
 from benchmarks.rounds import CLIENTS, SETTINGS
 from benchmarks.timing import best_times, report
-from crfl_core import Round
+from crfl_core.extend import Round
 from crfl_core.federation.local import LocalTraining
 
 CONTINUATIONS = 300
@@ -18,11 +18,11 @@ def main() -> None:
     training = LocalTraining(federation)
     starts = 0.1 * torch.randn(CONTINUATIONS, federation.facts.parameters, generator=torch.Generator().manual_seed(0))
     clients = federation.participation.honest(1)
-    round = Round(1, 1000, starts[0], clients, federation.model.layout, federation.streams)
+    current = Round(1, 1000, starts[0], clients, federation.model.layout, federation.streams)
     times = best_times(
         {
-            "one run": lambda: training.train(starts[:1], round, slice(0, CLIENTS)),
-            "all": lambda: training.train(starts, round, slice(0, CLIENTS)),
+            "one run": lambda: training.train(starts[:1], current, slice(0, CLIENTS)),
+            "all": lambda: training.train(starts, current, slice(0, CLIENTS)),
         },
         turns=2,
     )

@@ -6,8 +6,9 @@ import numpy as np
 import torch
 
 from benchmarks.timing import best_times, report
-from crfl_core import BoundModel, DataFacts, Domain, Model, Registry, Streams, formulas
+from crfl_core import formulas
 from crfl_core.certification.voting import count, noisy_models
+from crfl_core.extend import BoundModel, DataFacts, Domain, Model, Registry, Streams
 
 SAMPLES, FEATURES, MODELS, NOISE = 10_000, 784, 1000, 0.05
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from pydantic import Field
 
-from crfl_core import Data, Dataset, Domain
+from crfl_core.extend import Data, Dataset, Domain
 
 
 class RandomImages(Dataset):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from benchmarks.playing import Rounds
+from benchmarks.round_runner import Rounds
 from benchmarks.timing import best_times, report
 
 CLIENTS, BATCH, STEPS, RATE = 20, 100, 30, 0.01

@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 
 from benchmarks.timing import best_times, report
-from crfl_core import DataFacts, Domain, Registry, Streams
 from crfl_core.certification.voting import MODELS_AT_ONCE, count, noisy_models
+from crfl_core.extend import DataFacts, Domain, Registry, Streams
 from crfl_core.kinds.model import Model
 
 MODELS, CLASSES, FEATURES, SAMPLES = 1000, 10, 784, 5000

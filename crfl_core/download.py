@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING
 
+from crfl_core.data_files import DataFile, DataSource, data_cache, find, sha256, status
 from crfl_core.errors import DataError
-from crfl_core.sources import DataFile, DataSource, data_cache, find, sha256, status
 
 if TYPE_CHECKING:
     from requests import Response

@@ -104,7 +104,3 @@ def closest(name: str, known: Iterable[str]) -> str:
 
 class CrflWarning(UserWarning):
     """Something a person should know, while the run goes on."""
-
-
-class CrflDeprecationWarning(DeprecationWarning):
-    """A plugin uses something that a later release will not have. For its author: Python hides it from users."""

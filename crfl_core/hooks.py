@@ -22,7 +22,7 @@ from crfl_core.plugins import hook_names
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from crfl_core.updates import Aggregate, ClientUpdates, Round, State
+    from crfl_core.updates import ClientUpdates, Round, RuleResult, State
 
 
 class Hooks:
@@ -47,14 +47,14 @@ class Hooks:
         """Whether any plugin of this run wants to judge models."""
         return bool(self._manager.hook.crfl_accept_round.get_hookimpls())
 
-    def accept(self, run: RunContext, round: Round, candidate: Tensor, states: Mapping[str, State]) -> bool:
+    def accept(self, run: RunContext, current: Round, candidate: Tensor, states: Mapping[str, State]) -> bool:
         """Whether nobody rejects the candidate. `states` are those of the whole chain; a plugin sees its own."""
         answers: list[bool] = self._manager.hook.crfl_accept_round(
-            run=run, round=round, candidate=candidate, state=states
+            run=run, current=current, candidate=candidate, state=states
         )
         return all(answers)
 
-    def effective_weights(self, updates: ClientUpdates, aggregate: Aggregate) -> tuple[Tensor, str] | None:
+    def effective_weights(self, updates: ClientUpdates, aggregate: RuleResult) -> tuple[Tensor, str] | None:
         """The weights that a plugin answered with, and which plugin it was; None if nobody did."""
         answer: tuple[Tensor, str] | None = self._manager.hook.crfl_effective_weights(
             updates=updates, aggregate=aggregate

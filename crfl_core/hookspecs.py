@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from crfl_core.api import RunResult
-    from crfl_core.kinds.certificate import Certified
+    from crfl_core.kinds.certificate import CertificateResult
     from crfl_core.kinds.tracker import RunContext
     from crfl_core.ledger import RoundRecord
-    from crfl_core.updates import Aggregate, ClientUpdates, Round, State
+    from crfl_core.updates import ClientUpdates, Round, RuleResult, State
 
 hookspec = pluggy.HookspecMarker("crfl")
 hookimpl = pluggy.HookimplMarker("crfl")
@@ -31,12 +31,12 @@ def crfl_run_started(run: RunContext) -> None:
 
 
 @hookspec
-def crfl_round_started(run: RunContext, round: Round) -> None:
+def crfl_round_started(run: RunContext, current: Round) -> None:
     """Observe that a round begins: who takes part and the model that is broadcast."""
 
 
 @hookspec(firstresult=True)
-def crfl_effective_weights(updates: ClientUpdates, aggregate: Aggregate) -> Tensor | None:
+def crfl_effective_weights(updates: ClientUpdates, aggregate: RuleResult) -> Tensor | None:
     """Answer with the weights p_i, (n,), that a round's record and the radius should use, or None to pass.
 
     The first answer counts; the weights that the aggregation chain reported come last. An answer must reconstruct the
@@ -45,7 +45,7 @@ def crfl_effective_weights(updates: ClientUpdates, aggregate: Aggregate) -> Tens
 
 
 @hookspec
-def crfl_accept_round(run: RunContext, round: Round, candidate: Tensor, state: State) -> bool | None:
+def crfl_accept_round(run: RunContext, current: Round, candidate: Tensor, state: State) -> bool | None:
     """Accept (True) or reject (False) the clipped model of a round, (P,), before noise; None has no opinion.
 
     `state` is what the plugin itself returned as a step of this round's aggregation, empty for any other plugin. One
@@ -60,7 +60,7 @@ def crfl_round_finished(run: RunContext, record: RoundRecord) -> None:
 
 
 @hookspec
-def crfl_certified(run: RunContext, certified: Certified) -> None:
+def crfl_certified(run: RunContext, certified: CertificateResult) -> None:
     """Observe one guarantee: one certificate, one level, one test set."""
 
 

@@ -20,7 +20,7 @@ Schedule = float | tuple[float, ...] | Linear
 """A constant, a list with one value per round, or `{start, slope}`."""
 
 
-def value_at(schedule: Schedule, round: int) -> float:
+def value_at(schedule: Schedule, number: int) -> float:
     """The value in round t = 1, 2, ...
 
     >>> value_at(Linear(start=2.0, slope=0.1), 10)
@@ -29,9 +29,9 @@ def value_at(schedule: Schedule, round: int) -> float:
     0.2
     """
     if isinstance(schedule, Linear):
-        return schedule.start + schedule.slope * round
+        return schedule.start + schedule.slope * number
     if isinstance(schedule, tuple):
-        return schedule[round - 1]
+        return schedule[number - 1]
     return schedule
 
 

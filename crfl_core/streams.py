@@ -27,15 +27,17 @@ class Streams:
     seed: int
     seeds: Mapping[str, int] = field(default_factory=dict)
 
-    def generator(self, purpose: str, *, round: int = 0, client: int = 0, replica: int = 0) -> np.random.Generator:
+    def generator(
+        self, purpose: str, *, round_number: int = 0, client: int = 0, replica: int = 0
+    ) -> np.random.Generator:
         """A fresh generator for one purpose; equal arguments give equal draws, different ones independent.
 
         `purpose` is one of `PURPOSES`, or one of them followed by "/" and a word of the caller's own, so that
         two users of the same purpose ("data/partition", "data/subset") do not share their draws.
 
         >>> streams = Streams(seed=7)
-        >>> a = streams.generator("noise", round=3).integers(1000, size=4)
-        >>> b = streams.generator("noise", round=3).integers(1000, size=4)
+        >>> a = streams.generator("noise", round_number=3).integers(1000, size=4)
+        >>> b = streams.generator("noise", round_number=3).integers(1000, size=4)
         >>> (a == b).all()
         np.True_
         """
@@ -43,6 +45,6 @@ class Streams:
         if family not in PURPOSES:
             raise ValueError(f"unknown purpose {purpose!r}: start it with one of {', '.join(PURPOSES)}")
         seed = self.seeds.get(family, self.seed)
-        key = f"{seed}|{purpose}|{round}|{client}|{replica}".encode()
+        key = f"{seed}|{purpose}|{round_number}|{client}|{replica}".encode()
         digest = hashlib.blake2b(key, digest_size=16, person=b"crfl-streams").digest()
         return np.random.Generator(np.random.SFC64(int.from_bytes(digest, "little")))

@@ -105,7 +105,7 @@ class ClientUpdates:
 
 
 @dataclass(frozen=True)
-class Staged:
+class StageResult:
     """The answer of a stage: `values = mixing @ updates + offset`.
 
     `mixing` is (m, n), or (n,) for a diagonal matrix, as every stage of dependence "own" has, with entries in [0, 1].
@@ -131,7 +131,7 @@ class Staged:
 
 
 @dataclass(frozen=True)
-class Aggregate:
+class RuleResult:
     """The answer of an aggregation rule: `update = sum_i weights[i] * values[i] + offset`.
 
     A coordinate-wise rule has a weight per client *and* parameter: it reports each client's largest one in
@@ -174,7 +174,7 @@ class Poisoning:
 
 
 @dataclass(frozen=True)
-class Trained:
+class LocalUpdates:
     """Local updates of the participants `part` of a round, for every replica: `updates` is (R, k, P)."""
 
     part: slice

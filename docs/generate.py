@@ -18,8 +18,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from crfl_core import DataSource, FileDataset, Plugin, Registry, RunConfig, Table
+from crfl_core import RunConfig
 from crfl_core.config.explanation import toml
+from crfl_core.extend import DataSource, FileDataset, Plugin, Registry, Table
 from crfl_core.kinds import KINDS
 from crfl_core.kinds.plugin import Configured
 from crfl_core.plugins import first_line

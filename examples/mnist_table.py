@@ -13,7 +13,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from crfl_core import Certified, RunResult, certify, resume, run
+from crfl_core import RunResult, certify, resume, run
+from crfl_core.extend import CertificateResult
 
 HERE = Path(__file__).parent
 VOTES = "continuations=80, selection=20"
@@ -39,7 +40,7 @@ def trained(config: Path, directory: Path, overrides: list[str]) -> RunResult:
     return resume(path) if path.exists() else run(config, overrides=overrides, out=path)
 
 
-def table(first: str, rows: Iterable[tuple[str, Certified]], level: str) -> str:
+def table(first: str, rows: Iterable[tuple[str, CertificateResult]], level: str) -> str:
     """Certified accuracy at several sizes of one level on the clean test set, as Markdown."""
     sizes = RADII[level]
     lines = [
@@ -54,12 +55,12 @@ def table(first: str, rows: Iterable[tuple[str, Certified]], level: str) -> str:
     return "\n".join(lines)
 
 
-def by_certificate(result: RunResult) -> Iterator[tuple[str, Certified]]:
+def by_certificate(result: RunResult) -> Iterator[tuple[str, CertificateResult]]:
     """What every certificate says about the attack that ran."""
     return ((f"`{one.certificate}`", one) for one in result.certified)
 
 
-def by_round(result: RunResult) -> Iterator[tuple[str, Certified]]:
+def by_round(result: RunResult) -> Iterator[tuple[str, CertificateResult]]:
     """What `pathwise-linear` says if the attack had come in another round; nothing is trained for it."""
     for attacked in (10, 50, 80, 90):
         settings = [f"threat.rounds=[{attacked}]", "certificates={type='pathwise-linear', levels=['client']}"]

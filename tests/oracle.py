@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from crfl_core import (
-    Aggregate,
+from crfl_core import load_config
+from crfl_core.extend import (
     Aggregator,
     Clients,
     ClientUpdates,
@@ -26,12 +26,12 @@ from crfl_core import (
     Plugin,
     Registry,
     Round,
+    RuleResult,
     RunContext,
     State,
     Streams,
     Tracker,
     hookimpl,
-    load_config,
 )
 from crfl_core.federation import rounds
 from crfl_core.federation.local import LocalTraining
@@ -95,7 +95,7 @@ def algorithm_1(problem: Problem) -> list[Vector]:
         rho, sigma = problem.clip_norms[number - 1], problem.noise_stds[number - 1]
         model = combined / max(1.0, float(np.sqrt(sum(value * value for value in combined))) / rho)
         if number < total:
-            model = model + sigma * problem.streams.generator("noise", round=number).standard_normal(len(model))
+            model = model + sigma * problem.streams.generator("noise", round_number=number).standard_normal(len(model))
         models.append(model)
     return models
 
@@ -122,7 +122,7 @@ def submitted(problem: Problem, start: Vector, client: int, number: int) -> Vect
 
 def batches(problem: Problem, client: int, number: int, steps: int) -> Iterator[list[int]]:
     """The rows of each local step: permutations of the client's samples, cut one after the other."""
-    generator = problem.streams.generator("batches", round=number, client=client)
+    generator = problem.streams.generator("batches", round_number=number, client=client)
     left: list[int] = []
     for _ in range(steps):
         if not left:
@@ -213,39 +213,39 @@ def updates_of(samples: list[int], size: int = 6, seed: int = 0) -> ClientUpdate
 class Median(Aggregator):
     """The coordinate-wise median, as a rule that looks at everybody. Refuses what it must never see."""
 
-    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         clients = len(updates.values)
         if clients != len(updates.round.clients) or (updates.values == 0).all(1).any():
             raise RuntimeError("a zeroed row was shown")
         median = updates.values.median(0).values
         weights = updates.values.new_full((clients,), 1 / clients)
-        return Aggregate(median, weights, offset=median - weights @ updates.values)
+        return RuleResult(median, weights, offset=median - weights @ updates.values)
 
 
 class Veto(Tracker):
     """Rejects the model of round 2."""
 
     @hookimpl
-    def crfl_accept_round(self, round: Round) -> bool | None:
-        return False if round.number == 2 else None
+    def crfl_accept_round(self, current: Round) -> bool | None:
+        return False if current.number == 2 else None
 
 
 class Momentum(Aggregator):
     """The mean plus half of what it was moved by before: a rule that must be given its state back after a resume."""
 
-    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         weights = updates.values.new_full((len(updates.values),), 1 / len(updates.values))
         before = state.get("velocity", torch.zeros_like(updates.values[0])) / 2
         velocity = weights @ updates.values + before
         rounds = state.get("rounds", torch.zeros((), dtype=torch.int64)) + 1
-        return Aggregate(velocity, weights, offset=before, state={"velocity": velocity, "rounds": rounds})
+        return RuleResult(velocity, weights, offset=before, state={"velocity": velocity, "rounds": rounds})
 
 
 def stopping(number: int, error: BaseException) -> type[Momentum]:
     """The same rule, but it raises in one round."""
 
     class Stopping(Momentum):
-        def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+        def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
             if updates.round.number == number:
                 raise error
             return super().aggregate(updates, state)

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from crfl_core.data_files import DataFile, DataSource, Status, find, status
 from crfl_core.download import fetch
 from crfl_core.errors import DataError, PluginError
 from crfl_core.kinds.dataset import FileDataset
 from crfl_core.plugins import Registry, first_line
-from crfl_core.sources import DataFile, DataSource, Status, find, status
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from crfl_core.api.running import located
+from crfl_core.api.execution import located
 from crfl_core.certification.metrics import ClassHistogram
 from crfl_core.config import load_config
 from crfl_core.config.loading import ConfigSource

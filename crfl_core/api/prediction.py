@@ -17,7 +17,7 @@ from crfl_core.certification.voting import vote
 from crfl_core.data import Scaling
 from crfl_core.errors import DataError
 from crfl_core.federation.setup import build_model, mapped, streams_of
-from crfl_core.kinds.certificate import Certified
+from crfl_core.kinds.certificate import CertificateResult
 from crfl_core.votes import VoteRequest, Votes, VoteSettings
 
 
@@ -26,7 +26,7 @@ class Prediction:
     """Classes of new inputs, and what each certificate says about them (with labels of -1: they are not known)."""
 
     classes: NDArray[np.int64]
-    certified: tuple[Certified, ...]
+    certified: tuple[CertificateResult, ...]
 
 
 def predict(run: RunResult, x: NDArray[Any], *, scaled: bool = False) -> Prediction:

@@ -9,15 +9,15 @@ from pathlib import Path
 from torch import Tensor
 
 from crfl_core.api.certifying import certify_all
-from crfl_core.api.voter import flat_parameters, read_models
+from crfl_core.api.stored_votes import flat_parameters, read_models
 from crfl_core.certification import threats
-from crfl_core.certification.engine import Audit
+from crfl_core.certification.certifier import Audit
 from crfl_core.certification.metrics import Metrics
 from crfl_core.config import RunConfig, load_config
 from crfl_core.data import DataFacts, Domain
 from crfl_core.errors import StoreError
 from crfl_core.federation.setup import build_model
-from crfl_core.kinds.certificate import Certified, Check
+from crfl_core.kinds.certificate import CertificateResult, Check
 from crfl_core.kinds.plugin import Plugin
 from crfl_core.ledger import Ledger
 from crfl_core.plugins import Registry
@@ -92,7 +92,7 @@ class RunResult:
         return read_models(self._directory, request)
 
     @cached_property
-    def certified(self) -> tuple[Certified, ...]:
+    def certified(self) -> tuple[CertificateResult, ...]:
         """Every guarantee, computed again from ledger, votes and threat, of which it is a pure function."""
         return tuple(
             certified for _, guarantees in certify_all(self.config, self.ledger, self.votes) for certified in guarantees

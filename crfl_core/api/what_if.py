@@ -11,18 +11,18 @@ from tempfile import TemporaryDirectory
 from typing import Literal
 
 from crfl_core.api.certifying import certify_all
+from crfl_core.api.execution import located
 from crfl_core.api.result import RunResult
-from crfl_core.api.running import located
-from crfl_core.api.voter import Voter
-from crfl_core.certification import engine as certification
+from crfl_core.api.stored_votes import Voter
+from crfl_core.certification import certifier as certification
 from crfl_core.certification import threats
-from crfl_core.certification.engine import Audit
+from crfl_core.certification.certifier import Audit
 from crfl_core.certification.metrics import Curve, curves
 from crfl_core.config import LoadedConfig, RunConfig, dump_config, load_config
 from crfl_core.errors import ConfigError, CrflError, StoreError
 from crfl_core.federation.setup import build, check_threat, settings_of
 from crfl_core.hooks import Hooks
-from crfl_core.kinds.certificate import Certified
+from crfl_core.kinds.certificate import CertificateResult
 from crfl_core.kinds.engine import Engine
 from crfl_core.kinds.tracker import RunContext
 from crfl_core.report.files import audit_table, certificate_csv
@@ -41,7 +41,7 @@ class WhatIf:
     threat: Threat
     needs: Needs
     audits: tuple[Audit, ...]
-    certified: tuple[Certified, ...]
+    certified: tuple[CertificateResult, ...]
     curves: tuple[Curve, ...]
 
 

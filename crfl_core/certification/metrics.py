@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from crfl_core.kinds.certificate import Certified, Level
+from crfl_core.kinds.certificate import CertificateResult, Level
 from crfl_core.ledger import Ledger, Record
 
 Array = NDArray[np.float64]
@@ -126,7 +126,7 @@ def attackers(ledger: Ledger) -> Attackers | None:
     )
 
 
-def curves(guarantees: Sequence[Certified], radii: Sequence[float] | None) -> tuple[Curve, ...]:
+def curves(guarantees: Sequence[CertificateResult], radii: Sequence[float] | None) -> tuple[Curve, ...]:
     """The curves of guarantees, at the given radii, else on grids that the test sets of a level share."""
     grids: dict[tuple[str, str], tuple[float, ...]] = {}
     for certified in guarantees:
@@ -136,12 +136,12 @@ def curves(guarantees: Sequence[Certified], radii: Sequence[float] | None) -> tu
     return tuple(curve(certified, grids[group(certified)]) for certified in guarantees)
 
 
-def group(result: Certified | Curve) -> tuple[str, str]:
+def group(result: CertificateResult | Curve) -> tuple[str, str]:
     """What is shown in one table: a certificate at one level."""
     return result.certificate, result.level
 
 
-def curve(certified: Certified, grid: tuple[float, ...]) -> Curve:
+def curve(certified: CertificateResult, grid: tuple[float, ...]) -> Curve:
     """The curve of one guarantee at the radii of a grid."""
     guarantee = certified.guarantee
     reaches = guarantee.radius[:, None] >= np.asarray(grid)[None, :]  # NaN reaches nothing

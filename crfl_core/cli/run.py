@@ -25,7 +25,7 @@ def run(
 ) -> None:
     """Train, attack, aggregate and certify as CONFIG says; goes on if its directory holds an unfinished run."""
     from crfl_core import api
-    from crfl_core.api.running import default_path
+    from crfl_core.api.execution import default_path
     from crfl_core.config import load_config
 
     try:

@@ -16,7 +16,7 @@ from crfl_core.updates import Clients, Poisoning
 
 
 def poison(
-    federation: Federation, rows: Tensor, labels: Tensor, sizes: Tensor, clients: Clients, round: int
+    federation: Federation, rows: Tensor, labels: Tensor, sizes: Tensor, clients: Clients, number: int
 ) -> tuple[Tensor | None, Poisoning]:
     """The attackers' features, (attackers, steps, batch, features), and what was done; None if they keep their data.
 
@@ -28,7 +28,7 @@ def poison(
         return None, nothing
     own = rows[first:]
     x = federation.data.x.index_select(0, own.flatten()).unflatten(0, own.shape)
-    clean = Batches(x, labels[first:].clone(), sizes[first:], clients.ids[first:], round)
+    clean = Batches(x, labels[first:].clone(), sizes[first:], clients.ids[first:], number)
     dirty = poisoned_batches(attack, clean, federation)
     moved = moved_inputs(clean.x, dirty.x)
     features = poisoned_features(federation, own, dirty.x, moved)

@@ -22,7 +22,7 @@ class Plan(NamedTuple):
     sizes: NDArray[np.int64]
 
 
-def draw(partition: Sequence[NDArray[np.int64]], clients: Clients, round: int, streams: Streams) -> Plan:
+def draw(partition: Sequence[NDArray[np.int64]], clients: Clients, number: int, streams: Streams) -> Plan:
     """The batches of some clients in a round.
 
     Every epoch is a fresh permutation of a client's samples, cut into batches of which the last may be short; a client
@@ -36,7 +36,7 @@ def draw(partition: Sequence[NDArray[np.int64]], clients: Clients, round: int, s
         own = partition[client]
         per_epoch = -(-len(own) // size)
         epochs = -(-steps // per_epoch)
-        generator = streams.generator("batches", round=round, client=int(client))
+        generator = streams.generator("batches", round_number=number, client=int(client))
         order = np.zeros((epochs, per_epoch * size), np.int64)
         for epoch in order:
             epoch[: len(own)] = generator.permutation(own)

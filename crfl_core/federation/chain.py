@@ -11,21 +11,21 @@ from torch import Tensor
 
 from crfl_core.errors import PluginFailure, failures_named
 from crfl_core.kinds.aggregator import AggregationStep, Aggregator, LinearAggregator, Stage, state_key
-from crfl_core.updates import Aggregate, Clients, ClientUpdates, Dependence, Round, Staged, State, worst
+from crfl_core.updates import Clients, ClientUpdates, Dependence, Round, RuleResult, StageResult, State, worst
 
 States = Mapping[str, State]
 
 
 @dataclass(frozen=True)
-class Combined:
+class ChainResult:
     """What a chain made of the updates: `aggregate` is in terms of what the clients submitted.
 
     `weight_bound` are the weights with every factor of an "own" stage set to 1; `cap` the norm that the chain enforced
     on each client's update, infinite if none. `keeps_bounds`: no stage can make an honest residual longer than it was
-    (see `Staged`), which an "own" stage promises with its cap.
+    (see `StageResult`), which an "own" stage promises with its cap.
     """
 
-    aggregate: Aggregate
+    aggregate: RuleResult
     weight_bound: Tensor
     cap: Tensor
     depends: Dependence
@@ -47,7 +47,7 @@ def dependence(steps: Sequence[AggregationStep]) -> Dependence:
     return chain
 
 
-def combine(steps: Sequence[AggregationStep], updates: ClientUpdates, states: States) -> Combined:
+def combine(steps: Sequence[AggregationStep], updates: ClientUpdates, states: States) -> ChainResult:
     """Run a chain: `aggregate = sum_i p_i u_i + offset`, with the p_i that reached the global model."""
     submitted = updates.values
     mixing: Tensor | None = None
@@ -77,7 +77,7 @@ def combine(steps: Sequence[AggregationStep], updates: ClientUpdates, states: St
     last = state_key(len(steps) - 1)
     aggregate = call_rule(rule, updates, states.get(last, {}))
     new_states[last] = aggregate.state
-    return Combined(
+    return ChainResult(
         aggregate=in_terms_of_clients(aggregate, mixing, offset),
         weight_bound=aggregate.weights if bound is None else weighted(aggregate.weights, bound),
         cap=cap,
@@ -87,7 +87,7 @@ def combine(steps: Sequence[AggregationStep], updates: ClientUpdates, states: St
     )
 
 
-def in_terms_of_clients(aggregate: Aggregate, mixing: Tensor | None, offset: Tensor | None) -> Aggregate:
+def in_terms_of_clients(aggregate: RuleResult, mixing: Tensor | None, offset: Tensor | None) -> RuleResult:
     """The aggregate with weights on the submitted instead of the staged updates."""
     if mixing is None and offset is None:
         return aggregate
@@ -105,7 +105,7 @@ def in_terms_of_clients(aggregate: Aggregate, mixing: Tensor | None, offset: Ten
     return replace(aggregate, weights=weights, offset=total)
 
 
-def followed_by(mixing: Tensor | None, staged: Staged) -> Tensor:
+def followed_by(mixing: Tensor | None, staged: StageResult) -> Tensor:
     """The mixing of all stages so far; diagonal ones stay vectors, so that many clients need no square matrix."""
     if mixing is None:
         return staged.mixing
@@ -127,7 +127,7 @@ def spread(mixing: Tensor, full_weights: Tensor) -> Tensor:
     return mixing[:, None] * full_weights if mixing.ndim == 1 else mixing.T @ full_weights
 
 
-def call_stage(stage: Stage, updates: ClientUpdates, state: State) -> Staged:
+def call_stage(stage: Stage, updates: ClientUpdates, state: State) -> StageResult:
     """A stage's answer, with its shapes checked."""
     with_name = f"aggregation stage {stage.full_name}"
     with failures_named(f"{with_name} failed"):
@@ -140,7 +140,7 @@ def call_stage(stage: Stage, updates: ClientUpdates, state: State) -> Staged:
     return staged
 
 
-def call_rule(rule: Aggregator, updates: ClientUpdates, state: State) -> Aggregate:
+def call_rule(rule: Aggregator, updates: ClientUpdates, state: State) -> RuleResult:
     """A rule's answer, checked: right shapes, finite."""
     with_name = f"aggregator {rule.full_name}"
     with failures_named(f"{with_name} failed"):
@@ -153,7 +153,7 @@ def call_rule(rule: Aggregator, updates: ClientUpdates, state: State) -> Aggrega
 
 
 def check_shapes(
-    who: str, answer: Staged | Aggregate, expected: Mapping[str, tuple[int, ...]], updates: ClientUpdates
+    who: str, answer: StageResult | RuleResult, expected: Mapping[str, tuple[int, ...]], updates: ClientUpdates
 ) -> None:
     """Every tensor that a plugin answered with has the shape that its contract says."""
     for name, shape in expected.items():
@@ -165,7 +165,7 @@ def check_shapes(
             )
 
 
-def after(round: Round, staged: Staged) -> Round:
+def after(current: Round, staged: StageResult) -> Round:
     """The round as the next step sees it: a stage that mixes clients makes new ones, averages of the old.
 
     Samples, retention and the bound on honest updates are averaged as the updates are, so that weights by sample counts
@@ -174,10 +174,10 @@ def after(round: Round, staged: Staged) -> Round:
     """
     mixing = staged.mixing
     if mixing.ndim == 1:
-        return round
+        return current
     if mixing.shape[0] == mixing.shape[1] and torch.equal(mixing, torch.diag(mixing.diagonal())):
-        return round
-    old, share = round.clients, mixing.abs().double().cpu().numpy()
+        return current
+    old, share = current.clients, mixing.abs().double().cpu().numpy()
     share /= np.maximum(share.sum(1, keepdims=True), np.finfo(np.float64).tiny)
     known = np.isfinite(old.update_bound).all()
     averaged = {
@@ -189,4 +189,4 @@ def after(round: Round, staged: Staged) -> Round:
     if len(share) != len(old):
         by_id = np.argsort(old.ids)  # of equal parts the lowest id counts, in whatever order the rows come
         old = old.take(by_id[share[:, by_id].argmax(1)])
-    return replace(round, clients=Clients(**(vars(old) | averaged)))
+    return replace(current, clients=Clients(**(vars(old) | averaged)))

@@ -57,17 +57,17 @@ def continue_all(
             ]
         )
         clients = federation.participation.honest(number)
-        round = Round(number, config.rounds, starts[0], clients, federation.model.layout, federation.streams)
+        current = Round(number, config.rounds, starts[0], clients, federation.model.layout, federation.streams)
         updates = starts.new_empty(len(starts), len(clients), starts.shape[1])
         with settings_of("engine", engine):
-            for trained in engine.train(starts, round):
+            for trained in engine.train(starts, current):
                 updates[:, trained.part] = trained.updates
         clip_norm = schedules.value_at(config.server.clip_norm, number)
-        combined, new_states = aggregate_all(federation, round, starts, updates, states)
+        combined, new_states = aggregate_all(federation, current, starts, updates, states)
         clipped = clip_all(combined, clip_norm)
         if hooks.may_reject:
             rejected = [
-                not hooks.accept(run, replace(round, start=start), candidate, state)
+                not hooks.accept(run, replace(current, start=start), candidate, state)
                 for start, candidate, state in zip(starts, clipped, new_states, strict=True)
             ]
             clipped[rejected] = clip_all(starts[rejected], clip_norm)
@@ -77,16 +77,16 @@ def continue_all(
 
 
 def aggregate_all(
-    federation: Federation, round: Round, starts: Tensor, updates: Tensor, states: list[States]
+    federation: Federation, current: Round, starts: Tensor, updates: Tensor, states: list[States]
 ) -> tuple[Tensor, list[States]]:
     """`w~ + aggregate` of every replica: one product for a linear rule, else the chain once per replica."""
     steps = federation.config.aggregation
     if len(steps) == 1 and isinstance(steps[0], LinearAggregator):
-        weights = steps[0].weights(round.clients).to(updates)
+        weights = steps[0].weights(current.clients).to(updates)
         return starts + torch.einsum("n,rnp->rp", weights, updates), states
     totals, new_states = [], []
     for start, values, state in zip(starts, updates, states, strict=True):
-        result = combine(steps, ClientUpdates(values, replace(round, start=start)), state)
+        result = combine(steps, ClientUpdates(values, replace(current, start=start)), state)
         totals.append(start + result.aggregate.update)
         new_states.append(result.states)
     return torch.stack(totals), new_states

@@ -13,7 +13,7 @@ from crfl_core.federation import batches
 from crfl_core.federation.attackers import AttackedSteps, bends, poison
 from crfl_core.federation.setup import Federation, settings_of
 from crfl_core.kinds.model import LocalModels
-from crfl_core.updates import Round, Trained
+from crfl_core.updates import LocalUpdates, Round
 
 
 class LocalTraining:
@@ -27,14 +27,14 @@ class LocalTraining:
         """The config as TOML."""
         return self._federation.specification
 
-    def train(self, start: Tensor, round: Round, part: slice) -> Trained:
+    def train(self, start: Tensor, current: Round, part: slice) -> LocalUpdates:
         """`w_s <- w_{s-1} - eta (g(w_{s-1}) + lambda w_{s-1})` for every client of `part` and replica of `start`."""
         federation = self._federation
-        clients = round.clients.take(part)
+        clients = current.clients.take(part)
         order = np.argsort(clients.attacking, kind="stable")  # attackers last: they and the others are slices
         clients = clients.take(order)
         honest = len(clients) - int(clients.attacking.sum())
-        plan = batches.draw(federation.data.partition, clients, round.number, round.streams)
+        plan = batches.draw(federation.data.partition, clients, current.number, current.streams)
         device, dtype = federation.device, federation.dtype
         rows = torch.from_numpy(plan.rows).to(device)
         sizes = torch.from_numpy(plan.sizes).to(device)
@@ -44,7 +44,7 @@ class LocalTraining:
 
         decay = torch.from_numpy(clients.weight_decay).to(device, dtype) if clients.weight_decay.any() else None
 
-        poisoned, poisoning = poison(federation, rows, labels, sizes, clients, round.number)
+        poisoned, poisoning = poison(federation, rows, labels, sizes, clients, current.number)
         updates = start.new_empty(len(start), len(clients), start.shape[1])
         with settings_of("model", federation.config.model):
             for group, models in local_models(federation, start, honest, plan.sizes):
@@ -56,7 +56,7 @@ class LocalTraining:
         if 0 < honest < len(clients):
             back = np.argsort(order)
             updates, poisoning = updates[:, back], poisoning.take(back)
-        return Trained(part, updates, poisoning)
+        return LocalUpdates(part, updates, poisoning)
 
 
 def local_models(

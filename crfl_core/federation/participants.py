@@ -54,7 +54,7 @@ class Participation:
         return self._honest if self.per_round == self.total else self._honest.take(self._drawn(number))
 
     def _drawn(self, number: int) -> NDArray[np.int64]:
-        generator = self._streams.generator("participation", round=number)
+        generator = self._streams.generator("participation", round_number=number)
         return np.sort(generator.choice(self.total, self.per_round, replace=False))
 
 

@@ -67,19 +67,19 @@ def play(
     """One round: broadcast, local training, aggregation, clip, noise."""
     config, start = federation.config, progress.parameters
     clients = federation.participation.round(number)
-    round = Round(number, config.rounds, start, clients, federation.model.layout, federation.streams)
-    hooks.observe("crfl_round_started", run=run, round=round)
+    current = Round(number, config.rounds, start, clients, federation.model.layout, federation.streams)
+    hooks.observe("crfl_round_started", run=run, current=current)
 
     with settings_of("engine", engine):
-        trained, poisoning = server.collect(engine.train(start[None], round), round, federation.facts.parameters)
-    received = server.receive(federation, round, trained, poisoning)
-    aggregated = server.aggregate(federation, round, received, progress.states, hooks)
+        trained, poisoning = server.collect(engine.train(start[None], current), current, federation.facts.parameters)
+    received = server.receive(federation, current, trained, poisoning)
+    aggregated = server.aggregate(federation, current, received, progress.states, hooks)
 
     clip_norm = schedules.value_at(config.server.clip_norm, number)
     combined = start + aggregated.combined.aggregate.update
     candidate = server.clip(combined, clip_norm)
     states = aggregated.combined.states
-    accepted = hooks.accept(run, round, candidate, states)
+    accepted = hooks.accept(run, current, candidate, states)
     if not accepted:
         states = progress.states
         combined = start
@@ -102,7 +102,7 @@ def play(
         accuracy=None if figures is None else figures.accuracy,
         loss=None if figures is None else figures.loss,
         notes=dict(aggregated.combined.aggregate.notes),
-        breakdown=breakdown(federation, round, aggregated),
+        breakdown=breakdown(federation, current, aggregated),
         carries_state=any(states.values()),
     )
     parameters = server.add_noise(candidate, noise_std, federation.streams, number)
@@ -114,10 +114,10 @@ def play(
     )
 
 
-def breakdown(federation: Federation, round: Round, aggregated: server.Aggregated) -> tuple[float, ...] | None:
+def breakdown(federation: Federation, current: Round, aggregated: server.Aggregated) -> tuple[float, ...] | None:
     """What the rule knows about its breakdown, if it saw the clients' own updates and all residuals alike."""
     *stages, rule = federation.config.aggregation
-    clients, combined = round.clients, aggregated.combined
+    clients, combined = current.clients, aggregated.combined
     honest = np.minimum(combined.cap.double().cpu().numpy(), clients.update_bound)
     same = len(set(clients.retention)) == 1 and aggregated.weights_from == "chain" and combined.keeps_bounds
     if not isinstance(rule, Aggregator) or not same or any(stage.depends != "own" for stage in stages):

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crfl_core.errors import PluginFailure, RunError
-from crfl_core.federation.chain import Combined, States, combine, dependence
+from crfl_core.federation.chain import ChainResult, States, combine, dependence
 from crfl_core.federation.setup import Federation, settings_of
 from crfl_core.hooks import Hooks
 from crfl_core.kinds.aggregator import LinearAggregator
 from crfl_core.streams import Streams
-from crfl_core.updates import Aggregate, ClientUpdates, Poisoning, Round, Trained
+from crfl_core.updates import ClientUpdates, LocalUpdates, Poisoning, Round, RuleResult
 
 RECONSTRUCTION = 1e-4
 """How far replaced weights may miss the aggregate, relative to the largest update: float32 sums of many clients."""
@@ -37,15 +37,15 @@ class Received:
 class Aggregated:
     """The chain's result with one weight per participant, and who reported the weights."""
 
-    combined: Combined
+    combined: ChainResult
     weights: Tensor
     weights_from: str
 
 
-def collect(parts: Iterator[Trained], round: Round, parameters: int) -> tuple[Tensor, Poisoning]:
+def collect(parts: Iterator[LocalUpdates], current: Round, parameters: int) -> tuple[Tensor, Poisoning]:
     """The parts of a round put together, in any order; a part of the wrong shape counts as non-finite."""
-    clients = len(round.clients)
-    updates = round.start.new_full((clients, parameters), torch.nan)
+    clients = len(current.clients)
+    updates = current.start.new_full((clients, parameters), torch.nan)
     columns = {name: column.copy() for name, column in vars(Poisoning.none(clients)).items()}
     seen = np.zeros(clients, np.int64)
     for trained in parts:
@@ -56,17 +56,17 @@ def collect(parts: Iterator[Trained], round: Round, parameters: int) -> tuple[Te
         for name, column in columns.items():
             column[trained.part] = getattr(trained.poisoning, name)
     if (seen != 1).any():
-        missing = round.clients.ids[np.flatnonzero(seen != 1)[0]]
-        raise PluginFailure(f"the engine must train every participant once: client {missing} in round {round.number}")
+        missing = current.clients.ids[np.flatnonzero(seen != 1)[0]]
+        raise PluginFailure(f"the engine must train every participant once: client {missing} in round {current.number}")
     return updates, Poisoning(**columns)
 
 
-def receive(federation: Federation, round: Round, trained: Tensor, poisoning: Poisoning) -> Received:
+def receive(federation: Federation, current: Round, trained: Tensor, poisoning: Poisoning) -> Received:
     """What is submitted: honest updates as trained, malicious ones as crafted, bad ones replaced by zero."""
     trained_norms = torch.linalg.vector_norm(trained, dim=1)
-    submitted, attackers = trained, np.flatnonzero(round.clients.attacking)
+    submitted, attackers = trained, np.flatnonzero(current.clients.attacking)
     if len(attackers) and federation.attack is not None:
-        submitted = craft(federation, round, trained, attackers)
+        submitted = craft(federation, current, trained, attackers)
     norms = torch.linalg.vector_norm(submitted, dim=1)
     bad = ~torch.isfinite(norms)
     if bad.any():
@@ -78,15 +78,15 @@ def receive(federation: Federation, round: Round, trained: Tensor, poisoning: Po
     return Received(submitted, norms, bad.cpu().numpy(), poisoning, scale)
 
 
-def craft(federation: Federation, round: Round, trained: Tensor, attackers: NDArray[np.int64]) -> Tensor:
+def craft(federation: Federation, current: Round, trained: Tensor, attackers: NDArray[np.int64]) -> Tensor:
     """All updates with those of the attackers replaced by what they craft from everything they know."""
     attack = federation.attack
     assert attack is not None
-    honest = np.flatnonzero(~round.clients.attacking)
-    seen = ClientUpdates(trained[honest], replace(round, clients=round.clients.take(honest)))
+    honest = np.flatnonzero(~current.clients.attacking)
+    seen = ClientUpdates(trained[honest], replace(current, clients=current.clients.take(honest)))
     own = trained[attackers]
     with settings_of("attack", attack):
-        crafted = attack.craft(seen, own, nominal_weights(federation, round)[attackers])
+        crafted = attack.craft(seen, own, nominal_weights(federation, current)[attackers])
     if crafted.shape != own.shape:
         raise PluginFailure(
             f"attack {attack.full_name}: craft() must return {tuple(own.shape)}, found {tuple(crafted.shape)}"
@@ -96,16 +96,16 @@ def craft(federation: Federation, round: Round, trained: Tensor, attackers: NDAr
     return submitted
 
 
-def nominal_weights(federation: Federation, round: Round) -> Tensor:
+def nominal_weights(federation: Federation, current: Round) -> Tensor:
     """The weights that attackers expect: those of a linear rule, else by sample counts."""
     rule = federation.config.aggregation[-1]
     if isinstance(rule, LinearAggregator):
-        return rule.weights(round.clients)
-    samples = torch.from_numpy(round.clients.samples).double()
+        return rule.weights(current.clients)
+    samples = torch.from_numpy(current.clients.samples).double()
     return samples / samples.sum()
 
 
-def aggregate(federation: Federation, round: Round, received: Received, states: States, hooks: Hooks) -> Aggregated:
+def aggregate(federation: Federation, current: Round, received: Received, states: States, hooks: Hooks) -> Aggregated:
     """Run the chain on what was received, and settle the effective weights.
 
     A zeroed row keeps its weight where weights are fixed or a client's own. Rules that look at all updates never see
@@ -117,11 +117,11 @@ def aggregate(federation: Federation, round: Round, received: Received, states: 
     rows = np.flatnonzero(~received.bad) if hide else np.arange(len(received.bad))
     if len(rows) == 0 or received.bad.all():
         raise RunError(
-            f"round {round.number}: no usable update is left, all {len(received.bad)} are non-finite or of the wrong "
+            f"round {current.number}: no usable update is left, all {len(received.bad)} are non-finite or of the wrong "
             "shape: lower training.learning_rate"
         )
     values = received.updates[torch.from_numpy(rows)] if hide else received.updates
-    updates = ClientUpdates(values, replace(round, clients=round.clients.take(rows)) if hide else round)
+    updates = ClientUpdates(values, replace(current, clients=current.clients.take(rows)) if hide else current)
     combined = combine(steps, updates, states)
     if hide and dropping:
         combined = replace(combined, depends="all")
@@ -146,7 +146,7 @@ def scatter(values: Tensor, rows: NDArray[np.int64], total: int) -> Tensor:
     return result
 
 
-def check_reconstruction(values: Tensor, weights: Tensor, aggregate: Aggregate, who: str) -> None:
+def check_reconstruction(values: Tensor, weights: Tensor, aggregate: RuleResult, who: str) -> None:
     """Weights that a plugin puts in place of the reported ones must give the same aggregate."""
     if not isinstance(weights, Tensor) or weights.shape != aggregate.weights.shape:
         raise PluginFailure(f"{who}: crfl_effective_weights must return a tensor of {len(values)} weights")
@@ -167,11 +167,11 @@ def clip(parameters: Tensor, norm: float) -> Tensor:
     return parameters / max(1.0, float(torch.linalg.vector_norm(parameters)) / norm)
 
 
-def add_noise(parameters: Tensor, std: float, streams: Streams, round: int, replica: int = 0) -> Tensor:
+def add_noise(parameters: Tensor, std: float, streams: Streams, number: int, replica: int = 0) -> Tensor:
     """`w + N(0, std^2 I)` on every parameter."""
     if std == 0:
         return parameters
-    generator = streams.generator("noise", round=round, replica=replica)
+    generator = streams.generator("noise", round_number=number, replica=replica)
     dtype = np.float64 if parameters.dtype == torch.float64 else np.float32
     noise = torch.from_numpy(generator.standard_normal(parameters.shape, dtype=dtype))
     return parameters + std * noise.to(parameters.device)

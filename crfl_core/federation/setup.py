@@ -35,7 +35,7 @@ NOT_LOCAL = frozenset({"aggregation", "certificates", "engine", "trackers", "sto
 """Tables of a config that play no part in local training."""
 
 
-class Holdings(NamedTuple):
+class Partition(NamedTuple):
     """The training rows of each client, and the clients' names if they have any."""
 
     rows: tuple[NDArray[np.int64], ...]
@@ -117,7 +117,7 @@ def build(config: RunConfig) -> Federation:
     )
 
 
-def load_data(config: RunConfig, streams: Streams) -> tuple[Data, Holdings]:
+def load_data(config: RunConfig, streams: Streams) -> tuple[Data, Partition]:
     """The scaled data, and who holds what of the training samples."""
     with settings_of("dataset", config.dataset):
         data = config.dataset.load()
@@ -131,7 +131,7 @@ def load_data(config: RunConfig, streams: Streams) -> tuple[Data, Holdings]:
                 f"partition: {partitioner.full_name} must name every client or none, found {len(names)} names "
                 f"for {len(rows)} clients"
             )
-    return data, Holdings(rows, names)
+    return data, Partition(rows, names)
 
 
 def streams_of(config: RunConfig) -> Streams:
@@ -192,7 +192,7 @@ def check_partition(partition: tuple[NDArray[np.int64], ...], samples: int, plug
         )
 
 
-def as_tensors(data: Data, holdings: Holdings, device: torch.device, dtype: torch.dtype) -> FederatedData:
+def as_tensors(data: Data, holdings: Partition, device: torch.device, dtype: torch.dtype) -> FederatedData:
     """The data on the device that trains."""
     x = torch.from_numpy(np.ascontiguousarray(data.x)).to(device, dtype)
     test_x = torch.from_numpy(np.ascontiguousarray(data.test_x)).to(device, dtype)

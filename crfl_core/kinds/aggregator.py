@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crfl_core.kinds.plugin import Plugin
-from crfl_core.updates import Aggregate, Clients, ClientUpdates, Dependence, Staged, State
+from crfl_core.updates import Clients, ClientUpdates, Dependence, RuleResult, StageResult, State
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,7 +42,7 @@ class Stage(AggregationStep):
         return clients
 
     @abstractmethod
-    def transform(self, updates: ClientUpdates, state: State) -> Staged:
+    def transform(self, updates: ClientUpdates, state: State) -> StageResult:
         """The transformed updates. Inputs must not be changed or aliased."""
 
 
@@ -50,10 +50,10 @@ class Aggregator(AggregationStep):
     """Combines the updates of a round into one, and reports the weight p_i with which each client entered."""
 
     @abstractmethod
-    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         """The combined update. Inputs must not be changed or aliased."""
 
-    def breakdown(self, clients: Clients, aggregate: Aggregate, update_bound: float) -> NDArray[np.float64] | None:  # noqa: ARG002
+    def breakdown(self, clients: Clients, aggregate: RuleResult, update_bound: float) -> NDArray[np.float64] | None:  # noqa: ARG002
         """How far 0, 1, 2, ... arbitrary clients can move the aggregate of a round, if no honest update (or residual,
         see `Clients`) is longer than `update_bound`; infinite from where the rule breaks down. None: nothing is known.
         """
@@ -70,7 +70,7 @@ class LinearAggregator(Aggregator):
         """The weight of each participant, (n,), float64."""
 
     @final
-    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         """`sum_i p_i u_i` with the fixed weights."""
         weights = self.weights(updates.round.clients).to(updates.values.device)
-        return Aggregate(update=weights.to(updates.values) @ updates.values, weights=weights, state=state)
+        return RuleResult(update=weights.to(updates.values) @ updates.values, weights=weights, state=state)

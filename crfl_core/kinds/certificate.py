@@ -65,7 +65,7 @@ class Guarantee:
 
 
 @dataclass(frozen=True)
-class Certified:
+class CertificateResult:
     """A guarantee with everything that it is conditional on. Built by the core, not by certificates.
 
     `label` is empty for a sound certificate, else says what kind of number this is. `conditional` lists what the

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from crfl_core.data import Data, Domain, Scaling, row_blocks
+from crfl_core.data_files import DataSource, UserPath, exists, find_or_explain
 from crfl_core.errors import DataError, OptionError
 from crfl_core.kinds.plugin import Plugin
-from crfl_core.sources import DataSource, UserPath, exists, find_or_explain
 
 ScalingKind = Literal["none", "unit-range", "minmax", "standardise"]
 """How raw inputs become scaled ones; a dataset may override the default of its option `scaling`."""

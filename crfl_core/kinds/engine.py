@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from crfl_core.kinds.plugin import Plugin
-from crfl_core.updates import Round, Trained
+from crfl_core.updates import LocalUpdates, Round
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,7 +20,7 @@ class Job(Protocol):
     def specification(self) -> str:
         """Text from which `crfl_core.open_job` rebuilds this job in another process."""
 
-    def train(self, start: Tensor, round: Round, part: slice) -> Trained:
+    def train(self, start: Tensor, current: Round, part: slice) -> LocalUpdates:
         """Train the participants `part` of a round from the models `start`, (R, P)."""
 
 
@@ -35,7 +35,7 @@ class Engine(Plugin):
         """Called once, before the first round."""
 
     @abstractmethod
-    def train(self, start: Tensor, round: Round) -> Iterator[Trained]:
+    def train(self, start: Tensor, current: Round) -> Iterator[LocalUpdates]:
         """Every participant of the round exactly once, in parts, in any order."""
 
     def close(self) -> None:

@@ -12,10 +12,10 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from crfl_core.errors import PluginError
 from crfl_core.table import Table
 
-API_VERSION = 1
+API_VERSION = 2
 """The plugin interface of this release. A plugin class may name the one it was written for in `api_version`."""
 
-OLDEST_API_VERSION = 1
+OLDEST_API_VERSION = 2
 """The oldest plugin interface that this release still serves."""
 
 LOCAL = "(this process)"
@@ -31,7 +31,7 @@ class Plugin(Table):
     # No option means anything at infinity, and a dumped config would have nothing in its place.
     model_config = ConfigDict(allow_inf_nan=False)
 
-    api_version: ClassVar[int] = 1
+    api_version: ClassVar[int] = 2
     """The plugin interface that the class was written for."""
 
     # The `type` under which a config named this plugin. Not a field, so a plugin's options are its own.

@@ -192,14 +192,14 @@ def partition_files(histogram: ClassHistogram, formats: Sequence[FigureFormat]) 
     if not formats:
         return {}
     figure = partition_figure(histogram)
-    return {format: encoded(figure, format) for format in formats}
+    return {suffix: encoded(figure, suffix) for suffix in formats}
 
 
-def encoded(figure: Figure, format: FigureFormat) -> bytes:
+def encoded(figure: Figure, suffix: FigureFormat) -> bytes:
     """A figure as a file, the same bytes every time."""
     buffer = io.BytesIO()
     with own_style():
-        figure.savefig(buffer, format=format, dpi=120, metadata=UNDATED[format])
+        figure.savefig(buffer, format=suffix, dpi=120, metadata=UNDATED[suffix])
     return buffer.getvalue()
 
 

@@ -11,9 +11,9 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from crfl_core.certification.engine import Audit
+from crfl_core.certification.certifier import Audit
 from crfl_core.certification.metrics import Metrics
-from crfl_core.kinds.certificate import Certified
+from crfl_core.kinds.certificate import CertificateResult
 
 NUMBERS = re.compile(r"\[\n([-+.,eE\d\s]+)\]")  # not within a string, which has no line breaks in JSON
 COLUMNS = (
@@ -34,7 +34,7 @@ COLUMNS = (
 )
 
 
-def certificate_csv(guarantees: Sequence[Certified]) -> bytes:
+def certificate_csv(guarantees: Sequence[CertificateResult]) -> bytes:
     """One row per guarantee and sample; empty cells where nothing is certified."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
@@ -44,7 +44,7 @@ def certificate_csv(guarantees: Sequence[Certified]) -> bytes:
     return buffer.getvalue().encode()
 
 
-def prediction_csv(classes: NDArray[np.int64], guarantees: Sequence[Certified]) -> bytes:
+def prediction_csv(classes: NDArray[np.int64], guarantees: Sequence[CertificateResult]) -> bytes:
     """One row per input: its class, and the prediction and radius of every certificate and level."""
     names, columns = ["row", "class"], [list(range(len(classes))), classes.tolist()]
     for certified in guarantees:
@@ -58,13 +58,13 @@ def prediction_csv(classes: NDArray[np.int64], guarantees: Sequence[Certified]) 
     return buffer.getvalue().encode()
 
 
-def predictions(certified: Certified) -> list[str]:
+def predictions(certified: CertificateResult) -> list[str]:
     """The predicted classes; empty where the certificate abstains."""
     guarantee = certified.guarantee
     return cast("list[str]", np.where(guarantee.abstained, "", guarantee.prediction.astype(str)).tolist())
 
 
-def rows(certified: Certified) -> Iterable[tuple[Any, ...]]:
+def rows(certified: CertificateResult) -> Iterable[tuple[Any, ...]]:
     """The rows of one guarantee, in the order of `COLUMNS`."""
     guarantee, samples = certified.guarantee, len(certified.labels)
 

@@ -95,13 +95,13 @@ class RunDirectory(Files):
         with (self.path / "rounds.jsonl").open("a", encoding="utf-8") as file:
             file.write(record.model_dump_json() + "\n")
 
-    def write_checkpoint(self, round: int, tensors: Arrays, clients: Sequence[ClientColumns]) -> None:
+    def write_checkpoint(self, number: int, tensors: Arrays, clients: Sequence[ClientColumns]) -> None:
         """Where training stands; `clients` are the rows since the last checkpoint. The rename makes it count."""
         with (self.path / "rounds.jsonl").open("rb") as file:
             os.fsync(file.fileno())  # the lines up to this round must be on disk before it counts
         if clients:
-            self.write_arrays(f"checkpoint/clients-{round:08d}.npz", vars(ClientColumns.concatenate(clients)))
-        self.write_tensors("checkpoint/state.safetensors", {ROUND: np.array([round]), **tensors}, {})
+            self.write_arrays(f"checkpoint/clients-{number:08d}.npz", vars(ClientColumns.concatenate(clients)))
+        self.write_tensors("checkpoint/state.safetensors", {ROUND: np.array([number]), **tensors}, {})
 
     def remove_checkpoint(self) -> None:
         """Training is over."""
@@ -139,22 +139,22 @@ class RunDirectory(Files):
         tensors = self.read_tensors("checkpoint/state.safetensors")
         if ROUND not in tensors:
             raise self.damaged("checkpoint/state.safetensors", "it does not say which round it is of")
-        round = int(tensors.pop(ROUND)[0])
-        records = self.read_rounds()[:round]
+        number = int(tensors.pop(ROUND)[0])
+        records = self.read_rounds()[:number]
         clients = []
         for shard in sorted(folder.glob("clients-*.npz")):
-            if int(shard.stem.removeprefix("clients-")) > round:
+            if int(shard.stem.removeprefix("clients-")) > number:
                 shard.unlink()
             else:
                 clients.append(ClientColumns(**self.read_arrays(f"checkpoint/{shard.name}")))
         covered = {int(number) for part in clients for number in np.unique(part.round)}
-        if len(records) != round or covered != set(range(1, round + 1)):
+        if len(records) != number or covered != set(range(1, number + 1)):
             raise StoreError(
-                f"{self.path}: the ledger ends before the checkpoint of round {round}: start again with --force"
+                f"{self.path}: the ledger ends before the checkpoint of round {number}: start again with --force"
             )
         lines = b"".join(record.model_dump_json().encode() + b"\n" for record in records)
         self.write("rounds.jsonl", lines)
-        return Checkpoint(round, tensors, records, clients)
+        return Checkpoint(number, tensors, records, clients)
 
     def check_facts(self, facts: RunFacts) -> None:
         """Refuse to go on with other data or another model than the run was started with."""
@@ -173,20 +173,20 @@ class RunDirectory(Files):
         except ValueError as error:
             raise self.damaged("config.toml", error) from error
 
-    def write_resampled(self, round: int, tensors: Arrays) -> None:
+    def write_resampled(self, number: int, tensors: Arrays) -> None:
         """The model of a round before noise, and the plugins' states, from which continuations start."""
-        self.write_tensors(resampled_file(round), tensors, {})
+        self.write_tensors(resampled_file(number), tensors, {})
 
-    def read_resampled(self, round: int) -> dict[str, NDArray[Any]]:
+    def read_resampled(self, number: int) -> dict[str, NDArray[Any]]:
         """The other way round."""
-        if not (self.path / resampled_file(round)).exists():
+        if not (self.path / resampled_file(number)).exists():
             stored = sorted(file.stem.removeprefix("round-") for file in (self.path / "resample").glob("round-*"))
             kept = ", ".join(str(int(number)) for number in stored) or "none"
             raise StoreError(
-                f"{self.path}: the model of round {round} was not kept, so noise cannot be drawn again from there: "
+                f"{self.path}: the model of round {number} was not kept, so noise cannot be drawn again from there: "
                 f"kept are {kept}; set resample_from before the run"
             )
-        return self.read_tensors(resampled_file(round))
+        return self.read_tensors(resampled_file(number))
 
     def has_votes(self, request: VoteRequest) -> bool:
         """Whether a request was answered already."""
@@ -227,9 +227,9 @@ class RunDirectory(Files):
         return answers
 
 
-def resampled_file(round: int) -> str:
+def resampled_file(number: int) -> str:
     """Where the model of a round before noise is kept."""
-    return f"resample/round-{round:04d}.safetensors"
+    return f"resample/round-{number:04d}.safetensors"
 
 
 def votes_file(request: VoteRequest) -> str:

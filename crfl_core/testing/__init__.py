@@ -26,7 +26,7 @@ from crfl_core.testing.checking import (
     parametrize_with_checks,
 )
 from crfl_core.testing.suite import CheckFailed, Promise, Result, promises_of
-from crfl_core.testing.trial import Search, Trial
+from crfl_core.testing.sample_run import Search, Trial
 
 __all__ = [
     "CheckFailed",

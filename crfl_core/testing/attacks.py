@@ -11,7 +11,7 @@ from crfl_core.data import Batches
 from crfl_core.kinds.attack import FREE_METHODS, Attack, Realised
 from crfl_core.streams import Streams
 from crfl_core.testing.comparing import difference
-from crfl_core.testing.scenes import (
+from crfl_core.testing.sample_attacks import (
     CLIENTS,
     Scene,
     copied,
@@ -126,7 +126,7 @@ def check_attackers_can_be_trained_apart(case: Case[Attack]) -> None:
                 raise CheckFailed(
                     f"the same poison for client {scene.clean.clients[position]} alone ({name})",
                     "another",
-                    "draw from streams.generator('attack/...', round=..., client=...) in prepare(), or by client id",
+                    "draw from streams.generator('attack/...', client=...) in prepare(), or by client id",
                 )
 
 
@@ -152,10 +152,10 @@ def check_others_and_other_rounds_are_left_alone(case: Case[Attack]) -> None:
         )
         peaceful = replace(federation, attack=None)
         for number in {scene.round.number, min(quiet, federation.config.rounds)}:
-            round = round_of(federation, number)
-            nobody = replace(round, clients=replace(round.clients, attacking=np.zeros(CLIENTS, np.bool_)))
-            with_attack, without = (train(one, turn) for one, turn in ((federation, round), (peaceful, nobody)))
-            others = torch.from_numpy(~round.clients.attacking)
+            current = round_of(federation, number)
+            nobody = replace(current, clients=replace(current.clients, attacking=np.zeros(CLIENTS, np.bool_)))
+            with_attack, without = (train(one, turn) for one, turn in ((federation, current), (peaceful, nobody)))
+            others = torch.from_numpy(~current.clients.attacking)
             gap = float((with_attack.updates[0, others] - without.updates[0, others]).abs().max())
             if gap > 1e-5:
                 raise CheckFailed(

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from crfl_core.kinds.certificate import Certificate, Guarantee, Level, Statement
 from crfl_core.ledger import ClientColumns, Ledger, ModelFacts
+from crfl_core.testing.sample_run import Trial, trial_of
 from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by, used_as
-from crfl_core.testing.trial import Trial, trial_of
 from crfl_core.votes import Votes
 
 ROUNDING = 1e-9

@@ -17,8 +17,8 @@ from crfl_core.kinds.model import Model
 from crfl_core.kinds.partitioner import Partitioner
 from crfl_core.kinds.plugin import Plugin
 from crfl_core.kinds.tracker import Tracker
+from crfl_core.testing.sample_run import Search
 from crfl_core.testing.suite import Case, Result, kind_of, results_of
-from crfl_core.testing.trial import Search
 
 P = TypeVar("P", bound=Plugin)
 Checked: TypeAlias = "P | type[P]"

@@ -8,14 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crfl_core.api.voter import opened
+from crfl_core.api.stored_votes import opened
 from crfl_core.config import load_config
 from crfl_core.federation import rounds
 from crfl_core.federation.local import LocalTraining
 from crfl_core.federation.setup import Federation, build
 from crfl_core.kinds.engine import Engine
 from crfl_core.testing.suite import Case, CheckFailed, promised_by, used_as
-from crfl_core.updates import Poisoning, Round, Trained
+from crfl_core.updates import LocalUpdates, Poisoning, Round
 
 REPLICAS = 3
 CLOSE = 1e-5
@@ -28,7 +28,7 @@ class Exercise(NamedTuple):
     federation: Federation
     start: Tensor
     round: Round
-    expected: Trained
+    expected: LocalUpdates
 
 
 def exercise(_: Case[Engine]) -> Exercise:
@@ -47,9 +47,9 @@ def exercise(_: Case[Engine]) -> Exercise:
     federation = build(config)
     clients = federation.participation.round(1)
     first = rounds.initial(federation).parameters
-    round = Round(1, 2, first, clients, federation.model.layout, federation.streams)
+    current = Round(1, 2, first, clients, federation.model.layout, federation.streams)
     start = first + torch.linspace(0.0, 0.1, REPLICAS)[:, None]
-    return Exercise(federation, start, round, LocalTraining(federation).train(start, round, slice(0, len(clients))))
+    return Exercise(federation, start, current, LocalTraining(federation).train(start, current, slice(0, len(clients))))
 
 
 @used_as(Engine)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from crfl_core.federation.chain import call_rule
 from crfl_core.kinds.aggregator import Aggregator, LinearAggregator
-from crfl_core.testing.situations import (
+from crfl_core.testing.sample_rounds import (
     UPDATE_BOUND,
     answers,
     cast_to,
@@ -25,7 +25,7 @@ from crfl_core.testing.situations import (
     tolerance,
 )
 from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by
-from crfl_core.updates import Aggregate, ClientUpdates
+from crfl_core.updates import ClientUpdates, RuleResult
 
 ROUNDING = 1e-6
 
@@ -225,18 +225,18 @@ def agreeing(case: Case[Aggregator], length: float) -> ClientUpdates:
     return round_of(values * length / np.linalg.norm(values, axis=1, keepdims=True))
 
 
-def aggregates(case: Case[Aggregator]) -> Iterator[tuple[str, ClientUpdates, Aggregate]]:
+def aggregates(case: Case[Aggregator]) -> Iterator[tuple[str, ClientUpdates, RuleResult]]:
     """Every situation, and what the rule makes of it."""
     for name, (updates, aggregate) in case.once(answers).items():
-        assert isinstance(aggregate, Aggregate)
+        assert isinstance(aggregate, RuleResult)
         yield name, updates, aggregate
 
 
-def per_parameter(aggregate: Aggregate) -> Tensor:
+def per_parameter(aggregate: RuleResult) -> Tensor:
     """The weights as (n, P) or, if they are alike in all coordinates, (n, 1)."""
     return aggregate.weights[:, None] if aggregate.full_weights is None else aggregate.full_weights()
 
 
-def reported(aggregate: Aggregate) -> dict[str, Tensor]:
+def reported(aggregate: RuleResult) -> dict[str, Tensor]:
     """Everything that an aggregate says about weights."""
     return {"weights": aggregate.weights, "full weights": per_parameter(aggregate)}

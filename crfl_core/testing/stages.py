@@ -12,9 +12,9 @@ from torch import Tensor
 from crfl_core.federation.chain import call_stage
 from crfl_core.kinds.aggregator import Stage
 from crfl_core.testing.comparing import difference
-from crfl_core.testing.situations import answers, cast_to, every_size, some_rows, tolerance
+from crfl_core.testing.sample_rounds import answers, cast_to, every_size, some_rows, tolerance
 from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by
-from crfl_core.updates import ClientUpdates, Staged
+from crfl_core.updates import ClientUpdates, StageResult
 
 ROUNDING = 1e-6
 
@@ -143,14 +143,14 @@ def check_caps_are_kept(case: Case[Stage]) -> None:
         raise Skipped("it reports no cap")
 
 
-def transformed(case: Case[Stage]) -> Iterator[tuple[str, ClientUpdates, Staged]]:
+def transformed(case: Case[Stage]) -> Iterator[tuple[str, ClientUpdates, StageResult]]:
     """Every situation, and what the stage makes of it."""
     for name, (updates, staged) in case.once(answers).items():
-        assert isinstance(staged, Staged)
+        assert isinstance(staged, StageResult)
         yield name, updates, staged
 
 
-def diagonal(staged: Staged, situation: str) -> Tensor:
+def diagonal(staged: StageResult, situation: str) -> Tensor:
     """The factors of an "own" stage, which mixes nobody with anybody else."""
     matrix = staged.matrix
     if matrix.shape[0] != matrix.shape[1] or bool((matrix - torch.diag(matrix.diagonal())).any()):
@@ -162,7 +162,7 @@ def diagonal(staged: Staged, situation: str) -> Tensor:
     return matrix.diagonal()
 
 
-def row_of(staged: Staged, client: int) -> tuple[object, ...]:
+def row_of(staged: StageResult, client: int) -> tuple[object, ...]:
     """Cap and offset of one client; none is an offset of zero."""
     offset = torch.zeros_like(staged.values) if staged.offset is None else staged.offset
     return None if staged.cap is None else staged.cap[client], offset[client]

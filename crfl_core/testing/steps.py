@@ -14,7 +14,7 @@ from torch import Tensor
 from crfl_core.errors import CrflError
 from crfl_core.kinds.aggregator import AggregationStep, LinearAggregator, Stage
 from crfl_core.testing.comparing import difference
-from crfl_core.testing.situations import (
+from crfl_core.testing.sample_rounds import (
     HUGE,
     answer,
     cast_to,
@@ -28,13 +28,13 @@ from crfl_core.testing.situations import (
     tensors,
 )
 from crfl_core.testing.suite import Case, CheckFailed, promised_by, used_as
-from crfl_core.updates import DEPENDENCE_ORDER, Aggregate, ClientUpdates, Staged, State
+from crfl_core.updates import DEPENDENCE_ORDER, ClientUpdates, RuleResult, StageResult, State
 
 FLOATS = (torch.float32, torch.float64)
 
 
 @used_as(AggregationStep)
-def one_round(step: AggregationStep, case: Case[AggregationStep]) -> Aggregate | Staged:
+def one_round(step: AggregationStep, case: Case[AggregationStep]) -> RuleResult | StageResult:
     """The answer in an ordinary round."""
     return answer(step, ordinary(case))
 
@@ -190,7 +190,7 @@ def demand_answer(case: Case[AggregationStep], situation: str, updates: ClientUp
     demand_finite(situation, result)
 
 
-def demand_finite(situation: str, result: Aggregate | Staged) -> None:
+def demand_finite(situation: str, result: RuleResult | StageResult) -> None:
     """No NaN and no infinity, except in a cap, where it means none."""
     for name, tensor in tensors(result).items():
         wrong = torch.isnan(tensor) if name == "cap" else ~torch.isfinite(tensor)
@@ -202,11 +202,11 @@ def demand_finite(situation: str, result: Aggregate | Staged) -> None:
             )
 
 
-def same_precision(result: Aggregate | Staged) -> dict[str, Tensor]:
+def same_precision(result: RuleResult | StageResult) -> dict[str, Tensor]:
     """The parts of an answer that have the precision of the updates; weights may be more precise."""
     names = ("update", "offset", "values", "mixing")
     found = {name: part for name in names if isinstance(part := getattr(result, name, None), Tensor)}
-    if isinstance(result, Aggregate) and result.full_weights is not None:
+    if isinstance(result, RuleResult) and result.full_weights is not None:
         found["full_weights()"] = result.full_weights()
     return found
 

@@ -12,7 +12,7 @@ from crfl_core.kinds import KINDS
 from crfl_core.kinds.plugin import Plugin
 
 if TYPE_CHECKING:
-    from crfl_core.testing.trial import Search
+    from crfl_core.testing.sample_run import Search
 
 P = TypeVar("P", bound=Plugin, covariant=True)
 T = TypeVar("T")

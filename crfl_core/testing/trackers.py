@@ -20,7 +20,7 @@ from crfl_core.plugins import hook_names
 from crfl_core.testing.comparing import difference
 from crfl_core.testing.samples import SPOTS, Spots, small_config
 from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by, used_as
-from crfl_core.updates import Aggregate, ClientUpdates, State
+from crfl_core.updates import ClientUpdates, RuleResult, State
 
 FAILING = "conformance-failing"
 
@@ -28,13 +28,13 @@ FAILING = "conformance-failing"
 class Failing(Aggregator):
     """Fails in the second round."""
 
-    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         """The first update, once."""
         if updates.round.number > 1:
             raise RunError("this run is meant to fail")
         weights = updates.values.new_zeros(len(updates.values))
         weights[0] = 1.0
-        return Aggregate(updates.values[0].clone(), weights, state=state)
+        return RuleResult(updates.values[0].clone(), weights, state=state)
 
 
 class Stopping(Tracker):

@@ -30,7 +30,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
-from crfl_core import Aggregate, Aggregator, Clients, ClientUpdates, Layout, Round, Stage, Streams
+from crfl_core.extend import Aggregator, Clients, ClientUpdates, Layout, Round, RuleResult, Stage, Streams
 
 Array = NDArray[np.float64]
 
@@ -100,7 +100,7 @@ def permuted(updates: ClientUpdates, order: NDArray[np.int64]) -> ClientUpdates:
     return ClientUpdates(updates.values[torch.from_numpy(order)], replace(updates.round, clients=clients))
 
 
-def rebuilt(aggregate: Aggregate, values: Tensor) -> Tensor:
+def rebuilt(aggregate: RuleResult, values: Tensor) -> Tensor:
     """`sum_i p_i u_i + offset`, with a weight per coordinate where the rule has them."""
     weights = aggregate.weights[:, None] if aggregate.full_weights is None else aggregate.full_weights()
     total = (weights.to(values) * values).sum(0)

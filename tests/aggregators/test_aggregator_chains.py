@@ -15,7 +15,7 @@ from crfl_aggregators.norm_filter import NormFilter
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from crfl_core import Aggregator, ClientUpdates, Stage
+from crfl_core.extend import Aggregator, ClientUpdates, Stage
 from crfl_core.federation.chain import combine
 from tests.aggregators.support import RULES, STAGES, all_kinds_of_updates, gaussian, permuted, rebuilt, updates_of
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from crfl_core import Aggregator, ClientUpdates, LinearAggregator, Registry, Stage
+from crfl_core.extend import Aggregator, ClientUpdates, LinearAggregator, Registry, Stage
 from crfl_core.kinds.aggregator import AggregationStep
 from tests.aggregators.support import (
     RULES,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import crfl_core
-from crfl_core import ConfigError
+from crfl_core.extend import ConfigError
 from tests.oracle import federation_of, tiny
 
 Chain = list[dict[str, Any]]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import crfl_core
-from crfl_core import RoundRecord, State, Tracker, hookimpl
+from crfl_core.extend import RoundRecord, State, Tracker, hookimpl
 from tests.aggregators.support import RULES, STAGES
 from tests.oracle import contents, tiny
 

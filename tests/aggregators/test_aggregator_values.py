@@ -21,7 +21,7 @@ from crfl_aggregators.residual_reweighting import ResidualReweighting
 from crfl_aggregators.rfa import Rfa
 from crfl_aggregators.trimmed_mean import TrimmedMean
 
-from crfl_core import Aggregator
+from crfl_core.extend import Aggregator
 from tests.aggregators import oracles
 from tests.aggregators.support import Array, gaussian, updates_of
 

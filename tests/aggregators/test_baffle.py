@@ -13,7 +13,8 @@ from sklearn.neighbors import LocalOutlierFactor
 from torch import Tensor
 
 import crfl_core
-from crfl_core import ClientUpdates, Stage, Staged, State, Tracker, hookimpl
+from crfl_core import extend
+from crfl_core.extend import ClientUpdates, Stage, StageResult, State, Tracker, hookimpl
 from tests.aggregators.support import gaussian, updates_of
 from tests.oracle import contents
 
@@ -107,7 +108,7 @@ class Pull(Tracker):
     """Pulls the plug when round 12 is over."""
 
     @hookimpl
-    def crfl_round_finished(self, record: crfl_core.RoundRecord) -> None:
+    def crfl_round_finished(self, record: extend.RoundRecord) -> None:
         """Once: after the resume the next round is the 12th again or the 13th."""
         if record.round == 12 and not PULLED:
             PULLED.append(True)
@@ -132,7 +133,7 @@ def test_a_rejected_round_leaves_no_trace_in_any_state(tmp_path: Path) -> None:
     lengths: list[int] = []
 
     class Watching(Stage):
-        def transform(self, updates: ClientUpdates, state: State) -> Staged:
+        def transform(self, updates: ClientUpdates, state: State) -> StageResult:
             return Baffle().transform(updates, state)
 
         @hookimpl

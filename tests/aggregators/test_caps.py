@@ -13,7 +13,7 @@ from crfl_aggregators.weak_noise import WeakNoise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crfl_core import Streams
+from crfl_core.extend import Streams
 from crfl_core.federation.chain import combine
 from tests.aggregators.support import gaussian, updates_of
 from tests.oracle import federation_of, played, tiny
@@ -116,7 +116,7 @@ def test_weak_noise_reaches_the_aggregate_exactly_once() -> None:
     values = gaussian(5, 1000)
     noisy = combine([WeakNoise(std=0.5), FedAvg()], updates_of(values, number=4), {}).aggregate
     plain = combine([FedAvg()], updates_of(values, number=4), {}).aggregate
-    noise = Streams(3).generator("aggregation/weak-noise", round=4).standard_normal(1000)
+    noise = Streams(3).generator("aggregation/weak-noise", round_number=4).standard_normal(1000)
     np.testing.assert_allclose(noisy.update - plain.update, 0.5 * noise, atol=1e-12)
     other = combine([WeakNoise(std=0.5), FedAvg()], updates_of(values, number=5), {}).aggregate
     assert not torch.equal(noisy.update, other.update)

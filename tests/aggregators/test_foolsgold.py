@@ -10,7 +10,7 @@ from crfl_aggregators.geometry import cosines
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crfl_core import State
+from crfl_core.extend import State
 from tests.aggregators import oracles
 from tests.aggregators.support import gaussian, updates_of
 

@@ -11,7 +11,7 @@ from crfl_aggregators.selection import ranking
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crfl_core import Aggregator, Stage
+from crfl_core.extend import Aggregator, Stage
 from crfl_core.kinds.aggregator import AggregationStep
 from tests.aggregators.support import RULES, STAGES, gaussian, updates_of
 

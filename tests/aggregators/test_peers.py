@@ -28,7 +28,7 @@ from crfl_aggregators.norm_bound import NormBound
 from crfl_aggregators.rfa import Rfa
 from crfl_aggregators.trimmed_mean import TrimmedMean
 
-from crfl_core import Aggregator, Stage
+from crfl_core.extend import Aggregator, Stage
 from tests.aggregators.support import Array, updates_of
 
 CLIENTS, SIZE, F = 13, 30, 2

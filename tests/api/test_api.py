@@ -12,20 +12,15 @@ from crfl_datasets.digits import Digits
 from sklearn.datasets import load_digits
 
 import crfl_core
-from crfl_core import (
-    Certified,
+from crfl_core import CrflWarning, Metrics, Prediction, RunConfig, RunResult, Threat
+from crfl_core.extend import (
+    CertificateResult,
     ConfigError,
-    CrflWarning,
     DataError,
     Ledger,
-    Metrics,
-    Prediction,
     RoundRecord,
-    RunConfig,
     RunContext,
-    RunResult,
     StoreError,
-    Threat,
     Tracker,
     VoteRequest,
     hookimpl,
@@ -86,7 +81,7 @@ def raw_test_images() -> Any:
     return images[order][:60], labels[order][:60]
 
 
-def assert_same_guarantee(prediction: Prediction, certified: Certified) -> None:
+def assert_same_guarantee(prediction: Prediction, certified: CertificateResult) -> None:
     """What is said about new inputs is what was said about the test set."""
     (found,) = prediction.certified
     assert (found.certificate, found.level, found.statement) == ("paper", "feature", certified.statement)
@@ -175,7 +170,7 @@ class Diary(Tracker):
         entries.append(f"round {record.round}")
 
     @hookimpl
-    def crfl_certified(self, certified: Certified) -> None:
+    def crfl_certified(self, certified: CertificateResult) -> None:
         entries.append(f"certified {certified.test_set}")
 
     @hookimpl

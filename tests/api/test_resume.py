@@ -17,7 +17,8 @@ import pytest
 import torch
 
 import crfl_core
-from crfl_core import Certified, Plugin, RunContext, RunResult, Tracker, dump_config, hookimpl, load_config
+from crfl_core import RunResult, dump_config, extend, load_config
+from crfl_core.extend import CertificateResult, Plugin, RunContext, Tracker, hookimpl
 from crfl_core.store import RunDirectory
 from tests.oracle import Momentum, contents, stopping, tiny
 
@@ -44,7 +45,7 @@ def test_a_run_that_stopped_in_any_round_ends_like_one_that_did_not(
     number: int, error: BaseException, whole: RunResult, tmp_path: Path
 ) -> None:
     """The rule has a state, a velocity and a counter, that the checkpoint must bring back."""
-    with pytest.raises((KeyboardInterrupt, crfl_core.PluginFailure)):
+    with pytest.raises((KeyboardInterrupt, extend.PluginFailure)):
         crfl_core.run(CONFIG, out=tmp_path / "run", plugins={"momentum": stopping(number, error)})
     assert len(RunDirectory(tmp_path / "run").read_rounds()) == number - 1
     resumed = crfl_core.resume(tmp_path / "run", plugins=PLUGINS)
@@ -131,7 +132,7 @@ class Unlucky(Tracker):
     """Is interrupted when the first guarantee is ready: votes are stored, certificates are not."""
 
     @hookimpl
-    def crfl_certified(self, certified: Certified) -> None:
+    def crfl_certified(self, certified: CertificateResult) -> None:
         raise KeyboardInterrupt
 
 

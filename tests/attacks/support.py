@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from crfl_core import Attack, ClientColumns, Ledger, RunFacts
+from crfl_core.extend import Attack, ClientColumns, Ledger, RunFacts
 from crfl_core.federation.setup import Federation
 from tests.oracle import federation_of, played, tiny
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import crfl_core
-from crfl_core import ConfigError, RunResult, attack_effect, load_config
+from crfl_core import RunResult, attack_effect, load_config
+from crfl_core.extend import ConfigError
 from tests.oracle import federation_of, tiny
 
 SPARSE = ("certificates=[]", "storage.figures=[]")

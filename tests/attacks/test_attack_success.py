@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from crfl_core import AttackEffect, FileDataset, Registry, RunResult, attack_effect, load_config, run
-from crfl_core.sources import find
+from crfl_core import AttackEffect, RunResult, attack_effect, load_config, run
+from crfl_core.data_files import find
+from crfl_core.extend import FileDataset, Registry
 from examples import matrix
 
 ROOT = Path(__file__).parents[2]

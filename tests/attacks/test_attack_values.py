@@ -25,7 +25,8 @@ from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 from torch import Tensor
 
-from crfl_core import Attack, ConfigError, DataFacts, Domain, Streams, dump_config, load_config
+from crfl_core import dump_config, load_config
+from crfl_core.extend import Attack, ConfigError, DataFacts, Domain, Streams
 from crfl_core.federation.setup import Federation
 from tests.attacks.support import attack_of, attacked
 from tests.attacks.test_every_attack import batches_of
@@ -177,7 +178,7 @@ def seed_with(client: int) -> int:
     return next(
         seed
         for seed in range(100)
-        if client in Streams(seed).generator("participation", round=1).choice(8, 4, replace=False)
+        if client in Streams(seed).generator("participation", round_number=1).choice(8, 4, replace=False)
     )
 
 

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import crfl_core
-from crfl_core import Batches, ConfigError, Plugin, Registry, RunConfig, load_config
+from crfl_core import RunConfig, load_config
 from crfl_core.certification.threats import realised
+from crfl_core.extend import Batches, ConfigError, Plugin, Registry
 from crfl_core.federation.batches import draw
 from crfl_core.federation.setup import Federation
 from crfl_core.threat import ROUNDING, Poison, covers

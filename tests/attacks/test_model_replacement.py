@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 import crfl_core
-from crfl_core import (
+from crfl_core.extend import (
     Attack,
     Batches,
     ClientUpdates,

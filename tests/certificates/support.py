@@ -19,7 +19,12 @@ from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr
 from torch import Tensor
 
-from crfl_core import (
+from crfl_core import Threat, load_config
+from crfl_core.api.stored_votes import opened
+from crfl_core.certification import certifier as certification
+from crfl_core.certification import formulas, threats
+from crfl_core.certification.voting import vote
+from crfl_core.extend import (
     Attack,
     Batches,
     Certificate,
@@ -40,15 +45,9 @@ from crfl_core import (
     RunFacts,
     State,
     Streams,
-    Threat,
     VoteRequest,
     Votes,
-    load_config,
 )
-from crfl_core.api.voter import opened
-from crfl_core.certification import engine as certification
-from crfl_core.certification import formulas, threats
-from crfl_core.certification.voting import vote
 from crfl_core.federation import rounds
 from crfl_core.federation.continuations import continue_all
 from crfl_core.federation.participants import Participation

@@ -20,8 +20,10 @@ from crfl_certificates.tail import Tail
 from torch import Tensor
 
 import crfl_core
-from crfl_core import (
-    Aggregate,
+from crfl_core import Threat
+from crfl_core.certification import certifier as certification
+from crfl_core.certification.certifier import Audit
+from crfl_core.extend import (
     Attack,
     Batches,
     Certificate,
@@ -31,16 +33,14 @@ from crfl_core import (
     FederatedData,
     LinearAggregator,
     Plugin,
+    RuleResult,
     Stage,
-    Staged,
+    StageResult,
     State,
     Streams,
-    Threat,
     Tracker,
     hookimpl,
 )
-from crfl_core.certification import engine as certification
-from crfl_core.certification.engine import Audit
 from crfl_core.hooks import Hooks
 from crfl_core.threat import ThreatSettings
 from tests.certificates.support import (
@@ -266,7 +266,7 @@ class Replacing(Tracker):
     """Puts other weights in the record, which reconstruct the aggregate as well."""
 
     @hookimpl
-    def crfl_effective_weights(self, updates: ClientUpdates, aggregate: Aggregate) -> Tensor:
+    def crfl_effective_weights(self, updates: ClientUpdates, aggregate: RuleResult) -> Tensor:
         return aggregate.weights.clone()
 
 
@@ -283,8 +283,8 @@ class Judge(Stage):
 
     depends: ClassVar[Dependence] = "fixed"
 
-    def transform(self, updates: ClientUpdates, state: State) -> Staged:
-        return Staged(updates.values.clone(), torch.eye(len(updates.values), dtype=updates.values.dtype))
+    def transform(self, updates: ClientUpdates, state: State) -> StageResult:
+        return StageResult(updates.values.clone(), torch.eye(len(updates.values), dtype=updates.values.dtype))
 
     @hookimpl
     def crfl_accept_round(self, candidate: Tensor) -> bool:
@@ -305,9 +305,9 @@ class Remembering(Stage):
 
     depends: ClassVar[Dependence] = "fixed"
 
-    def transform(self, updates: ClientUpdates, state: State) -> Staged:
+    def transform(self, updates: ClientUpdates, state: State) -> StageResult:
         eye = torch.eye(len(updates.values), dtype=updates.values.dtype)
-        return Staged(updates.values.clone(), eye, state={"last": updates.values.mean(0)})
+        return StageResult(updates.values.clone(), eye, state={"last": updates.values.mean(0)})
 
 
 def test_memory_of_the_attacked_round_is_not_hidden_by_noise() -> None:

@@ -13,8 +13,8 @@ from crfl_certificates.postprocess import Breakdown, Postprocess
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crfl_core import Aggregator, Level
-from crfl_core.certification import engine as certification
+from crfl_core.certification import certifier as certification
+from crfl_core.extend import Aggregator, Level
 from tests.aggregators.support import participants, updates_of
 from tests.certificates.support import attacked, federation_of, honest_world, play, small
 

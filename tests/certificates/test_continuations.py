@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from crfl_certificates.postprocess import Postprocess, costs
-from crfl_certificates.scenario import Scenario
 from crfl_certificates.tail import Tail, fresh_noise
 from crfl_datasets.digits import Digits
 from numpy.typing import NDArray
@@ -18,8 +17,10 @@ from safetensors.numpy import load_file
 from scipy.special import ndtr, ndtri
 
 import crfl_core
-from crfl_core import RunResult, StoreError
+from crfl_core import RunResult, extend
 from crfl_core.certification import formulas
+from crfl_core.certification.scenario import Scenario
+from crfl_core.extend import StoreError
 from crfl_core.streams import Streams
 from tests.certificates.support import (
     PLUGINS,
@@ -83,7 +84,7 @@ def test_a_continuation_is_the_rest_of_algorithm_1_with_noise_of_its_own() -> No
         model = world.aggregate(2)
         for number in (3, 4):
             model = model + server["noise_std"][number - 2] * draw(streams, number - 1, replica, len(model))  # type: ignore[index]
-            taking_part = np.sort(streams.generator("participation", round=number).choice(4, 2, replace=False))
+            taking_part = np.sort(streams.generator("participation", round_number=number).choice(4, 2, replace=False))
             total = sum(len(problem.holdings[client]) for client in taking_part)
             updates = [
                 len(problem.holdings[client]) / total * submitted(problem, model, client, number)
@@ -97,7 +98,7 @@ def test_a_continuation_is_the_rest_of_algorithm_1_with_noise_of_its_own() -> No
 
 def draw(streams: Streams, number: int, replica: int, size: int) -> NDArray[np.float64]:
     """The noise of one round in one continuation."""
-    return streams.generator("noise", round=number, replica=replica).standard_normal(size)
+    return streams.generator("noise", round_number=number, replica=replica).standard_normal(size)
 
 
 def test_continuations_do_not_replay_the_attack_of_later_rounds() -> None:
@@ -258,9 +259,7 @@ def test_without_the_stored_models_a_prediction_says_which_file_is_missing(run: 
 
 def test_a_round_to_start_from_must_exist_before_anything_is_trained(tmp_path: Path) -> None:
     config = small(certificates=[{"type": "pathwise-linear"}, {"type": "tail", "resample_from": 9}])
-    with pytest.raises(
-        crfl_core.ConfigError, match=r"certificates\.1\.resample_from: found round 9, but rounds are 1..4"
-    ):
+    with pytest.raises(extend.ConfigError, match=r"certificates\.1\.resample_from: found round 9, but rounds are 1..4"):
         crfl_core.run(config, out=tmp_path / "run", plugins=PLUGINS)
     assert not (tmp_path / "run").exists()
 

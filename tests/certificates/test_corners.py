@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from crfl_certificates.scenario import Scenario
 from pydantic import Field
 from torch import Tensor
 
-from crfl_core import Attack, Batches, ConfigError, FederatedData, State, Streams, Threat
+from crfl_core import Threat
+from crfl_core.certification.scenario import Scenario
+from crfl_core.extend import Attack, Batches, ConfigError, FederatedData, State, Streams
 from tests.certificates.support import (
     Knowledge,
     Steering,

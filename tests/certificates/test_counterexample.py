@@ -17,8 +17,9 @@ from crfl_certificates.tail import Tail
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from crfl_core import Ledger, Threat, VoteRequest, Votes, VoteSettings
+from crfl_core import Threat
 from crfl_core.certification import formulas
+from crfl_core.extend import Ledger, VoteRequest, Votes, VoteSettings
 from tests.certificates.support import coins, federation_of, play
 
 Array = NDArray[np.float64]

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 from crfl_certificates.pathwise_linear import PathwiseLinear
-from crfl_certificates.scenario import Scenario, domain_bound, input_bound
 
-from crfl_core import Level
+from crfl_core.certification.scenario import Scenario, domain_bound, input_bound
+from crfl_core.extend import Level
 from tests.certificates.support import World, attacked, federation_of, honest_world, small
 
 MAPS: dict[str, Any] = {

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from crfl_certificates.pathwise_linear import PathwiseLinear
 from crfl_certificates.pathwise_smoothed import PathwiseSmoothed
-from crfl_certificates.scenario import Scenario
 from crfl_certificates.tail import Tail
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from crfl_core import ABSTAIN, Guarantee, Ledger, Level, Threat, VoteRequest, Votes, VoteSettings
+from crfl_core import ABSTAIN, Threat
+from crfl_core.certification.scenario import Scenario
+from crfl_core.extend import Guarantee, Ledger, Level, VoteRequest, Votes, VoteSettings
 from tests.certificates.support import synthetic_ledger
 
 Array = NDArray[np.float64]

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from scipy.special import erf
 
 import crfl_core
-from crfl_core import ABSTAIN, Ledger, RunResult, Threat, VoteRequest, Votes, VoteSettings, formulas
+from crfl_core import ABSTAIN, RunResult, Threat, formulas
+from crfl_core.extend import Ledger, VoteRequest, Votes, VoteSettings
 from tests.certification.formulas.reference import VECTORS
 from tests.oracle import tiny
 

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 from crfl_certificates.pathwise_linear import PathwiseLinear
 from crfl_certificates.pathwise_smoothed import PathwiseSmoothed
-from crfl_certificates.scenario import Scenario
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from crfl_core import ConfigError, Level, RunError, Threat
+from crfl_core import Threat
+from crfl_core.certification.scenario import Scenario
+from crfl_core.extend import ConfigError, Level, RunError
 from tests.certificates.support import (
     Steering,
     World,

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import crfl_core
-from crfl_core import Certified, ConfigError, CrflError, RunResult, StoreError, WhatIf
+from crfl_core import CrflError, RunResult, WhatIf
+from crfl_core.extend import CertificateResult, ConfigError, StoreError
 from crfl_core.federation import setup
 from tests.certificates.support import small
 from tests.oracle import contents
@@ -59,7 +60,7 @@ def copy(run: RunResult, tmp_path: Path) -> RunResult:
     return crfl_core.load(shutil.copytree(run.path, tmp_path / "copy"))
 
 
-def same(one: Certified, other: Certified) -> bool:
+def same(one: CertificateResult, other: CertificateResult) -> bool:
     """Whether two certificates say the same about every sample."""
     return all(
         np.array_equal(column, getattr(other.guarantee, name), equal_nan=True)

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import crfl_core
-from crfl_core import ABSTAIN, Certified, Curve, Guarantee, RunResult
+from crfl_core import ABSTAIN, Curve, RunResult
 from crfl_core.certification import metrics
 from crfl_core.certification.metrics import default_grid
+from crfl_core.extend import CertificateResult, Guarantee
 from crfl_core.report.files import COLUMNS
 from tests.oracle import federation_of, tiny
 
@@ -102,7 +103,7 @@ def test_a_radius_counts_as_reached_at_itself_and_an_abstention_nowhere() -> Non
     prediction = np.array([0, 1, ABSTAIN, 1])
     guarantee = Guarantee(prediction, radius, np.log(radius), p_a=np.full(4, 0.9), p_b=np.full(4, 0.1))
     labels = np.array([0, 0, 0, 1])
-    certified = Certified("mine", "feature", "clean", "pathwise", "honest", "", (), labels, guarantee)
+    certified = CertificateResult("mine", "feature", "clean", "pathwise", "honest", "", (), labels, guarantee)
     found = metrics.curve(certified, (0.0, 0.5, 0.6, 1.0, 1e300))
     assert found.certified_rate == (0.75, 0.75, 0.5, 0.5, 0.25)
     assert found.certified_accuracy == (0.5, 0.5, 0.25, 0.25, 0.25)

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import crfl_core
-from crfl_core import BoundModel, DataFacts, Domain, RunResult, StoreError, Streams, VoteRequest, VoteSettings
+from crfl_core import RunResult
 from crfl_core.certification import voting
+from crfl_core.extend import BoundModel, DataFacts, Domain, StoreError, Streams, VoteRequest, VoteSettings
 from crfl_core.federation.setup import build
 from tests.oracle import tiny
 

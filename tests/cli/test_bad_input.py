@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import crfl_core
+from crfl_core import extend
 
 Install = Callable[..., None]
 Crfl = Callable[..., CompletedProcess[str]]
@@ -342,7 +343,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from crfl_core import Data, Dataset, Domain, Partitioner, Stage, Tracker, hookimpl
+from crfl_core.extend import Data, Dataset, Domain, Partitioner, Stage, Tracker, hookimpl
 
 
 class Tabular(Dataset):
@@ -417,10 +418,10 @@ BAD_POINTS = {
 def unfinished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a run that was interrupted after its second round."""
 
-    class Interrupts(crfl_core.Tracker):
-        @crfl_core.hookimpl
-        def crfl_round_started(self, round: crfl_core.Round) -> None:
-            if round.number == 3:
+    class Interrupts(extend.Tracker):
+        @extend.hookimpl
+        def crfl_round_started(self, current: extend.Round) -> None:
+            if current.number == 3:
                 raise KeyboardInterrupt
 
     path = tmp_path_factory.mktemp("unfinished") / "run"

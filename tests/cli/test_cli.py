@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import crfl_core
+from crfl_core import extend
 from crfl_core.cli.app import app
 
 Install = Callable[..., None]
@@ -109,7 +110,7 @@ class TestRun:
 
     def test_a_warning_of_ours_is_one_sentence(self, crfl: Crfl, small: list[str], install: Install) -> None:
         source = """
-from crfl_core import Tracker, hookimpl
+from crfl_core.extend import Tracker, hookimpl
 
 class Raises(Tracker):
     @hookimpl
@@ -134,13 +135,13 @@ class Raises(Tracker):
 
     def test_debug_shows_where_an_error_was_raised(self, crfl: Crfl, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("CRFL_DEBUG", "1")
-        with pytest.raises(crfl_core.ConfigError):
+        with pytest.raises(extend.ConfigError):
             crfl("run", "nope.toml")
 
 
 class TestCtrlC:
     SOURCE = """
-from crfl_core import Tracker, hookimpl
+from crfl_core.extend import Tracker, hookimpl
 
 class Stops(Tracker):
     after: int = 1

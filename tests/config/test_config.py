@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from crfl_core import ConfigError, Registry, RunConfig, dump_config, load_config
+from crfl_core import RunConfig, dump_config, load_config
 from crfl_core.config.explanation import explained
+from crfl_core.extend import ConfigError, Registry
 from crfl_core.schedules import Linear, RoundRange
 
 Write = Callable[[str, str], Path]
@@ -387,7 +388,7 @@ def test_seeds_of_single_purposes_change_their_stream_alone() -> None:
     other = streams_of(load_config(overrides=["seed=4"]).config)
 
     def draw(streams: Any, purpose: str) -> float:
-        return float(streams.generator(purpose, round=1).random())
+        return float(streams.generator(purpose, round_number=1).random())
 
     assert draw(plain, "noise") != draw(changed, "noise")
     assert draw(changed, "noise") == draw(other, "noise")

@@ -187,7 +187,7 @@ def test_it_refuses_what_the_loader_refuses(schema: Schema, text: str) -> None:
 ODD = """
 from collections.abc import Callable
 
-from crfl_core import Tracker
+from crfl_core.extend import Tracker
 
 class Odd(Tracker):
     call: Callable[[], None] = print

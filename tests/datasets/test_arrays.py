@@ -15,7 +15,8 @@ from crfl_datasets import tables
 from crfl_datasets.arrays import Arrays
 from pydantic import ValidationError
 
-from crfl_core import ConfigError, DataError, OptionError, load_config, run
+from crfl_core import load_config, run
+from crfl_core.extend import ConfigError, DataError, OptionError
 
 X = np.arange(40, dtype=np.float64).reshape(20, 2)
 Y = np.arange(20) % 2

@@ -12,7 +12,7 @@ from crfl_datasets.digits import Digits
 from numpy.typing import NDArray
 from pydantic import PrivateAttr
 
-from crfl_core import Data, DataError, Dataset, Domain, OptionError
+from crfl_core.extend import Data, DataError, Dataset, Domain, OptionError
 from crfl_core.kinds.dataset import ScalingKind
 
 

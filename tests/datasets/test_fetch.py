@@ -17,8 +17,8 @@ from threading import Thread
 
 import pytest
 
-from crfl_core import DataError, DataFile, DataSource
 from crfl_core.download import BYTES_AT_ONCE, fetch
+from crfl_core.extend import DataError, DataFile, DataSource
 
 CONTENT = bytes(range(256)) * 300
 DEAD = "http://127.0.0.1:9/"  # the port that discards, where nobody listens
@@ -62,7 +62,7 @@ def serve() -> Iterator[Callable[[Mirror], Mirror]]:
             def do_GET(self) -> None:
                 mirror.answer(self)
 
-            def log_message(self, format: str, *args: object) -> None:
+            def log_message(self, *args: object) -> None:
                 """Nothing on stderr."""
 
         server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -258,7 +258,7 @@ def test_a_bad_archive_is_refused_and_leaves_nothing_behind(
 
 
 PLUGIN = """
-from crfl_core import Data, DataFile, DataSource, FileDataset
+from crfl_core.extend import Data, DataFile, DataSource, FileDataset
 
 class Small(FileDataset):
     "One small file."

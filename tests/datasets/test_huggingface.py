@@ -15,7 +15,8 @@ from crfl_datasets.huggingface import HuggingFace
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from crfl_core import DataError, OptionError, run
+from crfl_core import run
+from crfl_core.extend import DataError, OptionError
 
 os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"  # before `datasets` is imported, which is late
 

@@ -14,7 +14,7 @@ from crfl_datasets.idx import read_images, read_labels
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crfl_core import DataError
+from crfl_core.extend import DataError
 from tests.datasets.files import idx
 
 IMAGES = np.arange(5 * 3 * 2, dtype=np.uint8).reshape(5, 3, 2)

@@ -13,7 +13,7 @@ from crfl_datasets.fashion_mnist import FashionMnist
 from crfl_datasets.images import MNIST, ImageDataset
 from crfl_datasets.mnist import Mnist
 
-from crfl_core import DataError, Domain
+from crfl_core.extend import DataError, Domain
 from tests.datasets.files import idx, write_four
 
 

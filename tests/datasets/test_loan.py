@@ -16,7 +16,8 @@ import pytest
 from crfl_datasets.loan import CATEGORIES, FEATURES, STATES, STATUSES, Loan
 from pydantic import ValidationError
 
-from crfl_core import Data, DataError, OptionError, run
+from crfl_core import run
+from crfl_core.extend import Data, DataError, OptionError
 
 real = pytest.mark.skipif(
     not (Path(os.environ.get("CRFL_DATA_DIR") or "nowhere") / "loan").is_dir(),

@@ -20,7 +20,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from crfl_core import ConfigError, Data, DataError, OptionError, Partitioner, PluginFailure, Streams
+from crfl_core.extend import ConfigError, Data, DataError, OptionError, Partitioner, PluginFailure, Streams
 from crfl_core.kinds.dataset import check
 from tests.oracle import federation_of, tiny
 

@@ -13,7 +13,7 @@ from crfl_datasets.images import ImageDataset
 from crfl_datasets.mnist import Mnist
 
 from crfl_core import run
-from crfl_core.sources import find, status
+from crfl_core.data_files import find, status
 from tests.conftest import ROOT
 from tests.datasets.files import write_four
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from crfl_datasets.mnist import Mnist
 
-from crfl_core import ConfigError, DataError, DataFile, DataSource, OptionError, dump_config, load_config
+from crfl_core import dump_config, load_config
+from crfl_core.data_files import cache_dir, data_dirs, find, sha256, status
+from crfl_core.extend import ConfigError, DataError, DataFile, DataSource, OptionError
 from crfl_core.federation.setup import build
-from crfl_core.sources import cache_dir, data_dirs, find, sha256, status
 from tests.datasets.files import write_four
 
 SOURCE = DataSource(

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import norm as normal
 
-from crfl_core import Data, run
+from crfl_core import run
+from crfl_core.extend import Data
 
 
 def nearest_mean_accuracy(data: Data) -> float:

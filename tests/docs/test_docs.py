@@ -20,9 +20,10 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from crfl_core import Certificate, FileDataset, Registry, hookspecs, load_config, run
+from crfl_core import hookspecs, load_config, run
+from crfl_core.data_files import find
+from crfl_core.extend import Certificate, FileDataset, Registry
 from crfl_core.kinds import KINDS
-from crfl_core.sources import find
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

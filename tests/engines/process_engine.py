@@ -11,7 +11,7 @@ import torch
 from pydantic import Field, PrivateAttr
 from torch import Tensor
 
-from crfl_core import Engine, Job, Round, Trained, open_job
+from crfl_core.extend import Engine, Job, LocalUpdates, Round, open_job
 
 worker_job: Job | None = None
 
@@ -26,8 +26,8 @@ def start_worker(specification: str) -> None:
 def work(request: bytes) -> bytes:
     """Train one part of a round. Bytes, because tensors would be handed over as shared memory that has to be freed."""
     assert worker_job is not None
-    start, round, part = pickle.loads(request)
-    return pickle.dumps(worker_job.train(start, round, part))
+    start, current, part = pickle.loads(request)
+    return pickle.dumps(worker_job.train(start, current, part))
 
 
 class ProcessEngine(Engine):
@@ -46,15 +46,15 @@ class ProcessEngine(Engine):
             initargs=(job.specification,),
         )
 
-    def train(self, start: Tensor, round: Round) -> Iterator[Trained]:
+    def train(self, start: Tensor, current: Round) -> Iterator[LocalUpdates]:
         """The parts, in the order in which they are ready."""
         assert self._pool is not None
-        clients = len(round.clients)
+        clients = len(current.clients)
         parts = [
             slice(first, min(first + self.chunk_clients, clients)) for first in range(0, clients, self.chunk_clients)
         ]
-        for ready in as_completed([self._pool.submit(work, pickle.dumps((start, round, part))) for part in parts]):
-            trained: Trained = pickle.loads(ready.result())
+        for ready in as_completed([self._pool.submit(work, pickle.dumps((start, current, part))) for part in parts]):
+            trained: LocalUpdates = pickle.loads(ready.result())
             yield trained
 
     def close(self) -> None:

@@ -15,7 +15,8 @@ from crfl_engines.local import Local
 from torch import Tensor
 
 import crfl_core
-from crfl_core import Plugin, Poisoning, Round, RunContext, Tracker, Trained, hookimpl
+from crfl_core import extend
+from crfl_core.extend import LocalUpdates, Plugin, Poisoning, Round, RunContext, Tracker, hookimpl
 from crfl_core.federation.local import LocalTraining
 from tests.engines.process_engine import ProcessEngine
 from tests.oracle import Median, contents, federation_of, tiny
@@ -69,9 +70,9 @@ def test_a_worker_needs_none_of_the_plugins_that_play_no_part_in_local_training(
     )
     federation = federation_of(config, SERVER_SIDE)
     ours = LocalTraining(federation)
-    rebuilt = crfl_core.open_job(ours.specification)
-    round, start = round_of(federation)
-    mine, theirs = (job.train(start[None], round, slice(0, 8)) for job in (ours, rebuilt))
+    rebuilt = extend.open_job(ours.specification)
+    current, start = round_of(federation)
+    mine, theirs = (job.train(start[None], current, slice(0, 8)) for job in (ours, rebuilt))
     assert torch.equal(mine.updates, theirs.updates)
     for name, column in vars(mine.poisoning).items():
         np.testing.assert_array_equal(column, getattr(theirs.poisoning, name))
@@ -82,7 +83,7 @@ def test_the_specification_says_all_that_training_depends_on() -> None:
     stated = tomllib.loads(federation.specification)
     assert set(stated) >= {"seed", "seeds", "rounds", "dtype", "dataset", "partition", "model", "training", "attack"}
     assert (stated["seeds"], stated["dtype"]) == ({"batches": 3}, "float64")
-    assert crfl_core.open_job(federation.specification).specification == federation.specification
+    assert extend.open_job(federation.specification).specification == federation.specification
 
 
 class Noting:
@@ -93,18 +94,18 @@ class Noting:
     def __init__(self) -> None:
         self.parts: list[tuple[int, int]] = []
 
-    def train(self, start: Tensor, round: Round, part: slice) -> Trained:
+    def train(self, start: Tensor, current: Round, part: slice) -> LocalUpdates:
         self.parts.append((part.start, part.stop))
         clients = part.stop - part.start
-        return Trained(part, start.new_zeros(1, clients, start.shape[1]), Poisoning.none(clients))
+        return LocalUpdates(part, start.new_zeros(1, clients, start.shape[1]), Poisoning.none(clients))
 
 
 @pytest.mark.parametrize(("chunk", "parts"), [(3, [(0, 3), (3, 6), (6, 8)]), (8, [(0, 8)]), (64, [(0, 8)])])
 def test_the_local_engine_trains_everybody_once_in_chunks(chunk: int, parts: list[tuple[int, int]]) -> None:
     engine, job = Local(chunk_clients=chunk), Noting()
     engine.open(job)
-    round, start = round_of(federation_of(tiny()))
-    list(engine.train(start[None], round))
+    current, start = round_of(federation_of(tiny()))
+    list(engine.train(start[None], current))
     engine.close()
     assert job.parts == parts
 
@@ -121,8 +122,8 @@ def test_the_local_engine_gives_threads_back() -> None:
 class Backwards(Local):
     """Delivers the parts of a round in the opposite order."""
 
-    def train(self, start: Tensor, round: Round) -> Iterator[Trained]:
-        yield from reversed(list(super().train(start, round)))
+    def train(self, start: Tensor, current: Round) -> Iterator[LocalUpdates]:
+        yield from reversed(list(super().train(start, current)))
 
 
 def test_the_order_of_delivery_does_not_matter(tmp_path: Path) -> None:
@@ -138,20 +139,20 @@ def test_the_order_of_delivery_does_not_matter(tmp_path: Path) -> None:
 class Doubling(Local):
     """Delivers the first part twice."""
 
-    def train(self, start: Tensor, round: Round) -> Iterator[Trained]:
-        parts = list(super().train(start, round))
+    def train(self, start: Tensor, current: Round) -> Iterator[LocalUpdates]:
+        parts = list(super().train(start, current))
         yield from [parts[0], *parts]
 
 
 def test_a_part_that_arrives_twice_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(crfl_core.PluginFailure, match="must train every participant once: client 0 in round 1"):
+    with pytest.raises(extend.PluginFailure, match="must train every participant once: client 0 in round 1"):
         crfl_core.run(tiny(engine={"type": "doubling"}), out=tmp_path / "run", plugins={"doubling": Doubling})
 
 
 class Failing(Local):
     """Opens something, fails, and must be closed."""
 
-    def train(self, start: Tensor, round: Round) -> Iterator[Trained]:
+    def train(self, start: Tensor, current: Round) -> Iterator[LocalUpdates]:
         raise ConnectionError("the worker is gone")
 
     def close(self) -> None:
@@ -164,7 +165,7 @@ CLOSED: list[str] = []
 
 def test_an_engine_that_fails_is_closed_and_named(tmp_path: Path) -> None:
     with pytest.raises(
-        crfl_core.PluginFailure,
+        extend.PluginFailure,
         match=r"engine: 'failing' of .this process. failed: ConnectionError: the worker is gone",
     ):
         crfl_core.run(tiny(engine={"type": "failing"}), out=tmp_path / "run", plugins={"failing": Failing})

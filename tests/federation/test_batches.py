@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from crfl_core import Clients, ConfigError, Streams
+from crfl_core.extend import Clients, ConfigError, Streams
 from crfl_core.federation.batches import draw
 from tests.oracle import federation_of, tiny
 

@@ -14,7 +14,17 @@ from hypothesis import strategies as st
 from pydantic import Field
 from torch import Tensor
 
-from crfl_core import Aggregate, Aggregator, ClientUpdates, Dependence, OptionError, PluginFailure, Stage, Staged, State
+from crfl_core.extend import (
+    Aggregator,
+    ClientUpdates,
+    Dependence,
+    OptionError,
+    PluginFailure,
+    RuleResult,
+    Stage,
+    StageResult,
+    State,
+)
 from crfl_core.federation.chain import combine, dependence
 from crfl_core.kinds.aggregator import AggregationStep
 from tests.oracle import updates_of
@@ -26,10 +36,10 @@ class Cap(Stage):
     depends: ClassVar[Dependence] = "own"
     bound: float = Field(1.0, gt=0)
 
-    def transform(self, updates: ClientUpdates, state: State) -> Staged:
+    def transform(self, updates: ClientUpdates, state: State) -> StageResult:
         factors = (self.bound / updates.values.norm(dim=1)).clamp(max=1.0)
         cap = torch.full_like(factors, self.bound)
-        return Staged(factors[:, None] * updates.values, torch.diag(factors), cap=cap)
+        return StageResult(factors[:, None] * updates.values, torch.diag(factors), cap=cap)
 
 
 class Pairs(Stage):
@@ -37,22 +47,22 @@ class Pairs(Stage):
 
     depends: ClassVar[Dependence] = "fixed"
 
-    def transform(self, updates: ClientUpdates, state: State) -> Staged:
+    def transform(self, updates: ClientUpdates, state: State) -> StageResult:
         clients = len(updates.values)
         mixing = updates.values.new_zeros(-(-clients // 2), clients)
         for row, first in enumerate(range(0, clients, 2)):
             members = slice(first, min(first + 2, clients))
             mixing[row, members] = 1.0 / (members.stop - first)
-        return Staged(mixing @ updates.values, mixing)
+        return StageResult(mixing @ updates.values, mixing)
 
 
 class Smear(Stage):
     """Every update becomes the mean of itself and of the longest one: as many rows as before, but mixed."""
 
-    def transform(self, updates: ClientUpdates, state: State) -> Staged:
+    def transform(self, updates: ClientUpdates, state: State) -> StageResult:
         mixing = 0.5 * torch.eye(len(updates.values), dtype=updates.values.dtype)
         mixing[:, int(updates.values.norm(dim=1).argmax())] += 0.5
-        return Staged(mixing @ updates.values, mixing)
+        return StageResult(mixing @ updates.values, mixing)
 
 
 class Shift(Stage):
@@ -60,30 +70,30 @@ class Shift(Stage):
 
     depends: ClassVar[Dependence] = "fixed"
 
-    def transform(self, updates: ClientUpdates, state: State) -> Staged:
+    def transform(self, updates: ClientUpdates, state: State) -> StageResult:
         rows = torch.arange(1.0, len(updates.values) + 1, dtype=updates.values.dtype)
         offset = rows[:, None] * torch.ones_like(updates.values)
-        return Staged(updates.values + offset, torch.eye(len(rows), dtype=updates.values.dtype), offset=offset)
+        return StageResult(updates.values + offset, torch.eye(len(rows), dtype=updates.values.dtype), offset=offset)
 
 
 class Nearest(Aggregator):
     """The update nearest to the mean, moved by a constant."""
 
-    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         nearest = int((updates.values - updates.values.mean(0)).norm(dim=1).argmin())
         weights = torch.zeros(len(updates.values), dtype=updates.values.dtype)
         weights[nearest] = 1.0
         offset = torch.full_like(updates.values[0], 0.25)
-        return Aggregate(updates.values[nearest] + offset, weights, offset=offset)
+        return RuleResult(updates.values[nearest] + offset, weights, offset=offset)
 
 
 class Largest(Aggregator):
     """The largest value of every coordinate: a weight for each client and parameter."""
 
-    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         winners = updates.values.argmax(0)
         full = torch.nn.functional.one_hot(winners, len(updates.values)).T.to(updates.values)
-        return Aggregate(updates.values.amax(0), full.amax(1), full_weights=lambda: full)
+        return RuleResult(updates.values.amax(0), full.amax(1), full_weights=lambda: full)
 
 
 stages = st.sampled_from([Cap(bound=2.0), Cap(bound=0.5), Pairs(), Smear(), Shift()])
@@ -195,10 +205,10 @@ class Counting(Stage):
 
     depends: ClassVar[Dependence] = "fixed"
 
-    def transform(self, updates: ClientUpdates, state: State) -> Staged:
+    def transform(self, updates: ClientUpdates, state: State) -> StageResult:
         calls = state.get("calls", torch.zeros(())) + 1
         eye = torch.eye(len(updates.values), dtype=updates.values.dtype)
-        return Staged(updates.values.clone(), eye, state={"calls": calls})
+        return StageResult(updates.values.clone(), eye, state={"calls": calls})
 
 
 def test_every_step_gets_its_own_state_back() -> None:
@@ -216,13 +226,13 @@ class BrokenStage(Stage):
 
     fault: Fault
 
-    def transform(self, updates: ClientUpdates, state: State) -> Staged:
+    def transform(self, updates: ClientUpdates, state: State) -> StageResult:
         values, eye = updates.values.clone(), torch.eye(len(updates.values), dtype=updates.values.dtype)
         if self.fault == "raise":
             raise ZeroDivisionError("no neighbours")
         if self.fault == "option":
             raise OptionError("size", "found 3, but there are 2 clients")
-        return Staged(
+        return StageResult(
             values=values[:, :-1] if self.fault == "values" else values,
             mixing=eye[:-1] if self.fault == "mixing" else eye,
             offset=torch.zeros(updates.values.shape[1]) if self.fault == "offset" else None,
@@ -265,7 +275,7 @@ class BrokenRule(Aggregator):
 
     fault: Literal["update", "weights", "nan", "offset", "raise"]
 
-    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         update, weights = updates.values.mean(0), torch.full((len(updates.values),), 0.5).double()
         offset: Tensor | None = None
         match self.fault:
@@ -279,7 +289,7 @@ class BrokenRule(Aggregator):
                 offset = torch.zeros(2)
             case "raise":
                 raise KeyError("momentum")
-        return Aggregate(update, weights, offset=offset)
+        return RuleResult(update, weights, offset=offset)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import crfl_core
-from crfl_core import Data, Dataset, Domain, Round
+from crfl_core.extend import Data, Dataset, Domain, Round
 from crfl_core.federation import rounds
 from crfl_core.federation.local import LocalTraining
 from crfl_core.federation.setup import Federation
@@ -37,7 +37,7 @@ def problem_of(federation: Federation, backdoor: Backdoor | None, **known: Any) 
         holdings=federation.data.partition,
         participants=[
             np.sort(
-                federation.streams.generator("participation", round=number).choice(
+                federation.streams.generator("participation", round_number=number).choice(
                     federation.data.clients, drawn, replace=False
                 )
             ).tolist()
@@ -200,8 +200,8 @@ def replicas_of(federation: Federation, count: int) -> tuple[Round, Tensor]:
     """A round and several start models for it."""
     start = torch.from_numpy(np.random.default_rng(0).standard_normal((count, federation.facts.parameters)))
     clients = federation.participation.round(2)
-    round = Round(2, 4, start[0], clients, federation.model.layout, federation.streams)
-    return round, start.to(federation.dtype) * 0.1
+    current = Round(2, 4, start[0], clients, federation.model.layout, federation.streams)
+    return current, start.to(federation.dtype) * 0.1
 
 
 @pytest.mark.parametrize("model", [{"type": "softmax"}, {"type": "mlp", "hidden": [6]}], ids=["softmax", "mlp"])
@@ -209,11 +209,11 @@ def test_training_three_replicas_equals_training_each_alone(model: dict[str, Any
     """Replicas differ in their start, never in data, batches or poison."""
     federation = federation_of(tiny(dtype="float64", model=model))
     job = LocalTraining(federation)
-    round, start = replicas_of(federation, 3)
-    together = job.train(start, round, slice(0, 8))
+    current, start = replicas_of(federation, 3)
+    together = job.train(start, current, slice(0, 8))
     assert together.updates.shape == (3, 8, federation.facts.parameters)
     for replica in range(3):
-        alone = job.train(start[replica : replica + 1], round, slice(0, 8))
+        alone = job.train(start[replica : replica + 1], current, slice(0, 8))
         torch.testing.assert_close(together.updates[replica], alone.updates[0], rtol=1e-10, atol=1e-12)
         for name, column in vars(together.poisoning).items():
             np.testing.assert_array_equal(column, getattr(alone.poisoning, name))
@@ -235,10 +235,10 @@ def test_the_size_of_a_chunk_changes_only_the_rounding(model: dict[str, Any]) ->
 def test_the_order_in_which_clients_are_trained_changes_nothing() -> None:
     federation = federation_of(tiny())
     job = LocalTraining(federation)
-    round, start = replicas_of(federation, 1)
+    current, start = replicas_of(federation, 1)
     parts = [slice(first, first + 2) for first in range(0, 8, 2)]
-    forwards = {part.start: job.train(start, round, part).updates for part in parts}
-    backwards = {part.start: job.train(start, round, part).updates for part in reversed(parts)}
+    forwards = {part.start: job.train(start, current, part).updates for part in parts}
+    backwards = {part.start: job.train(start, current, part).updates for part in reversed(parts)}
     assert all(torch.equal(forwards[first], backwards[first]) for first in forwards)
 
 
@@ -249,7 +249,7 @@ def test_a_rejected_round_goes_on_from_the_broadcast_model_clipped_and_with_fres
     assert second.record.norm_before_clip == second.record.start_norm
     assert second.clients.weight.tolist() == [0.0] * 8  # nobody reached the model
     assert second.clients.weight_bound.sum() == pytest.approx(1.0, abs=1e-6)
-    noise = federation.streams.generator("noise", round=2).standard_normal(650, dtype=np.float32)
+    noise = federation.streams.generator("noise", round_number=2).standard_normal(650, dtype=np.float32)
     expected = first.progress.parameters + 0.02 * torch.from_numpy(noise)
     torch.testing.assert_close(second.progress.parameters, expected)
 

@@ -18,17 +18,18 @@ from pydantic import PrivateAttr
 from torch import Tensor
 
 import crfl_core
-from crfl_core import (
-    Aggregate,
+from crfl_core import extend
+from crfl_core.extend import (
     ClientUpdates,
     Engine,
     Job,
+    LocalUpdates,
     Plugin,
     PluginFailure,
     Round,
+    RuleResult,
     RunError,
     Streams,
-    Trained,
     hookimpl,
 )
 from crfl_core.federation import server
@@ -47,10 +48,10 @@ class Corrupting(Engine):
     def open(self, job: Job) -> None:
         self._job = job
 
-    def train(self, start: Tensor, round: Round) -> Iterator[Trained]:
+    def train(self, start: Tensor, current: Round) -> Iterator[LocalUpdates]:
         assert self._job is not None
-        for position, client in enumerate(round.clients.ids):
-            trained = self._job.train(start, round, slice(position, position + 1))
+        for position, client in enumerate(current.clients.ids):
+            trained = self._job.train(start, current, slice(position, position + 1))
             yield replace(trained, updates=self._spoilt(trained.updates)) if client in self.broken else trained
 
     def _spoilt(self, updates: Tensor) -> Tensor:
@@ -87,10 +88,10 @@ def test_a_zeroed_update_moves_the_model_by_nothing() -> None:
     whole = played(federation_of(tiny(dtype="float64", attack="none", server={"clip_norm": 99.0, "noise_std": 0.0})))[0]
     some = corrupted(attack="none", server={"clip_norm": 99.0, "noise_std": 0.0})[0]
     federation = federation_of(tiny(dtype="float64", attack="none"))
-    job = crfl_core.open_job(federation.specification)
+    job = extend.open_job(federation.specification)
     zero = torch.zeros(federation.facts.parameters, dtype=torch.float64)
-    round = Round(1, 4, zero, federation.participation.round(1), federation.model.layout, federation.streams)
-    updates = job.train(zero[None], round, slice(0, 8)).updates[0]
+    current = Round(1, 4, zero, federation.participation.round(1), federation.model.layout, federation.streams)
+    updates = job.train(zero[None], current, slice(0, 8)).updates[0]
     missing = sum(float(whole.clients.weight[client]) * updates[client] for client in (2, 5))
     torch.testing.assert_close(some.progress.parameters, whole.progress.parameters - missing)
 
@@ -145,9 +146,9 @@ def test_a_quarantined_attacker_does_not_hide_what_the_others_did(tmp_path: Path
 class Forgetful(Corrupting):
     """Leaves the broken clients out."""
 
-    def train(self, start: Tensor, round: Round) -> Iterator[Trained]:
-        for trained in super().train(start, round):
-            if round.clients.ids[trained.part][0] not in self.broken:
+    def train(self, start: Tensor, current: Round) -> Iterator[LocalUpdates]:
+        for trained in super().train(start, current):
+            if current.clients.ids[trained.part][0] not in self.broken:
                 yield trained
 
 
@@ -175,7 +176,7 @@ def test_zero_is_clipped_to_zero() -> None:
 def test_the_noise_is_gaussian_with_the_given_deviation_on_every_parameter(dtype: torch.dtype) -> None:
     """200,000 draws: each moment within five of its standard errors."""
     start = torch.ones(200_000, dtype=dtype)
-    noise = (server.add_noise(start, 0.3, Streams(seed=4), round=2) - start).double() / 0.3
+    noise = (server.add_noise(start, 0.3, Streams(seed=4), number=2) - start).double() / 0.3
     error = 1 / math.sqrt(len(start))
     assert abs(float(noise.mean())) < 5 * error
     assert abs(float(noise.var()) - 1) < 5 * error * math.sqrt(2)
@@ -186,12 +187,12 @@ def test_the_noise_is_gaussian_with_the_given_deviation_on_every_parameter(dtype
 
 def test_noise_differs_between_rounds_and_replicas_and_scales_with_sigma() -> None:
     start, streams = torch.zeros(50, dtype=torch.float64), Streams(seed=4)
-    first = server.add_noise(start, 0.1, streams, round=1)
-    assert torch.equal(first, server.add_noise(start, 0.1, streams, round=1))
-    torch.testing.assert_close(server.add_noise(start, 0.2, streams, round=1), 2 * first)
-    assert (first != server.add_noise(start, 0.1, streams, round=2)).all()
-    assert (first != server.add_noise(start, 0.1, streams, round=1, replica=1)).all()
-    assert server.add_noise(start, 0.0, streams, round=1) is start
+    first = server.add_noise(start, 0.1, streams, number=1)
+    assert torch.equal(first, server.add_noise(start, 0.1, streams, number=1))
+    torch.testing.assert_close(server.add_noise(start, 0.2, streams, number=1), 2 * first)
+    assert (first != server.add_noise(start, 0.1, streams, number=2)).all()
+    assert (first != server.add_noise(start, 0.1, streams, number=1, replica=1)).all()
+    assert server.add_noise(start, 0.0, streams, number=1) is start
 
 
 @pytest.mark.parametrize(("scale", "participation"), [(7.5, 1.0), (7.5, 0.5), ("replace", 1.0), ("replace", 0.5)])
@@ -212,9 +213,9 @@ def test_exact_replacement_puts_the_attackers_model_in_place_of_the_global_one()
     """With p = 1 / p_i and honest clients that stand still, the aggregate is the attacker's own update."""
     own = torch.randn(1, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     federation = federation_of(tiny())
-    round = Round(1, 4, own[0], federation.participation.round(1), federation.model.layout, federation.streams)
+    current = Round(1, 4, own[0], federation.participation.round(1), federation.model.layout, federation.streams)
     weight = torch.tensor([0.05], dtype=torch.float64)
-    crafted = ModelReplacement(scale="replace").craft(ClientUpdates(own[:0], round), own, weight)
+    crafted = ModelReplacement(scale="replace").craft(ClientUpdates(own[:0], current), own, weight)
     torch.testing.assert_close(weight @ crafted, own[0])
 
 
@@ -237,7 +238,7 @@ class Reporting(Median):
     right: bool = True
 
     @hookimpl
-    def crfl_effective_weights(self, updates: ClientUpdates, aggregate: Aggregate) -> Tensor:
+    def crfl_effective_weights(self, updates: ClientUpdates, aggregate: RuleResult) -> Tensor:
         return aggregate.weights.clone() if self.right else aggregate.weights * 2
 
 

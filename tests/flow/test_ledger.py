@@ -13,7 +13,8 @@ import pytest
 import torch
 
 import crfl_core
-from crfl_core import ClientColumns, Ledger, Round, RoundRecord, RunFacts, RunResult, StoreError
+from crfl_core import RunResult
+from crfl_core.extend import ClientColumns, Ledger, Round, RoundRecord, RunFacts, StoreError
 from crfl_core.federation.local import LocalTraining
 from crfl_core.federation.setup import Federation
 from tests.oracle import Momentum, Veto, federation_of, played, tiny
@@ -126,8 +127,8 @@ def test_no_honest_update_is_longer_than_the_ledger_says(federation: Federation)
     for outcome in played(federation):
         number = outcome.record.round
         clients = federation.participation.honest(number)
-        round = Round(number, 4, start, clients, federation.model.layout, federation.streams)
-        updates = job.train(start[None], round, slice(0, 8)).updates[0].double()
+        current = Round(number, 4, start, clients, federation.model.layout, federation.streams)
+        updates = job.train(start[None], current, slice(0, 8)).updates[0].double()
         shrunk = torch.from_numpy(1 - clients.retention)[:, None] * start.double()
         residuals = (updates + shrunk).norm(dim=1).numpy()
         assert (residuals <= outcome.clients.update_bound * (1 + 1e-6)).all()

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crfl_core import ConfigError, load_config
+from crfl_core import load_config
+from crfl_core.extend import ConfigError
 from crfl_core.schedules import Linear, RoundRange, expand, value_at, values
 
 

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crfl_core import Streams
+from crfl_core.extend import Streams
 from crfl_core.streams import PURPOSES
 
 counts = st.integers(min_value=0, max_value=10**6)
 
 
 @settings(deadline=None, max_examples=30)
-@given(seed=counts, purpose=st.sampled_from(PURPOSES), round=counts, client=counts, replica=counts)
-def test_equal_arguments_give_equal_draws(seed: int, purpose: str, round: int, client: int, replica: int) -> None:
+@given(seed=counts, purpose=st.sampled_from(PURPOSES), number=counts, client=counts, replica=counts)
+def test_equal_arguments_give_equal_draws(seed: int, purpose: str, number: int, client: int, replica: int) -> None:
     first, second = (
-        Streams(seed).generator(purpose, round=round, client=client, replica=replica).standard_normal(8)
+        Streams(seed).generator(purpose, round_number=number, client=client, replica=replica).standard_normal(8)
         for _ in range(2)
     )
     np.testing.assert_array_equal(first, second)
@@ -27,18 +27,18 @@ def test_equal_arguments_give_equal_draws(seed: int, purpose: str, round: int, c
 
 def test_what_was_drawn_before_changes_nothing() -> None:
     streams = Streams(seed=3)
-    expected = streams.generator("noise", round=5).standard_normal(4)
+    expected = streams.generator("noise", round_number=5).standard_normal(4)
     for purpose in PURPOSES:
-        streams.generator(purpose, round=5).standard_normal(1000)
-    np.testing.assert_array_equal(streams.generator("noise", round=5).standard_normal(4), expected)
+        streams.generator(purpose, round_number=5).standard_normal(1000)
+    np.testing.assert_array_equal(streams.generator("noise", round_number=5).standard_normal(4), expected)
 
 
 def test_every_argument_makes_another_stream() -> None:
     streams = Streams(seed=3)
     keys = itertools.product((*PURPOSES, "data/partition", "data/subset"), (0, 1, 11), (0, 1, 11), (0, 1))
     draws = [
-        streams.generator(purpose, round=round, client=client, replica=replica).integers(2**63)
-        for purpose, round, client, replica in keys
+        streams.generator(purpose, round_number=current, client=client, replica=replica).integers(2**63)
+        for purpose, current, client, replica in keys
     ]
     assert len(set(draws)) == len(draws)
     assert Streams(4).generator("noise").integers(2**63) != streams.generator("noise").integers(2**63)

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crfl_core import ConfigError, Threat
+from crfl_core import Threat
+from crfl_core.extend import ConfigError
 from crfl_core.schedules import RoundRange
 from crfl_core.threat import Poison, ThreatSettings, covers
 from tests.oracle import federation_of, tiny

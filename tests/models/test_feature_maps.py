@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from crfl_core import FeatureMap
+from crfl_core.extend import FeatureMap
 from crfl_core.kinds.feature_map import Chain
 from tests.oracle import federation_of, tiny
 

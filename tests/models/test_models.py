@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import crfl_core
-from crfl_core import (
+from crfl_core.extend import (
     BoundModel,
     ConfigError,
     DataFacts,

@@ -18,23 +18,21 @@ from crfl_aggregators.fedavg import FedAvg
 from torch import Tensor
 
 import crfl_core
-from crfl_core import (
-    Aggregate,
+from crfl_core import CrflWarning, RunResult, hookspecs
+from crfl_core.extend import (
     Aggregator,
-    Certified,
+    CertificateResult,
     ClientUpdates,
-    CrflWarning,
     Plugin,
     PluginFailure,
     Round,
     RoundRecord,
+    RuleResult,
     RunContext,
     RunError,
-    RunResult,
     State,
     Tracker,
     hookimpl,
-    hookspecs,
 )
 
 Install = Callable[..., None]
@@ -117,8 +115,8 @@ def test_crfl_run_started_says_where_a_run_begins_and_goes_on(tmp_path: Path) ->
             contexts.append(run)
 
         @hookimpl
-        def crfl_round_started(self, round: Round) -> None:
-            if round.number > 2 and len(contexts) == 1:
+        def crfl_round_started(self, current: Round) -> None:
+            if current.number > 2 and len(contexts) == 1:
                 raise KeyboardInterrupt
 
     settings = {"name": "watched", "storage": {"checkpoint_seconds": 0}}
@@ -137,13 +135,13 @@ def test_crfl_round_started_shows_participants_and_the_broadcast_model(tmp_path:
 
     class Watch(Tracker):
         @hookimpl
-        def crfl_round_started(self, run: RunContext, round: Round) -> None:
-            assert run.rounds == round.total
-            rounds.append(round)
+        def crfl_round_started(self, run: RunContext, current: Round) -> None:
+            assert run.rounds == current.total
+            rounds.append(current)
 
     run(tmp_path, Watch)
-    assert [round.number for round in rounds] == [1, 2, 3]
-    assert all(round.clients.ids.tolist() == [0, 1, 2, 3, 4] for round in rounds)
+    assert [current.number for current in rounds] == [1, 2, 3]
+    assert all(current.clients.ids.tolist() == [0, 1, 2, 3, 4] for current in rounds)
     assert not rounds[0].start.any()  # softmax regression starts from zero
     assert rounds[1].start.any()
 
@@ -160,11 +158,11 @@ def test_crfl_round_finished_shows_the_record_of_the_ledger(tmp_path: Path) -> N
 
 
 def test_crfl_certified_shows_every_guarantee(tmp_path: Path) -> None:
-    seen: list[Certified] = []
+    seen: list[CertificateResult] = []
 
     class Watch(Tracker):
         @hookimpl
-        def crfl_certified(self, run: RunContext, certified: Certified) -> None:
+        def crfl_certified(self, run: RunContext, certified: CertificateResult) -> None:
             seen.append(certified)
 
     noisy = {"clip_norm": 5.0, "noise_std": 0.05}  # without noise the certificate is refused
@@ -196,8 +194,8 @@ def test_crfl_run_failed_shows_why_a_run_ends_early(tmp_path: Path, reason: Base
 
     class Breaks(FedAvg):
         @hookimpl
-        def crfl_round_started(self, round: Round) -> None:
-            if round.number == 2:
+        def crfl_round_started(self, current: Round) -> None:
+            if current.number == 2:
                 raise reason
 
     class Watch(Tracker):
@@ -221,7 +219,7 @@ def test_crfl_run_failed_shows_why_a_run_ends_early(tmp_path: Path, reason: Base
 def test_crfl_effective_weights_may_replace_the_reported_ones(tmp_path: Path) -> None:
     class Answers(Tracker):
         @hookimpl
-        def crfl_effective_weights(self, updates: ClientUpdates, aggregate: Aggregate) -> Tensor | None:
+        def crfl_effective_weights(self, updates: ClientUpdates, aggregate: RuleResult) -> Tensor | None:
             return aggregate.weights.double() * (1 + 1e-6) if updates.round.number == 2 else None
 
     result = run(tmp_path, Answers)
@@ -247,7 +245,7 @@ def test_crfl_effective_weights_takes_the_first_answer_in_the_order_of_the_confi
 
     class Answers(Tracker):
         @hookimpl
-        def crfl_effective_weights(self, aggregate: Aggregate) -> Tensor:
+        def crfl_effective_weights(self, aggregate: RuleResult) -> Tensor:
             asked.append("answers")
             return aggregate.weights
 
@@ -274,7 +272,7 @@ def test_crfl_effective_weights_that_do_not_reconstruct_the_aggregate_stop_the_r
 ) -> None:
     class Answers(Tracker):
         @hookimpl
-        def crfl_effective_weights(self, aggregate: Aggregate) -> object:
+        def crfl_effective_weights(self, aggregate: RuleResult) -> object:
             return answer(aggregate.weights)
 
     with pytest.raises(PluginFailure, match=f"tracker 'tracker-0' of .*: crfl_effective_weights {reason}"):
@@ -286,10 +284,10 @@ def test_crfl_accept_round_goes_on_from_the_broadcast_model_after_a_rejection(tm
 
     class Rejects(Tracker):
         @hookimpl
-        def crfl_accept_round(self, run: RunContext, round: Round, candidate: Tensor) -> bool:
+        def crfl_accept_round(self, run: RunContext, current: Round, candidate: Tensor) -> bool:
             assert candidate.shape == (run.model.layout.size,)
-            starts[round.number] = round.start
-            return round.number != 2
+            starts[current.number] = current.start
+            return current.number != 2
 
     result = run(tmp_path, Rejects)
     assert [record.accepted for record in result.ledger.rounds] == [True, False, True]
@@ -311,8 +309,8 @@ def test_crfl_accept_round_needs_one_rejection_and_ignores_who_has_no_opinion(tm
 
     class RejectsTheLast(Tracker):
         @hookimpl
-        def crfl_accept_round(self, round: Round) -> bool:
-            return round.number < 3
+        def crfl_accept_round(self, current: Round) -> bool:
+            return current.number < 3
 
     assert all(record.accepted for record in run(tmp_path / "one", NoOpinion).ledger.rounds)
     result = run(tmp_path / "other", Accepts, RejectsTheLast, NoOpinion)
@@ -323,15 +321,15 @@ def test_crfl_accept_round_shows_a_step_of_the_aggregation_its_own_state(tmp_pat
     seen: list[int] = []
 
     class Counting(Aggregator):
-        def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+        def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
             weights = updates.values.new_full((len(updates.values),), 1 / len(updates.values))
             count = state.get("count", torch.zeros(1)) + 1
-            return Aggregate(update=weights @ updates.values, weights=weights, state={"count": count})
+            return RuleResult(update=weights @ updates.values, weights=weights, state={"count": count})
 
         @hookimpl
-        def crfl_accept_round(self, round: Round, state: State) -> bool:
+        def crfl_accept_round(self, current: Round, state: State) -> bool:
             seen.append(int(state["count"]))
-            return round.number != 2
+            return current.number != 2
 
     class Watch(Tracker):
         @hookimpl
@@ -388,7 +386,7 @@ def test_trackers_of_the_caller_watch_without_becoming_part_of_the_config(tmp_pa
 
 
 RAISES = """
-from crfl_core import Tracker, hookimpl
+from crfl_core.extend import Tracker, hookimpl
 
 class Raises(Tracker):
     @hookimpl

@@ -12,7 +12,8 @@ import pytest
 from crfl_datasets.digits import Digits
 
 import crfl_core
-from crfl_core import ConfigError, PluginError, Registry, Tracker, dump_config, load_config, plugins
+from crfl_core import dump_config, load_config, plugins
+from crfl_core.extend import ConfigError, PluginError, Registry, Tracker
 from crfl_core.kinds import KINDS
 from crfl_core.plugins import Listed
 
@@ -20,7 +21,7 @@ Install = Callable[..., None]
 Crfl = Callable[..., CompletedProcess[str]]
 
 QUIET = '''
-from crfl_core import Tracker
+from crfl_core.extend import Tracker
 
 class Quiet(Tracker):
     """Watches and says nothing."""
@@ -88,8 +89,8 @@ BROKEN = {
     "has a syntax error": ("def (", "SyntaxError"),
     "exits on import": ("raise SystemExit('bye')", "cannot be imported: SystemExit: bye"),
     "lacks the class": ("", "AttributeError: module 'broken_tools' has no attribute 'Broken'"),
-    "is no class": ("Broken = 3", "is 3, not a subclass of crfl_core.Tracker"),
-    "is of another kind": ("from crfl_core import Aggregator as Broken", "not a subclass of crfl_core.Tracker"),
+    "is no class": ("Broken = 3", "is 3, not a subclass of extend.Tracker"),
+    "is of another kind": ("from crfl_core import Aggregator as Broken", "not a subclass of extend.Tracker"),
     "needs a newer crfl": (
         "from crfl_core import Tracker\nfrom typing import ClassVar\n"
         "class Broken(Tracker):\n    api_version: ClassVar[int] = 99\n",
@@ -332,7 +333,7 @@ class TestAllowing:
 def test_a_plugin_for_an_older_interface_goes_on_working(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     install("robust-tools", "1.2", {"crfl.trackers": {"quiet": "Quiet"}}, QUIET)
     monkeypatch.setattr(plugins, "API_VERSION", 3)
-    assert Registry().load("tracker", "quiet").api_version == 1
+    assert Registry().load("tracker", "quiet").api_version == 2
     monkeypatch.setattr(plugins, "OLDEST_API_VERSION", 2)
     message = "was written for plugin API 1, this crfl offers 2 to 3: upgrade robust-tools"
     with pytest.raises(PluginError, match=f"tracker 'quiet' of robust-tools 1.2 {message}"):

@@ -16,7 +16,8 @@ import pytest
 from numpy.typing import NDArray
 
 import crfl_core
-from crfl_core import ClassHistogram, ConfigError, class_histogram, partition_figure
+from crfl_core import ClassHistogram, class_histogram, partition_figure
+from crfl_core.extend import ConfigError
 from crfl_core.report.figures import encoded, partition_files
 from crfl_core.report.files import metrics_json
 from tests.oracle import contents, federation_of, tiny
@@ -125,10 +126,10 @@ class TestFigure:
         shown = texts(encoded(partition_figure(histogram), "svg"))
         assert {"10", "1,000", "100,000"} <= set(shown)
 
-    @pytest.mark.parametrize("format", ["svg", "png", "pdf"])
-    def test_the_same_histogram_gives_the_same_bytes(self, format: Any) -> None:
+    @pytest.mark.parametrize("suffix", ["svg", "png", "pdf"])
+    def test_the_same_histogram_gives_the_same_bytes(self, suffix: Any) -> None:
         figure = partition_figure(made(5, 3))
-        assert encoded(figure, format) == encoded(figure, format) == encoded(partition_figure(made(5, 3)), format)
+        assert encoded(figure, suffix) == encoded(figure, suffix) == encoded(partition_figure(made(5, 3)), suffix)
 
     def test_settings_of_the_user_are_neither_read_nor_changed(self) -> None:
         usual = encoded(partition_figure(made(5, 3)), "svg")

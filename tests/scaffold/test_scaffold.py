@@ -13,7 +13,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from crfl_core import Registry, ScaffoldError
+from crfl_core.extend import Registry, ScaffoldError
 from crfl_core.kinds import KINDS
 from crfl_core.scaffold import LICENCES, Names, create, files
 from crfl_core.scaffold.names import KINDS_OF_PACKAGES

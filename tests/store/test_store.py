@@ -13,7 +13,8 @@ import pytest
 from safetensors.numpy import load_file
 
 import crfl_core
-from crfl_core import Plugin, RunResult, StoreError, Tracker, dump_config, hookimpl
+from crfl_core import RunResult, dump_config, extend
+from crfl_core.extend import Plugin, StoreError, Tracker, hookimpl
 from crfl_core.store import RunDirectory
 from crfl_core.store.files import Files
 from tests.oracle import Momentum, contents, stopping, tiny
@@ -180,7 +181,7 @@ def test_a_run_that_cannot_be_created_leaves_nothing_behind(tmp_path: Path, monk
 
 
 def test_nothing_is_written_for_a_config_that_does_not_fit(tmp_path: Path) -> None:
-    with pytest.raises(crfl_core.ConfigError):
+    with pytest.raises(extend.ConfigError):
         crfl_core.run(tiny(attack=tiny()["attack"] | {"clients": [99]}), out=tmp_path / "run")
     assert list(tmp_path.iterdir()) == []
 
@@ -263,7 +264,7 @@ class Spy(Tracker):
     """Looks at the directory while the run goes on."""
 
     @hookimpl
-    def crfl_round_finished(self, run: crfl_core.RunContext) -> None:
+    def crfl_round_finished(self, run: extend.RunContext) -> None:
         seen.append(RunDirectory(run.path).state)
 
 

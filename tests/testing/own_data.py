@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from crfl_core import Data
+from crfl_core.extend import Data
 from crfl_core.testing.samples import Spots
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from crfl_core import Plugin
+from crfl_core.extend import Plugin
 from crfl_core.testing import Search, promises_of
 from crfl_core.testing.suite import PROMISES, Case, outcome
 

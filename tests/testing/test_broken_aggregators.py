@@ -12,16 +12,16 @@ from numpy.typing import NDArray
 from pydantic import PrivateAttr
 from torch import Tensor
 
-from crfl_core import (
-    Aggregate,
+from crfl_core.extend import (
     Aggregator,
     Clients,
     ClientUpdates,
     Dependence,
     LinearAggregator,
     Plugin,
+    RuleResult,
     Stage,
-    Staged,
+    StageResult,
     State,
 )
 from crfl_core.kinds.aggregator import AggregationStep
@@ -32,21 +32,21 @@ def even(values: Tensor) -> Tensor:
     return values.new_full((len(values),), 1 / len(values), dtype=torch.float64)
 
 
-def weighted(values: Tensor, weights: Tensor) -> Aggregate:
-    return Aggregate(weights.to(values) @ values, weights)
+def weighted(values: Tensor, weights: Tensor) -> RuleResult:
+    return RuleResult(weights.to(values) @ values, weights)
 
 
 class Squeezed(Aggregator):
     """Loses an axis if there is a single parameter."""
 
-    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
-        return Aggregate(updates.values.mean(0).squeeze(), even(updates.values))
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
+        return RuleResult(updates.values.mean(0).squeeze(), even(updates.values))
 
 
 class Overflowing(Aggregator):
     """Weights by fourth powers, which overflow."""
 
-    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         powers = updates.values.pow(4).sum(1) + 1e-30
         return weighted(updates.values, powers / powers.sum())
 
@@ -54,7 +54,7 @@ class Overflowing(Aggregator):
 class FiveOrNone(Aggregator):
     """Counts on five clients."""
 
-    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         best = updates.values.norm(dim=1).topk(5).indices
         weights = torch.zeros(len(updates.values), dtype=torch.float64)
         weights[best] = 0.2
@@ -64,23 +64,23 @@ class FiveOrNone(Aggregator):
 class InPlace(Aggregator):
     """Clamps what the clients submitted, for everybody after it."""
 
-    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         return weighted(updates.values.clamp_(-1.0, 1.0), even(updates.values))
 
 
 class Aliasing(Aggregator):
     """Returns the first update itself."""
 
-    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         weights = torch.zeros(len(updates.values))
         weights[0] = 1.0
-        return Aggregate(updates.values[0], weights)
+        return RuleResult(updates.values[0], weights)
 
 
 class Doubling(Aggregator):
     """Turns single into double precision."""
 
-    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         return weighted(updates.values.double(), even(updates.values))
 
 
@@ -89,7 +89,7 @@ class Remembering(Aggregator):
 
     _seen: int = PrivateAttr(default=0)
 
-    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         self._seen += 1
         return weighted(updates.values, even(updates.values) / self._seen)
 
@@ -97,9 +97,9 @@ class Remembering(Aggregator):
 class Pickling(Aggregator):
     """Keeps a Python object in its state."""
 
-    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         found = weighted(updates.values, even(updates.values))
-        return Aggregate(found.update, found.weights, state={"seen": [1, 2]})  # type: ignore[dict-item]
+        return RuleResult(found.update, found.weights, state={"seen": [1, 2]})  # type: ignore[dict-item]
 
 
 class Boastful(Aggregator):
@@ -107,14 +107,14 @@ class Boastful(Aggregator):
 
     depends: ClassVar[Dependence] = "fixed"
 
-    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         return weighted(updates.values, even(updates.values))
 
 
 class Negative(Aggregator):
     """Subtracts the first client."""
 
-    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         weights = even(updates.values)
         weights[0] *= -1.0
         return weighted(updates.values, weights)
@@ -123,21 +123,21 @@ class Negative(Aggregator):
 class Summing(Aggregator):
     """Adds updates up."""
 
-    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         return weighted(updates.values, torch.ones(len(updates.values), dtype=torch.float64))
 
 
 class Pretending(Aggregator):
     """Takes the median and reports the weights of a mean."""
 
-    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
-        return Aggregate(updates.values.median(0).values, even(updates.values))
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
+        return RuleResult(updates.values.median(0).values, even(updates.values))
 
 
 class FirstComeFirstServed(Aggregator):
     """Prefers whoever comes first."""
 
-    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         weights = torch.zeros(len(updates.values), dtype=torch.float64)
         weights[0] = 1.0
         return weighted(updates.values, weights)
@@ -146,27 +146,27 @@ class FirstComeFirstServed(Aggregator):
 class Opinionated(Aggregator):
     """Adds something of its own."""
 
-    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         found = weighted(updates.values, even(updates.values))
         offset = torch.full_like(found.update, 0.3)
-        return Aggregate(found.update + offset, found.weights, offset=offset)
+        return RuleResult(found.update + offset, found.weights, offset=offset)
 
 
 class Understating(Aggregator):
     """Reports mean instead of largest weights."""
 
-    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         chosen = updates.values == updates.values.amax(0)
         full = (chosen / chosen.sum(0)).to(updates.values)
-        return Aggregate((full * updates.values).sum(0), full.mean(1), full_weights=lambda: full)
+        return RuleResult((full * updates.values).sum(0), full.mean(1), full_weights=lambda: full)
 
 
 class Wordy(Aggregator):
     """Notes words."""
 
-    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         found = weighted(updates.values, even(updates.values))
-        return Aggregate(found.update, found.weights, notes={"mood": "good"})  # type: ignore[dict-item]
+        return RuleResult(found.update, found.weights, notes={"mood": "good"})  # type: ignore[dict-item]
 
 
 class SinglePrecision(LinearAggregator):
@@ -179,21 +179,21 @@ class SinglePrecision(LinearAggregator):
 class Falling(FedAvg):
     """Claims that two attackers do less harm than one."""
 
-    def breakdown(self, clients: Clients, aggregate: Aggregate, update_bound: float) -> NDArray[np.float64]:
+    def breakdown(self, clients: Clients, aggregate: RuleResult, update_bound: float) -> NDArray[np.float64]:
         return np.array([0.0, 3.0, 1.0])
 
 
 class Optimistic(FedAvg):
     """Claims that nobody can move it far."""
 
-    def breakdown(self, clients: Clients, aggregate: Aggregate, update_bound: float) -> NDArray[np.float64]:
+    def breakdown(self, clients: Clients, aggregate: RuleResult, update_bound: float) -> NDArray[np.float64]:
         return update_bound * np.array([0.0, 0.001, 0.002])
 
 
 class InPlaceWhereItTrains(Aggregator):
     """Converts to single precision, which is no copy in a real run."""
 
-    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         values = updates.values.float()
         values.sub_(0.0).clamp_(max=1.0)
         return weighted(values.to(updates.values), even(values))
@@ -202,17 +202,17 @@ class InPlaceWhereItTrains(Aggregator):
 class AliasingWhereItTrains(Aggregator):
     """Answers a single client with the update itself, in single precision."""
 
-    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         weights = even(updates.values)
         if len(weights) == 1:
-            return Aggregate(updates.values[0].float().to(updates.values), weights)
+            return RuleResult(updates.values[0].float().to(updates.values), weights)
         return weighted(updates.values, weights)
 
 
 class WrongInLargeModels(Aggregator):
     """Works block by block, and forgets the last one."""
 
-    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         found = weighted(updates.values, even(updates.values))
         found.update[8192:] = 0.0
         return found
@@ -223,17 +223,17 @@ class Diary(Aggregator):
 
     pages: ClassVar[dict[int, Tensor]] = {}
 
-    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         number, mean = updates.round.number, updates.values.mean(0)
         self.pages[number] = mean
         offset = 0.1 * self.pages.get(number - 1, torch.zeros_like(mean)).to(mean)
-        return Aggregate(mean + offset, even(updates.values), offset=offset)
+        return RuleResult(mean + offset, even(updates.values), offset=offset)
 
 
 class Clairvoyant(Aggregator):
     """Leaves out the attackers, whom no server knows."""
 
-    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         honest = torch.from_numpy(~updates.round.clients.attacking).double()
         return weighted(updates.values, honest / honest.sum().clamp(min=1.0))
 
@@ -241,11 +241,11 @@ class Clairvoyant(Aggregator):
 class HalfTheTruth(Aggregator):
     """Forgets in its breakdown that an attacker also takes its honest update away."""
 
-    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         short = updates.values.norm(dim=1) <= 1.0
         return weighted(updates.values, short.double() / len(short))
 
-    def breakdown(self, clients: Clients, aggregate: Aggregate, update_bound: float) -> NDArray[np.float64]:
+    def breakdown(self, clients: Clients, aggregate: RuleResult, update_bound: float) -> NDArray[np.float64]:
         return np.arange(len(clients) + 1.0) / len(clients)
 
 
@@ -285,36 +285,36 @@ RULES: dict[str, list[tuple[Plugin, str]]] = {
 }
 
 
-def passed_on(updates: ClientUpdates, factors: Tensor) -> Staged:
-    return Staged(factors[:, None] * updates.values, factors)
+def passed_on(updates: ClientUpdates, factors: Tensor) -> StageResult:
+    return StageResult(factors[:, None] * updates.values, factors)
 
 
 class Undeclared(Stage):
     """Adds what it does not report."""
 
-    def transform(self, updates: ClientUpdates, state: State) -> Staged:
-        return Staged(updates.values + 1.0, torch.ones_like(updates.values[:, 0]))
+    def transform(self, updates: ClientUpdates, state: State) -> StageResult:
+        return StageResult(updates.values + 1.0, torch.ones_like(updates.values[:, 0]))
 
 
 class Amplifying(Stage):
     """Makes updates longer."""
 
-    def transform(self, updates: ClientUpdates, state: State) -> Staged:
+    def transform(self, updates: ClientUpdates, state: State) -> StageResult:
         return passed_on(updates, 2.0 * torch.ones_like(updates.values[:, 0]))
 
 
 class Multiplying(Stage):
     """Hands everything on twice."""
 
-    def transform(self, updates: ClientUpdates, state: State) -> Staged:
+    def transform(self, updates: ClientUpdates, state: State) -> StageResult:
         twice = torch.eye(len(updates.values), dtype=updates.values.dtype).repeat(2, 1)
-        return Staged(twice @ updates.values, twice)
+        return StageResult(twice @ updates.values, twice)
 
 
 class ByPosition(Stage):
     """Trusts the first half."""
 
-    def transform(self, updates: ClientUpdates, state: State) -> Staged:
+    def transform(self, updates: ClientUpdates, state: State) -> StageResult:
         first = torch.arange(len(updates.values)) < len(updates.values) / 2
         return passed_on(updates, 0.5 * first.to(updates.values))
 
@@ -324,7 +324,7 @@ class FalselyFixed(Stage):
 
     depends: ClassVar[Dependence] = "fixed"
 
-    def transform(self, updates: ClientUpdates, state: State) -> Staged:
+    def transform(self, updates: ClientUpdates, state: State) -> StageResult:
         return passed_on(updates, 1.0 / updates.values.norm(dim=1).clamp(min=1.0))
 
 
@@ -333,7 +333,7 @@ class FalselyOwn(Stage):
 
     depends: ClassVar[Dependence] = "own"
 
-    def transform(self, updates: ClientUpdates, state: State) -> Staged:
+    def transform(self, updates: ClientUpdates, state: State) -> StageResult:
         lengths = updates.values.norm(dim=1)
         return passed_on(updates, (lengths.median() / lengths.clamp(min=1e-9)).clamp(max=1.0))
 
@@ -343,7 +343,7 @@ class Filtering(Stage):
 
     depends: ClassVar[Dependence] = "own"
 
-    def transform(self, updates: ClientUpdates, state: State) -> Staged:
+    def transform(self, updates: ClientUpdates, state: State) -> StageResult:
         lengths = updates.values.norm(dim=1)
         return passed_on(updates, (lengths <= 10.0 * lengths.median()).to(updates.values))
 
@@ -353,9 +353,9 @@ class LooseCap(Stage):
 
     depends: ClassVar[Dependence] = "own"
 
-    def transform(self, updates: ClientUpdates, state: State) -> Staged:
+    def transform(self, updates: ClientUpdates, state: State) -> StageResult:
         factors = 2.0 / updates.values.norm(dim=1).clamp(min=2.0)
-        return Staged(factors[:, None] * updates.values, factors, cap=torch.ones_like(factors))
+        return StageResult(factors[:, None] * updates.values, factors, cap=torch.ones_like(factors))
 
 
 STAGES: dict[str, list[tuple[Plugin, str]]] = {

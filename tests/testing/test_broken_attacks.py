@@ -8,7 +8,8 @@ import pytest
 from crfl_attacks.model_replacement import ModelReplacement
 from torch import Tensor
 
-from crfl_core import Attack, Batches, ClientUpdates, FederatedData, Plugin, Realised, State, Streams, Threat
+from crfl_core import Threat
+from crfl_core.extend import Attack, Batches, ClientUpdates, FederatedData, Plugin, Realised, State, Streams
 from tests.testing.support import assert_fails, checks_of, verdict
 
 

@@ -11,7 +11,8 @@ from crfl_attacks.model_replacement import ModelReplacement
 from crfl_certificates.pathwise_linear import PathwiseLinear
 from numpy.typing import NDArray
 
-from crfl_core import ABSTAIN, Certificate, Check, Guarantee, Ledger, Level, Plugin, Threat, Votes
+from crfl_core import ABSTAIN, Threat
+from crfl_core.extend import Certificate, Check, Guarantee, Ledger, Level, Plugin, Votes
 from crfl_core.testing import Trial, check_certificate
 from tests.testing.support import assert_fails, checks_of, verdict
 

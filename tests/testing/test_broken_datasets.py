@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from pydantic import Field
 
-from crfl_core import Data, DataError, Dataset, Domain, Partitioner, Plugin, Streams
+from crfl_core.extend import Data, DataError, Dataset, Domain, Partitioner, Plugin, Streams
 from crfl_core.testing.samples import Spots
 from tests.testing.support import assert_fails, checks_of, verdict
 

@@ -9,23 +9,23 @@ import pytest
 from crfl_engines.local import Local
 from torch import Tensor
 
-from crfl_core import Engine, Plugin, Round, RoundRecord, RunContext, Tracker, Trained, hookimpl
+from crfl_core.extend import Engine, LocalUpdates, Plugin, Round, RoundRecord, RunContext, Tracker, hookimpl
 from tests.testing.support import assert_fails, checks_of
 
 
 class Lazy(Local):
     """Trains only the first client."""
 
-    def train(self, start: Tensor, round: Round) -> Iterator[Trained]:
+    def train(self, start: Tensor, current: Round) -> Iterator[LocalUpdates]:
         assert self._job is not None
-        yield self._job.train(start, round, slice(0, 1))
+        yield self._job.train(start, current, slice(0, 1))
 
 
 class Tampering(Local):
     """Improves the updates."""
 
-    def train(self, start: Tensor, round: Round) -> Iterator[Trained]:
-        for trained in super().train(start, round):
+    def train(self, start: Tensor, current: Round) -> Iterator[LocalUpdates]:
+        for trained in super().train(start, current):
             yield replace(trained, updates=1.01 * trained.updates)
 
 
@@ -65,8 +65,8 @@ class Helpful(Tracker):
     """Improves the model on the way."""
 
     @hookimpl
-    def crfl_round_started(self, round: Round) -> None:
-        round.start.mul_(0.5).add_(0.01)
+    def crfl_round_started(self, current: Round) -> None:
+        current.start.mul_(0.5).add_(0.01)
 
 
 BROKEN: dict[str, list[tuple[Plugin, str]]] = {

@@ -9,7 +9,7 @@ from crfl_models.feature_maps.unit_ball import BoundUnitBall
 from crfl_models.softmax import Softmax, SoftmaxRegression
 from torch import Tensor
 
-from crfl_core import BoundMap, BoundModel, DataFacts, FeatureMap, LocalModels, Model, ModelFacts, Plugin
+from crfl_core.extend import BoundMap, BoundModel, DataFacts, FeatureMap, LocalModels, Model, ModelFacts, Plugin
 from tests.testing.support import assert_fails, checks_of
 
 

@@ -10,7 +10,7 @@ import torch
 from crfl_aggregators.fedavg import FedAvg
 from pydantic import ConfigDict, Field, field_serializer
 
-from crfl_core import Clients, Plugin, RoundRecord, hookimpl
+from crfl_core.extend import Clients, Plugin, RoundRecord, hookimpl
 from tests.testing.prints_at_import import Chatty
 from tests.testing.support import assert_fails, checks_of, verdict
 

@@ -16,7 +16,7 @@ from crfl_attacks.model_replacement import ModelReplacement
 from crfl_attacks.triggers import FeatureTrigger
 from crfl_models.softmax import Softmax
 
-from crfl_core import Plugin, Registry
+from crfl_core.extend import Plugin, Registry
 from crfl_core.kinds import KINDS
 from crfl_core.testing import check_plugin, parametrize_with_checks
 

@@ -17,7 +17,8 @@ from crfl_aggregators.fedavg import FedAvg
 from crfl_aggregators.krum import Krum
 from crfl_datasets.arrays import Arrays
 
-from crfl_core import Plugin, testing
+from crfl_core import testing
+from crfl_core.extend import Plugin
 from crfl_core.kinds import KINDS
 from crfl_core.testing import check_aggregator, check_attack, check_plugin, check_stage, parametrize_with_checks
 from crfl_core.testing.suite import PROMISES, kind_of
@@ -159,7 +160,7 @@ def test_the_public_names_of_the_kit_are_these_and_documented() -> None:
     ]
     for name in set(testing.__all__) - {"Search"}:
         assert getattr(testing, name).__doc__, name
-    trial = ast.parse(Path(sys.modules["crfl_core.testing.trial"].__file__ or "").read_text(encoding="utf-8"))
+    trial = ast.parse(Path(sys.modules["crfl_core.testing.sample_run"].__file__ or "").read_text(encoding="utf-8"))
     assert "An adversarial search" in ast.dump(trial)
 
 

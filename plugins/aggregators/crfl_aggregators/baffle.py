@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from crfl_aggregators.geometry import Array
-from crfl_core import ClientUpdates, Dependence, Round, RunContext, Stage, Staged, State, hookimpl
+from crfl_core.extend import ClientUpdates, Dependence, Round, RunContext, Stage, StageResult, State, hookimpl
 
 
 class Baffle(Stage):
@@ -45,26 +45,26 @@ class Baffle(Stage):
             )
         return self
 
-    def transform(self, updates: ClientUpdates, state: State) -> Staged:
+    def transform(self, updates: ClientUpdates, state: State) -> StageResult:
         """The updates as they are; the history with the model that was broadcast."""
         values, start = updates.values, updates.round.start[None]
         seen = [state["history"][-self.lookback :]] if "history" in state else []
-        return Staged(
+        return StageResult(
             values=values.clone(),
             mixing=values.new_ones(len(values)),
             state={"history": torch.cat([*seen, start])},
         )
 
     @hookimpl
-    def crfl_accept_round(self, run: RunContext, round: Round, candidate: Tensor, state: State) -> bool | None:
+    def crfl_accept_round(self, run: RunContext, current: Round, candidate: Tensor, state: State) -> bool | None:
         """Whether fewer validators than the quorum suspect the model; no opinion while there is too little history."""
         history = state["history"]
         if len(history) <= self.lookback:
             return None
         models = torch.cat([history, candidate[None]])
-        generator = round.streams.generator("aggregation/baffle", round=round.number)
+        generator = current.streams.generator("aggregation/baffle", round_number=current.number)
         drawn = generator.choice(run.data.clients, min(self.validators, run.data.clients), replace=False)
-        honest = np.setdiff1d(drawn, round.clients.ids[round.clients.attacking])
+        honest = np.setdiff1d(drawn, current.clients.ids[current.clients.attacking])
         suspicions = sum(self._suspects(run, models, client) for client in honest.tolist())
         return suspicions < min(self.quorum, len(drawn))
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from crfl_core import Clients, ClientUpdates, Dependence, OptionError, Stage, Staged, State
+from crfl_core.extend import Clients, ClientUpdates, Dependence, OptionError, Stage, StageResult, State
 
 
 class Bucketing(Stage):
@@ -33,14 +33,14 @@ class Bucketing(Stage):
         """One per bucket."""
         return -(-clients // self.size)
 
-    def transform(self, updates: ClientUpdates, state: State) -> Staged:
+    def transform(self, updates: ClientUpdates, state: State) -> StageResult:
         """The means of the buckets."""
-        clients, round = len(updates.values), updates.round
-        generator = round.streams.generator("aggregation/bucketing", round=round.number)
-        drawn = np.argsort(round.clients.ids)[generator.permutation(clients)]
+        clients, current = len(updates.values), updates.round
+        generator = current.streams.generator("aggregation/bucketing", round_number=current.number)
+        drawn = np.argsort(current.clients.ids)[generator.permutation(clients)]
         shares = np.zeros((self.outputs(clients), clients))
         for bucket, first in enumerate(range(0, clients, self.size)):
             members = drawn[first : first + self.size]
             shares[bucket, members] = 1.0 / len(members)
         mixing = torch.from_numpy(shares).to(updates.values)
-        return Staged(values=mixing @ updates.values, mixing=mixing, state=state)
+        return StageResult(values=mixing @ updates.values, mixing=mixing, state=state)

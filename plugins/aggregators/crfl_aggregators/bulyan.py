@@ -11,7 +11,7 @@ from torch import Tensor
 from crfl_aggregators.coordinates import Choice, CoordinateWise, sorted_columns
 from crfl_aggregators.geometry import Array, central_products, squared_distances
 from crfl_aggregators.selection import ranking
-from crfl_core import Clients, ClientUpdates, OptionError
+from crfl_core.extend import Clients, ClientUpdates, OptionError
 
 
 class Bulyan(CoordinateWise):

@@ -6,7 +6,7 @@ import torch
 from pydantic import Field
 
 from crfl_aggregators.geometry import norms
-from crfl_core import Aggregate, Aggregator, ClientUpdates, State
+from crfl_core.extend import Aggregator, ClientUpdates, RuleResult, State
 
 
 class CenteredClipping(Aggregator):
@@ -21,7 +21,7 @@ class CenteredClipping(Aggregator):
     iterations: int = Field(1, ge=1, description="how often the centre moves in a round")
     memory: bool = Field(True, description="begin at the aggregate of the last round; else at zero")
 
-    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         """The last centre."""
         values = updates.values
         begin = state.get("centre") if self.memory else None
@@ -35,7 +35,7 @@ class CenteredClipping(Aggregator):
             kept = 1.0 - float(pull.sum())
             weights, inertia = kept * weights + pull, kept * inertia
             centre = weights.to(values) @ values + inertia * begin
-        return Aggregate(
+        return RuleResult(
             update=centre,
             weights=weights,
             offset=inertia * begin,

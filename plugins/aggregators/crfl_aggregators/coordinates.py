@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from crfl_aggregators.geometry import column_blocks
-from crfl_core import Aggregate, Aggregator, ClientUpdates, State
+from crfl_core.extend import Aggregator, ClientUpdates, RuleResult, State
 
 
 class Choice(NamedTuple):
@@ -42,7 +42,7 @@ class CoordinateWise(Aggregator):
     def weights_in(self, block: Tensor, choice: Choice) -> Tensor:
         """The weights of some rows of a block, times `averaged`: 1 if chosen, less if tied, else 0."""
 
-    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         """Block by block, with each client's largest weight."""
         values, rows = updates.values, self.rows(updates)
         update, largest = torch.empty_like(values[0]), values.new_zeros(len(rows))
@@ -57,7 +57,7 @@ class CoordinateWise(Aggregator):
                 largest[open_rows] = torch.maximum(largest[open_rows], found)
         weights = values.new_zeros(len(values), dtype=torch.float64)
         weights[rows] = largest.double() / self.averaged(len(rows))
-        return Aggregate(update, weights, full_weights=lambda: self.full_weights(updates), state=state)
+        return RuleResult(update, weights, full_weights=lambda: self.full_weights(updates), state=state)
 
     def full_weights(self, updates: ClientUpdates) -> Tensor:
         """The weight of every client in every coordinate, (n, P)."""

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from crfl_aggregators.geometry import SAME_ANGLE, Array, cosines
 from crfl_aggregators.selection import selected
-from crfl_core import ClientUpdates, Stage, Staged, State
+from crfl_core.extend import ClientUpdates, Stage, StageResult, State
 
 
 class CosineFilter(Stage):
@@ -20,7 +20,7 @@ class CosineFilter(Stage):
 
     threshold: float = Field(0.0, ge=-1, le=1, description="least cosine of the angle to the typical other client")
 
-    def transform(self, updates: ClientUpdates, state: State) -> Staged:
+    def transform(self, updates: ClientUpdates, state: State) -> StageResult:
         """The updates that agree with most."""
         agreement = typical_cosines(cosines(updates.values))
         needed = min(self.threshold, agreement.max()) - SAME_ANGLE

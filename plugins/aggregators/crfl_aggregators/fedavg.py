@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from crfl_core import Clients, LinearAggregator
+from crfl_core.extend import Clients, LinearAggregator
 
 
 class FedAvg(LinearAggregator):

@@ -8,7 +8,7 @@ from pydantic import Field
 from torch import Tensor
 
 from crfl_aggregators.geometry import SAME_ANGLE, Array, cosines, weighted_sum
-from crfl_core import Aggregate, Aggregator, ClientUpdates, State
+from crfl_core.extend import Aggregator, ClientUpdates, RuleResult, State
 
 ALMOST_CERTAIN = 0.99
 """The highest trust that enters the logit, which would be infinite at 1."""
@@ -27,13 +27,13 @@ class FoolsGold(Aggregator):
     confidence: float = Field(1.0, gt=0, description="kappa, the steepness of the logit")
     memory: bool = Field(True, description="compare sums of all updates so far; else those of this round only")
 
-    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         """The weighted mean, with weights that sum to at most 1."""
         compared = updates.values
         if self.memory:
             compared, state = remember(state, torch.from_numpy(updates.round.clients.ids), updates.values)
         weights = trust(cosines(compared), self.confidence) / len(compared)
-        return Aggregate(
+        return RuleResult(
             update=weighted_sum(weights, updates.values),
             weights=torch.from_numpy(weights).to(updates.values.device),
             state=state,

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from crfl_aggregators.geometry import Array, central_products, squared_distances, weighted_sum
 from crfl_aggregators.selection import ranking
-from crfl_core import Aggregate, Aggregator, Clients, ClientUpdates, OptionError, State, formulas
+from crfl_core.extend import Aggregator, Clients, ClientUpdates, OptionError, RuleResult, State, formulas
 
 
 class Krum(Aggregator):
@@ -25,11 +25,11 @@ class Krum(Aggregator):
         """Enough clients for the majority argument."""
         check_majority("krum", self.f, len(clients))
 
-    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         """The chosen update, with weight 1."""
         return mean_of_best(updates, state, self.f, keep=1)
 
-    def breakdown(self, clients: Clients, aggregate: Aggregate, update_bound: float) -> Array:  # noqa: ARG002
+    def breakdown(self, clients: Clients, aggregate: RuleResult, update_bound: float) -> Array:  # noqa: ARG002
         """Up to f attackers cannot make an update win that lies far from all honest ones."""
         drift = float(formulas.krum_drift(update_bound, clients=len(clients), attackers=self.f))
         return np.array([0.0] + [drift] * self.f)
@@ -54,19 +54,19 @@ class MultiKrum(Aggregator):
                 f"and f = {self.f}",
             )
 
-    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         """The mean of the chosen updates."""
         return mean_of_best(updates, state, self.f, keep=self.keep or max(1, len(updates.values) - self.f))
 
 
-def mean_of_best(updates: ClientUpdates, state: State, f: int, keep: int) -> Aggregate:
+def mean_of_best(updates: ClientUpdates, state: State, f: int, keep: int) -> RuleResult:
     """The mean of the `keep` updates with the lowest scores, of all if there are fewer."""
     total = len(updates.values)
     scores = krum_scores(squared_distances(central_products(updates.values)), f)
     chosen = ranking(scores, updates.round.clients.ids)[: min(keep, total)]
     weights = np.zeros(total)
     weights[chosen] = 1.0 / len(chosen)
-    return Aggregate(
+    return RuleResult(
         update=weighted_sum(weights, updates.values),
         weights=torch.from_numpy(weights).to(updates.values.device),
         state=state,

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from crfl_aggregators.geometry import central_products, weighted_sum
 from crfl_aggregators.rfa import geometric_median
-from crfl_core import Aggregate, Aggregator, Clients, ClientUpdates, OptionError, State
+from crfl_core.extend import Aggregator, Clients, ClientUpdates, OptionError, RuleResult, State
 
 
 class MedianOfMeans(Aggregator):
@@ -32,7 +32,7 @@ class MedianOfMeans(Aggregator):
                 f"must be at most the number of clients, found {self.groups} groups for {len(clients)} clients",
             )
 
-    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         """The geometric median of group means; a client's weight is its group's divided by the group's size."""
         clients = updates.round.clients
         grouping = np.zeros((min(self.groups, len(clients)), len(clients)))
@@ -46,7 +46,7 @@ class MedianOfMeans(Aggregator):
             iterations=self.iterations,
         )
         weights = found.weights @ grouping
-        return Aggregate(
+        return RuleResult(
             update=weighted_sum(weights, updates.values),
             weights=torch.from_numpy(weights).to(updates.values.device),
             state=state,

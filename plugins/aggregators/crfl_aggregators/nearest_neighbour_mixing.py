@@ -9,7 +9,7 @@ from torch import Tensor
 
 from crfl_aggregators.geometry import Array, central_products, column_blocks, squared_distances
 from crfl_aggregators.selection import ranking
-from crfl_core import Clients, ClientUpdates, OptionError, Stage, Staged, State
+from crfl_core.extend import Clients, ClientUpdates, OptionError, Stage, StageResult, State
 
 
 class NearestNeighbourMixing(Stage):
@@ -28,7 +28,7 @@ class NearestNeighbourMixing(Stage):
                 "f", f"nearest-neighbour mixing needs clients > 2 f, found {len(clients)} clients and f = {self.f}"
             )
 
-    def transform(self, updates: ClientUpdates, state: State) -> Staged:
+    def transform(self, updates: ClientUpdates, state: State) -> StageResult:
         """Means of neighbours, as many as there are updates."""
         clients = len(updates.values)
         keep = max(1, clients - self.f)
@@ -36,7 +36,7 @@ class NearestNeighbourMixing(Stage):
         nearest = ranking(distances, updates.round.clients.ids)[:, :keep]
         shares = np.zeros((clients, clients))
         np.put_along_axis(shares, nearest, 1.0 / keep, axis=1)
-        return Staged(
+        return StageResult(
             values=mixed(shares, updates.values), mixing=torch.from_numpy(shares).to(updates.values), state=state
         )
 

@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 
 from crfl_aggregators.geometry import norms, shrinkage
-from crfl_core import ClientUpdates, Dependence, Stage, Staged, State
+from crfl_core.extend import ClientUpdates, Dependence, Stage, StageResult, State
 
 
 class NormBound(Stage):
@@ -22,13 +22,13 @@ class NormBound(Stage):
     depends: ClassVar[Dependence] = "own"
     bound: float = Field(1.0, gt=0, description="largest norm of an update, M")
 
-    def transform(self, updates: ClientUpdates, state: State) -> Staged:
+    def transform(self, updates: ClientUpdates, state: State) -> StageResult:
         """Shrunk copies."""
         lengths = norms(updates.values)
         cap = torch.full_like(lengths, self.bound)
         factors = shrinkage(cap, lengths, updates.values)
         decays = bool((updates.round.clients.retention < 1).any())
-        return Staged(
+        return StageResult(
             values=factors[:, None] * updates.values,
             mixing=factors,
             cap=None if decays else cap,

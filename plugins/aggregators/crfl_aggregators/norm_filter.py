@@ -7,7 +7,7 @@ from pydantic import Field
 
 from crfl_aggregators.geometry import norms
 from crfl_aggregators.selection import ranking, selected
-from crfl_core import Clients, ClientUpdates, OptionError, Stage, Staged, State
+from crfl_core.extend import Clients, ClientUpdates, OptionError, Stage, StageResult, State
 
 
 class NormFilter(Stage):
@@ -30,7 +30,7 @@ class NormFilter(Stage):
         """All but f."""
         return max(1, clients - self.f)
 
-    def transform(self, updates: ClientUpdates, state: State) -> Staged:
+    def transform(self, updates: ClientUpdates, state: State) -> StageResult:
         """The shorter updates."""
         lengths = norms(updates.values).cpu().numpy()
         order = ranking(lengths, updates.round.clients.ids)

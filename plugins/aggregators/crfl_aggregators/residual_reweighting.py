@@ -9,7 +9,7 @@ from torch import Tensor
 
 from crfl_aggregators.coordinates import sort_rows, sorted_columns
 from crfl_aggregators.geometry import BLOCK_NUMBERS, Array
-from crfl_core import Aggregate, Aggregator, Clients, ClientUpdates, OptionError, State
+from crfl_core.extend import Aggregator, Clients, ClientUpdates, OptionError, RuleResult, State
 
 NORMAL_SPREAD = 1.4826
 """What makes the median of absolute residuals an estimate of a standard deviation."""
@@ -38,7 +38,7 @@ class ResidualReweighting(Aggregator):
         if len(clients) < 3:
             raise OptionError("type", f"a line needs clients >= 3, found {len(clients)}: use fedavg")
 
-    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         """The weighted mean of the corrected updates."""
         values, clients = updates.values, len(updates.values)
         order = torch.from_numpy(np.argsort(updates.round.clients.ids)).to(values.device)
@@ -56,7 +56,7 @@ class ResidualReweighting(Aggregator):
         weights = normalised(confidence.cpu().numpy(), self.power)
         shares = torch.from_numpy(weights).to(values)
         offset = shares @ corrections
-        return Aggregate(
+        return RuleResult(
             update=shares @ values + offset,
             weights=torch.from_numpy(weights).to(values.device),
             offset=offset,

@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 
 from crfl_aggregators.geometry import Array, central_products, squared_distances, weighted_sum
-from crfl_core import Aggregate, Aggregator, Clients, ClientUpdates, State, formulas
+from crfl_core.extend import Aggregator, Clients, ClientUpdates, RuleResult, State, formulas
 
 RESOLUTION = 1e-12
 """Smallest smoothing, relative to the largest distance: what double precision can tell apart from zero."""
@@ -38,7 +38,7 @@ class Rfa(Aggregator):
     )
     iterations: int = Field(100, ge=1, description="Weiszfeld iterations at most")
 
-    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         """The geometric median, with the weights of the last iteration."""
         samples = updates.round.clients.samples.astype(np.float64)
         prior = samples if self.weighting == "samples" else np.ones_like(samples)
@@ -49,14 +49,14 @@ class Rfa(Aggregator):
             tolerance=self.tolerance,
             iterations=self.iterations,
         )
-        return Aggregate(
+        return RuleResult(
             update=weighted_sum(found.weights, updates.values),
             weights=torch.from_numpy(found.weights).to(updates.values.device),
             state=state,
             notes=found.notes,
         )
 
-    def breakdown(self, clients: Clients, aggregate: Aggregate, update_bound: float) -> Array:
+    def breakdown(self, clients: Clients, aggregate: RuleResult, update_bound: float) -> Array:
         """Attackers below half of the weight are outvoted, up to the optimality gap that was reached."""
         samples = clients.samples.astype(np.float64)
         prior = samples if self.weighting == "samples" else np.ones_like(samples)

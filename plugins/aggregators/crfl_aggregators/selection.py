@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from crfl_aggregators.geometry import Array
-from crfl_core import ClientUpdates, Staged, State
+from crfl_core.extend import ClientUpdates, StageResult, State
 
 DIGITS = 12
 """Scores that agree in so many digits are the same: the order in which a sum was taken must not decide."""
@@ -20,8 +20,8 @@ def ranking(scores: Array, ids: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.lexsort((np.broadcast_to(ids, scores.shape), rounded), axis=-1)
 
 
-def selected(updates: ClientUpdates, rows: NDArray[np.int64], state: State) -> Staged:
+def selected(updates: ClientUpdates, rows: NDArray[np.int64], state: State) -> StageResult:
     """The updates in these rows; the mixing matrix has a 1 for each of them."""
     chosen = torch.from_numpy(rows).to(updates.values.device)
     everybody = torch.eye(len(updates.values), dtype=updates.values.dtype, device=updates.values.device)
-    return Staged(values=updates.values[chosen], mixing=everybody[chosen], state=state)
+    return StageResult(values=updates.values[chosen], mixing=everybody[chosen], state=state)

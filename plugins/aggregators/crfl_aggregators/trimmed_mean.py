@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor
 
 from crfl_aggregators.coordinates import Choice, CoordinateWise, sorted_columns
-from crfl_core import Clients, ClientUpdates, OptionError
+from crfl_core.extend import Clients, ClientUpdates, OptionError
 
 
 class Trimming(CoordinateWise):

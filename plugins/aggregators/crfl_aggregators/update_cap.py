@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 
 from crfl_aggregators.geometry import norms, shrinkage
-from crfl_core import Clients, ClientUpdates, Dependence, OptionError, Stage, Staged, State
+from crfl_core.extend import Clients, ClientUpdates, Dependence, OptionError, Stage, StageResult, State
 
 
 class UpdateCap(Stage):
@@ -37,7 +37,7 @@ class UpdateCap(Stage):
                 "has: give a number, or use model.type = 'softmax' with model.features = { type = 'unit-ball' }",
             )
 
-    def transform(self, updates: ClientUpdates, state: State) -> Staged:
+    def transform(self, updates: ClientUpdates, state: State) -> StageResult:
         """Capped copies; the offset is what weight decay contributes to updates that were shrunk."""
         values, start, clients = updates.values, updates.round.start, updates.round.clients
         bounds = np.full(len(clients), self.bound) if isinstance(self.bound, float) else clients.update_bound
@@ -48,7 +48,7 @@ class UpdateCap(Stage):
         capped = factors[:, None] * values
         pull = (factors - 1.0) * decay
         offset = torch.outer(pull, start.to(values)) if bool(pull.any()) else None
-        return Staged(
+        return StageResult(
             values=capped if offset is None else capped.add_(offset),
             mixing=factors,
             cap=cap,

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from crfl_core import ClientUpdates, Dependence, Stage, Staged, State
+from crfl_core.extend import ClientUpdates, Dependence, Stage, StageResult, State
 
 
 class WeakNoise(Stage):
@@ -22,14 +22,14 @@ class WeakNoise(Stage):
     depends: ClassVar[Dependence] = "fixed"
     std: float = Field(0.001, ge=0, description="standard deviation of the noise in every parameter")
 
-    def transform(self, updates: ClientUpdates, state: State) -> Staged:
+    def transform(self, updates: ClientUpdates, state: State) -> StageResult:
         """Shifted copies; the noise is the offset."""
-        values, round = updates.values, updates.round
-        generator = round.streams.generator("aggregation/weak-noise", round=round.number)
+        values, current = updates.values, updates.round
+        generator = current.streams.generator("aggregation/weak-noise", round_number=current.number)
         dtype = np.float64 if values.dtype == torch.float64 else np.float32
         drawn = torch.from_numpy(generator.standard_normal(values.shape[1], dtype=dtype))
         noise = drawn.mul_(self.std).to(values.device)
-        return Staged(
+        return StageResult(
             values=values + noise,
             mixing=values.new_ones(len(values)),
             offset=noise.expand_as(values),

@@ -7,7 +7,7 @@ from scipy.special import ndtri
 from torch import Tensor
 
 from crfl_attacks.byzantine import Byzantine
-from crfl_core import ClientUpdates
+from crfl_core.extend import ClientUpdates
 
 
 class Alie(Byzantine):

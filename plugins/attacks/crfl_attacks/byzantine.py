@@ -6,7 +6,7 @@ from abc import abstractmethod
 
 from torch import Tensor
 
-from crfl_core import Attack, ClientUpdates, FederatedData, State, Streams
+from crfl_core.extend import Attack, ClientUpdates, FederatedData, State, Streams
 
 
 class Byzantine(Attack):

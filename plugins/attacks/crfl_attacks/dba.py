@@ -8,7 +8,7 @@ from torch import Tensor
 
 from crfl_attacks.model_replacement import ModelReplacement
 from crfl_attacks.triggers import split
-from crfl_core import Batches, FederatedData, OptionError, State, Streams
+from crfl_core.extend import Batches, FederatedData, OptionError, State, Streams
 
 
 class Dba(ModelReplacement):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from crfl_attacks.replacing import Pool, Replacing
 from crfl_attacks.targeted import check_source
-from crfl_core import FederatedData, OptionError, UserPath
+from crfl_core.extend import FederatedData, OptionError, UserPath
 
 ROWS_AT_ONCE = 8192
 RIDGE = 1e-2

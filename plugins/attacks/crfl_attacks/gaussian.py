@@ -7,7 +7,7 @@ from pydantic import Field
 from torch import Tensor
 
 from crfl_attacks.byzantine import Byzantine
-from crfl_core import ClientUpdates
+from crfl_core.extend import ClientUpdates
 
 
 class Gaussian(Byzantine):
@@ -17,5 +17,5 @@ class Gaussian(Byzantine):
 
     def direction(self, honest: ClientUpdates, own: Tensor) -> Tensor:
         """A fresh draw for every attacker and round."""
-        generator = honest.round.streams.generator("attack/gaussian", round=honest.round.number)
+        generator = honest.round.streams.generator("attack/gaussian", round_number=honest.round.number)
         return self.std * torch.from_numpy(generator.standard_normal(tuple(own.shape))).to(own)

@@ -6,7 +6,7 @@ from pydantic import Field
 from torch import Tensor
 
 from crfl_attacks.byzantine import Byzantine
-from crfl_core import ClientUpdates
+from crfl_core.extend import ClientUpdates
 
 
 class InnerProductManipulation(Byzantine):

@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor
 
 from crfl_attacks.targeted import check_source
-from crfl_core import Attack, Batches, FederatedData, OptionError, State, Streams
+from crfl_core.extend import Attack, Batches, FederatedData, OptionError, State, Streams
 
 
 class LabelFlip(Attack):

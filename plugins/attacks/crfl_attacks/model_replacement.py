@@ -9,7 +9,7 @@ from torch import Tensor
 
 from crfl_attacks.targeted import Targeted
 from crfl_attacks.triggers import PixelTrigger, Trigger
-from crfl_core import Batches, FederatedData, State, Streams
+from crfl_core.extend import Batches, FederatedData, State, Streams
 
 
 class ModelReplacement(Targeted):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from crfl_attacks.targeted import Targeted
-from crfl_core import Batches, FederatedData, OptionError, Realised, State, Streams, Threat
+from crfl_core.extend import Batches, FederatedData, OptionError, Realised, State, Streams, Threat
 
 
 class Pool(NamedTuple):

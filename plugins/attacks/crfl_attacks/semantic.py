@@ -10,7 +10,7 @@ from torch import Tensor
 
 from crfl_attacks.replacing import Pool, Replacing
 from crfl_attacks.targeted import check_source
-from crfl_core import FederatedData, OptionError, Table
+from crfl_core.extend import FederatedData, OptionError, Table
 
 
 class Bright(Table):

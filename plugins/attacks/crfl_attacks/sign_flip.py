@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from crfl_attacks.byzantine import Byzantine
-from crfl_core import ClientUpdates
+from crfl_core.extend import ClientUpdates
 
 
 class SignFlip(Byzantine):

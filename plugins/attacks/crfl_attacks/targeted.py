@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from crfl_core import Attack, OptionError
+from crfl_core.extend import Attack, OptionError
 
 
 class Targeted(Attack):

@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from crfl_core import DataFacts, OptionError, Table
+from crfl_core.extend import DataFacts, OptionError, Table
 
 Norm = Annotated[
     float, Field(gt=0, allow_inf_nan=False, description="L2 norm of the pattern, before clamping to the valid range")

@@ -6,8 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from crfl_certificates.scenario import input_bound, smoothness
-from crfl_core import (
+from crfl_core.extend import (
     ABSTAIN,
     Certificate,
     Check,
@@ -19,6 +18,8 @@ from crfl_core import (
     Votes,
     VoteSettings,
     formulas,
+    input_bound,
+    smoothness,
 )
 
 ROUNDING = 1e-6

@@ -6,10 +6,22 @@ from typing import ClassVar
 
 import numpy as np
 
-from crfl_certificates import assumptions
-from crfl_certificates.levels import guarantee
-from crfl_certificates.scenario import Scenario, bias_input
-from crfl_core import Certificate, Check, Guarantee, Ledger, Level, Threat, VoteRequest, Votes, VoteSettings, formulas
+from crfl_core.extend import (
+    Certificate,
+    Check,
+    Guarantee,
+    Ledger,
+    Level,
+    Scenario,
+    Threat,
+    VoteRequest,
+    Votes,
+    VoteSettings,
+    assumptions,
+    bias_input,
+    formulas,
+    guarantee,
+)
 
 
 class PathwiseLinear(Certificate):

@@ -7,11 +7,23 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from crfl_certificates.bounds import bounds_of, counting_request
-from crfl_certificates.levels import guarantee
 from crfl_certificates.pathwise_linear import pathwise_checks
-from crfl_certificates.scenario import Scenario
-from crfl_core import Certificate, Check, Guarantee, Ledger, Level, Threat, VoteRequest, Votes, VoteSettings, formulas
+from crfl_core.extend import (
+    Certificate,
+    Check,
+    Guarantee,
+    Ledger,
+    Level,
+    Scenario,
+    Threat,
+    VoteRequest,
+    Votes,
+    VoteSettings,
+    bounds_of,
+    counting_request,
+    formulas,
+    guarantee,
+)
 
 
 class PathwiseSmoothed(Certificate):

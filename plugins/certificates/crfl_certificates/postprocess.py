@@ -7,11 +7,20 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from crfl_certificates import assumptions
-from crfl_certificates.levels import Costs, guarantee
-from crfl_certificates.scenario import Scenario
 from crfl_certificates.tail import Resampled, fresh_noise
-from crfl_core import Check, Guarantee, Ledger, Level, Threat, Votes, formulas
+from crfl_core.extend import (
+    Check,
+    Costs,
+    Guarantee,
+    Ledger,
+    Level,
+    Scenario,
+    Threat,
+    Votes,
+    assumptions,
+    formulas,
+    guarantee,
+)
 
 Array = NDArray[np.float64]
 

@@ -8,12 +8,23 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from crfl_certificates import assumptions
-from crfl_certificates.bounds import bounds_of
-from crfl_certificates.levels import guarantee
 from crfl_certificates.pathwise_linear import pathwise_checks
-from crfl_certificates.scenario import Scenario
-from crfl_core import Certificate, Check, Guarantee, Ledger, Level, Threat, VoteRequest, Votes, VoteSettings, formulas
+from crfl_core.extend import (
+    Certificate,
+    Check,
+    Guarantee,
+    Ledger,
+    Level,
+    Scenario,
+    Threat,
+    VoteRequest,
+    Votes,
+    VoteSettings,
+    assumptions,
+    bounds_of,
+    formulas,
+    guarantee,
+)
 
 
 class Resampled(Certificate):

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from crfl_core import Data, DataError, OptionError, ScalingKind, SplitDataset, UserPath
+from crfl_core.extend import Data, DataError, OptionError, ScalingKind, SplitDataset, UserPath
 from crfl_datasets import tables
 from crfl_datasets.samples import ClassNames, Range, Samples, assemble, from_arrays
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from crfl_core import Data, Domain, SplitDataset
+from crfl_core.extend import Data, Domain, SplitDataset
 
 
 class Digits(SplitDataset):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from crfl_core import Data, DataSource
+from crfl_core.extend import Data, DataSource
 from crfl_datasets.images import MNIST, ImageDataset, mirrored
 
 MIRRORS = (

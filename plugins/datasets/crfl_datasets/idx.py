@@ -20,7 +20,7 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from crfl_core import DataError, cache_dir
+from crfl_core.extend import DataError, cache_dir
 
 UNSIGNED_BYTES = 0x08
 GZIP = b"\x1f\x8b"

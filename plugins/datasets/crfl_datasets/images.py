@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from crfl_core import Data, DataError, DataFile, Domain, FileDataset
+from crfl_core.extend import Data, DataError, DataFile, Domain, FileDataset
 from crfl_datasets.idx import REMEDY, Bytes, read_images, read_labels
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
-from crfl_core import Data, DataError, DataFile, DataSource, Domain, FileDataset, ScalingKind, SplitDataset
+from crfl_core.extend import Data, DataError, DataFile, DataSource, Domain, FileDataset, ScalingKind, SplitDataset
 from crfl_datasets import tables
 from crfl_datasets.samples import LARGEST
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import AfterValidator
 
-from crfl_core import Data, DataError, Domain
+from crfl_core.extend import Data, DataError, Domain
 
 ROWS_AT_ONCE = 4096
 LARGEST = float(np.finfo(np.float32).max)

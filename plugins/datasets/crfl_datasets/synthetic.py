@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from crfl_core import Data, Dataset, Domain, ScalingKind
+from crfl_core.extend import Data, Dataset, Domain, ScalingKind
 
 
 class Synthetic(Dataset):

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from crfl_core import DataError
+from crfl_core.extend import DataError
 from crfl_datasets.samples import LARGEST
 
 Kind = Literal["number", "text"]

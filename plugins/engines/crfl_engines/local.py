@@ -8,7 +8,7 @@ import torch
 from pydantic import Field, PrivateAttr
 from torch import Tensor
 
-from crfl_core import Engine, Job, Round, Trained
+from crfl_core.extend import Engine, Job, LocalUpdates, Round
 
 
 class Local(Engine):
@@ -27,12 +27,12 @@ class Local(Engine):
         if self.threads is not None:
             torch.set_num_threads(self.threads)
 
-    def train(self, start: Tensor, round: Round) -> Iterator[Trained]:
+    def train(self, start: Tensor, current: Round) -> Iterator[LocalUpdates]:
         """One chunk after the other."""
         assert self._job is not None
-        for first in range(0, len(round.clients), self.chunk_clients):
-            last = min(first + self.chunk_clients, len(round.clients))
-            yield self._job.train(start, round, slice(first, last))
+        for first in range(0, len(current.clients), self.chunk_clients):
+            last = min(first + self.chunk_clients, len(current.clients))
+            yield self._job.train(start, current, slice(first, last))
 
     def close(self) -> None:
         """Give the threads back."""

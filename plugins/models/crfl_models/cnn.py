@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 from torch import nn
 
-from crfl_core import BoundModel, DataFacts, Model, ModuleModel, OptionError
+from crfl_core.extend import BoundModel, DataFacts, Model, ModuleModel, OptionError
 
 KERNEL = 3
 

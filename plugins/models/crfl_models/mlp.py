@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field
 from torch import nn
 
-from crfl_core import BoundModel, DataFacts, Model, ModuleModel
+from crfl_core.extend import BoundModel, DataFacts, Model, ModuleModel
 
 
 class Mlp(Model):

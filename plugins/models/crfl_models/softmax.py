@@ -7,7 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from crfl_core import BoundModel, DataFacts, Layout, LocalModels, Model, ModelFacts
+from crfl_core.extend import BoundModel, DataFacts, Layout, LocalModels, Model, ModelFacts
 
 LOGITS_AT_ONCE = 2**23
 BYTES_PER_WORD = 8

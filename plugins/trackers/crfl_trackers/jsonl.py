@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from crfl_core import Certified, RoundRecord, RunContext, RunResult, Tracker, hookimpl
+from crfl_core.extend import CertificateResult, RoundRecord, RunContext, RunResult, Tracker, hookimpl
 
 
 class JsonLines(Tracker):
@@ -30,7 +30,7 @@ class JsonLines(Tracker):
         self._write(run, "round_finished", record.model_dump(mode="json"))
 
     @hookimpl
-    def crfl_certified(self, run: RunContext, certified: Certified) -> None:
+    def crfl_certified(self, run: RunContext, certified: CertificateResult) -> None:
         """Which guarantee is ready."""
         facts = {name: getattr(certified, name) for name in ("certificate", "level", "test_set", "statement", "label")}
         self._write(run, "certified", facts)

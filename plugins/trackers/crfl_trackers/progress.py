@@ -18,7 +18,7 @@ from rich.progress import (
     Progress as Bar,
 )
 
-from crfl_core import Certified, RoundRecord, RunContext, Tracker, hookimpl
+from crfl_core.extend import CertificateResult, RoundRecord, RunContext, Tracker, hookimpl
 
 
 class Progress(Tracker):
@@ -65,7 +65,7 @@ class Progress(Tracker):
             sys.stderr.write(f"round {record.round}/{run.rounds}  {figures}\n")
 
     @hookimpl
-    def crfl_certified(self, certified: Certified) -> None:
+    def crfl_certified(self, certified: CertificateResult) -> None:
         """Name the guarantee that is ready."""
         if self._bar is not None:
             self._bar.update(self._task, description=f"{certified.certificate} ({certified.test_set})")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from crfl_core import Aggregate, Aggregator, Clients, ClientUpdates, State
+from crfl_core.extend import RuleResult, Aggregator, Clients, ClientUpdates, State
 from numpy.typing import NDArray
 from pydantic import Field
 
@@ -17,13 +17,13 @@ class MyPlugin(Aggregator):
 
     bound: float = Field(1.0, gt=0, description="norm of the longest update that counts")
 
-    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         """The mean, and the weight with which each client entered it."""
         lengths = torch.linalg.vector_norm(updates.values, dim=1)
         weights = (lengths <= self.bound).double() / len(lengths)
-        return Aggregate(update=weights.to(updates.values) @ updates.values, weights=weights, state=state)
+        return RuleResult(update=weights.to(updates.values) @ updates.values, weights=weights, state=state)
 
-    def breakdown(self, clients: Clients, aggregate: Aggregate, update_bound: float) -> NDArray[np.float64]:  # noqa: ARG002
+    def breakdown(self, clients: Clients, aggregate: RuleResult, update_bound: float) -> NDArray[np.float64]:  # noqa: ARG002
         """How far 0, 1, 2, ... arbitrary clients can move the mean; certificates rely on this.
 
         With and without the attack a client adds a vector of norm at most `bound / n`, and whether others count does

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from crfl_core import Attack, Batches, FederatedData, OptionError, State, Streams
+from crfl_core.extend import Attack, Batches, FederatedData, OptionError, State, Streams
 from pydantic import Field
 
 

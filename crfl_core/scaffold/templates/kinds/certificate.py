@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
-from crfl_core import (
+from crfl_core.extend import (
     ABSTAIN,
     Certificate,
     Check,

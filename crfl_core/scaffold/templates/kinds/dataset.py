@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from crfl_core import Data, Dataset, Domain
+from crfl_core.extend import Data, Dataset, Domain
 from pydantic import Field
 
 

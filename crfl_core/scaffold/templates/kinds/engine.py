@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from crfl_core import Engine, Job, Round, Trained
+from crfl_core.extend import Engine, Job, Round, LocalUpdates
 from pydantic import Field, PrivateAttr
 from torch import Tensor
 
@@ -24,11 +24,11 @@ class MyPlugin(Engine):
         """What the engine holds while it is open lives in private attributes: options are frozen."""
         self._job = job
 
-    def train(self, start: Tensor, round: Round) -> Iterator[Trained]:
+    def train(self, start: Tensor, current: Round) -> Iterator[LocalUpdates]:
         """Every participant exactly once, in parts, in any order."""
         assert self._job is not None
-        for first in reversed(range(0, len(round.clients), self.at_once)):
-            yield self._job.train(start, round, slice(first, min(first + self.at_once, len(round.clients))))
+        for first in reversed(range(0, len(current.clients), self.at_once)):
+            yield self._job.train(start, current, slice(first, min(first + self.at_once, len(current.clients))))
 
     def close(self) -> None:
         """Called once, also after an error."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
-from crfl_core import BoundMap, FeatureMap
+from crfl_core.extend import BoundMap, FeatureMap
 from pydantic import Field
 from torch import Tensor
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from crfl_core import BoundModel, DataFacts, Model, ModuleModel
+from crfl_core.extend import BoundModel, DataFacts, Model, ModuleModel
 from pydantic import Field
 from torch import nn
 

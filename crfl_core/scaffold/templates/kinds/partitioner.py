@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from crfl_core import Data, OptionError, Partitioner, Streams
+from crfl_core.extend import Data, OptionError, Partitioner, Streams
 from numpy.typing import NDArray
 from pydantic import Field
 

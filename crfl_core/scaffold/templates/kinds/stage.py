@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 import torch
-from crfl_core import ClientUpdates, Dependence, Stage, Staged, State
+from crfl_core.extend import ClientUpdates, Dependence, Stage, StageResult, State
 from pydantic import Field
 
 ROUNDED_DOWN = 1.0 - 1e-6
@@ -22,13 +22,13 @@ class MyPlugin(Stage):
 
     bound: float = Field(1.0, gt=0, description="largest norm of an update that leaves this stage")
 
-    def transform(self, updates: ClientUpdates, state: State) -> Staged:
+    def transform(self, updates: ClientUpdates, state: State) -> StageResult:
         """Shortened copies, and the factor of each as the diagonal of the mixing matrix."""
         lengths = torch.linalg.vector_norm(updates.values.double(), dim=1)
         factors = torch.where(lengths > self.bound, self.bound / lengths * ROUNDED_DOWN, 1.0).to(updates.values)
         # With weight decay a cap must bound what remains of an update without the decay, which this stage does not.
         decays = bool((updates.round.clients.retention < 1).any())
-        return Staged(
+        return StageResult(
             values=factors[:, None] * updates.values,
             mixing=factors,
             cap=None if decays else torch.full_like(lengths, self.bound),

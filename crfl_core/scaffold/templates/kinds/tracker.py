@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from crfl_core import RoundRecord, RunContext, Tracker, hookimpl
+from crfl_core.extend import RoundRecord, RunContext, Tracker, hookimpl
 from pydantic import Field
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from crfl_core import OptionError, Partitioner
+from crfl_core.extend import OptionError, Partitioner
 
 
 class Counted(Partitioner):

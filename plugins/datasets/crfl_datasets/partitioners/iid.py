@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from crfl_core import Data, Streams
+from crfl_core.extend import Data, Streams
 from crfl_datasets.partitioners.counted import Counted
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from crfl_core import Data, OptionError, Partitioner, Streams
+from crfl_core.extend import Data, OptionError, Partitioner, Streams
 from crfl_datasets.partitioners.counted import dealt
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from crfl_core import Data, Streams
+from crfl_core.extend import Data, Streams
 from crfl_datasets.partitioners.counted import Counted
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from crfl_core import BoundMap, FeatureMap
+from crfl_core.extend import BoundMap, FeatureMap
 
 
 class BoundIdentity(BoundMap):

@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from crfl_core import BoundMap, FeatureMap, OptionError, Streams
+from crfl_core.extend import BoundMap, FeatureMap, OptionError, Streams
 
 
 class BoundRandomFourier(BoundMap):

@@ -6,7 +6,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from crfl_core import BoundMap, FeatureMap
+from crfl_core.extend import BoundMap, FeatureMap
 
 
 class BoundUnitBall(BoundMap):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from crfl_core import BoundMap, FeatureMap
+from crfl_core.extend import BoundMap, FeatureMap
 
 
 class BoundUnitSphere(BoundMap):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from crfl_core.errors import OptionError, PluginFailure, failures_named
-from crfl_core.kinds.certificate import Certificate, Certified, Check, Guarantee, Level
+from crfl_core.kinds.certificate import Certificate, CertificateResult, Check, Guarantee, Level
 from crfl_core.ledger import Ledger
 from crfl_core.threat import Threat
 from crfl_core.votes import VoteRequest, Votes, VoteSettings
@@ -81,7 +81,7 @@ def certify(
     settings: VoteSettings,
     votes: VoteSource,
     uncovered: Sequence[str] = (),
-) -> Iterator[Certified]:
+) -> Iterator[CertificateResult]:
     """The guarantees of one certificate, for every level it is asked for and every test set; none if refused.
 
     `uncovered` says where the attack that really ran goes beyond the threat: then the numbers answer a what-if
@@ -102,7 +102,7 @@ def certify(
             with failures_named(f"certificate {certificate.full_name} failed in certify"):
                 guarantee = certificate.certify(ledger, answer, threat, level)
             check_guarantee(certificate, guarantee, len(answer.labels))
-            yield Certified(
+            yield CertificateResult(
                 certificate=certificate.title,
                 level=level,
                 test_set=name,

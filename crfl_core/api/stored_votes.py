@@ -124,7 +124,7 @@ def packed(progress: Progress) -> dict[str, NDArray[Any]]:
     return {name: tensor.cpu().contiguous().numpy() for name, tensor in tensors.items()}
 
 
-def unpacked(round: int, arrays: dict[str, NDArray[Any]], federation: Federation) -> Progress:
+def unpacked(number: int, arrays: dict[str, NDArray[Any]], federation: Federation) -> Progress:
     """The other way round."""
     tensors = {name: torch.from_numpy(array).to(federation.device) for name, array in arrays.items()}
     parameters = tensors.pop(PARAMETERS)
@@ -132,7 +132,7 @@ def unpacked(round: int, arrays: dict[str, NDArray[Any]], federation: Federation
     for key, tensor in tensors.items():
         owner, _, name = key.partition("/")
         states.setdefault(owner, {})[name] = tensor
-    return Progress(round, parameters, states)
+    return Progress(number, parameters, states)
 
 
 @contextmanager

@@ -19,8 +19,8 @@ from crfl_core import schedules, store
 from crfl_core._version import __version__
 from crfl_core.api.certifying import certify_all
 from crfl_core.api.result import RunResult
-from crfl_core.api.voter import Voter, opened, packed, read_parameters, unpacked
-from crfl_core.certification.engine import Audit, levels_of
+from crfl_core.api.stored_votes import Voter, opened, packed, read_parameters, unpacked
+from crfl_core.certification.certifier import Audit, levels_of
 from crfl_core.certification.metrics import Backdoor, ClassHistogram, Curve, Metrics, attackers, curves
 from crfl_core.config import LoadedConfig, RunConfig, dump_config, load_config
 from crfl_core.config.loading import ConfigSource
@@ -227,8 +227,8 @@ def certify(federation: Federation, engine: Engine, hooks: Hooks, context: RunCo
         refused={name: reason for audit in audits for name, reason in audit.refusals.items()},
     )
     directory.write("metrics.json", metrics_json(metrics).encode() + b"\n")
-    for format, content in partition_files(partition, config.storage.figures).items():
-        directory.write(f"figures/partition.{format}", content)
+    for suffix, content in partition_files(partition, config.storage.figures).items():
+        directory.write(f"figures/partition.{suffix}", content)
     directory.set_state("finished")
     store.remove_previous(directory.path)
 

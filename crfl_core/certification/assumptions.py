@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from crfl_certificates.scenario import input_bound, smoothness
-from crfl_core import Check, Ledger, Threat
+from crfl_core.certification.scenario import input_bound, smoothness
+from crfl_core.kinds.certificate import Check
+from crfl_core.ledger import Ledger
+from crfl_core.threat import Threat
 
 UNIT_BALL = "set model.features = { type = 'unit-ball' }"
 ROUNDING = 1e-6

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.random_images import RandomImages
-from crfl_core import Registry, RunContext, load_config
+from crfl_core import load_config
+from crfl_core.extend import Registry, RunContext
 from crfl_core.federation import rounds
 from crfl_core.federation.local import LocalTraining
 from crfl_core.federation.setup import build

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crfl_core.api import run
-from crfl_core.certification import engine
-from crfl_core.certification.engine import Audit
+from crfl_core.certification import certifier
+from crfl_core.certification.certifier import Audit
 from crfl_core.errors import PluginFailure, StoreError
 from crfl_core.kinds.attack import Attack
 from crfl_core.kinds.certificate import Certificate, Guarantee, Level
@@ -47,7 +47,7 @@ class Trial:
 
     def audit(self, threat: Threat | None = None, ledger: Ledger | None = None) -> Audit:
         """The certificate's assumptions, evaluated on this run or on another ledger."""
-        return engine.audit(self.certificate, ledger or self.ledger, threat or self.threat)
+        return certifier.audit(self.certificate, ledger or self.ledger, threat or self.threat)
 
     def certify(self, level: Level, threat: Threat | None = None, votes: Votes | None = None) -> Guarantee:
         """What the certificate says about the clean test set."""
@@ -57,13 +57,13 @@ class Trial:
         """The levels that the audit does not refuse."""
         audit = self.audit(threat)
         return tuple(
-            level for level in engine.levels_of(self.certificate) if not (audit.refusal or audit.refusal_at(level))
+            level for level in certifier.levels_of(self.certificate) if not (audit.refusal or audit.refusal_at(level))
         )
 
     @property
     def predictions(self) -> NDArray[np.int64]:
         """The classes that the certificate predicts, `ABSTAIN` where it is not sure."""
-        return self.certify(engine.levels_of(self.certificate)[0]).prediction
+        return self.certify(certifier.levels_of(self.certificate)[0]).prediction
 
     def attacked(self, attack: Attack) -> Trial:
         """The same run, data and noise, with an attack."""
@@ -109,11 +109,11 @@ def finished(certificate: Certificate, threat: dict[str, Any], attack: Attack | 
                 "return a Guarantee for every sample, with NaN for the radius where prediction is ABSTAIN",
             ) from error
         ledger, assumed, settings = result.ledger, result.threat, certificate.votes.apply(result.config.votes)
-        request = engine.request_of(certificate, ledger, assumed, settings)
+        request = certifier.request_of(certificate, ledger, assumed, settings)
         try:
             votes = result.votes(request, settings)["clean"]
         except StoreError as error:
-            why = engine.audit(certificate, ledger, assumed).refusal
+            why = certifier.audit(certificate, ledger, assumed).refusal
             raise Skipped(f"it refuses a run of softmax regression with fedavg, so nobody voted: {why}") from error
     return Trial(certificate, read_only(ledger), assumed, frozen(votes))
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from crfl_core import VoteRequest, Votes, VoteSettings, formulas
+from crfl_core.certification import formulas
+from crfl_core.votes import VoteRequest, Votes, VoteSettings
 
 
 def counting_request(settings: VoteSettings, noise_std: float) -> VoteRequest:

@@ -20,7 +20,7 @@ from crfl_core.kinds.attack import Attack, Realised
 from crfl_core.schedules import RoundRange
 from crfl_core.testing.samples import SPOTS, registry_with, small_config
 from crfl_core.testing.suite import Case, Skipped
-from crfl_core.updates import ClientUpdates, Round, Trained
+from crfl_core.updates import ClientUpdates, LocalUpdates, Round
 
 CLIENTS = 20
 
@@ -60,14 +60,14 @@ def round_of(federation: Federation, number: int) -> Round:
 
 def scene_of(federation: Federation, attack: Attack, number: int | None = None) -> Scene:
     """The first or another attacked round, with batches of which some are short."""
-    round = round_of(federation, number or federation.participation.attack_rounds[0])
-    attackers = round.clients.take(np.flatnonzero(round.clients.attacking))
-    plan = batches.draw(federation.data.partition, attackers, round.number, round.streams)
+    current = round_of(federation, number or federation.participation.attack_rounds[0])
+    attackers = current.clients.take(np.flatnonzero(current.clients.attacking))
+    plan = batches.draw(federation.data.partition, attackers, current.number, current.streams)
     rows = torch.from_numpy(plan.rows)
     clean = Batches(
-        federation.data.x[rows], federation.data.y[rows], torch.from_numpy(plan.sizes), attackers.ids, round.number
+        federation.data.x[rows], federation.data.y[rows], torch.from_numpy(plan.sizes), attackers.ids, current.number
     )
-    return Scene(federation, round, clean, attack.poison(copied(clean), federation.prepared))
+    return Scene(federation, current, clean, attack.poison(copied(clean), federation.prepared))
 
 
 def all_scenes(case: Case[Attack]) -> dict[str, Scene | str]:
@@ -110,9 +110,9 @@ def measured(scene: Scene) -> Realised:
     )
 
 
-def train(federation: Federation, round: Round) -> Trained:
+def train(federation: Federation, current: Round) -> LocalUpdates:
     """Local training of a whole round."""
-    return LocalTraining(federation).train(round.start[None], round, slice(0, len(round.clients)))
+    return LocalTraining(federation).train(current.start[None], current, slice(0, len(current.clients)))
 
 
 def submission(scene: Scene) -> tuple[ClientUpdates, Tensor, Tensor]:

@@ -13,7 +13,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from crfl_core import ClientColumns, Ledger, Threat, formulas
+from crfl_core.certification import formulas
+from crfl_core.ledger import ClientColumns, Ledger
+from crfl_core.threat import Threat
 
 Array = NDArray[np.float64]
 

@@ -16,7 +16,7 @@ from crfl_core.federation.chain import call_rule, call_stage
 from crfl_core.kinds.aggregator import AggregationStep, Aggregator, Stage
 from crfl_core.streams import Streams
 from crfl_core.testing.suite import Case, Skipped
-from crfl_core.updates import Aggregate, Clients, ClientUpdates, Layout, Round, Staged, State
+from crfl_core.updates import Clients, ClientUpdates, Layout, Round, RuleResult, StageResult, State
 
 SIZES = (12, 25, 60, 120)
 """Rounds of so many clients are tried until one fits the options."""
@@ -108,7 +108,7 @@ def every_size(case: Case[AggregationStep]) -> dict[str, ClientUpdates]:
     return case.once(situations) | {"10,000 parameters": round_of(gaussian(case.once(round_size), 10_000))}
 
 
-def answers(case: Case[AggregationStep]) -> dict[str, tuple[ClientUpdates, Aggregate | Staged]]:
+def answers(case: Case[AggregationStep]) -> dict[str, tuple[ClientUpdates, RuleResult | StageResult]]:
     """What the step makes of every situation."""
     return {name: (updates, answer(case.plugin, updates)) for name, updates in case.once(situations).items()}
 
@@ -130,7 +130,7 @@ def some_rows(updates: ClientUpdates, rows: NDArray[np.int64]) -> ClientUpdates:
     return ClientUpdates(updates.values[torch.from_numpy(rows)], replace(updates.round, clients=clients))
 
 
-def answer(step: AggregationStep, updates: ClientUpdates, state: State | None = None) -> Aggregate | Staged:
+def answer(step: AggregationStep, updates: ClientUpdates, state: State | None = None) -> RuleResult | StageResult:
     """What the core makes of a step in a round: its answer, with shapes checked."""
     if isinstance(step, Stage):
         return call_stage(step, updates, state or {})
@@ -138,7 +138,7 @@ def answer(step: AggregationStep, updates: ClientUpdates, state: State | None = 
     return call_rule(step, updates, state or {})
 
 
-def tensors(result: Aggregate | Staged) -> Mapping[str, Tensor]:
+def tensors(result: RuleResult | StageResult) -> Mapping[str, Tensor]:
     """Every tensor of an answer, by name."""
     named = {name: value for name, value in vars(result).items() if isinstance(value, Tensor)}
     return named | {f"state[{name!r}]": tensor for name, tensor in result.state.items()}

@@ -7,7 +7,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from crfl_core import ABSTAIN, Guarantee, Level, formulas
+from crfl_core.certification import formulas
+from crfl_core.kinds.certificate import ABSTAIN, Guarantee, Level
 
 Array = NDArray[np.float64]
 
