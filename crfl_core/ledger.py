@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from crfl_core.errors import StoreError
 from crfl_core.updates import Dependence
 
-FORMAT = 1
+FORMAT = 2
 """Raised when a reader of the old files would misunderstand the new ones."""
 
 
@@ -49,7 +49,8 @@ class RunFacts(Record):
     feature radius live; `feature_norms` the same behind the feature map. The `_bound`s are declared, not measured.
     `feature_lipschitz` is None for a map that has no Lipschitz constant. `rejects`: some plugin may reject rounds.
     `feature_names` are those of a table; the features of an image are pixels. `resampled` are the rounds whose model
-    before noise was kept, so that noise can be drawn again from there.
+    before noise was kept, so that noise can be drawn again from there. `bad_update` is what the server does with an
+    update that it cannot use. `secret_votes`: the seed of the vote noise was drawn after training.
     """
 
     format: int = FORMAT
@@ -77,6 +78,8 @@ class RunFacts(Record):
     scaling_shift: tuple[float, ...]
     scaling_factor: tuple[float, ...]
     test_noise_std: float
+    bad_update: str = "zero"
+    secret_votes: bool = False
     rejects: bool
     resampled: tuple[int, ...] = ()
     attack: str | None
@@ -92,7 +95,9 @@ class RoundRecord(Record):
     for models that have none). `norm_before_clip` is ||w_t||. `noise_std` is 0 in the final round, which is only
     clipped. `breakdown` is how far 0, 1, 2, ... arbitrary clients can move the aggregate of a rule that looks at the
     updates, if the rule knows; the entries end where it breaks down. `carries_state`: some plugin remembers more of the
-    round than the noisy model. `accuracy` and `loss` of the clipped model on the clean test set are for people, not for
+    round than the noisy model. `rounding` bounds, in Euclidean norm, by how much the aggregate may differ from what the
+    weights and caps of the ledger say: sums of floating-point numbers are not exact. `has_offset`: a part of the
+    aggregate is in nobody's weight. `accuracy` and `loss` of the clipped model on the clean test set are for people, not for
     certificates.
     """
 
@@ -113,6 +118,8 @@ class RoundRecord(Record):
     notes: dict[str, float] = {}
     breakdown: tuple[float, ...] | None = None
     carries_state: bool = False
+    rounding: float = 0.0
+    has_offset: bool = False
 
 
 @dataclass(frozen=True)
@@ -121,7 +128,8 @@ class ClientColumns:
 
     `weight` reached the model; `weight_bound` is the same with every factor that a client's own update shrank set to 1.
     `retention` and `update_bound` say what the protocol allows, see `Clients`; `cap` is the norm that the server
-    enforced on the same residual (infinite if none), `scale` the measured ratio of the submitted to the trained update.
+    enforced on the same residual (infinite if none), `residual_norm` the norm of that residual as it entered the
+    aggregate, behind the cap; `submitted_norm` that of the update as it arrived, `scale` the measured ratio of the submitted to the trained update.
     `learning_rate` and `steps` are those that were used; attackers may have their own instead of the `honest_` ones.
     The last six columns measure the poison, see `Poisoning`.
     """
@@ -141,6 +149,7 @@ class ClientColumns:
     update_bound: NDArray[np.float64]
     cap: NDArray[np.float64]
     submitted_norm: NDArray[np.float64]
+    residual_norm: NDArray[np.float64]
     quarantined: NDArray[np.bool_]
     attacking: NDArray[np.bool_]
     scale: NDArray[np.float64]

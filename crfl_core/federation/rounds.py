@@ -104,13 +104,14 @@ def play(
         notes=dict(aggregated.combined.aggregate.notes),
         breakdown=breakdown(federation, current, aggregated),
         carries_state=any(states.values()),
+        has_offset=aggregated.combined.aggregate.offset is not None,
     )
     parameters = server.add_noise(candidate, noise_std, federation.streams, number)
     return Outcome(
         Progress(number, parameters, states),
         candidate,
         record,
-        columns(number, clients, federation.participation.honest(number), received, aggregated, accepted=accepted),
+        columns(current, federation.participation.honest(number), received, aggregated, accepted=accepted),
     )
 
 
@@ -128,8 +129,7 @@ def breakdown(federation: Federation, current: Round, aggregated: server.Aggrega
 
 
 def columns(
-    number: int,
-    clients: Clients,
+    current: Round,
     honest: Clients,
     received: server.Received,
     aggregated: server.Aggregated,
@@ -141,10 +141,13 @@ def columns(
     def array(values: Tensor) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         return values.double().cpu().numpy()
 
+    clients = current.clients
+    decay = torch.from_numpy(1.0 - clients.retention).to(current.start)
+    residuals = torch.linalg.vector_norm(received.updates + torch.outer(decay, current.start), dim=1)
     reached = 1.0 if accepted else 0.0
     poison = received.poisoning
     return ClientColumns(
-        round=np.full(len(clients), number),
+        round=np.full(len(clients), current.number),
         client=clients.ids,
         weight=array(aggregated.weights) * reached,
         weight_bound=array(aggregated.combined.weight_bound),
@@ -159,6 +162,7 @@ def columns(
         update_bound=clients.update_bound,
         cap=array(aggregated.combined.cap),
         submitted_norm=array(received.norms),
+        residual_norm=np.minimum(array(aggregated.combined.cap), array(residuals)),
         quarantined=received.bad,
         attacking=clients.attacking,
         scale=received.scale,

@@ -308,6 +308,7 @@ def run_facts(
         scaling_shift=tuple(map(float, loaded.scaling.shift)),
         scaling_factor=tuple(map(float, loaded.scaling.factor)),
         test_noise_std=schedules.value_at(config.server.noise_std, config.rounds),
+        bad_update=config.server.bad_update,
         rejects=any("crfl_accept_round" in hook_names(type(plugin)) for _, plugin in config.named_plugins()),
         attack=None if config.attack is None else config.attack.configured_as,
         attackers=participation.attackers,

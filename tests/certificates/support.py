@@ -410,6 +410,7 @@ def synthetic_ledger(
         update_bound=each(float(reach)),
         cap=each(cap),
         submitted_norm=each(0.1),
+        residual_norm=each(0.1),
         quarantined=each(0, np.bool_),
         attacking=each(0, np.bool_),
         scale=each(1.0),
