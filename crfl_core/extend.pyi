@@ -43,6 +43,8 @@ from .errors import ScaffoldError as ScaffoldError
 from .errors import StoreError as StoreError
 from .hookspecs import hookimpl as hookimpl
 from .kinds.aggregator import Aggregator as Aggregator
+from .kinds.aggregator import CapStage as CapStage
+from .kinds.aggregator import FixedStage as FixedStage
 from .kinds.aggregator import LinearAggregator as LinearAggregator
 from .kinds.aggregator import Stage as Stage
 from .kinds.attack import Attack as Attack
@@ -61,6 +63,7 @@ from .kinds.engine import Engine as Engine
 from .kinds.engine import Job as Job
 from .kinds.feature_map import BoundMap as BoundMap
 from .kinds.feature_map import FeatureMap as FeatureMap
+from .kinds.linear import LinearModel as LinearModel
 from .kinds.model import BoundModel as BoundModel
 from .kinds.model import LocalModels as LocalModels
 from .kinds.model import Model as Model
@@ -84,11 +87,14 @@ from .updates import ClientUpdates as ClientUpdates
 from .updates import Dependence as Dependence
 from .updates import Layout as Layout
 from .updates import LocalUpdates as LocalUpdates
+from .updates import Mixing as Mixing
 from .updates import Poisoning as Poisoning
 from .updates import Round as Round
+from .updates import RoundFacts as RoundFacts
 from .updates import RuleResult as RuleResult
 from .updates import StageResult as StageResult
 from .updates import State as State
+from .updates import TrainingTask as TrainingTask
 from .votes import VoteRequest as VoteRequest
 from .votes import Votes as Votes
 from .votes import VoteSettings as VoteSettings

@@ -47,6 +47,11 @@ class Hooks:
         """Whether any plugin of this run wants to judge models."""
         return bool(self._manager.hook.crfl_accept_round.get_hookimpls())
 
+    @property
+    def replaces_weights(self) -> bool:
+        """Whether any plugin of this run wants to see the updates of a round and report other weights."""
+        return bool(self._manager.hook.crfl_effective_weights.get_hookimpls())
+
     def accept(self, run: RunContext, current: Round, candidate: Tensor, states: Mapping[str, State]) -> bool:
         """Whether nobody rejects the candidate. `states` are those of the whole chain; a plugin sees its own."""
         answers: list[bool] = self._manager.hook.crfl_accept_round(

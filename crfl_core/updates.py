@@ -1,10 +1,10 @@
-"""What clients submit in a round and what the server makes of it: plain, read-only containers."""
+"""What flows through a round, from who takes part to what the server makes of it: plain, read-only containers."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -55,14 +55,15 @@ class Layout:
 
 @dataclass(frozen=True)
 class Clients:
-    """The participants of a round, one entry per client in every array.
+    """The participants of a round as the protocol knows them, one entry per client in every read-only array.
 
-    `steps` local SGD steps of rate `learning_rate` on batches of `batch_size` samples; `last_batch` is the size
-    of the last batch of an epoch, which may be shorter. `attacking` marks who follows the attack this round.
+    `steps` local SGD steps of rate `learning_rate` on batches of `batch_size` samples; `last_batch` is the size of the
+    last batch of an epoch, which may be shorter. `group` says which of the global models a client trains; in most
+    federations there is one. Nothing here says who attacks, or what attackers really do.
 
     What honest training can do at most: weight decay keeps the share `retention` = (1 - eta lambda)^tau of the
     broadcast model w, so an update is `u = -(1 - retention) w + r`, and `update_bound` bounds ||r|| (infinite if
-    nothing is known about the gradients). Both follow the protocol, whatever attackers really do.
+    nothing is known about the gradients).
     """
 
     ids: NDArray[np.int64]
@@ -74,26 +75,55 @@ class Clients:
     weight_decay: NDArray[np.float64]
     retention: NDArray[np.float64]
     update_bound: NDArray[np.float64]
-    attacking: NDArray[np.bool_]
+    group: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        for column in vars(self).values():
+            column.setflags(write=False)
 
     def __len__(self) -> int:
         return len(self.ids)
 
-    def take(self, rows: NDArray[np.int64] | slice) -> Clients:
+    def take(self, rows: NDArray[np.int64] | NDArray[np.bool_] | slice) -> Clients:
         """The same facts for some of the participants."""
         return Clients(**{name: value[rows] for name, value in vars(self).items()})
 
 
 @dataclass(frozen=True)
-class Round:
-    """One round as a plugin sees it: `start` is the broadcast model w~_{t-1} of shape (P,)."""
+class RoundFacts:
+    """What is known of a round before anybody has trained, and does not depend on earlier rounds."""
 
     number: int
     total: int
-    start: Tensor
     clients: Clients
     layout: Layout
     streams: Streams
+
+
+@dataclass(frozen=True)
+class Round(RoundFacts):
+    """One round as a plugin sees it: `start` is the broadcast model w~_{t-1} of shape (P,)."""
+
+    start: Tensor
+
+    @property
+    def facts(self) -> RoundFacts:
+        """The round without its model."""
+        return RoundFacts(**{field.name: getattr(self, field.name) for field in fields(RoundFacts)})
+
+
+@dataclass(frozen=True)
+class TrainingTask:
+    """The local training of a round, as engines hand it on: `starts` is (K, G, P).
+
+    Every participant trains from the K models of its `group`, on the same batches. In a run K is 1; the K continuations
+    of a run differ in their models alone. `attacked`: attackers do what they do in this round; else all are honest.
+    """
+
+    number: int
+    starts: Tensor
+    clients: Clients
+    attacked: bool
 
 
 @dataclass(frozen=True)
@@ -105,37 +135,35 @@ class ClientUpdates:
 
 
 @dataclass(frozen=True)
-class StageResult:
-    """The answer of a stage: `values = mixing @ updates + offset`.
+class Mixing:
+    """What a `FixedStage` does to the updates of a round, whatever they are: `matrix @ updates + offset`.
 
-    `mixing` is (m, n), or (n,) for a diagonal matrix, as every stage of dependence "own" has, with entries in [0, 1].
-    `cap` is the norm that no staged residual `u + (1 - retention) w` exceeds (without weight decay that is the update
-    itself), (m,), if the stage enforces one; what is within it passes unchanged. An "own" stage that cannot promise
-    this reports none, and counts as "all".
+    `matrix` is (m, n), or (n,) for a diagonal one; `offset` is (m, P), or (P,) if it is the same for all rows.
+    """
+
+    matrix: Tensor
+    offset: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """The answer of a stage: `values = mixing @ updates + offset`, which is checked in every round.
+
+    `mixing` is (m, n), or (n,) for a diagonal matrix; `offset` is (m, P), or (P,) if it is the same for all rows.
     """
 
     values: Tensor
     mixing: Tensor
-    cap: Tensor | None = None
     offset: Tensor | None = None
     state: State = field(default_factory=dict)
-
-    def mix(self, rows: Tensor) -> Tensor:
-        """`mixing @ rows`, for rows (n, ...) of all clients."""
-        return self.mixing[:, None] * rows if self.mixing.ndim == 1 else self.mixing @ rows
-
-    @property
-    def matrix(self) -> Tensor:
-        """The mixing matrix, (m, n)."""
-        return self.mixing.diag() if self.mixing.ndim == 1 else self.mixing
 
 
 @dataclass(frozen=True)
 class RuleResult:
-    """The answer of an aggregation rule: `update = sum_i weights[i] * values[i] + offset`.
+    """The answer of an aggregation rule: `update = sum_i weights[i] * values[i] + offset`, checked in every round.
 
     A coordinate-wise rule has a weight per client *and* parameter: it reports each client's largest one in
-    `weights` and the whole (n, P) matrix through `full_weights`, which is only called by tests.
+    `weights`, and the whole (n, P) matrix through `full_weights`.
     """
 
     update: Tensor
@@ -175,7 +203,7 @@ class Poisoning:
 
 @dataclass(frozen=True)
 class LocalUpdates:
-    """Local updates of the participants `part` of a round, for every replica: `updates` is (R, k, P)."""
+    """Local updates of the participants `part` of a round, for each of the K models: `updates` is (K, k, P)."""
 
     part: slice
     updates: Tensor

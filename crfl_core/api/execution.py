@@ -1,39 +1,32 @@
-"""The whole way of a run: config, federation, rounds, ledger, votes, certificates, files."""
+"""A run from config to files: federation, rounds, ledger, votes, certificates."""
 
 from __future__ import annotations
 
-import platform
-import time
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
-import torch
 from torch import Tensor
 
-from crfl_core import schedules, store
-from crfl_core._version import __version__
+from crfl_core import store
+from crfl_core.api import environment
 from crfl_core.api.certifying import certify_all
 from crfl_core.api.result import RunResult
-from crfl_core.api.stored_votes import Voter, opened, packed, read_parameters, unpacked
+from crfl_core.api.stored_votes import Voter, read_parameters
+from crfl_core.api.training import train
 from crfl_core.certification.certifier import Audit, levels_of
 from crfl_core.certification.metrics import Backdoor, ClassHistogram, Curve, Metrics, attackers, curves
 from crfl_core.config import LoadedConfig, RunConfig, dump_config, load_config
 from crfl_core.config.loading import ConfigSource
-from crfl_core.errors import ConfigError, OptionError, PluginError
-from crfl_core.federation import rounds
+from crfl_core.errors import ConfigError
 from crfl_core.federation.evaluation import backdoor_score, score
 from crfl_core.federation.local import LocalTraining
+from crfl_core.federation.session import Session
 from crfl_core.federation.setup import Federation, build, settings_of
-from crfl_core.hooks import Hooks
-from crfl_core.kinds.engine import Engine, Job
+from crfl_core.kinds.engine import Job
 from crfl_core.kinds.plugin import Plugin
-from crfl_core.kinds.tracker import RunContext, Tracker
-from crfl_core.ledger import ClientColumns
+from crfl_core.kinds.tracker import Tracker
 from crfl_core.plugins import Registry, hook_names
 from crfl_core.report.figures import partition_files
 from crfl_core.report.files import audit_table, certificate_csv, metrics_json
@@ -90,46 +83,43 @@ def open_job(specification: str) -> Job:
 def execute(
     config: RunConfig, registry: Registry, path: Path, trackers: Sequence[Tracker], *, force: bool
 ) -> RunResult:
-    """The whole way of a run. Nothing is written before everything that can be checked was checked."""
+    """The way of a run through the parts of the core. Nothing is written before everything was checked."""
     registry = registry.allowing(config.plugins.allow)
-    federation = build(config)
+    federation = build(config.with_own_plugins())
     for position, certificate in enumerate(config.certificates):
         with settings_of(f"certificates.{position}", certificate):
             levels_of(certificate)
-    kept = resampled_rounds(federation)
-    # A run has plugins of its own: what engines and trackers open must not leak into the config's instances.
-    running = [(kind, plugin.model_copy()) for kind, plugin in config.named_plugins()]
-    running += [("tracker", only_watching(tracker).model_copy()) for tracker in trackers]
-    hooks = Hooks(running)
-    kept_facts = {"rejects": hooks.may_reject, "resampled": tuple(sorted(kept))}
-    federation = replace(federation, facts=federation.facts.model_copy(update=kept_facts))
-    engine = next(plugin for _, plugin in running if isinstance(plugin, Engine))
-    text = dump_config(config)
-    directory = store.claim(path, text, force=force)
-    if directory is None:
-        directory = RunDirectory.create(
-            path, {"config.toml": text, "ledger.json": federation.facts.model_dump_json(indent=2) + "\n"}
-        )
+    watching = tuple(only_watching(tracker).model_copy() for tracker in trackers)
+    directory = claimed(federation, path, force=force)
     with directory.locked():
         directory.check_facts(federation.facts)
         saved = directory.read_checkpoint() if directory.state == "training" else None
-        started = config.rounds if directory.state != "training" else 0 if saved is None else saved.round
-        context = RunContext(
-            config.name, path, config.rounds, started, federation.data, federation.model, federation.features
-        )
+        played = config.rounds if directory.state != "training" else 0 if saved is None else saved.round
+        session = Session.of(federation, path, trackers=watching, resumed_from=played)
         try:
-            hooks.observe("crfl_run_started", run=context)
+            session.hooks.observe("crfl_run_started", run=session.context)
             if directory.state == "training":
-                directory.write_json("environment.json", environment(config, registry))
-                train(federation, engine, hooks, context, directory, saved, kept)
+                environment.record(directory, config, registry, played)
+                train(session, directory, saved)
             directory.remove_checkpoint()
-            certify(federation, engine, hooks, context, directory)
+            certify(session, directory)
         except BaseException as error:
-            hooks.observe("crfl_run_failed", run=context, error=error)
+            session.hooks.observe("crfl_run_failed", run=session.context, error=error)
+            error.add_note(f"resume with `crfl resume {path}`")
             raise
         result = RunResult(path, registry)
-        hooks.observe("crfl_run_finished", run=context, result=result)
+        session.hooks.observe("crfl_run_finished", run=session.context, result=result)
     return result
+
+
+def claimed(federation: Federation, path: Path, *, force: bool) -> RunDirectory:
+    """The directory of a run: the unfinished one that is there, or a new one."""
+    text = dump_config(federation.config)
+    directory = store.claim(path, text, force=force)
+    if directory is not None:
+        return directory
+    files = {"config.toml": text, "ledger.json": federation.facts.model_dump_json(indent=2) + "\n"}
+    return RunDirectory.create(path, files)
 
 
 def only_watching(tracker: Tracker) -> Tracker:
@@ -139,73 +129,18 @@ def only_watching(tracker: Tracker) -> Tracker:
     return tracker
 
 
-def train(
-    federation: Federation,
-    engine: Engine,
-    hooks: Hooks,
-    context: RunContext,
-    directory: RunDirectory,
-    saved: store.Checkpoint | None,
-    kept: Set[int],
-) -> None:
-    """All rounds that are still to do, with a checkpoint every few seconds, and then the model and the ledger.
-
-    The models before noise of the rounds in `kept` are kept, too.
-    """
-    progress, clients = rounds.initial(federation), []
-    if saved is not None:
-        progress, clients = unpacked(saved.round, saved.tensors, federation), saved.clients
-    unsaved: list[ClientColumns] = []
-    pause, last = federation.config.storage.checkpoint_seconds, time.monotonic()
-    with opened(engine, federation):
-        for outcome in rounds.train(federation, engine, hooks, context, progress):
-            progress = outcome.progress
-            clients.append(outcome.clients)
-            unsaved.append(outcome.clients)
-            if progress.round in kept:
-                before_noise = replace(progress, parameters=outcome.aggregate)
-                directory.write_resampled(progress.round, packed(before_noise))
-            directory.append_round(outcome.record)
-            if time.monotonic() - last >= pause:
-                directory.write_checkpoint(progress.round, packed(progress), unsaved)
-                unsaved, last = [], time.monotonic()
-    named = federation.model.layout.unflatten(progress.parameters.cpu())
-    directory.write_arrays("clients.npz", vars(ClientColumns.concatenate(clients)))
-    directory.write_tensors(
-        "model.safetensors", {name: tensor.numpy() for name, tensor in named.items()}, {"crfl": __version__}
-    )
-    directory.set_state("trained")
-
-
-def resampled_rounds(federation: Federation) -> Set[int]:
-    """The rounds whose model before noise some certificate wants to start from again, all of which exist."""
-    config, participation = federation.config, federation.participation
-    if config.threat.rounds is not None:
-        attacked = schedules.expand(config.threat.rounds, config.rounds)
-    else:  # a round counts as attacked only if an attacker is drawn in it
-        rounds_of_attack = participation.attack_rounds
-        attacked = tuple(number for number in rounds_of_attack if participation.round(number).attacking.any())
-    wanted: set[int] = set()
-    for position, certificate in enumerate(config.certificates):
-        with settings_of(f"certificates.{position}", certificate):
-            numbers = certificate.resampled_rounds(attacked or (config.rounds,))
-            if any(not 1 <= number <= config.rounds for number in numbers):
-                raise OptionError("resample_from", f"found round {max(numbers)}, but rounds are 1..{config.rounds}")
-        wanted.update(numbers)
-    return wanted
-
-
-def certify(federation: Federation, engine: Engine, hooks: Hooks, context: RunContext, directory: RunDirectory) -> None:
+def certify(session: Session, directory: RunDirectory) -> None:
     """Votes, guarantees, audits and figures of a trained run."""
+    federation = session.federation
     config, ledger = federation.config, directory.read_ledger()
-    voter = Voter(federation, engine, hooks, context, directory, directory, ledger)
+    voter = Voter(session, directory, directory, ledger)
     audits: list[Audit] = []
     shown: list[Curve] = []
     for audit, guarantees in certify_all(config, ledger, voter):
         audits.append(audit)
         found = []
         for certified in guarantees:
-            hooks.observe("crfl_certified", run=context, certified=certified)
+            session.hooks.observe("crfl_certified", run=session.context, certified=certified)
             found.append(certified)
         if found:
             directory.write(f"certificates/{audit.certificate}.csv", certificate_csv(found))
@@ -245,27 +180,6 @@ def backdoor(federation: Federation, parameters: Tensor) -> Backdoor | None:
         clean_rate=rates.clean_rate,
         samples=samples,
     )
-
-
-def environment(config: RunConfig, registry: Registry) -> dict[str, Any]:
-    """Versions of everything that takes part in a run."""
-    plugins = []
-    for kind, plugin in config.named_plugins():
-        try:
-            found = registry.find(kind, plugin.configured_as)
-            origin = {"distribution": found.distribution, "version": found.version}
-        except PluginError:
-            origin = {"distribution": type(plugin).__module__, "version": ""}
-        plugins.append({"kind": kind, "name": plugin.configured_as} | origin)
-    return {
-        "crfl": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": version("numpy"),
-        "scipy": version("scipy"),
-        "threads": torch.get_num_threads(),
-        "plugins": plugins,
-    }
 
 
 @contextmanager

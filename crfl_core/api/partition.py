@@ -25,5 +25,5 @@ def class_histogram(
     """
     loaded = load_config(config, overrides=overrides, registry=Registry(plugins))
     with located(loaded):
-        data, holdings = load_data(loaded.config, streams_of(loaded.config))
-    return ClassHistogram.of(data.y, holdings.rows, data.class_names, holdings.names)
+        data, partition = load_data(loaded.config, streams_of(loaded.config))
+    return ClassHistogram.of(data.y, partition.rows, data.class_names, partition.names)

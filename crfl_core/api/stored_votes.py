@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from crfl_core.api.checkpoints import unpacked
 from crfl_core.certification.voting import vote
 from crfl_core.errors import StoreError
-from crfl_core.federation.continuations import continuations
-from crfl_core.federation.local import LocalTraining
-from crfl_core.federation.rounds import Progress
-from crfl_core.federation.server import add_noise
+from crfl_core.federation.continuations import continuations, with_test_noise
+from crfl_core.federation.session import Session
 from crfl_core.federation.setup import Federation
-from crfl_core.hooks import Hooks
-from crfl_core.kinds.engine import Engine
-from crfl_core.kinds.tracker import RunContext
 from crfl_core.ledger import Ledger
 from crfl_core.store import RunDirectory
 from crfl_core.votes import VoteRequest, Votes, VoteSettings
 
-PARAMETERS = "parameters"
 MODELS = "models"
 
 
@@ -37,10 +28,7 @@ class Voter:
     `target` is the run's own directory, or that of a what-if question, which must not change the run.
     """
 
-    federation: Federation
-    engine: Engine
-    hooks: Hooks
-    context: RunContext
+    session: Session
     directory: RunDirectory
     target: RunDirectory
     ledger: Ledger
@@ -51,7 +39,7 @@ class Voter:
         for directory in (self.directory, self.target):
             if directory.has_votes(request):
                 return directory.read_votes(self.ledger.facts, request, settings, digest)
-        federation = self.federation
+        federation = self.session.federation
         parameters = read_parameters(self.directory, federation)
         continued = self._continued(request) if request.kind == "continuations" else None
         answers = {
@@ -74,16 +62,11 @@ class Voter:
         """The noisy final models of all continuations, trained as one batch and kept for later predictions."""
         assert request.resample_from is not None
         tensors = self.directory.read_resampled(request.resample_from)
-        aggregate = unpacked(request.resample_from, tensors, self.federation)
+        kept = unpacked(request.resample_from, tensors, self.session.federation)
         total = request.selection_models + request.models
-        with opened(self.engine, self.federation):
-            batches = list(continuations(self.federation, self.engine, self.hooks, self.context, aggregate, total))
-        final = self.federation.config.rounds
-        noisy = [
-            add_noise(model, request.noise_std, self.federation.streams, final, replica)
-            for replica, model in enumerate(torch.cat(batches), start=1)
-        ]
-        models = torch.stack(noisy)
+        with self.session.opened():
+            batches = list(continuations(self.session, kept, total))
+        models = with_test_noise(torch.cat(batches), request.noise_std, self.session)
         self.target.write_tensors(models_file(request), {MODELS: models.cpu().numpy()}, {})
         return models
 
@@ -114,32 +97,3 @@ def flat_parameters(directory: RunDirectory, names: list[str]) -> Tensor:
             f"{directory.path / 'model.safetensors'}: has no tensor {missing[0]!r}: it belongs to another config"
         )
     return torch.from_numpy(np.concatenate([tensors[name].ravel() for name in names]))
-
-
-def packed(progress: Progress) -> dict[str, NDArray[Any]]:
-    """Model and plugin states under names, for a file."""
-    tensors = {PARAMETERS: progress.parameters}
-    for owner, state in progress.states.items():
-        tensors |= {f"{owner}/{name}": tensor for name, tensor in state.items()}
-    return {name: tensor.cpu().contiguous().numpy() for name, tensor in tensors.items()}
-
-
-def unpacked(number: int, arrays: dict[str, NDArray[Any]], federation: Federation) -> Progress:
-    """The other way round."""
-    tensors = {name: torch.from_numpy(array).to(federation.device) for name, array in arrays.items()}
-    parameters = tensors.pop(PARAMETERS)
-    states: dict[str, dict[str, Tensor]] = {}
-    for key, tensor in tensors.items():
-        owner, _, name = key.partition("/")
-        states.setdefault(owner, {})[name] = tensor
-    return Progress(number, parameters, states)
-
-
-@contextmanager
-def opened(engine: Engine, federation: Federation) -> Iterator[None]:
-    """An engine between `open` and `close`, ready for the local training of a federation."""
-    engine.open(LocalTraining(federation))
-    try:
-        yield
-    finally:
-        engine.close()

@@ -20,11 +20,9 @@ from crfl_core.certification.certifier import Audit
 from crfl_core.certification.metrics import Curve, curves
 from crfl_core.config import LoadedConfig, RunConfig, dump_config, load_config
 from crfl_core.errors import ConfigError, CrflError, StoreError
+from crfl_core.federation.session import Session
 from crfl_core.federation.setup import build, check_threat, settings_of
-from crfl_core.hooks import Hooks
 from crfl_core.kinds.certificate import CertificateResult
-from crfl_core.kinds.engine import Engine
-from crfl_core.kinds.tracker import RunContext
 from crfl_core.report.files import audit_table, certificate_csv
 from crfl_core.store import RunDirectory
 from crfl_core.threat import Threat
@@ -119,7 +117,7 @@ def answer(run: RunResult, config: RunConfig, target: RunDirectory) -> WhatIf:
 
 def new_votes(run: RunResult, config: RunConfig, target: RunDirectory) -> Voter:
     """A voter with model and data, after checking that they are those of the run."""
-    federation = build(config)
+    federation = build(config.with_own_plugins().model_copy(update={"trackers": ()}))
     for name, expected in run.ledger.facts.test_sets.items():
         found = federation.test_sets.get(name)
         if found is None or found.facts != expected:
@@ -129,13 +127,8 @@ def new_votes(run: RunResult, config: RunConfig, target: RunDirectory) -> Voter:
     for name in ("samples", "input_norms", "feature_norms"):
         if getattr(federation.facts, name) != getattr(run.ledger.facts, name):
             raise CrflError(f"{run.path}: the training data are not those of this run, {name} differ: restore them")
-    running = [(kind, plugin.model_copy()) for kind, plugin in config.named_plugins() if kind != "tracker"]
-    engine = next(plugin for _, plugin in running if isinstance(plugin, Engine))
-    context = RunContext(
-        config.name, target.path, config.rounds, config.rounds, federation.data, federation.model, federation.features
-    )
-    hooks = Hooks(running)
-    return Voter(federation, engine, hooks, context, RunDirectory(run.path), target, run.ledger)
+    session = Session.of(federation, target.path, resumed_from=config.rounds)
+    return Voter(session, RunDirectory(run.path), target, run.ledger)
 
 
 def write(target: RunDirectory, result: WhatIf) -> None:

@@ -181,6 +181,16 @@ class RunConfig(Table):
         yield "engine", self.engine
         yield from (("tracker", tracker) for tracker in self.trackers)
 
+    def with_own_plugins(self) -> RunConfig:
+        """The same config with plugin instances of its own: what they open or remember stays in one run."""
+        maps = tuple(feature_map.model_copy() for feature_map in self.model.features)
+        lists = ("aggregation", "certificates", "trackers")
+        copies: dict[str, object] = {name: tuple(one.model_copy() for one in getattr(self, name)) for name in lists}
+        copies |= {name: getattr(self, name).model_copy() for name in ("dataset", "partition", "engine")}
+        copies |= {"model": self.model.model_copy(update={"features": maps})}
+        copies |= {"attack": None if self.attack is None else self.attack.model_copy()}
+        return self.model_copy(update=copies)
+
     def without_attack(self) -> RunConfig:
         """The clean twin: the same run with the same random streams, in which nobody attacks."""
         return self.model_copy(update={"attack": None})

@@ -12,28 +12,28 @@ from crfl_core.errors import PluginFailure
 from crfl_core.federation.setup import Federation, mapped, settings_of
 from crfl_core.kinds.attack import Attack
 from crfl_core.kinds.model import BoundModel, GradientSteps
-from crfl_core.updates import Clients, Poisoning
+from crfl_core.updates import Poisoning
 
 
 def poison(
-    federation: Federation, rows: Tensor, labels: Tensor, sizes: Tensor, clients: Clients, number: int
+    federation: Federation, rows: Tensor, labels: Tensor, sizes: Tensor, attackers: NDArray[np.int64], number: int
 ) -> tuple[Tensor | None, Poisoning]:
     """The attackers' features, (attackers, steps, batch, features), and what was done; None if they keep their data.
 
-    Attackers are the last of the clients. Their `labels` are changed in place.
+    Attackers, given by their ids, are the last of the clients. Their `labels` are changed in place.
     """
-    attack, nothing = federation.attack, Poisoning.none(len(clients))
-    first = len(clients) - int(clients.attacking.sum())
-    if attack is None or first == len(clients) or not overrides(attack, "poison"):
+    attack, nothing = federation.attack, Poisoning.none(len(rows))
+    first = len(rows) - len(attackers)
+    if attack is None or first == len(rows) or not overrides(attack, "poison"):
         return None, nothing
     own = rows[first:]
     x = federation.data.x.index_select(0, own.flatten()).unflatten(0, own.shape)
-    clean = Batches(x, labels[first:].clone(), sizes[first:], clients.ids[first:], number)
+    clean = Batches(x, labels[first:].clone(), sizes[first:], attackers, number)
     dirty = poisoned_batches(attack, clean, federation)
     moved = moved_inputs(clean.x, dirty.x)
     features = poisoned_features(federation, own, dirty.x, moved)
     labels[first:] = dirty.y
-    measured = measure(clean, dirty, moved, features, len(clients))
+    measured = measure(clean, dirty, moved, features, len(rows))
     if not np.isfinite(measured.delta).all():
         raise PluginFailure(f"attack {attack.full_name}: poison() made inputs that are not finite: keep to the domain")
     return features, measured
@@ -113,8 +113,8 @@ class AttackedSteps(GradientSteps):
     """Steps of attackers, who bend their gradients or project their models; `sizes` are those of their batches."""
 
     def __init__(self, model: BoundModel, attack: Attack, start: Tensor, sizes: NDArray[np.int64]) -> None:
-        super().__init__(model, start, len(sizes))
-        self._attack, self._start = attack, start[:, None, :]
+        super().__init__(model, start)
+        self._attack, self._start = attack, start
         self._bends, self._projects = overrides(attack, "local_gradient"), overrides(attack, "after_step")
         self._acting = iter([acting(column > 0) for column in sizes.T])
         self._now: slice | Tensor | None = None
@@ -124,7 +124,7 @@ class AttackedSteps(GradientSteps):
         self._now = now = next(self._acting)  # some may be done before the others
         if now is not None and self._bends:
             with settings_of("attack", self._attack):
-                own = self._attack.local_gradient(gradient[:, now], parameters[:, now], self._start)
+                own = self._attack.local_gradient(gradient[:, now], parameters[:, now], self._start[:, now])
             gradient[:, now] = own
         return gradient
 
@@ -133,7 +133,7 @@ class AttackedSteps(GradientSteps):
         now = self._now
         if now is not None and self._projects:
             with settings_of("attack", self._attack):
-                parameters[:, now] = self._attack.after_step(parameters[:, now], self._start)
+                parameters[:, now] = self._attack.after_step(parameters[:, now], self._start[:, now])
 
 
 def acting(mask: NDArray[np.bool_]) -> slice | Tensor | None:

@@ -12,7 +12,7 @@ from crfl_core.streams import Streams
 from crfl_core.updates import Clients
 
 
-class Plan(NamedTuple):
+class BatchRows(NamedTuple):
     """Rows of the training data for every step: `rows` is (clients, steps, batch), `sizes` (clients, steps).
 
     Batches are padded with row 0 to a common size; clients that make fewer steps have batches of size 0.
@@ -22,26 +22,28 @@ class Plan(NamedTuple):
     sizes: NDArray[np.int64]
 
 
-def draw(partition: Sequence[NDArray[np.int64]], clients: Clients, number: int, streams: Streams) -> Plan:
-    """The batches of some clients in a round.
+def draw(
+    partition: Sequence[NDArray[np.int64]], clients: Clients, steps: NDArray[np.int64], number: int, streams: Streams
+) -> BatchRows:
+    """The batches of some clients in a round, in which each of them makes `steps[i]` steps.
 
     Every epoch is a fresh permutation of a client's samples, cut into batches of which the last may be short; a client
     makes its steps through as many epochs as it needs. A client's draw depends on the round and its id alone.
     """
-    most_steps, most_rows = int(clients.steps.max()), int(clients.batch_size.max())
+    most_steps, most_rows = int(steps.max()), int(clients.batch_size.max())
     rows = np.zeros((len(clients), most_steps, most_rows), np.int64)
     sizes = np.zeros((len(clients), most_steps), np.int64)
-    settings = zip(clients.ids, clients.batch_size, clients.last_batch, clients.steps, strict=True)
-    for position, (client, size, last, steps) in enumerate(settings):
+    settings = zip(clients.ids, clients.batch_size, clients.last_batch, steps, strict=True)
+    for position, (client, size, last, count) in enumerate(settings):
         own = partition[client]
         per_epoch = -(-len(own) // size)
-        epochs = -(-steps // per_epoch)
+        epochs = -(-count // per_epoch)
         generator = streams.generator("batches", round_number=number, client=int(client))
         order = np.zeros((epochs, per_epoch * size), np.int64)
         for epoch in order:
             epoch[: len(own)] = generator.permutation(own)
-        rows[position, :steps, :size] = order.reshape(-1, size)[:steps]
+        rows[position, :count, :size] = order.reshape(-1, size)[:count]
         epoch_sizes = np.full(per_epoch, size)
         epoch_sizes[-1] = last
-        sizes[position, :steps] = np.tile(epoch_sizes, epochs)[:steps]
-    return Plan(rows, sizes)
+        sizes[position, :count] = np.tile(epoch_sizes, epochs)[:count]
+    return BatchRows(rows, sizes)

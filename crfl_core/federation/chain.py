@@ -1,124 +1,251 @@
-"""The aggregation chain of a round: stages, then a rule, and the weights that come out of it."""
+"""The aggregation chain of a round: stages, then a rule, and the weights that come out of it.
+
+Chains of caps, fixed stages and a linear rule are linear in the capped updates: `LinearChain` has all that the server
+needs to add updates up as they arrive. Any other chain needs all of them at once: `run_chain`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from crfl_core.errors import PluginFailure, failures_named
-from crfl_core.kinds.aggregator import AggregationStep, Aggregator, LinearAggregator, Stage, state_key
-from crfl_core.updates import Clients, ClientUpdates, Dependence, Round, RuleResult, StageResult, State, worst
+from crfl_core.federation import answers
+from crfl_core.kinds.aggregator import (
+    AggregationStep,
+    Aggregator,
+    CapStage,
+    FixedStage,
+    LinearAggregator,
+    Stage,
+    state_key,
+)
+from crfl_core.updates import Clients, ClientUpdates, Dependence, RoundFacts, RuleResult, State, worst
 
 States = Mapping[str, State]
+PIECE = 512
+"""Norms are taken of pieces this long in the precision of the updates, and put together in double precision."""
 
 
 @dataclass(frozen=True)
 class ChainResult:
-    """What a chain made of the updates: `aggregate` is in terms of what the clients submitted.
+    """What a chain made of the updates of a round, in terms of what each of the n clients submitted.
 
-    `weight_bound` are the weights with every factor of an "own" stage set to 1; `cap` the norm that the chain enforced
-    on each client's update, infinite if none. `keeps_bounds`: no stage can make an honest residual longer than it was
-    (see `StageResult`), which an "own" stage promises with its cap.
+    `weights` reached the model; `weight_bound` are the same with every factor of a cap set to 1. `cap` is the norm that
+    the chain enforced on each client's residual, infinite if none, and `residual` its norm behind the cap. `rounding`
+    bounds the norm of what floating-point sums may have added. `rule` is the answer of a rule that looked at the
+    updates, `reported` the same in terms of clients. `keeps_bounds`: no stage can make an honest residual longer.
     """
 
-    aggregate: RuleResult
+    update: Tensor
+    weights: Tensor
     weight_bound: Tensor
     cap: Tensor
+    residual: Tensor
     depends: Dependence
-    states: States
-    keeps_bounds: bool
+    states: States = field(default_factory=dict)
+    rounding: float = 0.0
+    has_offset: bool = False
+    rule: RuleResult | None = None
+    reported: RuleResult | None = None
+    keeps_bounds: bool = True
+    weights_from: str = "chain"
 
 
-def dependence(steps: Sequence[AggregationStep]) -> Dependence:
-    """On what the weights of a chain depend.
+def dependence(steps: Sequence[AggregationStep], clients: Clients) -> Dependence:
+    """On what the weights of a chain depend, for clients like these.
 
-    Behind a stage that may mix clients, an "own" factor is a mixture's own: it depends on everybody in it.
+    Behind a stage that may mix clients, an "own" factor is a mixture's own: it depends on everybody in it. So does a
+    cap on whole updates under weight decay, because honest updates may be shortened by it.
     """
     *stages, rule = steps
     chain: Dependence = "fixed" if isinstance(rule, LinearAggregator) else "all"
-    mixed = False
+    mixed, decays = False, bool((clients.retention < 1).any())
     for stage in stages:
-        chain = worst(chain, "all" if mixed and stage.depends == "own" else stage.depends)
+        uncentred = isinstance(stage, CapStage) and stage.centre == "zero" and decays
+        chain = worst(chain, "all" if uncentred or (mixed and stage.depends == "own") else stage.depends)
         mixed = mixed or stage.depends != "own"
     return chain
 
 
-def combine(steps: Sequence[AggregationStep], updates: ClientUpdates, states: States) -> ChainResult:
-    """Run a chain: `aggregate = sum_i p_i u_i + offset`, with the p_i that reached the global model."""
-    submitted = updates.values
+@dataclass(frozen=True)
+class LinearChain:
+    """A chain that is linear in capped updates: `aggregate = sum_i weights[i] cap_i(u_i) + offset`.
+
+    `decay` is 1 - retention: caps are on the residuals `u + decay w`.
+    """
+
+    weights: Tensor
+    caps: Tensor
+    decay: Tensor
+    offset: Tensor | None
+    depends: Dependence
+
+    @staticmethod
+    def of(steps: Sequence[AggregationStep], facts: RoundFacts) -> LinearChain:
+        """The chain of a round, whose steps see nothing but its facts."""
+        *stages, rule = steps
+        clients, caps = facts.clients, torch.full((len(facts.clients),), torch.inf, dtype=torch.float64)
+        matrix: Tensor | None = None
+        offset: Tensor | None = None
+        for stage in stages:
+            if isinstance(stage, CapStage):
+                caps = torch.minimum(caps, answers.caps_of(stage, clients).cpu())
+                continue
+            assert isinstance(stage, FixedStage)
+            mixing = answers.mixing_of(stage, replace(facts, clients=clients))
+            matrix = composed(mixing.matrix.double().cpu(), matrix)
+            offset = shifted(mixing.matrix, offset, mixing.offset)
+            clients = mixtures(clients, mixing.matrix)
+        assert isinstance(rule, LinearAggregator)
+        weights = answers.weights_of(rule, clients).cpu()
+        return LinearChain(
+            weights=weighted(weights, matrix),
+            caps=caps,
+            decay=torch.from_numpy(1.0 - facts.clients.retention),
+            offset=None if offset is None else total_offset(weights, offset),
+            depends=dependence(steps, facts.clients),
+        )
+
+
+def run_chain(steps: Sequence[AggregationStep], updates: ClientUpdates, states: States) -> ChainResult:
+    """Run a chain on all updates of a round: `update = sum_i p_i u_i + offset`, with the p_i that reached the model."""
+    submitted, clients = updates.values, updates.round.clients
     mixing: Tensor | None = None
     bound: Tensor | None = None
     offset: Tensor | None = None
-    cap = submitted.new_full((len(submitted),), torch.inf)
-    depends, keeps_bounds = dependence(steps), True
+    cap = torch.full((len(submitted),), torch.inf, dtype=torch.float64)
+    errors = torch.zeros(len(submitted), dtype=torch.float64)
+    keeps_bounds = True
     new_states: dict[str, State] = {}
-    for position, step in enumerate(steps[:-1]):
-        assert isinstance(step, Stage)
-        staged = call_stage(step, updates, states.get(state_key(position), {}))
-        mixing = followed_by(mixing, staged)
-        bound = bound if step.depends == "own" else followed_by(bound, staged)
-        offset = None if offset is None else staged.mix(offset)
-        if staged.offset is not None:
-            offset = staged.offset if offset is None else offset + staged.offset
-        if staged.cap is None:
-            # Without a cap nothing says that honest updates pass unshrunk, as certificates for "own" need it.
-            depends = "all" if step.depends == "own" else depends
-            keeps_bounds = keeps_bounds and step.depends != "own"
-        elif bound is None:  # behind a mixing stage it would cap mixtures, not clients
-            cap = torch.minimum(cap, staged.cap.to(cap))
+    for position, stage in enumerate(steps[:-1]):
+        assert isinstance(stage, Stage)
+        staged = staged_by(stage, updates, states.get(state_key(position), {}))
+        errors = staged.errors(errors, row_norms(updates.values))
+        mixing = composed(staged.mixing, mixing)
+        bound = bound if stage.depends == "own" else composed(staged.mixing, bound)
+        offset = shifted(staged.mixing, offset, staged.offset)
+        if isinstance(stage, CapStage):
+            centred = stage.centre == "decay" or not (clients.retention < 1).any()
+            keeps_bounds = keeps_bounds and centred
+            if bound is None and centred and staged.cap is not None:  # behind a mixing stage it caps mixtures
+                cap = torch.minimum(cap, staged.cap)
         new_states[state_key(position)] = staged.state
-        updates = ClientUpdates(staged.values, after(updates.round, staged))
-    rule = steps[-1]
+        updates = ClientUpdates(
+            staged.values, replace(updates.round, clients=mixtures(updates.round.clients, staged.mixing))
+        )
+    rule, last = steps[-1], state_key(len(steps) - 1)
     assert isinstance(rule, Aggregator)
-    last = state_key(len(steps) - 1)
-    aggregate = call_rule(rule, updates, states.get(last, {}))
-    new_states[last] = aggregate.state
+    answer = answers.result_of(rule, updates, states.get(last, {}))
+    new_states[last] = answer.state
+    shares = answer.weights.double().cpu()
+    found = in_terms_of_clients(answer, mixing, offset)
+    start = updates.round.start
+    residual = row_norms(submitted, start, torch.from_numpy(1.0 - clients.retention))
+    rounding = float(shares.abs() @ (errors + answers.tolerance(len(shares), submitted) * row_norms(updates.values)))
     return ChainResult(
-        aggregate=in_terms_of_clients(aggregate, mixing, offset),
-        weight_bound=aggregate.weights if bound is None else weighted(aggregate.weights, bound),
+        update=found.update,
+        weights=found.weights.double().cpu(),
+        weight_bound=weighted(shares, bound),
         cap=cap,
-        depends=depends,
+        residual=torch.minimum(cap, residual),
+        depends=dependence(steps, clients),
         states=new_states,
+        rounding=rounding,
+        has_offset=found.offset is not None,
+        rule=answer,
+        reported=found,
         keeps_bounds=keeps_bounds,
     )
 
 
-def in_terms_of_clients(aggregate: RuleResult, mixing: Tensor | None, offset: Tensor | None) -> RuleResult:
-    """The aggregate with weights on the submitted instead of the staged updates."""
+@dataclass(frozen=True)
+class Staged:
+    """The updates behind a stage, as `values = mixing @ updates + offset`; `cap` if the stage enforced one."""
+
+    values: Tensor
+    mixing: Tensor
+    offset: Tensor | None
+    state: State
+    cap: Tensor | None = None
+
+    def errors(self, before: Tensor, lengths: Tensor) -> Tensor:
+        """How far rounding may have moved each row, if it had moved those that went in, of these lengths, `before`."""
+        terms = 1 if self.mixing.ndim == 1 else self.mixing.shape[1]
+        own = answers.tolerance(terms, self.values)
+        moved = answers.mixed(self.mixing.double().cpu().abs(), (before + own * lengths)[:, None], None)[:, 0]
+        return moved if self.offset is None else moved + own * row_norms(self.offset)
+
+
+def staged_by(stage: Stage, updates: ClientUpdates, state: State) -> Staged:
+    """What a stage makes of the updates. Caps and fixed mixings are applied here, all others are checked."""
+    values, current = updates.values, updates.round
+    if isinstance(stage, CapStage):
+        cap = answers.caps_of(stage, current.clients)
+        decay = torch.from_numpy(1.0 - current.clients.retention) if stage.centre == "decay" else None
+        factors = shrinkage(cap.cpu(), row_norms(values, current.start, decay), values.dtype).to(values)
+        pull = None if decay is None or not decay.any() else ((factors - 1.0) * decay.to(values))
+        offset = None if pull is None or not pull.any() else torch.outer(pull, current.start.to(values))
+        return Staged(answers.mixed(factors, values, offset), factors, offset, state, cap.cpu())
+    if isinstance(stage, FixedStage):
+        mixing = answers.mixing_of(stage, current.facts)
+        matrix, offset = mixing.matrix.to(values), None if mixing.offset is None else mixing.offset.to(values)
+        return Staged(answers.mixed(matrix, values, offset), matrix, offset, state)
+    result = answers.staged_by(stage, updates, state)
+    return Staged(result.values, result.mixing, result.offset, result.state)
+
+
+def in_terms_of_clients(result: RuleResult, mixing: Tensor | None, offset: Tensor | None) -> RuleResult:
+    """The answer of a rule with weights on the submitted instead of the staged updates."""
     if mixing is None and offset is None:
-        return aggregate
-    full = aggregate.full_weights
-    total = aggregate.offset
+        return result
+    full = result.full_weights
+    total = result.offset
     if offset is not None:
-        staged = aggregate.weights.to(offset) @ offset if full is None else (full() * offset).sum(0)
+        staged = total_offset(result.weights, offset) if full is None else (full() * offset).sum(0)
         total = staged if total is None else total + staged
-    weights = aggregate.weights if mixing is None else weighted(aggregate.weights, mixing)
+    weights = weighted(result.weights, mixing)
     if full is not None and mixing is not None:
         stage_mixing, staged_weights = mixing, full
         return replace(
-            aggregate, weights=weights, offset=total, full_weights=lambda: spread(stage_mixing, staged_weights())
+            result, weights=weights, offset=total, full_weights=lambda: spread(stage_mixing, staged_weights())
         )
-    return replace(aggregate, weights=weights, offset=total)
+    return replace(result, weights=weights, offset=total)
 
 
-def followed_by(mixing: Tensor | None, staged: StageResult) -> Tensor:
+def composed(mixing: Tensor, before: Tensor | None) -> Tensor:
     """The mixing of all stages so far; diagonal ones stay vectors, so that many clients need no square matrix."""
-    if mixing is None:
-        return staged.mixing
-    return staged.mixing * mixing if staged.mixing.ndim == mixing.ndim == 1 else staged.mix(dense(mixing))
+    if before is None:
+        return mixing
+    if mixing.ndim == before.ndim == 1:
+        return mixing * before
+    return answers.mixed(mixing.to(before), before.diag() if before.ndim == 1 else before, None)
 
 
-def dense(mixing: Tensor) -> Tensor:
-    """A mixing as a matrix."""
-    return mixing.diag() if mixing.ndim == 1 else mixing
+def shifted(mixing: Tensor, before: Tensor | None, offset: Tensor | None) -> Tensor | None:
+    """The offset of all stages so far: what was there, mixed, and what this one adds; (m, P), or (P,) for all rows."""
+    if before is None:
+        return offset
+    if before.ndim == 1:  # the same for all rows: rows of the mixing say how much of it is left
+        sums = mixing if mixing.ndim == 1 else mixing.sum(1)
+        before = before if bool((sums == 1).all()) else torch.outer(sums.to(before), before)
+    else:
+        before = answers.mixed(mixing.to(before), before, None)
+    return before if offset is None else before + offset
 
 
-def weighted(weights: Tensor, mixing: Tensor) -> Tensor:
+def total_offset(weights: Tensor, offset: Tensor) -> Tensor:
+    """`sum_j weights[j] offset[j]` of staged updates."""
+    return float(weights.sum()) * offset if offset.ndim == 1 else weights.to(offset) @ offset
+
+
+def weighted(weights: Tensor, mixing: Tensor | None) -> Tensor:
     """Weights of staged updates as weights of the updates that they were made of."""
+    if mixing is None:
+        return weights
     return weights * mixing.to(weights) if mixing.ndim == 1 else weights @ mixing.to(weights)
 
 
@@ -127,66 +254,44 @@ def spread(mixing: Tensor, full_weights: Tensor) -> Tensor:
     return mixing[:, None] * full_weights if mixing.ndim == 1 else mixing.T @ full_weights
 
 
-def call_stage(stage: Stage, updates: ClientUpdates, state: State) -> StageResult:
-    """A stage's answer, with its shapes checked."""
-    with_name = f"aggregation stage {stage.full_name}"
-    with failures_named(f"{with_name} failed"):
-        staged = stage.transform(updates, state)
-    clients, size = updates.values.shape
-    rows = len(staged.values)
-    mixing = (rows,) if staged.mixing.ndim == 1 and rows == clients else (rows, clients)
-    shapes = {"values": (rows, size), "mixing": mixing, "offset": (rows, size), "cap": (rows,)}
-    check_shapes(with_name, staged, shapes, updates)
-    return staged
+def row_norms(values: Tensor, start: Tensor | None = None, decay: Tensor | None = None) -> Tensor:
+    """The norms of the rows of (..., n, P), or of `values + decay start` with a share of the start per row; float64."""
+    if start is not None and decay is not None and bool(decay.any()):
+        values = values + decay.to(values)[:, None] * start.to(values)
+    pieces, rest = divmod(values.shape[-1], PIECE)
+    head, tail = values.split([pieces * PIECE, rest], dim=-1)
+    lengths = torch.linalg.vector_norm(head.unflatten(-1, (pieces, PIECE)), dim=-1)
+    last = torch.linalg.vector_norm(tail, dim=-1, keepdim=True)
+    total: Tensor = torch.linalg.vector_norm(torch.cat([lengths, last], dim=-1).double(), dim=-1)
+    return total.cpu()
 
 
-def call_rule(rule: Aggregator, updates: ClientUpdates, state: State) -> RuleResult:
-    """A rule's answer, checked: right shapes, finite."""
-    with_name = f"aggregator {rule.full_name}"
-    with failures_named(f"{with_name} failed"):
-        aggregate = rule.aggregate(updates, state)
-    clients, size = updates.values.shape
-    check_shapes(with_name, aggregate, {"update": (size,), "weights": (clients,), "offset": (size,)}, updates)
-    if not (torch.isfinite(aggregate.update).all() and torch.isfinite(aggregate.weights).all()):
-        raise PluginFailure(f"{with_name} returned a non-finite update or weights for finite updates")
-    return aggregate
+def shrinkage(cap: Tensor, lengths: Tensor, dtype: torch.dtype) -> Tensor:
+    """`min(1, cap / length)`, rounded down so that nothing ends up above its cap in this precision; float64."""
+    return torch.where(lengths > cap, (cap / lengths) * (1 - 4 * torch.finfo(dtype).eps), 1.0)
 
 
-def check_shapes(
-    who: str, answer: StageResult | RuleResult, expected: Mapping[str, tuple[int, ...]], updates: ClientUpdates
-) -> None:
-    """Every tensor that a plugin answered with has the shape that its contract says."""
-    for name, shape in expected.items():
-        found: Tensor | None = getattr(answer, name)
-        if found is not None and found.shape != shape:
-            raise PluginFailure(
-                f"{who} returned {name} of shape {tuple(found.shape)} for updates {tuple(updates.values.shape)}: "
-                f"expected {shape}"
-            )
-
-
-def after(current: Round, staged: StageResult) -> Round:
-    """The round as the next step sees it: a stage that mixes clients makes new ones, averages of the old.
+def mixtures(clients: Clients, mixing: Tensor) -> Clients:
+    """Clients as the next step sees them: a stage that mixes clients makes new ones, averages of the old.
 
     Samples, retention and the bound on honest updates are averaged as the updates are, so that weights by sample counts
     and caps still mean the same. In everything else, and in its id, a row stays who it was if there are as many rows as
     before, and is the client that it is mostly made of if not.
     """
-    mixing = staged.mixing
     if mixing.ndim == 1:
-        return current
+        return clients
     if mixing.shape[0] == mixing.shape[1] and torch.equal(mixing, torch.diag(mixing.diagonal())):
-        return current
-    old, share = current.clients, mixing.abs().double().cpu().numpy()
+        return clients
+    share = mixing.abs().double().cpu().numpy()
     share /= np.maximum(share.sum(1, keepdims=True), np.finfo(np.float64).tiny)
-    known = np.isfinite(old.update_bound).all()
+    known = np.isfinite(clients.update_bound).all()
     averaged = {
         # Rounded twice: a half must not go up or down with the order in which it was summed.
-        "samples": np.maximum(1, (share @ old.samples).round(9).round()).astype(np.int64),
-        "retention": share @ old.retention,
-        "update_bound": share @ old.update_bound if known else np.full(len(share), np.inf),
+        "samples": np.maximum(1, (share @ clients.samples).round(9).round()).astype(np.int64),
+        "retention": share @ clients.retention,
+        "update_bound": share @ clients.update_bound if known else np.full(len(share), np.inf),
     }
-    if len(share) != len(old):
-        by_id = np.argsort(old.ids)  # of equal parts the lowest id counts, in whatever order the rows come
-        old = old.take(by_id[share[:, by_id].argmax(1)])
-    return replace(current, clients=Clients(**(vars(old) | averaged)))
+    if len(share) != len(clients):
+        by_id = np.argsort(clients.ids)  # of equal parts the lowest id counts, in whatever order the rows come
+        clients = clients.take(by_id[share[:, by_id].argmax(1)])
+    return Clients(**(vars(clients) | averaged))

@@ -13,7 +13,7 @@ from crfl_core.federation import batches
 from crfl_core.federation.attackers import AttackedSteps, bends, poison
 from crfl_core.federation.setup import Federation, settings_of
 from crfl_core.kinds.model import LocalModels
-from crfl_core.updates import LocalUpdates, Round
+from crfl_core.updates import Clients, LocalUpdates, TrainingTask
 
 
 class LocalTraining:
@@ -27,36 +27,41 @@ class LocalTraining:
         """The config as TOML."""
         return self._federation.specification
 
-    def train(self, start: Tensor, current: Round, part: slice) -> LocalUpdates:
-        """`w_s <- w_{s-1} - eta (g(w_{s-1}) + lambda w_{s-1})` for every client of `part` and replica of `start`."""
+    def train(self, task: TrainingTask, part: slice) -> LocalUpdates:
+        """`w_s <- w_{s-1} - eta (g(w_{s-1}) + lambda w_{s-1})` for every client of `part` and each of its models."""
         federation = self._federation
-        clients = current.clients.take(part)
-        order = np.argsort(clients.attacking, kind="stable")  # attackers last: they and the others are slices
-        clients = clients.take(order)
-        honest = len(clients) - int(clients.attacking.sum())
-        plan = batches.draw(federation.data.partition, clients, current.number, current.streams)
+        conduct = federation.participation.conduct(task.number, attacked=task.attacked).take(part)
+        order = np.argsort(conduct.attacking, kind="stable")  # attackers last: they and the others are slices
+        clients, conduct = task.clients.take(part).take(order), conduct.take(order)
+        honest = len(clients) - int(conduct.attacking.sum())
+        drawn = batches.draw(federation.data.partition, clients, conduct.steps, task.number, federation.streams)
         device, dtype = federation.device, federation.dtype
-        rows = torch.from_numpy(plan.rows).to(device)
-        sizes = torch.from_numpy(plan.sizes).to(device)
+        rows, sizes = torch.from_numpy(drawn.rows).to(device), torch.from_numpy(drawn.sizes).to(device)
         labels = federation.data.y[rows]
         weights = sample_weights(sizes, rows.shape[2], dtype)
-        rates = torch.from_numpy(clients.learning_rate).to(device, dtype)[:, None] * (sizes > 0)
-
+        rates = torch.from_numpy(conduct.learning_rate).to(device, dtype)[:, None] * (sizes > 0)
         decay = torch.from_numpy(clients.weight_decay).to(device, dtype) if clients.weight_decay.any() else None
-
-        poisoned, poisoning = poison(federation, rows, labels, sizes, clients, current.number)
-        updates = start.new_empty(len(start), len(clients), start.shape[1])
+        poisoned, poisoning = poison(federation, rows, labels, sizes, clients.ids[honest:], task.number)
+        start = starts_of(task.starts.to(device, dtype), clients)
+        updates = start.new_empty(start.shape)
         with settings_of("model", federation.config.model):
-            for group, models in local_models(federation, start, honest, plan.sizes):
+            for group, models in local_models(federation, start, honest, drawn.sizes):
                 decays = None if decay is None else decay[group]
                 seen = inputs(federation.features, rows[group], poisoned if group.stop > honest else None)
                 for step, x in enumerate(seen):
                     models.step(x, labels[group, step], weights[group, step], rates[group, step], decays)
-                torch.sub(models.parameters(), start[:, None, :], out=updates[:, group])
+                torch.sub(models.parameters(), start[:, group], out=updates[:, group])
         if 0 < honest < len(clients):
             back = np.argsort(order)
             updates, poisoning = updates[:, back], poisoning.take(back)
         return LocalUpdates(part, updates, poisoning)
+
+
+def starts_of(starts: Tensor, clients: Clients) -> Tensor:
+    """The models that each client trains from, (K, n, P); one that all share is not copied."""
+    if starts.shape[1] == 1:
+        return starts.expand(-1, len(clients), -1)
+    return starts[:, torch.from_numpy(clients.group).to(starts.device)]
 
 
 def local_models(
@@ -69,12 +74,12 @@ def local_models(
     """
     attack, clients = federation.attack, len(sizes)
     if attack is None or honest == clients or not bends(attack):
-        return [(slice(0, clients), federation.model.local(start, clients))]
+        return [(slice(0, clients), federation.model.local(start))]
     groups: list[tuple[slice, LocalModels]] = [
-        (slice(honest, clients), AttackedSteps(federation.model, attack, start, sizes[honest:]))
+        (slice(honest, clients), AttackedSteps(federation.model, attack, start[:, honest:], sizes[honest:]))
     ]
     if honest:
-        groups.append((slice(0, honest), federation.model.local(start, honest)))
+        groups.append((slice(0, honest), federation.model.local(start[:, :honest])))
     return groups
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +16,21 @@ from crfl_core.streams import Streams
 from crfl_core.updates import Clients
 
 
+@dataclass(frozen=True)
+class Conduct:
+    """How the participants of a round really train: attackers may have a rate and a number of steps of their own."""
+
+    attacking: NDArray[np.bool_]
+    learning_rate: NDArray[np.float64]
+    steps: NDArray[np.int64]
+
+    def take(self, rows: NDArray[np.int64] | slice) -> Conduct:
+        """That of some of the participants."""
+        return Conduct(self.attacking[rows], self.learning_rate[rows], self.steps[rows])
+
+
 class Participation:
-    """The local settings of all clients, and which of them are drawn in each round."""
+    """The local settings of all clients, which of them are drawn in each round, and what attackers make of it."""
 
     def __init__(self, config: RunConfig, samples: Sequence[int], gradient_bound: float, streams: Streams) -> None:
         self._config = config
@@ -28,7 +42,7 @@ class Participation:
             check_decay("attack.learning_rate", config.attack.learning_rate, config.training.weight_decay)
         self._honest = honest_clients(config, np.asarray(samples, np.int64), gradient_bound)
         self.per_round = max(1, round(config.training.participation * self.total))
-        if self.attackers and not any(self.round(t).attacking.any() for t in self.attack_rounds):
+        if self.attackers and not any(self.conduct(t).attacking.any() for t in self.attack_rounds):
             raise ConfigError(
                 "no attacker is drawn in any attacked round, so nothing would be attacked: raise "
                 "training.participation, name more rounds, or change seeds.participation",
@@ -36,22 +50,22 @@ class Participation:
             )
 
     def round(self, number: int) -> Clients:
-        """The participants of a round, by ascending id, with their settings of this round."""
-        clients = self.honest(number)
-        attack = self._config.attack
-        if attack is None or number not in self.attack_rounds:
-            return clients
-        attacking = np.isin(clients.ids, self.attackers)
-        changed = {"attacking": attacking}
-        if attack.learning_rate is not None:
-            changed["learning_rate"] = np.where(attacking, attack.learning_rate, clients.learning_rate)
-        if attack.steps is not None:
-            changed["steps"] = np.where(attacking, attack.steps, clients.steps)
-        return Clients(**(vars(clients) | changed))
-
-    def honest(self, number: int) -> Clients:
-        """The same participants as they train when nobody attacks."""
+        """The participants of a round, by ascending id, as the protocol says."""
         return self._honest if self.per_round == self.total else self._honest.take(self._drawn(number))
+
+    def conduct(self, number: int, *, attacked: bool = True) -> Conduct:
+        """What the participants of a round really do; if it is not `attacked`, what the protocol says."""
+        clients, attack = self.round(number), self._config.attack
+        if attack is None or not attacked or number not in self.attack_rounds:
+            return Conduct(np.zeros(len(clients), np.bool_), clients.learning_rate, clients.steps)
+        attacking = np.isin(clients.ids, self.attackers)
+        return Conduct(
+            attacking,
+            clients.learning_rate
+            if attack.learning_rate is None
+            else np.where(attacking, attack.learning_rate, clients.learning_rate),
+            clients.steps if attack.steps is None else np.where(attacking, attack.steps, clients.steps),
+        )
 
     def _drawn(self, number: int) -> NDArray[np.int64]:
         generator = self._streams.generator("participation", round_number=number)
@@ -86,7 +100,7 @@ def honest_clients(config: RunConfig, samples: NDArray[np.int64], gradient_bound
         weight_decay=np.full(total, decay),
         retention=1.0 - lost,
         update_bound=reach * gradient_bound,
-        attacking=np.zeros(total, np.bool_),
+        group=np.zeros(total, np.int64),
     )
 
 

@@ -1,9 +1,14 @@
-"""The server's side of a round: receive, aggregate, clip, add noise."""
+"""The server's side of a round, for any number of models at once: take in updates, aggregate, clip, add noise.
+
+There is one way for runs and their continuations. Updates of chains that are linear in capped updates are added up as
+they arrive, so memory does not grow with the number of clients; whoever needs all of them at once says so.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -11,167 +16,339 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crfl_core.errors import PluginFailure, RunError
-from crfl_core.federation.chain import ChainResult, States, combine, dependence
+from crfl_core.federation import answers
+from crfl_core.federation.attackers import overrides
+from crfl_core.federation.chain import ChainResult, LinearChain, States, dependence, row_norms, run_chain, shrinkage
+from crfl_core.federation.session import Plan, Session
 from crfl_core.federation.setup import Federation, settings_of
-from crfl_core.hooks import Hooks
 from crfl_core.kinds.aggregator import LinearAggregator
+from crfl_core.kinds.engine import Engine
 from crfl_core.streams import Streams
-from crfl_core.updates import ClientUpdates, LocalUpdates, Poisoning, Round, RuleResult
-
-RECONSTRUCTION = 1e-4
-"""How far replaced weights may miss the aggregate, relative to the largest update: float32 sums of many clients."""
+from crfl_core.updates import ClientUpdates, LocalUpdates, Poisoning, TrainingTask
 
 
 @dataclass(frozen=True)
 class Received:
-    """What arrived at the server: `updates` (n, P), which rows were bad (now zero), and the measured poison."""
+    """Updates of some participants as the server takes them, (K, k, P); `bad` ones, (K, k), are zero now.
 
+    `scale` is the measured ratio of the submitted to the trained update of each attacker, 1 for others.
+    """
+
+    part: slice
     updates: Tensor
     norms: Tensor
-    bad: NDArray[np.bool_]
-    poisoning: Poisoning
+    bad: Tensor
     scale: NDArray[np.float64]
+    poisoning: Poisoning
 
 
 @dataclass(frozen=True)
 class Aggregated:
-    """The chain's result with one weight per participant, and who reported the weights."""
+    """What the chain made of each of the R models, and what arrived for the first: one entry per participant."""
 
-    combined: ChainResult
-    weights: Tensor
-    weights_from: str
+    updates: Tensor
+    results: tuple[ChainResult, ...]
+    norms: NDArray[np.float64]
+    bad: NDArray[np.bool_]
+    scale: NDArray[np.float64]
+    poisoning: Poisoning
 
 
-def collect(parts: Iterator[LocalUpdates], current: Round, parameters: int) -> tuple[Tensor, Poisoning]:
-    """The parts of a round put together, in any order; a part of the wrong shape counts as non-finite."""
-    clients = len(current.clients)
-    updates = current.start.new_full((clients, parameters), torch.nan)
-    columns = {name: column.copy() for name, column in vars(Poisoning.none(clients)).items()}
-    seen = np.zeros(clients, np.int64)
-    for trained in parts:
-        seen[trained.part] += 1
-        rows = updates[trained.part]
-        if trained.updates.shape == (1, *rows.shape):
-            rows.copy_(trained.updates[0])
-        for name, column in columns.items():
-            column[trained.part] = getattr(trained.poisoning, name)
+class Aggregation(Protocol):
+    """Takes in what arrives, and has a result when everything has."""
+
+    def add(self, received: Received) -> None:
+        """Some participants' updates."""
+
+    def results(self) -> tuple[ChainResult, ...]:
+        """What became of all updates, for each model."""
+
+
+def aggregate(session: Session, plan: Plan, models: Tensor, states: Sequence[States]) -> Aggregated:
+    """Train from the models, (R, P), and aggregate what is submitted. In a run R is 1."""
+    task = TrainingTask(plan.number, models[:, None], plan.clients, plan.attacked)
+    parts = collect(session.engine, task)
+    if needs_all(session, plan):
+        parts = iter([gathered(list(parts))])
+    kind = LinearSums if streams(session, plan) else WholeRounds
+    aggregation: Aggregation = kind(session, plan, models, states)
+    columns = Columns(len(plan.clients))
+    for part in parts:
+        received = receive(session.federation, plan, models[0], part)
+        columns.add(received)
+        aggregation.add(received)
+    columns.check_usable(plan.number)
+    results = aggregation.results()
+    updates = torch.stack([result.update for result in results])
+    return Aggregated(updates, results, columns.norms, columns.bad, columns.scale, columns.poisoning)
+
+
+def streams(session: Session, plan: Plan) -> bool:
+    """Whether updates can be added up as they arrive: the chain is linear, and bad ones keep their weight."""
+    config = session.federation.config
+    linear = dependence(config.aggregation, plan.clients) != "all"
+    return linear and config.server.bad_update == "zero" and not session.hooks.replaces_weights
+
+
+def needs_all(session: Session, plan: Plan) -> bool:
+    """Whether somebody must see all updates at once: the chain, or attackers who craft theirs from the others'."""
+    attack = session.federation.attack
+    crafts = attack is not None and overrides(attack, "craft") and bool(plan.conduct.attacking.any())
+    return crafts or not streams(session, plan)
+
+
+def collect(engine: Engine, task: TrainingTask) -> Iterator[LocalUpdates]:
+    """The parts of a round, in order of participants, each checked; they may come in any order.
+
+    A part with updates of the wrong shape counts as non-finite: the clients sent it. Every participant must be trained
+    exactly once from every model, which is the engine's affair.
+    """
+    clients, (replicas, _, size) = len(task.clients), task.starts.shape
+    seen, reached = np.zeros(clients, np.int64), 0
+    waiting: dict[int, LocalUpdates] = {}
+    with settings_of("engine", engine):
+        for trained in engine.train(task):
+            if not isinstance(trained, LocalUpdates):
+                raise PluginFailure(f"the engine must yield LocalUpdates, found {type(trained).__name__}")
+            rows = range(clients)[trained.part]
+            seen[trained.part] += 1
+            if not rows or rows.step != 1 or (seen[trained.part] > 1).any():
+                break
+            updates = trained.updates.to(task.starts)
+            if updates.ndim == 3 and len(updates) != replicas:
+                raise PluginFailure(
+                    f"the engine must train every participant from all {replicas} models, found {len(updates)} in "
+                    f"round {task.number}"
+                )
+            if updates.shape != (replicas, len(rows), size):
+                updates = task.starts.new_full((replicas, len(rows), size), torch.nan)
+            waiting[rows.start] = LocalUpdates(slice(rows.start, rows.stop), updates, trained.poisoning)
+            while reached in waiting:
+                ready = waiting.pop(reached)
+                yield ready
+                reached = ready.part.stop
     if (seen != 1).any():
-        missing = current.clients.ids[np.flatnonzero(seen != 1)[0]]
-        raise PluginFailure(f"the engine must train every participant once: client {missing} in round {current.number}")
-    return updates, Poisoning(**columns)
+        missing = task.clients.ids[np.flatnonzero(seen != 1)[0]]
+        raise PluginFailure(f"the engine must train every participant once: client {missing} in round {task.number}")
 
 
-def receive(federation: Federation, current: Round, trained: Tensor, poisoning: Poisoning) -> Received:
+def gathered(parts: Sequence[LocalUpdates]) -> LocalUpdates:
+    """All parts of a round as one."""
+    if len(parts) == 1:
+        return parts[0]
+    columns = {
+        name: np.concatenate([getattr(part.poisoning, name) for part in parts]) for name in vars(parts[0].poisoning)
+    }
+    return LocalUpdates(
+        slice(0, parts[-1].part.stop), torch.cat([part.updates for part in parts], dim=1), Poisoning(**columns)
+    )
+
+
+def receive(federation: Federation, plan: Plan, start: Tensor, trained: LocalUpdates) -> Received:
     """What is submitted: honest updates as trained, malicious ones as crafted, bad ones replaced by zero."""
-    trained_norms = torch.linalg.vector_norm(trained, dim=1)
-    submitted, attackers = trained, np.flatnonzero(current.clients.attacking)
+    updates, attackers = trained.updates, np.flatnonzero(plan.conduct.attacking[trained.part])
+    scale = np.ones(updates.shape[1])
+    norms = row_norms(updates)
     if len(attackers) and federation.attack is not None:
-        submitted = craft(federation, current, trained, attackers)
-    norms = torch.linalg.vector_norm(submitted, dim=1)
+        before = norms[0, attackers]
+        updates = craft(federation, plan, start, trained, attackers)
+        norms = row_norms(updates)
+        scale[attackers] = (norms[0, attackers] / before.clamp(min=torch.finfo(updates.dtype).tiny)).numpy()
     bad = ~torch.isfinite(norms)
     if bad.any():
-        submitted = torch.where(bad[:, None], 0.0, submitted)
-    scale = np.ones(len(norms))
-    ratio = norms / trained_norms.clamp(min=torch.finfo(norms.dtype).tiny)
-    ratio = torch.where(bad, 0.0, ratio).double().cpu().numpy()  # a bad update counts as zero, here as well
-    scale[attackers] = ratio[attackers]
-    return Received(submitted, norms, bad.cpu().numpy(), poisoning, scale)
+        updates = torch.where(bad[:, :, None].to(updates.device), 0.0, updates)
+        scale[bad[0].numpy() & plan.conduct.attacking[trained.part]] = 0.0  # a bad update counts as zero, here as well
+    return Received(trained.part, updates, norms, bad, scale, trained.poisoning)
 
 
-def craft(federation: Federation, current: Round, trained: Tensor, attackers: NDArray[np.int64]) -> Tensor:
-    """All updates with those of the attackers replaced by what they craft from everything they know."""
-    attack = federation.attack
+def craft(
+    federation: Federation, plan: Plan, start: Tensor, trained: LocalUpdates, attackers: NDArray[np.int64]
+) -> Tensor:
+    """All updates with those of the attackers replaced by what they craft from everything they know.
+
+    Only a run is attacked, so there is one model.
+    """
+    attack, clients = federation.attack, plan.clients.take(trained.part)
     assert attack is not None
-    honest = np.flatnonzero(~current.clients.attacking)
-    seen = ClientUpdates(trained[honest], replace(current, clients=current.clients.take(honest)))
-    own = trained[attackers]
+    values = trained.updates[0]
+    honest = np.flatnonzero(~plan.conduct.attacking[trained.part])
+    seen = ClientUpdates(values[honest], replace(plan.seen_from(start), clients=clients.take(honest)))
+    own = values[attackers]
     with settings_of("attack", attack):
-        crafted = attack.craft(seen, own, nominal_weights(federation, current)[attackers])
-    if crafted.shape != own.shape:
-        raise PluginFailure(
-            f"attack {attack.full_name}: craft() must return {tuple(own.shape)}, found {tuple(crafted.shape)}"
-        )
-    submitted = trained.clone()
-    submitted[attackers] = crafted
-    return submitted
+        crafted = attack.craft(seen, own, nominal_weights(federation, plan)[trained.part][attackers])
+    if not isinstance(crafted, Tensor) or crafted.shape != own.shape:
+        found = tuple(crafted.shape) if isinstance(crafted, Tensor) else type(crafted).__name__
+        raise PluginFailure(f"attack {attack.full_name}: craft() must return {tuple(own.shape)}, found {found}")
+    submitted = values.clone()
+    submitted[attackers] = crafted.to(values)
+    return submitted[None]
 
 
-def nominal_weights(federation: Federation, current: Round) -> Tensor:
+def nominal_weights(federation: Federation, plan: Plan) -> Tensor:
     """The weights that attackers expect: those of a linear rule, else by sample counts."""
     rule = federation.config.aggregation[-1]
     if isinstance(rule, LinearAggregator):
-        return rule.weights(current.clients)
-    samples = torch.from_numpy(current.clients.samples).double()
+        return rule.weights(plan.clients)
+    samples = torch.from_numpy(plan.clients.samples).double()
     return samples / samples.sum()
 
 
-def aggregate(federation: Federation, current: Round, received: Received, states: States, hooks: Hooks) -> Aggregated:
-    """Run the chain on what was received, and settle the effective weights.
+class Columns:
+    """What the ledger keeps of the updates that arrived, for the first model; memory for one number per client."""
 
-    A zeroed row keeps its weight where weights are fixed or a client's own. Rules that look at all updates never see
-    it; nor does any rule if the config says "drop".
+    def __init__(self, clients: int) -> None:
+        self.norms, self.scale = np.zeros(clients), np.ones(clients)
+        self.bad = np.zeros(clients, np.bool_)
+        self.usable = False
+        self.poisoning = Poisoning(**{name: column.copy() for name, column in vars(Poisoning.none(clients)).items()})
+
+    def add(self, received: Received) -> None:
+        """Some participants."""
+        self.norms[received.part], self.scale[received.part] = received.norms[0].numpy(), received.scale
+        self.bad[received.part] = received.bad[0].numpy()
+        self.usable = self.usable or bool((~received.bad).all(0).any())
+        for name, column in vars(self.poisoning).items():
+            column[received.part] = getattr(received.poisoning, name)
+
+    def check_usable(self, number: int) -> None:
+        """A round without a single update is an error, not silence."""
+        if not self.usable:
+            raise RunError(
+                f"round {number}: no usable update is left, all {len(self.bad)} are non-finite or of the wrong shape: "
+                "lower training.learning_rate"
+            )
+
+
+class LinearSums:
+    """`sum_i p_i cap_i(u_i) + offset` of every model, added up as updates arrive. Nothing of them is kept."""
+
+    def __init__(self, session: Session, plan: Plan, models: Tensor, states: Sequence[States]) -> None:
+        self._chain = LinearChain.of(session.federation.config.aggregation, plan.facts)
+        self._models, self._states = models, states
+        self._sums = torch.zeros_like(models)
+        self._pull, self._sizes = (torch.zeros(len(models), dtype=torch.float64) for _ in range(2))
+        self._factors, self._residuals = (
+            torch.ones(len(models), len(plan.clients), dtype=torch.float64) for _ in range(2)
+        )
+
+    def add(self, received: Received) -> None:
+        """Project and add: a projection changes the factor of an update, and how much of the model is taken off."""
+        chain, part, updates = self._chain, received.part, received.updates
+        weights, decay, caps = chain.weights[part], chain.decay[part], chain.caps[part]
+        lengths = torch.where(received.bad, 0.0, received.norms)
+        residuals = row_norms(updates, self._models[:, None], decay) if bool(decay.any()) else lengths
+        factors = shrinkage(caps, residuals, updates.dtype)
+        shares = weights * factors
+        self._sums += torch.bmm(shares.to(updates)[:, None], updates)[:, 0]
+        self._pull += ((factors - 1.0) * weights * decay).sum(1)
+        self._sizes += (shares.abs() * lengths).sum(1)
+        self._factors[:, part], self._residuals[:, part] = factors, torch.minimum(residuals, caps)
+
+    def results(self) -> tuple[ChainResult, ...]:
+        """One for each model."""
+        chain, pulled = self._chain, self._pull.to(self._sums)[:, None] * self._models
+        updates = self._sums + pulled if bool(self._pull.any()) else self._sums
+        updates = updates if chain.offset is None else updates + chain.offset.to(updates)
+        sizes = self._sizes + self._pull.abs() * row_norms(self._models)
+        sizes = sizes if chain.offset is None else sizes + float(row_norms(chain.offset))
+        rounding = answers.tolerance(len(chain.weights), updates)
+        return tuple(
+            ChainResult(
+                update=update,
+                weights=chain.weights * factors,
+                weight_bound=chain.weights,
+                cap=chain.caps,
+                residual=residual,
+                depends=chain.depends,
+                states=states,
+                rounding=rounding * float(size),
+                has_offset=chain.offset is not None,
+            )
+            for update, factors, residual, size, states in zip(
+                updates, self._factors, self._residuals, sizes, self._states, strict=True
+            )
+        )
+
+
+class WholeRounds:
+    """Chains that look at all updates, once for each model; bad rows are hidden from them."""
+
+    def __init__(self, session: Session, plan: Plan, models: Tensor, states: Sequence[States]) -> None:
+        self._session, self._plan, self._models, self._states = session, plan, models, states
+        self._results: tuple[ChainResult, ...] = ()
+
+    def add(self, received: Received) -> None:
+        """All updates of the round."""
+        each = zip(received.updates, received.bad.numpy(), self._models, self._states, strict=True)
+        self._results = tuple(self._run(values, bad, model, states) for values, bad, model, states in each)
+
+    def results(self) -> tuple[ChainResult, ...]:
+        """One for each model."""
+        return self._results
+
+    def _run(self, values: Tensor, bad: NDArray[np.bool_], model: Tensor, states: States) -> ChainResult:
+        config, current = self._session.federation.config, self._plan.seen_from(model)
+        dropping = config.server.bad_update == "drop"
+        depends = dependence(config.aggregation, current.clients)
+        hide = bool(bad.any()) and not bad.all() and (dropping or depends == "all")
+        if hide:
+            rows = np.flatnonzero(~bad)
+            current = replace(current, clients=current.clients.take(rows))
+            values = values[torch.from_numpy(rows).to(values.device)]
+        updates = ClientUpdates(values, current)
+        result = run_chain(config.aggregation, updates, states)
+        if hide and dropping:
+            result = replace(result, depends="all")
+        result = self._reported(updates, result)
+        return spread_out(result, ~bad) if hide else result
+
+    def _reported(self, updates: ClientUpdates, result: ChainResult) -> ChainResult:
+        """The result with the weights that a plugin puts in the place of those of the chain; they must rebuild it."""
+        assert result.reported is not None
+        if (
+            not self._plan.attacked
+            or (answer := self._session.hooks.effective_weights(updates, result.reported)) is None
+        ):
+            return result
+        weights, who = answer
+        answers.check_reported(who, weights, result.reported, updates.values)
+        weights = weights.double().cpu()
+        return replace(result, weights=weights, weight_bound=weights, depends="all", weights_from=who)
+
+
+def spread_out(result: ChainResult, kept: NDArray[np.bool_]) -> ChainResult:
+    """The result with a 0 for each participant that the chain did not see."""
+
+    def spread(values: Tensor) -> Tensor:
+        everybody = values.new_zeros(len(kept))
+        everybody[torch.from_numpy(kept)] = values
+        return everybody
+
+    return replace(
+        result,
+        weights=spread(result.weights),
+        weight_bound=spread(result.weight_bound),
+        cap=spread(result.cap),
+        residual=spread(result.residual),
+    )
+
+
+def clip(models: Tensor, norm: float) -> Tensor:
+    """`Clip_rho(w) = w / max(1, ||w|| / rho)`: each model, (R, P), projected as a whole vector on a ball."""
+    norms: Tensor = torch.linalg.vector_norm(models, dim=1, keepdim=True)
+    return models / (norms / norm).clamp(min=1.0)
+
+
+def add_noise(models: Tensor, std: float, streams: Streams, number: int, replicas: range) -> Tensor:
+    """`w + N(0, std^2 I)` on every parameter of each model, (R, P), from a stream of its own.
+
+    Replica 0 is the run. Noise that is drawn again for votes belongs to the votes: it must not be known to attackers.
     """
-    steps = federation.config.aggregation
-    dropping = federation.config.server.bad_update == "drop"
-    hide = bool(received.bad.any()) and (dropping or dependence(steps) == "all")
-    rows = np.flatnonzero(~received.bad) if hide else np.arange(len(received.bad))
-    if len(rows) == 0 or received.bad.all():
-        raise RunError(
-            f"round {current.number}: no usable update is left, all {len(received.bad)} are non-finite or of the wrong "
-            "shape: lower training.learning_rate"
-        )
-    values = received.updates[torch.from_numpy(rows)] if hide else received.updates
-    updates = ClientUpdates(values, replace(current, clients=current.clients.take(rows)) if hide else current)
-    combined = combine(steps, updates, states)
-    if hide and dropping:
-        combined = replace(combined, depends="all")
-    weights, weights_from = combined.aggregate.weights, "chain"
-    if (answer := hooks.effective_weights(updates, combined.aggregate)) is not None:
-        weights, weights_from = answer
-        check_reconstruction(values, weights, combined.aggregate, weights_from)
-        combined = replace(combined, depends="all", weight_bound=weights)
-    if hide:
-        spread = (rows, len(received.bad))
-        weights = scatter(weights, *spread)
-        combined = replace(
-            combined, weight_bound=scatter(combined.weight_bound, *spread), cap=scatter(combined.cap, *spread)
-        )
-    return Aggregated(combined, weights, weights_from)
-
-
-def scatter(values: Tensor, rows: NDArray[np.int64], total: int) -> Tensor:
-    """Values of some participants as values of all, 0 for the others."""
-    result = values.new_zeros(total)
-    result[torch.from_numpy(rows)] = values
-    return result
-
-
-def check_reconstruction(values: Tensor, weights: Tensor, aggregate: RuleResult, who: str) -> None:
-    """Weights that a plugin puts in place of the reported ones must give the same aggregate."""
-    if not isinstance(weights, Tensor) or weights.shape != aggregate.weights.shape:
-        raise PluginFailure(f"{who}: crfl_effective_weights must return a tensor of {len(values)} weights")
-    rebuilt = weights.to(values) @ values
-    if aggregate.offset is not None:
-        rebuilt = rebuilt + aggregate.offset
-    gap = float(torch.linalg.vector_norm(rebuilt - aggregate.update))
-    scale = float(torch.linalg.vector_norm(values, dim=1).max())
-    if not gap <= RECONSTRUCTION * max(scale, torch.finfo(values.dtype).tiny):
-        raise PluginFailure(
-            f"{who}: crfl_effective_weights does not reconstruct the aggregate: sum_i p_i u_i + offset misses it by "
-            f"{gap:g}, with updates of norm up to {scale:g}"
-        )
-
-
-def clip(parameters: Tensor, norm: float) -> Tensor:
-    """`Clip_rho(w) = w / max(1, ||w|| / rho)`: the projection of the whole vector on a ball."""
-    return parameters / max(1.0, float(torch.linalg.vector_norm(parameters)) / norm)
-
-
-def add_noise(parameters: Tensor, std: float, streams: Streams, number: int, replica: int = 0) -> Tensor:
-    """`w + N(0, std^2 I)` on every parameter."""
     if std == 0:
-        return parameters
-    generator = streams.generator("noise", round_number=number, replica=replica)
-    dtype = np.float64 if parameters.dtype == torch.float64 else np.float32
-    noise = torch.from_numpy(generator.standard_normal(parameters.shape, dtype=dtype))
-    return parameters + std * noise.to(parameters.device)
+        return models
+    dtype = np.float64 if models.dtype == torch.float64 else np.float32
+    noise = np.empty(models.shape, dtype)
+    for row, replica in zip(noise, replicas, strict=True):
+        purpose = "votes/continuation" if replica else "noise"
+        streams.generator(purpose, round_number=number, replica=replica).standard_normal(dtype=dtype, out=row)
+    return models + std * torch.from_numpy(noise).to(models.device)

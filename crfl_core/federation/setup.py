@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -16,19 +16,20 @@ from torch import Tensor
 
 from crfl_core import schedules
 from crfl_core.config import RunConfig, dump_config
-from crfl_core.data import Data, DataFacts, FederatedData
+from crfl_core.data import Data, DataFacts, FederatedData, Scaling
 from crfl_core.errors import ConfigError, OptionError, PluginFailure, failures_named
 from crfl_core.federation.participants import Participation
 from crfl_core.kinds.aggregator import Stage
 from crfl_core.kinds.attack import Attack
-from crfl_core.kinds.feature_map import Chain
+from crfl_core.kinds.feature_map import FeatureMaps
+from crfl_core.kinds.linear import LinearModel
 from crfl_core.kinds.model import BoundModel
 from crfl_core.kinds.partitioner import Partitioner
 from crfl_core.kinds.plugin import Plugin
 from crfl_core.ledger import RunFacts, SetFacts
 from crfl_core.plugins import hook_names
 from crfl_core.streams import PURPOSES, Streams
-from crfl_core.updates import State
+from crfl_core.updates import Clients, State
 
 ROWS_AT_ONCE = 65536
 NOT_LOCAL = frozenset({"aggregation", "certificates", "engine", "trackers", "storage"})
@@ -58,63 +59,94 @@ class Federation:
     """Everything that training needs, built once and never changed.
 
     `features` are the training inputs behind the feature maps. `test_sets` always has "clean"; "backdoored" holds the
-    non-target samples that the attack is about, triggered if it has a trigger, with their true labels.
+    non-target samples that the attack is about, triggered if it has a trigger, with their true labels. `resampled` are
+    the rounds whose model before noise some certificate wants to start from again.
     """
 
     config: RunConfig
     data: FederatedData
+    scaling: Scaling
     model: BoundModel
-    maps: Chain
+    maps: FeatureMaps
     features: Tensor
     participation: Participation
-    attack: Attack | None
     prepared: State
     test_sets: dict[str, TestSet]
-    facts: RunFacts
+    resampled: tuple[int, ...]
     streams: Streams
     device: torch.device
-    dtype: torch.dtype = field(default=torch.float32)
+    dtype: torch.dtype
+
+    @property
+    def attack(self) -> Attack | None:
+        """What malicious clients do."""
+        return self.config.attack
 
     @property
     def specification(self) -> str:
         """Text from which another process builds the same local training; it needs no other plugins than that."""
         return dump_config(self.config, without=NOT_LOCAL)
 
+    @cached_property
+    def facts(self) -> RunFacts:
+        """The static part of the ledger."""
+        return run_facts(self)
+
 
 def build(config: RunConfig) -> Federation:
     """The federation that a config describes. Raises before anything is trained or written."""
     device, dtype = pick_device(config), getattr(torch, config.dtype)
     streams = streams_of(config)
-    loaded, holdings = load_data(config, streams)
-    data = as_tensors(loaded, holdings, device, dtype)
+    loaded, partition = load_data(config, streams)
+    data = as_tensors(loaded, partition, device, dtype)
     maps, model = build_model(config, data.facts)
-    bound = gradient_bound(model, maps.norm_bound(data.facts.domain.norm_bound(data.facts.inputs)))
-    participation = Participation(config, [len(rows) for rows in holdings.rows], bound, streams)
-    clients = participation.round(1)
+    with settings_of("model", config.model):
+        bound = model.gradient_bound(maps.norm_bound(data.facts.domain.norm_bound(data.facts.inputs)))
+    participation = Participation(config, [len(rows) for rows in partition.rows], bound, streams)
+    check_aggregation(config, participation.round(1))
+    check_threat(config, data.clients)
+    prepared = prepare_attack(config, data, participation, streams)
+    return Federation(
+        config=config,
+        data=data,
+        scaling=loaded.scaling,
+        model=model,
+        maps=maps,
+        features=mapped(maps, data.x),
+        participation=participation,
+        prepared=prepared,
+        test_sets=make_test_sets(config, data, maps, prepared),
+        resampled=resampled_rounds(config, participation),
+        streams=streams,
+        device=device,
+        dtype=dtype,
+    )
+
+
+def check_aggregation(config: RunConfig, clients: Clients) -> None:
+    """The options of every step fit the clients that it will see."""
     for position, step in enumerate(config.aggregation):
         with settings_of(f"aggregation.{position}", step):
             step.check(clients)
             if isinstance(step, Stage):
                 clients = clients.take(slice(step.outputs(len(clients))))
-    check_threat(config, data.clients)
-    prepared = prepare_attack(config, data, participation, streams)
-    features = mapped(maps, data.x)
-    test_sets = make_test_sets(config, data, maps, prepared)
-    return Federation(
-        config=config,
-        data=data,
-        model=model,
-        maps=maps,
-        features=features,
-        participation=participation,
-        attack=config.attack,
-        prepared=prepared,
-        test_sets=test_sets,
-        facts=run_facts(config, loaded, data, maps, model, features, participation, test_sets),
-        streams=streams,
-        device=device,
-        dtype=dtype,
-    )
+
+
+def resampled_rounds(config: RunConfig, participation: Participation) -> tuple[int, ...]:
+    """The rounds whose model before noise some certificate wants to start from again, all of which exist."""
+    if config.threat.rounds is not None:
+        attacked = schedules.expand(config.threat.rounds, config.rounds)
+    else:  # a round counts as attacked only if an attacker is drawn in it
+        rounds = participation.attack_rounds
+        attacked = tuple(number for number in rounds if participation.conduct(number).attacking.any())
+    wanted: set[int] = set()
+    for position, certificate in enumerate(config.certificates):
+        with settings_of(f"certificates.{position}", certificate):
+            numbers = certificate.resampled_rounds(attacked or (config.rounds,))
+            if any(not 1 <= number <= config.rounds for number in numbers):
+                raise OptionError("resample_from", f"found round {max(numbers)}, but rounds are 1..{config.rounds}")
+        wanted.update(numbers)
+    return tuple(sorted(wanted))
 
 
 def load_data(config: RunConfig, streams: Streams) -> tuple[Data, Partition]:
@@ -140,21 +172,25 @@ def streams_of(config: RunConfig) -> Streams:
     return Streams(config.seed, seeds)
 
 
-def build_model(config: RunConfig, facts: DataFacts) -> tuple[Chain, BoundModel]:
+def build_model(config: RunConfig, facts: DataFacts) -> tuple[FeatureMaps, BoundModel]:
     """The feature maps and the model for data like these."""
     with settings_of("model.features", config.model):
-        maps = Chain(config.model.features, facts.inputs)
+        maps = FeatureMaps(config.model.features, facts.inputs)
     # What the model sees is still an image if the maps keep the number of features.
     shape = facts.image_shape if maps.outputs == facts.inputs else None
     with settings_of("model", config.model):
-        return maps, config.model.build(DataFacts(maps.outputs, facts.classes, facts.domain, shape))
+        model = config.model.build(DataFacts(maps.outputs, facts.classes, facts.domain, shape))
+    return maps, check_linear(config, model)
 
 
-def gradient_bound(model: BoundModel, norm_bound: float) -> float:
-    """A bound on the norm of one sample's gradient: sqrt(2) ||(x, 1)|| for softmax regression, else infinite."""
-    if not (model.facts.linear and model.facts.loss == "cross-entropy"):
-        return math.inf
-    return math.sqrt(2.0) * math.hypot(norm_bound, 1.0 if model.facts.bias else 0.0)
+def check_linear(config: RunConfig, model: BoundModel) -> BoundModel:
+    """Only the core's own linear model may call itself linear: certificates rest on the form of its logits."""
+    if model.facts.linear and (not isinstance(model, LinearModel) or model.facts != LinearModel.facts_of(model)):
+        raise PluginFailure(
+            f"model: {config.model.full_name} says that it is linear in its parameters: build a LinearModel and "
+            "put what it does to inputs into a feature map, or set linear = False"
+        )
+    return model
 
 
 @contextmanager
@@ -192,7 +228,7 @@ def check_partition(partition: tuple[NDArray[np.int64], ...], samples: int, plug
         )
 
 
-def as_tensors(data: Data, holdings: Partition, device: torch.device, dtype: torch.dtype) -> FederatedData:
+def as_tensors(data: Data, partition: Partition, device: torch.device, dtype: torch.dtype) -> FederatedData:
     """The data on the device that trains."""
     x = torch.from_numpy(np.ascontiguousarray(data.x)).to(device, dtype)
     test_x = torch.from_numpy(np.ascontiguousarray(data.test_x)).to(device, dtype)
@@ -201,11 +237,11 @@ def as_tensors(data: Data, holdings: Partition, device: torch.device, dtype: tor
         y=torch.from_numpy(data.y.astype(np.int64)).to(device),
         test_x=test_x,
         test_y=torch.from_numpy(data.test_y.astype(np.int64)).to(device),
-        partition=holdings.rows,
+        partition=partition.rows,
         facts=DataFacts(x.shape[1], len(data.class_names), data.domain, data.image_shape),
         class_names=data.class_names,
         feature_names=data.feature_names,
-        client_names=holdings.names,
+        client_names=partition.names,
     )
 
 
@@ -223,7 +259,7 @@ def check_threat(config: RunConfig, clients: int) -> None:
             raise ConfigError(f"found {list(rounds)}, but rounds are 1..{config.rounds}", key="threat.rounds")
 
 
-def mapped(maps: Chain, x: Tensor) -> Tensor:
+def mapped(maps: FeatureMaps, x: Tensor) -> Tensor:
     """Inputs behind the feature maps; the inputs themselves if there are none."""
     if not maps.links:
         return x
@@ -239,8 +275,8 @@ def prepare_attack(config: RunConfig, data: FederatedData, participation: Partic
     if attack is None:
         return {}
     smallest = min(
-        int(clients.batch_size[clients.attacking].min(initial=np.iinfo(np.int64).max))
-        for clients in map(participation.round, participation.attack_rounds)
+        int(participation.round(t).batch_size[participation.conduct(t).attacking].min(initial=np.iinfo(np.int64).max))
+        for t in participation.attack_rounds
     )
     with settings_of("attack", attack):
         target, classes = attack.backdoor_class, data.facts.classes
@@ -250,7 +286,7 @@ def prepare_attack(config: RunConfig, data: FederatedData, participation: Partic
         return attack.prepare(data, streams)
 
 
-def make_test_sets(config: RunConfig, data: FederatedData, maps: Chain, prepared: State) -> dict[str, TestSet]:
+def make_test_sets(config: RunConfig, data: FederatedData, maps: FeatureMaps, prepared: State) -> dict[str, TestSet]:
     """The clean test set and, if the attack has one, the backdoored one."""
     sets = {"clean": make_test_set(data.test_x, data.test_y, maps)}
     if config.attack is not None:
@@ -261,7 +297,7 @@ def make_test_sets(config: RunConfig, data: FederatedData, maps: Chain, prepared
     return sets
 
 
-def make_test_set(x: Tensor, labels: Tensor, maps: Chain) -> TestSet:
+def make_test_set(x: Tensor, labels: Tensor, maps: FeatureMaps) -> TestSet:
     """A test set with its digest, by which stored votes are matched to it."""
     features = mapped(maps, x)
     digest = hashlib.sha256()
@@ -270,50 +306,43 @@ def make_test_set(x: Tensor, labels: Tensor, maps: Chain) -> TestSet:
     return TestSet(features, labels, SetFacts(samples=len(labels), digest=digest.hexdigest()))
 
 
-def run_facts(
-    config: RunConfig,
-    loaded: Data,
-    data: FederatedData,
-    maps: Chain,
-    model: BoundModel,
-    features: Tensor,
-    participation: Participation,
-    test_sets: dict[str, TestSet],
-) -> RunFacts:
+def run_facts(federation: Federation) -> RunFacts:
     """The static part of the ledger."""
-    inputs = data.facts.inputs
-    bound = loaded.domain.norm_bound(inputs)
+    config, data, maps, model = federation.config, federation.data, federation.maps, federation.model
+    facts, scaling = data.facts, federation.scaling
+    bound = facts.domain.norm_bound(facts.inputs)
     return RunFacts(
         clients=data.clients,
         rounds=config.rounds,
         dtype=config.dtype,
-        classes=data.facts.classes,
-        inputs=inputs,
+        classes=facts.classes,
+        inputs=facts.inputs,
         features=maps.outputs,
         parameters=model.layout.size,
         model=config.model.configured_as,
         model_facts=model.facts,
         samples=tuple(len(rows) for rows in data.partition),
         input_norms=largest_norms(data.x, data.partition),
-        feature_norms=largest_norms(features, data.partition),
-        domain=(loaded.domain.low, loaded.domain.high),
-        image_shape=loaded.image_shape,
-        class_names=loaded.class_names,
-        feature_names=loaded.feature_names if loaded.image_shape is None else (),
+        feature_norms=largest_norms(federation.features, data.partition),
+        domain=(facts.domain.low, facts.domain.high),
+        image_shape=facts.image_shape,
+        class_names=data.class_names,
+        feature_names=data.feature_names if facts.image_shape is None else (),
         input_norm_bound=bound,
         feature_norm_bound=maps.norm_bound(bound),
         feature_lipschitz=maps.lipschitz,
-        scaling=loaded.scaling.kind,
-        scaling_fitted=loaded.scaling.fitted,
-        scaling_shift=tuple(map(float, loaded.scaling.shift)),
-        scaling_factor=tuple(map(float, loaded.scaling.factor)),
+        scaling=scaling.kind,
+        scaling_fitted=scaling.fitted,
+        scaling_shift=tuple(map(float, scaling.shift)),
+        scaling_factor=tuple(map(float, scaling.factor)),
         test_noise_std=schedules.value_at(config.server.noise_std, config.rounds),
         bad_update=config.server.bad_update,
         rejects=any("crfl_accept_round" in hook_names(type(plugin)) for _, plugin in config.named_plugins()),
+        resampled=federation.resampled,
         attack=None if config.attack is None else config.attack.configured_as,
-        attackers=participation.attackers,
-        attack_rounds=participation.attack_rounds,
-        test_sets={name: test_set.facts for name, test_set in test_sets.items()},
+        attackers=federation.participation.attackers,
+        attack_rounds=federation.participation.attack_rounds,
+        test_sets={name: test_set.facts for name, test_set in federation.test_sets.items()},
     )
 
 

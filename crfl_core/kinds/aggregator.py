@@ -1,15 +1,20 @@
-"""Aggregators: stages that transform the updates of a round, and rules that combine them."""
+"""Aggregators: stages that transform the updates of a round, and rules that combine them.
+
+What a step is allowed to look at follows from its base class, and the core does the arithmetic wherever a certificate
+rests on it: a `LinearAggregator` and a `FixedStage` never see an update, a `CapStage` only names norms.
+"""
 
 from __future__ import annotations
 
+import inspect
 from abc import abstractmethod
-from typing import TYPE_CHECKING, ClassVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from crfl_core.kinds.plugin import Plugin
-from crfl_core.updates import Clients, ClientUpdates, Dependence, RuleResult, StageResult, State
+from crfl_core.updates import Clients, ClientUpdates, Dependence, Mixing, RoundFacts, RuleResult, StageResult, State
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,14 +26,28 @@ def state_key(position: int) -> str:
 
 
 class AggregationStep(Plugin):
-    """One entry of `[[aggregation]]`: a `Stage`, or as the last entry an `Aggregator`.
+    """One entry of `[[aggregation]]`: a stage, or as the last entry a rule.
 
-    `depends` says on what its weights depend: "fixed" on nothing submitted, "own" each client's factor on its own
-    update only, which is projected on a ball (caps, norm bounds), "all" on everybody's. A rule is "fixed" if and only
-    if it is a `LinearAggregator`.
+    `depends` says on what a client's weight depends: "fixed" on nothing submitted, "own" on its own update, which is
+    projected on a ball, "all" on everybody's. It follows from the base class.
     """
 
     depends: ClassVar[Dependence] = "all"
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **options: Any) -> None:
+        super().__pydantic_init_subclass__(**options)
+        if cls.__module__ != __name__ and "depends" in vars(cls):
+            raise TypeError(
+                f"{cls.__name__} sets `depends`, which follows from the base class: derive from FixedStage, CapStage "
+                "or LinearAggregator, or leave it out"
+            )
+        hooks = [name for name in dir(cls) if hasattr(inspect.getattr_static(cls, name), "crfl_impl")]
+        if hooks and cls.depends != "all":
+            raise TypeError(
+                f"{cls.__name__} has the hook {hooks[0]}, but a step that must not depend on the updates cannot watch "
+                "the run: put the hook into a tracker"
+            )
 
     def check(self, clients: Clients) -> None:
         """Raise `OptionError` if the options make no sense for rounds of clients like these. Called before training."""
@@ -38,12 +57,47 @@ class Stage(AggregationStep):
     """Transforms the updates before the rule sees them, and reports how as a mixing matrix."""
 
     def outputs(self, clients: int) -> int:
-        """How many updates it hands on in a round of so many clients. Later steps are checked against this."""
+        """How many updates it hands on in a round with this number of clients. Later steps are checked against it."""
         return clients
 
     @abstractmethod
     def transform(self, updates: ClientUpdates, state: State) -> StageResult:
         """The transformed updates. Inputs must not be changed or aliased."""
+
+
+class FixedStage(Stage):
+    """Mixes clients, or adds something, in a way that depends neither on the updates nor on the model."""
+
+    depends: ClassVar[Dependence] = "fixed"
+
+    @abstractmethod
+    def mixing(self, facts: RoundFacts) -> Mixing:
+        """What is done to the updates of this round; the core does it."""
+
+    @final
+    def transform(self, updates: ClientUpdates, state: State) -> StageResult:
+        """Never called: the core does what `mixing` says."""
+        raise NotImplementedError
+
+
+class CapStage(Stage):
+    """Names the norm that no client's update may exceed; the core projects longer ones on the ball of that radius.
+
+    `centre` "decay" caps the residual `u + (1 - retention) w`, which is the update itself without weight decay; "zero"
+    always caps the update itself, which under weight decay promises nothing about honest clients.
+    """
+
+    depends: ClassVar[Dependence] = "own"
+    centre: ClassVar[Literal["decay", "zero"]] = "decay"
+
+    @abstractmethod
+    def caps(self, clients: Clients) -> Tensor:
+        """The largest norm of each participant, (n,), float64; infinite for none."""
+
+    @final
+    def transform(self, updates: ClientUpdates, state: State) -> StageResult:
+        """Never called: the core projects."""
+        raise NotImplementedError
 
 
 class Aggregator(AggregationStep):
@@ -71,6 +125,6 @@ class LinearAggregator(Aggregator):
 
     @final
     def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
-        """`sum_i p_i u_i` with the fixed weights."""
+        """`sum_i p_i u_i`, as the core computes it."""
         weights = self.weights(updates.round.clients).to(updates.values.device)
         return RuleResult(update=weights.to(updates.values) @ updates.values, weights=weights, state=state)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from crfl_core.kinds.plugin import Plugin
-from crfl_core.updates import LocalUpdates, Round
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from crfl_core.updates import LocalUpdates, TrainingTask
 
 
 class Job(Protocol):
@@ -18,16 +15,17 @@ class Job(Protocol):
 
     @property
     def specification(self) -> str:
-        """Text from which `crfl_core.open_job` rebuilds this job in another process."""
+        """Text from which `crfl_core.extend.open_job` rebuilds this job in another process."""
 
-    def train(self, start: Tensor, current: Round, part: slice) -> LocalUpdates:
-        """Train the participants `part` of a round from the models `start`, (R, P)."""
+    def train(self, task: TrainingTask, part: slice) -> LocalUpdates:
+        """Train the participants `part` of a round."""
 
 
 class Engine(Plugin):
     """Runs local training, honest and poisoned. The server's step, crafting and aggregation stay in the core.
 
-    What it opens (workers, connections) lives in private attributes between `open` and `close`.
+    What it opens (workers, connections) lives in private attributes between `open` and `close`. The server takes parts
+    as they come and checks each of them.
     """
 
     @abstractmethod
@@ -35,7 +33,7 @@ class Engine(Plugin):
         """Called once, before the first round."""
 
     @abstractmethod
-    def train(self, start: Tensor, current: Round) -> Iterator[LocalUpdates]:
+    def train(self, task: TrainingTask) -> Iterator[LocalUpdates]:
         """Every participant of the round exactly once, in parts, in any order."""
 
     def close(self) -> None:

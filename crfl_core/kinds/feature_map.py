@@ -39,7 +39,7 @@ class FeatureMap(Plugin):
         """The map for inputs of this size."""
 
 
-class Chain(BoundMap):
+class FeatureMaps(BoundMap):
     """Several maps, one after the other; none is the identity."""
 
     def __init__(self, maps: Sequence[FeatureMap], inputs: int) -> None:

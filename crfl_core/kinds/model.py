@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -46,9 +47,11 @@ class LocalModels(ABC):
 class GradientSteps(LocalModels):
     """Steps along a model's `gradient`, on flat parameters. `bend` and `project` let attackers change theirs."""
 
-    def __init__(self, model: BoundModel, start: Tensor, clients: int) -> None:
+    def __init__(self, model: BoundModel, start: Tensor) -> None:
+        import torch
+
         self._model = model
-        self._parameters = start[:, None, :].repeat(1, clients, 1)
+        self._parameters = start.clone(memory_format=torch.contiguous_format)
 
     def step(self, x: Tensor, y: Tensor, weights: Tensor, rates: Tensor, decay: Tensor | None) -> None:
         """One gradient for all, then one step."""
@@ -94,9 +97,16 @@ class BoundModel(ABC):
         `weights` are those of the samples in the mean; padding has weight 0.
         """
 
-    def local(self, start: Tensor, clients: int) -> LocalModels:
-        """Local training of so many clients from the models `start`, (R, P). Override it for a faster layout."""
-        return GradientSteps(self, start, clients)
+    def local(self, start: Tensor) -> LocalModels:
+        """Local training from the models `start`, (R, n, P), which are read-only. Override it for a faster layout."""
+        return GradientSteps(self, start)
+
+    def gradient_bound(self, input_norm: float) -> float:  # noqa: ARG002
+        """A norm that no sample's gradient exceeds if its input is at most this long; infinite if there is none.
+
+        The core checks it on every honest update.
+        """
+        return math.inf
 
     def operator_norm(self, parameters: Tensor) -> float | None:  # noqa: ARG002
         """Spectral norm of the column-centred weight block of (P,), for linear models; None for others."""

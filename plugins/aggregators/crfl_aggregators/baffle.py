@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from crfl_aggregators.geometry import Array
-from crfl_core.extend import ClientUpdates, Dependence, Round, RunContext, Stage, StageResult, State, hookimpl
+from crfl_core.extend import ClientUpdates, Round, RunContext, Stage, StageResult, State, hookimpl
 
 
 class Baffle(Stage):
@@ -22,8 +21,8 @@ class Baffle(Stage):
     wrong, and the share that it wrongly takes for y. How these 2 C errors change from one accepted model to the next is
     a point; the validator suspects the new model if its point has a larger local outlier factor (Breunig et al., 2000,
     with half of the history as neighbours) than the last quarter of the history has on average, each among the rest of
-    the history. If `quorum` validators suspect it, the model is rejected. Validators who attack in this round suspect
-    nothing.
+    the history. If `quorum` validators suspect it, the model is rejected. The server cannot know which validators are
+    malicious: `lying` of those who would suspect a model are assumed to keep quiet about it.
 
     Chosen here: a change by a single sample counts as none, or a model that has come to rest could never move again;
     the first `lookback` rounds are trusted; and the history is that of the broadcast models, with their noise. As a
@@ -31,10 +30,11 @@ class Baffle(Stage):
     weights are refused.
     """
 
-    depends: ClassVar[Dependence] = "all"
     lookback: int = Field(10, ge=4, description="changes between accepted models that a new one is compared with, l")
     validators: int = Field(10, ge=1, description="clients that are drawn to validate a round's model")
     quorum: int = Field(5, ge=1, description="validators that must suspect a model for it to be rejected, q")
+
+    lying: int = Field(0, ge=0, description="validators that suspect a model and are assumed not to say so")
 
     @model_validator(mode="after")
     def _reachable(self) -> Baffle:
@@ -64,9 +64,8 @@ class Baffle(Stage):
         models = torch.cat([history, candidate[None]])
         generator = current.streams.generator("aggregation/baffle", round_number=current.number)
         drawn = generator.choice(run.data.clients, min(self.validators, run.data.clients), replace=False)
-        honest = np.setdiff1d(drawn, current.clients.ids[current.clients.attacking])
-        suspicions = sum(self._suspects(run, models, client) for client in honest.tolist())
-        return suspicions < min(self.quorum, len(drawn))
+        suspicions = sum(self._suspects(run, models, client) for client in drawn.tolist())
+        return suspicions - self.lying < min(self.quorum, len(drawn))
 
     def _suspects(self, run: RunContext, models: Tensor, client: int) -> bool:
         """Whether one client finds the last of the models unlike those before it."""

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 import torch
 from pydantic import Field
 
-from crfl_core.extend import Clients, ClientUpdates, Dependence, OptionError, Stage, StageResult, State
+from crfl_core.extend import Clients, FixedStage, Mixing, OptionError, RoundFacts
 
 
-class Bucketing(Stage):
+class Bucketing(FixedStage):
     """Replaces the updates by the means of random buckets of clients (Karimireddy et al., 2022).
 
     `u_b <- 1 / |b| * sum of u_i over i in b`. Buckets are drawn anew in every round; each has `size` clients, the last
@@ -19,7 +17,6 @@ class Bucketing(Stage):
     fewer updates.
     """
 
-    depends: ClassVar[Dependence] = "fixed"
     size: int = Field(2, ge=2, description="clients per bucket, s")
 
     def check(self, clients: Clients) -> None:
@@ -33,14 +30,13 @@ class Bucketing(Stage):
         """One per bucket."""
         return -(-clients // self.size)
 
-    def transform(self, updates: ClientUpdates, state: State) -> StageResult:
+    def mixing(self, facts: RoundFacts) -> Mixing:
         """The means of the buckets."""
-        clients, current = len(updates.values), updates.round
-        generator = current.streams.generator("aggregation/bucketing", round_number=current.number)
-        drawn = np.argsort(current.clients.ids)[generator.permutation(clients)]
+        clients = len(facts.clients)
+        generator = facts.streams.generator("aggregation/bucketing", round_number=facts.number)
+        drawn = np.argsort(facts.clients.ids)[generator.permutation(clients)]
         shares = np.zeros((self.outputs(clients), clients))
         for bucket, first in enumerate(range(0, clients, self.size)):
             members = drawn[first : first + self.size]
             shares[bucket, members] = 1.0 / len(members)
-        mixing = torch.from_numpy(shares).to(updates.values)
-        return StageResult(values=mixing @ updates.values, mixing=mixing, state=state)
+        return Mixing(torch.from_numpy(shares))

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-import numpy as np
 import torch
 from pydantic import Field
 
-from crfl_core.extend import ClientUpdates, Dependence, Stage, StageResult, State
+from crfl_core.extend import FixedStage, Mixing, RoundFacts
 
 
-class WeakNoise(Stage):
+class WeakNoise(FixedStage):
     """Adds Gaussian noise to the aggregate (Sun et al., 2019: weak differential privacy).
 
     `u_i <- u_i + z` with one `z ~ N(0, std^2 I)` for all clients of a round, so that a rule whose weights sum to 1 adds
@@ -19,19 +16,10 @@ class WeakNoise(Stage):
     certificates rest on is `server.noise_std`.
     """
 
-    depends: ClassVar[Dependence] = "fixed"
     std: float = Field(0.001, ge=0, description="standard deviation of the noise in every parameter")
 
-    def transform(self, updates: ClientUpdates, state: State) -> StageResult:
-        """Shifted copies; the noise is the offset."""
-        values, current = updates.values, updates.round
-        generator = current.streams.generator("aggregation/weak-noise", round_number=current.number)
-        dtype = np.float64 if values.dtype == torch.float64 else np.float32
-        drawn = torch.from_numpy(generator.standard_normal(values.shape[1], dtype=dtype))
-        noise = drawn.mul_(self.std).to(values.device)
-        return StageResult(
-            values=values + noise,
-            mixing=values.new_ones(len(values)),
-            offset=noise.expand_as(values),
-            state=state,
-        )
+    def mixing(self, facts: RoundFacts) -> Mixing:
+        """Everybody as it is, and the noise as an offset."""
+        generator = facts.streams.generator("aggregation/weak-noise", round_number=facts.number)
+        noise = torch.from_numpy(generator.standard_normal(facts.layout.size)).mul_(self.std)
+        return Mixing(torch.ones(len(facts.clients), dtype=torch.float64), offset=noise)

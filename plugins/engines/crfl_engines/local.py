@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 import torch
 from pydantic import Field, PrivateAttr
-from torch import Tensor
 
-from crfl_core.extend import Engine, Job, LocalUpdates, Round
+from crfl_core.extend import Engine, Job, LocalUpdates, TrainingTask
 
 
 class Local(Engine):
@@ -27,12 +26,12 @@ class Local(Engine):
         if self.threads is not None:
             torch.set_num_threads(self.threads)
 
-    def train(self, start: Tensor, current: Round) -> Iterator[LocalUpdates]:
+    def train(self, task: TrainingTask) -> Iterator[LocalUpdates]:
         """One chunk after the other."""
         assert self._job is not None
-        for first in range(0, len(current.clients), self.chunk_clients):
-            last = min(first + self.chunk_clients, len(current.clients))
-            yield self._job.train(start, current, slice(first, last))
+        for first in range(0, len(task.clients), self.chunk_clients):
+            last = min(first + self.chunk_clients, len(task.clients))
+            yield self._job.train(task, slice(first, last))
 
     def close(self) -> None:
         """Give the threads back."""

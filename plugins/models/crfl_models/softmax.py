@@ -1,149 +1,10 @@
-"""Multi-class logistic regression: the paper's model, convex, with gradients in closed form."""
+"""Multi-class logistic regression: the paper's model."""
 
 from __future__ import annotations
 
-import numpy as np
-import torch
 from pydantic import Field
-from torch import Tensor
 
-from crfl_core.extend import BoundModel, DataFacts, Layout, LocalModels, Model, ModelFacts
-
-LOGITS_AT_ONCE = 2**23
-BYTES_PER_WORD = 8
-MOST_PER_BYTE = 255
-
-
-class SoftmaxRegression(BoundModel):
-    """`logits = W x + b` with W of shape (C, d), so that models lie side by side as rows of one matrix."""
-
-    def __init__(self, inputs: int, classes: int, *, bias: bool) -> None:
-        self._inputs, self._classes = inputs, classes
-        shapes: tuple[tuple[str, tuple[int, ...]], ...] = (("weight", (classes, inputs)),)
-        self.layout = Layout((*shapes, ("bias", (classes,))) if bias else shapes)
-        self.facts = ModelFacts(linear=True, convex=True, bias=bias)
-
-    def initial(self, generator: np.random.Generator) -> Tensor:  # noqa: ARG002 - convex: any start will do
-        """All zeros."""
-        return torch.zeros(self.layout.size)
-
-    def logits(self, parameters: Tensor, x: Tensor) -> Tensor:
-        """One matrix product for all replicas."""
-        weight, bias = self._blocks(parameters)
-        flat = affine(x, weight.reshape(-1, self._inputs), None if bias is None else bias.reshape(-1))
-        return flat.view(len(x), len(parameters), self._classes).transpose(0, 1)
-
-    def gradient(self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
-        """`sum_b weight_b (softmax(W x_b) - e_{y_b}) (+) x_b`: two batched products for all clients and replicas."""
-        replicas, clients, _ = parameters.shape
-        weight, bias = self._blocks(parameters)
-        if replicas > 1:  # clients share their data among replicas: more columns in the same product
-            weight = weight.transpose(0, 1)
-        stacked = weight.reshape(clients, replicas * self._classes, self._inputs)
-        if bias is None:
-            logits = torch.bmm(x, stacked.transpose(1, 2))
-        else:
-            rows = bias.transpose(0, 1).reshape(clients, 1, replicas * self._classes)
-            logits = torch.baddbmm(rows, x, stacked.transpose(1, 2))
-        residual = logits.view(clients, -1, replicas, self._classes).softmax(-1)
-        index = y[:, :, None, None].expand(-1, -1, replicas, 1)
-        residual.scatter_add_(3, index, residual.new_full((1, 1, 1, 1), -1.0).expand(index.shape))
-        residual = residual.mul_(weights[:, :, None, None]).flatten(2)
-        product = torch.bmm(residual.transpose(1, 2), x).view(clients, replicas, -1).transpose(0, 1)
-        if bias is None:
-            return product.contiguous()
-        return torch.cat([product, residual.sum(1).view(clients, replicas, -1).transpose(0, 1)], dim=-1)
-
-    def local(self, start: Tensor, clients: int) -> LocalModels:
-        """Steps in a layout of their own."""
-        return SoftmaxSteps(self.layout, start, clients)
-
-    def counts(self, parameters: Tensor, x: Tensor) -> Tensor:
-        """The winners of one matrix product, with classes ahead of models so that all comparisons run along models.
-
-        Counting adds up eight comparisons at a time: each is a byte of a 64-bit word, and no byte can overflow as long
-        as it counts fewer than 256 models.
-        """
-        models = len(parameters)
-        if models % BYTES_PER_WORD or models > BYTES_PER_WORD * MOST_PER_BYTE:
-            return super().counts(parameters, x)
-        weight, bias = self._blocks(parameters)
-        stacked = weight.transpose(0, 1).reshape(-1, self._inputs)
-        row = None if bias is None else bias.T.reshape(-1)
-        counts = torch.empty(len(x), self._classes, dtype=torch.int64, device=x.device)
-        rows = max(1, LOGITS_AT_ONCE // len(stacked))
-        # Large buffers are filled again and again: fresh memory costs more than the comparisons.
-        logits = x.new_empty(min(rows, len(x)), len(stacked))
-        wins = torch.empty(len(logits), self._classes, models, dtype=torch.bool, device=x.device)
-        for piece, count in zip(x.split(rows), counts.split(rows), strict=True):
-            flat = affine(piece, stacked, row, out=logits[: len(piece)])
-            by_class = flat.view(len(piece), self._classes, models)
-            won = torch.eq(by_class, by_class.amax(1, keepdim=True), out=wins[: len(piece)])
-            words = won.view(torch.int64).sum(-1)
-            torch.sum(words.view(torch.uint8).view(len(piece), self._classes, BYTES_PER_WORD), -1, out=count)
-        tied = counts.sum(1) != models
-        if tied.any():
-            counts[tied] = super().counts(parameters, x[tied])
-        return counts
-
-    def operator_norm(self, parameters: Tensor) -> float:
-        """Spectral norm of the weight block without its mean row: adding the same to all classes changes no vote."""
-        weight = self._blocks(parameters[None])[0][0].double()
-        centred = weight - weight.mean(0)
-        return float(torch.linalg.eigvalsh(centred @ centred.T)[-1].clamp(min=0).sqrt())
-
-    def _blocks(self, parameters: Tensor) -> tuple[Tensor, Tensor | None]:
-        blocks = self.layout.unflatten(parameters)
-        return blocks["weight"], blocks.get("bias")
-
-
-def affine(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None = None) -> Tensor:
-    """`x weight^T + bias`."""
-    return torch.mm(x, weight.T, out=out) if bias is None else torch.addmm(bias, x, weight.T, out=out)
-
-
-class SoftmaxSteps(LocalModels):
-    """Local training in place: weights lie as (clients, classes x replicas, features), so both products of a step are
-    single batched ones, the second adds to the weights directly, and softmax runs along contiguous replicas.
-    """
-
-    def __init__(self, layout: Layout, start: Tensor, clients: int) -> None:
-        self._replicas = len(start)
-        blocks = layout.unflatten(start)
-        weight = blocks["weight"].transpose(0, 1)  # (classes, replicas, features)
-        self._classes, _, self._inputs = weight.shape
-        self._weight = weight.reshape(1, -1, self._inputs).repeat(clients, 1, 1)
-        self._bias = blocks["bias"].T.reshape(1, 1, -1).repeat(clients, 1, 1) if "bias" in blocks else None
-
-    def step(self, x: Tensor, y: Tensor, weights: Tensor, rates: Tensor, decay: Tensor | None) -> None:
-        """`W <- (1 - rate decay) W - rate sum_b weight_b (softmax(W x_b) - e_{y_b}) (+) x_b`."""
-        turned = self._weight.transpose(1, 2)
-        logits = torch.bmm(x, turned) if self._bias is None else torch.baddbmm(self._bias, x, turned)
-        residual = logits.view(*y.shape, self._classes, self._replicas).softmax(2)
-        index = y[:, :, None, None].expand(-1, -1, 1, self._replicas)
-        residual.scatter_add_(2, index, residual.new_full((1, 1, 1, 1), -1.0).expand(index.shape))
-        residual = residual.mul_((weights * rates[:, None])[:, :, None, None]).flatten(2)
-        kept = 1.0
-        if decay is not None:
-            keeps = 1.0 - rates * decay
-            kept = float(keeps[0])
-            if not bool((keeps == keeps[0]).all()):
-                kept = 1.0
-                self._weight.mul_(keeps[:, None, None])
-            if self._bias is not None:
-                self._bias.mul_(keeps[:, None, None])
-        self._weight.baddbmm_(residual.transpose(1, 2), x, beta=kept, alpha=-1)
-        if self._bias is not None:
-            self._bias.sub_(residual.sum(1, keepdim=True))
-
-    def parameters(self) -> Tensor:
-        """Back to flat vectors, (R, n, P)."""
-        clients = len(self._weight)
-        weight = self._weight.view(clients, self._classes, self._replicas, self._inputs).permute(2, 0, 1, 3)
-        if self._bias is None:
-            return weight.reshape(self._replicas, clients, -1)
-        bias = self._bias.view(clients, self._classes, self._replicas).permute(2, 0, 1)
-        return torch.cat([weight.flatten(2), bias], dim=2)
+from crfl_core.extend import BoundModel, DataFacts, LinearModel, Model
 
 
 class Softmax(Model):
@@ -153,4 +14,4 @@ class Softmax(Model):
 
     def build(self, facts: DataFacts) -> BoundModel:
         """Starts from zero."""
-        return SoftmaxRegression(facts.inputs, facts.classes, bias=self.bias)
+        return LinearModel(facts.inputs, facts.classes, bias=self.bias)

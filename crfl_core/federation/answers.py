@@ -1,0 +1,208 @@
+"""What the steps of an aggregation answer, checked before it is believed."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from crfl_core.errors import PluginFailure, failures_named
+from crfl_core.kinds.aggregator import AggregationStep, Aggregator, CapStage, FixedStage, LinearAggregator, Stage
+from crfl_core.updates import Clients, ClientUpdates, Mixing, RoundFacts, RuleResult, StageResult, State
+
+T = TypeVar("T")
+Shapes = list[tuple[int, ...]]
+NUMBERS_AT_ONCE = 2**20
+"""How many numbers of the updates an identity is checked on at a time."""
+
+
+def where(method: Callable[..., Any]) -> str:
+    """The file and line of a plugin's method, as far as Python knows them."""
+    code = getattr(inspect.unwrap(method), "__code__", None)
+    return f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
+
+
+def ask(step: AggregationStep, method: str, expected: type[T], *arguments: Any) -> T:
+    """The answer of a step's method, which must be of its type; inputs must be as they were."""
+    function = getattr(step, method)
+    who = f"aggregator {step.full_name}"
+    given = [argument.values for argument in arguments if isinstance(argument, ClientUpdates)]
+    given += [argument.round.start for argument in arguments if isinstance(argument, ClientUpdates)]
+    before = [tensor._version for tensor in given]
+    with failures_named(f"{who} failed in {method}"):
+        answer = function(*arguments)
+    if [tensor._version for tensor in given] != before:
+        raise PluginFailure(
+            f"{who}: {method}(){where(function)} changed the updates or the model that it was given: clone them"
+        )
+    if not isinstance(answer, expected):
+        found = type(answer).__name__
+        raise PluginFailure(f"{who}: {method}(){where(function)} must return a {expected.__name__}, found {found}")
+    if isinstance(answer, StageResult | RuleResult):
+        check_state(f"{who}: {method}(){where(function)}", answer.state)
+    return answer
+
+
+def check_state(who: str, state: State) -> None:
+    """A state is tensors by name, or no checkpoint could hold it."""
+    if not isinstance(state, Mapping):
+        raise PluginFailure(f"{who} must return `state` as a mapping of tensors, found {type(state).__name__}")
+    for name, value in state.items():
+        if not isinstance(name, str) or not isinstance(value, Tensor):
+            raise PluginFailure(f"{who}: state[{name!r}] must be a tensor, found {type(value).__name__}")
+
+
+def caps_of(stage: CapStage, clients: Clients) -> Tensor:
+    """The caps of a stage, (n,), float64."""
+    return one_per_client(stage, "caps", ask(stage, "caps", Tensor, clients), clients, "not negative", 0.0)
+
+
+def weights_of(rule: LinearAggregator, clients: Clients) -> Tensor:
+    """The weights of a linear rule, (n,), float64."""
+    return one_per_client(rule, "weights", ask(rule, "weights", Tensor, clients), clients, "finite", None)
+
+
+def one_per_client(
+    step: AggregationStep, what: str, values: Tensor, clients: Clients, required: str, least: float | None
+) -> Tensor:
+    """A number for each participant."""
+    right = values.shape == (len(clients),)
+    if not right or not (torch.isfinite(values) if least is None else values >= least).all():
+        found = f"shape {tuple(values.shape)}" if not right else "others"
+        raise PluginFailure(
+            f"aggregator {step.full_name}: {what}() must return {len(clients)} numbers, {required}: found {found}"
+        )
+    return values.double()
+
+
+def mixing_of(stage: FixedStage, facts: RoundFacts) -> Mixing:
+    """What a fixed stage does in a round, with its shapes checked."""
+    mixing = ask(stage, "mixing", Mixing, facts)
+    clients, size = len(facts.clients), facts.layout.size
+    rows = len(mixing.matrix)
+    shapes = {"matrix": [(rows, clients), (clients,)], "offset": [(rows, size), (size,)]}
+    check_shapes(stage, mixing, shapes, (clients, size))
+    return mixing
+
+
+def staged_by(stage: Stage, updates: ClientUpdates, state: State) -> StageResult:
+    """The answer of a stage that looks at the updates: of the right shapes, and what its mixing says it is."""
+    result = ask(stage, "transform", StageResult, updates, state)
+    clients, size = updates.values.shape
+    rows = len(result.values)
+    mixing: Shapes = [(rows, clients), (clients,)] if rows == clients else [(rows, clients)]
+    shapes: dict[str, Shapes] = {"values": [(rows, size)], "mixing": mixing, "offset": [(rows, size), (size,)]}
+    check_shapes(stage, result, shapes, (clients, size))
+    check_identity(stage, result.values, result.mixing, updates.values, result.offset)
+    return result
+
+
+def result_of(rule: Aggregator, updates: ClientUpdates, state: State) -> RuleResult:
+    """The answer of a rule that looks at the updates: right shapes, finite, and what its weights say it is."""
+    result = ask(rule, "aggregate", RuleResult, updates, state)
+    clients, size = updates.values.shape
+    check_shapes(rule, result, {"update": [(size,)], "weights": [(clients,)], "offset": [(size,)]}, (clients, size))
+    if not (torch.isfinite(result.update).all() and torch.isfinite(result.weights).all()):
+        raise PluginFailure(f"aggregator {rule.full_name} returned a non-finite update or weights for finite updates")
+    check_weights(rule, result, updates.values)
+    return result
+
+
+def check_weights(rule: Aggregator, result: RuleResult, values: Tensor) -> None:
+    """`update = sum_i p_i u_i + offset`, with a weight per parameter if the rule has some."""
+    if result.full_weights is None:
+        check_identity(rule, result.update[None], result.weights[None], values, result.offset)
+        return
+    full = ask_full(rule, result, values)
+    parts = full * values
+    offset = torch.zeros_like(result.update) if result.offset is None else result.offset
+    gap = (parts.sum(0) + offset - result.update).abs_()
+    limit = tolerance(len(values), values) * (parts.abs_().sum(0) + offset.abs())
+    refuse_gap(rule, gap, limit, "update = sum_i p_i u_i + offset")
+
+
+def ask_full(rule: Aggregator, result: RuleResult, values: Tensor) -> Tensor:
+    """The weight of every client and parameter, of which `weights` must have each client's largest."""
+    assert result.full_weights is not None
+    with failures_named(f"aggregator {rule.full_name} failed in full_weights"):
+        full = result.full_weights()
+    largest = full.abs().amax(1).to(result.weights)
+    if full.shape != values.shape or not torch.allclose(largest, result.weights.abs(), rtol=tolerance(8, full), atol=0):
+        raise PluginFailure(
+            f"aggregator {rule.full_name}: `weights` must be the largest of each client's "
+            f"{tuple(values.shape)} full weights"
+        )
+    return full
+
+
+def check_identity(step: AggregationStep, found: Tensor, mixing: Tensor, values: Tensor, offset: Tensor | None) -> None:
+    """`found = mixing @ values + offset` in every coordinate, up to the rounding of these sums in any order."""
+    is_rule = isinstance(step, Aggregator)
+    what = "update = sum_i p_i u_i + offset" if is_rule else "values = mixing @ updates + offset"
+    matrix = mixing.to(values)
+    for columns in column_blocks(values):
+        block, shift = values[:, columns], None if offset is None else offset[..., columns]
+        gap = mixed(matrix, block, shift).sub_(found[:, columns]).abs_()
+        if gap.any():
+            sizes = mixed(matrix.abs(), block.abs(), None if shift is None else shift.abs())
+            refuse_gap(step, gap, sizes.mul_(tolerance(len(values), values)), what)
+
+
+def check_reported(who: str, weights: object, reported: RuleResult, values: Tensor) -> None:
+    """Weights that a plugin puts in the place of a chain's must give the same update."""
+    if not isinstance(weights, Tensor) or weights.shape != reported.weights.shape:
+        raise PluginFailure(f"{who}: crfl_effective_weights must return a tensor of {len(values)} weights")
+    shares, offset = weights.to(values)[None], reported.offset
+    gap = mixed(shares, values, offset).sub_(reported.update).abs_()
+    limit = mixed(shares.abs(), values.abs(), None if offset is None else offset.abs()).mul_(
+        tolerance(len(values), values)
+    )
+    if not (gap <= limit).all():
+        raise PluginFailure(
+            f"{who}: crfl_effective_weights does not reconstruct the aggregate: sum_i p_i u_i + offset misses it by "
+            f"{float(gap.nan_to_num(torch.inf).max()):g}"
+        )
+
+
+def refuse_gap(step: AggregationStep, gap: Tensor, limit: Tensor, what: str) -> None:
+    """What a step reports must be what it did: nothing else says which client has moved the model by how much."""
+    if not (gap <= limit).all():
+        raise PluginFailure(
+            f"aggregator {step.full_name}: what it reports is not what it did: {what} is missed by up to "
+            f"{float(gap.nan_to_num(torch.inf).max()):.3g}: report the weights that were used, and the rest as `offset`"
+        )
+
+
+def mixed(mixing: Tensor, rows: Tensor, offset: Tensor | None) -> Tensor:
+    """`mixing @ rows + offset`, where a vector stands for a diagonal matrix."""
+    product = mixing[:, None] * rows if mixing.ndim == 1 else mixing @ rows
+    return product if offset is None else product.add_(offset)
+
+
+def tolerance(terms: int, values: Tensor) -> float:
+    """gamma_k of two sums with this number of terms, however they were added up: their relative rounding."""
+    rounded = (2 * terms + 16) * torch.finfo(values.dtype).eps / 2
+    return rounded / (1.0 - rounded)
+
+
+def column_blocks(values: Tensor) -> Iterator[slice]:
+    """The columns of (n, P) values in blocks, all rows in each."""
+    width = max(512, NUMBERS_AT_ONCE // max(1, len(values)))
+    return (slice(first, first + width) for first in range(0, values.shape[1], width))
+
+
+def check_shapes(
+    step: AggregationStep, answer: object, expected: Mapping[str, Shapes], updates: tuple[int, int]
+) -> None:
+    """Every tensor that a step answered with has a shape that its contract allows."""
+    for name, shapes in expected.items():
+        found = getattr(answer, name)
+        if found is not None and (not isinstance(found, Tensor) or tuple(found.shape) not in shapes):
+            shape = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+            raise PluginFailure(
+                f"aggregator {step.full_name} returned {name} of {shape} for updates {updates}: "
+                f"expected {' or '.join(map(str, shapes))}"
+            )
