@@ -7,7 +7,7 @@ import torch
 from benchmarks.round_runner import Rounds
 from benchmarks.rounds import CLIENTS, SETTINGS
 from benchmarks.timing import best_times, report
-from crfl_core.extend import Round
+from crfl_core.extend import TrainingTask
 from crfl_core.federation.local import LocalTraining
 
 CONTINUATIONS = 300
@@ -17,12 +17,13 @@ def main() -> None:
     federation = Rounds(SETTINGS).federation
     training = LocalTraining(federation)
     starts = 0.1 * torch.randn(CONTINUATIONS, federation.facts.parameters, generator=torch.Generator().manual_seed(0))
-    clients = federation.participation.honest(1)
-    current = Round(1, 1000, starts[0], clients, federation.model.layout, federation.streams)
+    clients = federation.participation.round(1)
+    task = TrainingTask(1, starts[:, None], clients, attacked=False)
+    one = TrainingTask(1, starts[:1, None], clients, attacked=False)
     times = best_times(
         {
-            "one run": lambda: training.train(starts[:1], current, slice(0, CLIENTS)),
-            "all": lambda: training.train(starts, current, slice(0, CLIENTS)),
+            "one run": lambda: training.train(one, slice(0, CLIENTS)),
+            "all": lambda: training.train(task, slice(0, CLIENTS)),
         },
         turns=2,
     )

@@ -55,7 +55,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Clients:
-    """The participants of a round as the protocol knows them, one entry per client in every read-only array.
+    """The participants of a round as the protocol knows them, one entry per client in every array.
 
     `steps` local SGD steps of rate `learning_rate` on batches of `batch_size` samples; `last_batch` is the size of the
     last batch of an epoch, which may be shorter. `group` says which of the global models a client trains; in most
@@ -76,10 +76,6 @@ class Clients:
     retention: NDArray[np.float64]
     update_bound: NDArray[np.float64]
     group: NDArray[np.int64]
-
-    def __post_init__(self) -> None:
-        for column in vars(self).values():
-            column.setflags(write=False)
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,25 +19,26 @@ from numpy.typing import NDArray
 from crfl_core import load_config
 from crfl_core.extend import (
     Aggregator,
+    ClientColumns,
     Clients,
     ClientUpdates,
-    Engine,
     Layout,
     Plugin,
     Registry,
     Round,
+    RoundRecord,
     RuleResult,
-    RunContext,
     State,
     Streams,
     Tracker,
     hookimpl,
 )
 from crfl_core.federation import rounds
-from crfl_core.federation.local import LocalTraining
+from crfl_core.federation.chain import States
+from crfl_core.federation.recording import record
 from crfl_core.federation.rounds import Outcome
+from crfl_core.federation.session import Session
 from crfl_core.federation.setup import Federation, build
-from crfl_core.hooks import Hooks
 
 Vector = NDArray[np.float64]
 Rows = NDArray[np.int64]
@@ -165,23 +166,38 @@ def tiny(**changes: Any) -> dict[str, Any]:
 
 def federation_of(config: Mapping[str, Any], plugins: Mapping[str, type[Plugin]] | None = None) -> Federation:
     """The federation that a config describes."""
-    return build(load_config(config, registry=Registry(plugins)).config)
+    return build(load_config(config, registry=Registry(plugins)).config.with_own_plugins())
 
 
-def played(federation: Federation) -> list[Outcome]:
+class Played(NamedTuple):
+    """A round of the run itself: the clipped model, the broadcast one behind it, and the lines of the ledger."""
+
+    outcome: Outcome
+    record: RoundRecord
+    clients: ClientColumns
+
+    @property
+    def aggregate(self) -> torch.Tensor:
+        """The clipped model before noise, (P,)."""
+        return self.outcome.before_noise[0]
+
+    @property
+    def parameters(self) -> torch.Tensor:
+        """The model that is broadcast next, (P,)."""
+        return self.outcome.after.models[0]
+
+    @property
+    def states(self) -> States:
+        """The states of the plugins."""
+        return self.outcome.after.states[0]
+
+
+def played(federation: Federation) -> list[Played]:
     """All rounds of a federation, in memory."""
-    config = federation.config
-    engine = config.engine.model_copy()
-    assert isinstance(engine, Engine)
-    context = RunContext(
-        config.name, Path("nowhere"), config.rounds, 0, federation.data, federation.model, federation.features
-    )
-    engine.open(LocalTraining(federation))
-    try:
-        start = rounds.initial(federation)
-        return list(rounds.train(federation, engine, Hooks(config.named_plugins()), context, start))
-    finally:
-        engine.close()
+    session = Session.of(federation, Path("nowhere"))
+    with session.opened():
+        outcomes = rounds.train(session, rounds.initial(federation))
+        return [Played(outcome, *record(federation, outcome)) for outcome in outcomes]
 
 
 def participants(samples: list[int]) -> Clients:
@@ -198,7 +214,7 @@ def participants(samples: list[int]) -> Clients:
         weight_decay=zeros,
         retention=ones.astype(np.float64),
         update_bound=zeros,
-        attacking=zeros > 0,
+        group=np.zeros(len(samples), np.int64),
     )
 
 
@@ -207,7 +223,7 @@ def updates_of(samples: list[int], size: int = 6, seed: int = 0) -> ClientUpdate
     generator = torch.Generator().manual_seed(seed)
     values = torch.randn(len(samples), size, generator=generator, dtype=torch.float64)
     start = torch.zeros(size, dtype=torch.float64)
-    return ClientUpdates(values, Round(1, 1, start, participants(samples), Layout((("w", (size,)),)), Streams(0)))
+    return ClientUpdates(values, Round(1, 1, participants(samples), Layout((("w", (size,)),)), Streams(0), start))
 
 
 class Median(Aggregator):

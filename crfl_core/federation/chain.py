@@ -124,6 +124,8 @@ def run_chain(steps: Sequence[AggregationStep], updates: ClientUpdates, states: 
     for position, stage in enumerate(steps[:-1]):
         assert isinstance(stage, Stage)
         staged = staged_by(stage, updates, states.get(state_key(position), {}))
+        if stage.depends == "all":
+            answers.check_identity(stage, staged.values, staged.mixing, updates.values, staged.offset)
         errors = staged.errors(errors, row_norms(updates.values))
         mixing = composed(staged.mixing, mixing)
         bound = bound if stage.depends == "own" else composed(staged.mixing, bound)
@@ -139,7 +141,8 @@ def run_chain(steps: Sequence[AggregationStep], updates: ClientUpdates, states: 
         )
     rule, last = steps[-1], state_key(len(steps) - 1)
     assert isinstance(rule, Aggregator)
-    answer = answers.result_of(rule, updates, states.get(last, {}))
+    answer = answers.combined(rule, updates, states.get(last, {}))
+    answers.check_weights(rule, answer, updates.values)
     new_states[last] = answer.state
     shares = answer.weights.double().cpu()
     found = in_terms_of_clients(answer, mixing, offset)
@@ -181,7 +184,7 @@ class Staged:
 
 
 def staged_by(stage: Stage, updates: ClientUpdates, state: State) -> Staged:
-    """What a stage makes of the updates. Caps and fixed mixings are applied here, all others are checked."""
+    """What a stage makes of the updates. Caps and fixed mixings are applied here."""
     values, current = updates.values, updates.round
     if isinstance(stage, CapStage):
         cap = answers.caps_of(stage, current.clients)
@@ -194,7 +197,7 @@ def staged_by(stage: Stage, updates: ClientUpdates, state: State) -> Staged:
         mixing = answers.mixing_of(stage, current.facts)
         matrix, offset = mixing.matrix.to(values), None if mixing.offset is None else mixing.offset.to(values)
         return Staged(answers.mixed(matrix, values, offset), matrix, offset, state)
-    result = answers.staged_by(stage, updates, state)
+    result = answers.transformed(stage, updates, state)
     return Staged(result.values, result.mixing, result.offset, result.state)
 
 

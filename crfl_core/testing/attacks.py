@@ -17,7 +17,7 @@ from crfl_core.testing.sample_attacks import (
     copied,
     measured,
     part_of,
-    round_of,
+    plan_of,
     scene_of,
     scenes,
     submission,
@@ -150,12 +150,13 @@ def check_others_and_other_rounds_are_left_alone(case: Case[Attack]) -> None:
         quiet = next(
             t for t in range(1, federation.config.rounds + 2) if t not in federation.participation.attack_rounds
         )
-        peaceful = replace(federation, attack=None)
-        for number in {scene.round.number, min(quiet, federation.config.rounds)}:
-            current = round_of(federation, number)
-            nobody = replace(current, clients=replace(current.clients, attacking=np.zeros(CLIENTS, np.bool_)))
-            with_attack, without = (train(one, turn) for one, turn in ((federation, current), (peaceful, nobody)))
-            others = torch.from_numpy(~current.clients.attacking)
+        for number in {scene.plan.number, min(quiet, federation.config.rounds)}:
+            plan = plan_of(federation, number)
+            with_attack, without = (
+                train(federation, plan),
+                train(federation, plan_of(federation, number, attacked=False)),
+            )
+            others = torch.from_numpy(~plan.conduct.attacking)
             gap = float((with_attack.updates[0, others] - without.updates[0, others]).abs().max())
             if gap > 1e-5:
                 raise CheckFailed(
@@ -219,7 +220,7 @@ def check_threat_covers_what_was_done(case: Case[Attack]) -> None:
     """The threat that the attack states is at least what is measured: clients, rounds, q/n, delta, scale, kind."""
     for name, scene in scenes(case):
         # What an attack does may change from its first round to its last.
-        for number in {scene.round.number, scene.federation.participation.attack_rounds[-1]}:
+        for number in {scene.plan.number, scene.federation.participation.attack_rounds[-1]}:
             demand_cover(case.plugin, scene_of(scene.federation, case.plugin, number), name)
 
 
@@ -244,7 +245,7 @@ def demand_cover(attack: Attack, scene: Scene, name: str) -> None:
     named = len(ids) <= threat.clients if isinstance(threat.clients, int) else ids <= set(threat.clients)
     if not named or not set(realised.round.tolist()) <= set(threat.rounds):
         raise CheckFailed(
-            f"clients {sorted(ids)} and round {scene.round.number} in the threat",
+            f"clients {sorted(ids)} and round {scene.plan.number} in the threat",
             f"{threat.clients} and {threat.rounds}",
             "state who attacked, and when",
         )

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from crfl_core.api.stored_votes import opened
 from crfl_core.config import load_config
+from crfl_core.errors import PluginFailure
 from crfl_core.federation import rounds
 from crfl_core.federation.local import LocalTraining
+from crfl_core.federation.server import collect, gathered
 from crfl_core.federation.setup import Federation, build
 from crfl_core.kinds.engine import Engine
 from crfl_core.testing.suite import Case, CheckFailed, promised_by, used_as
-from crfl_core.updates import LocalUpdates, Poisoning, Round
+from crfl_core.updates import LocalUpdates, TrainingTask
 
 REPLICAS = 3
 CLOSE = 1e-5
@@ -26,8 +28,7 @@ class Exercise(NamedTuple):
     """A round to train, and what has to come out. Only installed plugins take part, so that any process can do it."""
 
     federation: Federation
-    start: Tensor
-    round: Round
+    task: TrainingTask
     expected: LocalUpdates
 
 
@@ -45,78 +46,69 @@ def exercise(_: Case[Engine]) -> Exercise:
         }
     ).config
     federation = build(config)
-    clients = federation.participation.round(1)
-    first = rounds.initial(federation).parameters
-    current = Round(1, 2, first, clients, federation.model.layout, federation.streams)
-    start = first + torch.linspace(0.0, 0.1, REPLICAS)[:, None]
-    return Exercise(federation, start, current, LocalTraining(federation).train(start, current, slice(0, len(clients))))
+    starts = rounds.initial(federation).models[None] + torch.linspace(0.0, 0.1, REPLICAS)[:, None, None]
+    task = TrainingTask(1, starts, federation.participation.round(1), attacked=True)
+    return Exercise(federation, task, LocalTraining(federation).train(task, slice(0, len(task.clients))))
+
+
+@contextmanager
+def opened(engine: Engine, federation: Federation) -> Iterator[Engine]:
+    """An engine between `open` and `close`."""
+    engine.open(LocalTraining(federation))
+    try:
+        yield engine
+    finally:
+        engine.close()
 
 
 @used_as(Engine)
 def trained(engine: Engine, case: Case[Engine]) -> dict[str, object]:
     """The updates of all clients and what was measured."""
-    task = case.once(exercise)
-    with opened(engine, task.federation):
-        updates, poisoning, _ = collected(engine, task)
-    return {"updates": updates, "poisoning": poisoning}
+    federation, task, _ = case.once(exercise)
+    with opened(engine, federation):
+        found = gathered(list(collect(engine, task)))
+    return {"updates": found.updates, "poisoning": found.poisoning}
 
 
 @promised_by(Engine)
 def check_everybody_is_trained_once(case: Case[Engine]) -> None:
-    """Every participant of a round is in exactly one of the parts."""
-    task = case.once(exercise)
-    engine = case.fresh()
-    with opened(engine, task.federation):
-        seen = collected(engine, task)[2]
-    if (seen != 1).any():
-        client = int(np.flatnonzero(seen != 1)[0])
-        raise CheckFailed(
-            "every participant in exactly one part",
-            f"participant {client} in {seen[client]}",
-            "cut the round into slices",
-        )
+    """Every participant of a round is in exactly one of the parts, with an update from every model."""
+    federation, task, _ = case.once(exercise)
+    with opened(case.fresh(), federation) as engine:
+        try:
+            list(collect(engine, task))
+        except PluginFailure as error:
+            raise CheckFailed(
+                "every participant in exactly one part", str(error), "cut the round into slices"
+            ) from error
 
 
 @promised_by(Engine)
 def check_training_is_that_of_the_job(case: Case[Engine]) -> None:
     """Updates of all replicas and the measured poison are those of `job.train`, also when opened again."""
-    task = case.once(exercise)
+    federation, task, expected = case.once(exercise)
     engine = case.fresh()
     for attempt in ("first", "second"):
-        with opened(engine, task.federation):
-            updates, poisoning, _ = collected(engine, task)
-        gap = float((updates - task.expected.updates).abs().max())
+        with opened(engine, federation):
+            found = gathered(list(collect(engine, task)))
+        gap = float((found.updates - expected.updates).abs().max())
         if not gap <= CLOSE:
             raise CheckFailed(
                 "the updates that job.train gives",
                 f"a difference of {gap:.3g} when opened for the {attempt} time",
-                "hand start, round and part on as they are, and return the answer as it is",
+                "hand task and part on as they are, and return the answer as it is",
             )
-        for name, column in vars(task.expected.poisoning).items():
-            if not np.allclose(getattr(poisoning, name), column, atol=CLOSE):
+        for name, column in vars(expected.poisoning).items():
+            if not np.allclose(getattr(found.poisoning, name), column, atol=CLOSE):
                 raise CheckFailed(f"the measured {name} of the poison", "another", "return `poisoning` as it is")
 
 
 @promised_by(Engine)
 def check_closing_early_is_fine(case: Case[Engine]) -> None:
     """`close` works before any round, and in the middle of one, as after an error."""
-    task = case.once(exercise)
+    federation, task, _ = case.once(exercise)
     engine = case.fresh()
-    with opened(engine, task.federation):
+    with opened(engine, federation):
         pass
-    with opened(engine, task.federation):
-        next(engine.train(task.start, task.round))
-
-
-def collected(engine: Engine, task: Exercise) -> tuple[Tensor, Poisoning, np.ndarray[tuple[int], np.dtype[np.int64]]]:
-    """The parts of a round put together, and how often each participant appeared."""
-    clients = len(task.round.clients)
-    updates = torch.full_like(task.expected.updates, torch.nan)
-    columns = {name: column.copy() for name, column in vars(Poisoning.none(clients)).items()}
-    seen = np.zeros(clients, np.int64)
-    for part in engine.train(task.start, task.round):
-        seen[part.part] += 1
-        updates[:, part.part] = part.updates
-        for name, column in columns.items():
-            column[part.part] = getattr(part.poisoning, name)
-    return updates, Poisoning(**columns), seen
+    with opened(engine, federation):
+        next(iter(engine.train(task)))

@@ -132,7 +132,7 @@ def check_local_steps_follow_the_gradient(case: Case[Model]) -> None:
         parameters, x, y, weights = problem(bound, facts)
         rates, decay = torch.tensor([0.5, 0.1, 0.0]).double(), torch.tensor([0.1, 0.2, 0.3]).double()
         for penalty in (None, decay):
-            expected, found = GradientSteps(bound, parameters[:, 0], 3), bound.local(parameters[:, 0], 3)
+            expected, found = GradientSteps(bound, parameters), bound.local(parameters)
             for _ in range(2):
                 expected.step(x, y, weights, rates, penalty)
                 found.step(x, y, weights, rates, penalty)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,21 +16,22 @@ from crfl_core.data import Batches
 from crfl_core.errors import ConfigError
 from crfl_core.federation import batches, rounds, server
 from crfl_core.federation.local import LocalTraining
+from crfl_core.federation.session import Plan, Session
 from crfl_core.federation.setup import Federation, build
 from crfl_core.kinds.attack import Attack, Realised
 from crfl_core.schedules import RoundRange
 from crfl_core.testing.samples import SPOTS, registry_with, small_config
 from crfl_core.testing.suite import Case, Skipped
-from crfl_core.updates import ClientUpdates, LocalUpdates, Round
+from crfl_core.updates import ClientUpdates, LocalUpdates, TrainingTask
 
 CLIENTS = 20
 
 
 class Scene(NamedTuple):
-    """A federation with the attack, and its first attacked round: the attackers' batches before and after."""
+    """A federation with the attack and its first attacked round: the attackers' batches before and after."""
 
     federation: Federation
-    round: Round
+    plan: Plan
     clean: Batches
     dirty: Batches
 
@@ -51,23 +53,27 @@ def federation_with(attack: Attack, *, tabular: bool) -> Federation:
     return build(load_config(config, registry=registry_with({attack.configured_as: type(attack)})).config)
 
 
-def round_of(federation: Federation, number: int) -> Round:
-    """A round from the initial model, moved a little so that gradients are not those of zero."""
-    start = rounds.initial(federation).parameters + 0.01
-    clients = federation.participation.round(number)
-    return Round(number, federation.config.rounds, start, clients, federation.model.layout, federation.streams)
+def start_of(federation: Federation) -> Tensor:
+    """The initial model, moved a little so that gradients are not those of zero."""
+    return rounds.initial(federation).models[0] + 0.01
+
+
+def plan_of(federation: Federation, number: int, *, attacked: bool = True) -> Plan:
+    """A round of the federation."""
+    return Session.of(federation, Path()).plan(number, attacked=attacked)
 
 
 def scene_of(federation: Federation, attack: Attack, number: int | None = None) -> Scene:
     """The first or another attacked round, with batches of which some are short."""
-    current = round_of(federation, number or federation.participation.attack_rounds[0])
-    attackers = current.clients.take(np.flatnonzero(current.clients.attacking))
-    plan = batches.draw(federation.data.partition, attackers, current.number, current.streams)
-    rows = torch.from_numpy(plan.rows)
+    plan = plan_of(federation, number or federation.participation.attack_rounds[0])
+    attackers = plan.clients.take(plan.conduct.attacking)
+    steps = plan.conduct.steps[plan.conduct.attacking]
+    drawn = batches.draw(federation.data.partition, attackers, steps, plan.number, federation.streams)
+    rows = torch.from_numpy(drawn.rows)
     clean = Batches(
-        federation.data.x[rows], federation.data.y[rows], torch.from_numpy(plan.sizes), attackers.ids, current.number
+        federation.data.x[rows], federation.data.y[rows], torch.from_numpy(drawn.sizes), attackers.ids, plan.number
     )
-    return Scene(federation, current, clean, attack.poison(copied(clean), federation.prepared))
+    return Scene(federation, plan, clean, attack.poison(copied(clean), federation.prepared))
 
 
 def all_scenes(case: Case[Attack]) -> dict[str, Scene | str]:
@@ -96,32 +102,33 @@ def measured(scene: Scene) -> Realised:
     delta = (scene.dirty.x - scene.clean.x).double().norm(dim=-1) * real
     flips = (scene.dirty.y != scene.clean.y) & real
     share = ((delta > 0) | flips).sum(-1) / sizes.clamp(min=1)
-    attacking = scene.round.clients.attacking
-    clients = scene.round.clients.take(np.flatnonzero(attacking))
-    trained = train(scene.federation, scene.round)
-    received = server.receive(scene.federation, scene.round, trained.updates[0], trained.poisoning)
+    conduct = scene.plan.conduct
+    clients, steps = scene.plan.clients.take(conduct.attacking), conduct.steps[conduct.attacking]
+    trained = train(scene.federation, scene.plan)
+    received = server.receive(scene.federation, scene.plan, start_of(scene.federation), trained)
     return Realised(
-        round=np.full(len(clients), scene.round.number),
+        round=np.full(len(clients), scene.plan.number),
         client=clients.ids,
-        poison_ratio=share.sum(-1).double().numpy() / np.maximum(1, clients.steps),
+        poison_ratio=share.sum(-1).double().numpy() / np.maximum(1, steps),
         delta=delta.flatten(1).amax(-1).numpy(),
         flips=flips.flatten(1).sum(-1).numpy(),
-        scale=received.scale[attacking],
+        scale=received.scale[conduct.attacking],
     )
 
 
-def train(federation: Federation, current: Round) -> LocalUpdates:
+def train(federation: Federation, plan: Plan) -> LocalUpdates:
     """Local training of a whole round."""
-    return LocalTraining(federation).train(current.start[None], current, slice(0, len(current.clients)))
+    task = TrainingTask(plan.number, start_of(federation)[None, None], plan.clients, plan.attacked)
+    return LocalTraining(federation).train(task, slice(0, len(plan.clients)))
 
 
 def submission(scene: Scene) -> tuple[ClientUpdates, Tensor, Tensor]:
     """What attackers see when they craft: honest updates, their own, and their weights."""
-    updates = train(scene.federation, scene.round).updates[0]
-    attacking = scene.round.clients.attacking
-    clients = scene.round.clients.take(np.flatnonzero(~attacking))
-    seen = ClientUpdates(updates[torch.from_numpy(~attacking)], replace(scene.round, clients=clients))
-    weights = server.nominal_weights(scene.federation, scene.round)
+    plan, attacking = scene.plan, scene.plan.conduct.attacking
+    updates = train(scene.federation, plan).updates[0]
+    honest = replace(plan.seen_from(start_of(scene.federation)), clients=plan.clients.take(~attacking))
+    seen = ClientUpdates(updates[torch.from_numpy(~attacking)], honest)
+    weights = server.nominal_weights(scene.federation, plan)
     return seen, updates[torch.from_numpy(attacking)], weights[torch.from_numpy(attacking)]
 
 

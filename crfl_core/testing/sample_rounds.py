@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crfl_core.errors import OptionError
-from crfl_core.federation.chain import call_rule, call_stage
+from crfl_core.federation import answers as core
+from crfl_core.federation.chain import Staged, staged_by
 from crfl_core.kinds.aggregator import AggregationStep, Aggregator, Stage
 from crfl_core.streams import Streams
 from crfl_core.testing.suite import Case, Skipped
-from crfl_core.updates import Clients, ClientUpdates, Layout, Round, RuleResult, StageResult, State
+from crfl_core.updates import Clients, ClientUpdates, Layout, Round, RuleResult, State
 
 SIZES = (12, 25, 60, 120)
 """Rounds of so many clients are tried until one fits the options."""
@@ -41,7 +42,7 @@ def clients_of(count: int, **columns: Any) -> Clients:
         "weight_decay": np.zeros(count),
         "retention": np.ones(count),
         "update_bound": np.full(count, UPDATE_BOUND),
-        "attacking": np.zeros(count, np.bool_),
+        "group": np.zeros(count, np.int64),
     }
     return Clients(**(facts | columns))
 
@@ -52,7 +53,7 @@ def round_of(values: NDArray[np.float64] | Tensor, *, number: int = 1, **columns
     clients, size = submitted.shape
     start = torch.linspace(-1.0, 1.0, size, dtype=submitted.dtype, device=submitted.device)
     layout = Layout((("weight", (size,)),))
-    return ClientUpdates(submitted, Round(number, 9, start, clients_of(clients, **columns), layout, Streams(5)))
+    return ClientUpdates(submitted, Round(number, 9, clients_of(clients, **columns), layout, Streams(5), start))
 
 
 def gaussian(clients: int, size: int, seed: int = 0) -> NDArray[np.float64]:
@@ -108,7 +109,7 @@ def every_size(case: Case[AggregationStep]) -> dict[str, ClientUpdates]:
     return case.once(situations) | {"10,000 parameters": round_of(gaussian(case.once(round_size), 10_000))}
 
 
-def answers(case: Case[AggregationStep]) -> dict[str, tuple[ClientUpdates, RuleResult | StageResult]]:
+def answers(case: Case[AggregationStep]) -> dict[str, tuple[ClientUpdates, RuleResult | Staged]]:
     """What the step makes of every situation."""
     return {name: (updates, answer(case.plugin, updates)) for name, updates in case.once(situations).items()}
 
@@ -130,15 +131,15 @@ def some_rows(updates: ClientUpdates, rows: NDArray[np.int64]) -> ClientUpdates:
     return ClientUpdates(updates.values[torch.from_numpy(rows)], replace(updates.round, clients=clients))
 
 
-def answer(step: AggregationStep, updates: ClientUpdates, state: State | None = None) -> RuleResult | StageResult:
+def answer(step: AggregationStep, updates: ClientUpdates, state: State | None = None) -> RuleResult | Staged:
     """What the core makes of a step in a round: its answer, with shapes checked."""
     if isinstance(step, Stage):
-        return call_stage(step, updates, state or {})
+        return staged_by(step, updates, state or {})
     assert isinstance(step, Aggregator)
-    return call_rule(step, updates, state or {})
+    return core.combined(step, updates, state or {})
 
 
-def tensors(result: RuleResult | StageResult) -> Mapping[str, Tensor]:
+def tensors(result: RuleResult | Staged) -> Mapping[str, Tensor]:
     """Every tensor of an answer, by name."""
     named = {name: value for name, value in vars(result).items() if isinstance(value, Tensor)}
     return named | {f"state[{name!r}]": tensor for name, tensor in result.state.items()}

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from crfl_core.federation.chain import call_stage
-from crfl_core.kinds.aggregator import Stage
+from crfl_core.errors import PluginFailure
+from crfl_core.federation import answers as core
+from crfl_core.federation.chain import Staged, staged_by
+from crfl_core.kinds.aggregator import CapStage, FixedStage, Stage
 from crfl_core.testing.comparing import difference
-from crfl_core.testing.sample_rounds import answers, cast_to, every_size, some_rows, tolerance
-from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by
-from crfl_core.updates import ClientUpdates, StageResult
+from crfl_core.testing.sample_rounds import answers, cast_to, every_size, some_rows
+from crfl_core.testing.suite import Case, CheckFailed, promised_by
+from crfl_core.updates import ClientUpdates
 
 ROUNDING = 1e-6
 
@@ -25,24 +26,22 @@ def check_mixing_rebuilds_what_is_handed_on(case: Case[Stage]) -> None:
     for dtype in (torch.float64, torch.float32):
         for name, updates in every_size(case).items():
             given = cast_to(updates, dtype)
-            staged = call_stage(case.plugin, given, {})
-            rebuilt = staged.mix(given.values)
-            if staged.offset is not None:
-                rebuilt = rebuilt + staged.offset
-            gap = float((rebuilt - staged.values).abs().max())
-            if gap > tolerance(given.values):
+            staged = staged_by(case.plugin, given, {})
+            try:
+                core.check_identity(case.plugin, staged.values, staged.mixing, given.values, staged.offset)
+            except PluginFailure as error:
                 raise CheckFailed(
                     f"values = mixing @ updates + offset in {name}, {dtype}",
-                    f"that it misses by {gap:.3g}",
+                    str(error),
                     "report the matrix that was used, and everything else as `offset`",
-                )
+                ) from error
 
 
 @promised_by(Stage)
 def check_mixing_only_averages(case: Case[Stage]) -> None:
     """Entries of the mixing are not negative, and rows sum to at most 1."""
     for name, _, staged in transformed(case):
-        matrix = staged.matrix
+        matrix = matrix_of(staged)
         least, most = float(matrix.min()), float(matrix.sum(1).max())
         if least < 0 or most > 1 + ROUNDING:
             raise CheckFailed(
@@ -71,9 +70,9 @@ def check_order_of_clients_does_not_matter(case: Case[Stage]) -> None:
     """The same clients in another order are mixed in the same way."""
     for name, updates, before in transformed(case):
         order = np.random.default_rng(3).permutation(len(updates.values))
-        after = call_stage(case.plugin, some_rows(updates, order), {}).matrix
+        after = matrix_of(staged_by(case.plugin, some_rows(updates, order), {}))
         back = after[:, torch.from_numpy(np.argsort(order))]
-        if farthest(before.matrix, back) > ROUNDING:
+        if farthest(matrix_of(before), back) > ROUNDING:
             raise CheckFailed(
                 f"the same mixtures when {name} is put in another order",
                 "others",
@@ -81,99 +80,43 @@ def check_order_of_clients_does_not_matter(case: Case[Stage]) -> None:
             )
 
 
-@promised_by(Stage)
-def check_fixed_mixing_does_not_look_at_updates(case: Case[Stage]) -> None:
-    """If a stage is "fixed", mixing and offset are the same whatever is submitted."""
-    if case.plugin.depends != "fixed":
-        raise Skipped(f"it depends on {case.plugin.depends!r}")
-    for name, updates, one in transformed(case):
-        for others in changed(updates):
-            other = call_stage(case.plugin, others, {})
-            if found := difference((one.matrix, one.offset), (other.matrix, other.offset), "it"):
-                raise CheckFailed(
-                    f"mixing and offset of {name} to be the same for other updates",
-                    found.replace("it[0]", "the mixing").replace("it[1]", "the offset"),
-                    "declare depends = 'own' or 'all'",
-                )
-
-
-@promised_by(Stage)
-def check_own_factors_depend_on_nothing_else(case: Case[Stage]) -> None:
-    """If a stage is "own", a client's factor in [0, 1], cap and offset stay when others submit something else."""
-    if case.plugin.depends != "own":
-        raise Skipped(f"it depends on {case.plugin.depends!r}")
-    for name, updates, before in transformed(case):
-        factors = diagonal(before, name)
-        some = {0, len(updates.values) // 2, len(updates.values) - 1}
-        for client, others in itertools.product(some, changed(updates)):
-            others.values[client] = updates.values[client]
-            after = call_stage(case.plugin, others, {})
-            gap = abs(float(diagonal(after, name)[client] - factors[client]))
-            if gap > ROUNDING or difference(row_of(before, client), row_of(after, client)):
-                raise CheckFailed(
-                    f"what becomes of an update in {name} to depend on nothing but this update",
-                    f"a factor that changes by {gap:.3g}, or another cap or offset, when others submit something else",
-                    "declare depends = 'all', or do not compare clients",
-                )
-
-
-@promised_by(Stage)
-def check_caps_are_kept(case: Case[Stage]) -> None:
-    """Behind a reported cap no residual `u + (1 - retention) w` is longer, and shorter ones pass unchanged."""
-    seen = False
-    for name, updates, staged in transformed(case):
-        if staged.cap is None:
-            continue
-        seen, factors = True, diagonal(staged, name)
-        pull = torch.outer(torch.from_numpy(1.0 - updates.round.clients.retention), updates.round.start)
-        before, after = ((values + pull).norm(dim=1) for values in (updates.values, staged.values))
-        if bool((after > staged.cap * (1 + ROUNDING)).any()):
+@promised_by(FixedStage)
+def check_mixing_is_the_same_when_asked_again(case: Case[FixedStage]) -> None:
+    """A mixing follows from the facts of the round alone: whoever asks again, also after a resume, gets the same."""
+    for name, updates, _ in transformed(case):
+        facts = updates.round.facts
+        first, again = (plugin.mixing(facts) for plugin in (case.plugin, case.fresh()))
+        if found := difference((first.matrix, first.offset), (again.matrix, again.offset), "it"):
             raise CheckFailed(
-                f"residuals within the cap in {name}",
-                f"one of {float(after.max()):.4g} over a cap of {float(staged.cap.min()):.4g}",
-                "report the cap that is enforced, or none",
+                f"the same mixing in {name}",
+                found.replace("it[0]", "the matrix").replace("it[1]", "the offset"),
+                "draw from facts.streams.generator('aggregation/...', round_number=facts.number)",
             )
-        if bool(((before < staged.cap * (1 - ROUNDING)) & (factors < 1)).any()):
+
+
+@promised_by(CapStage)
+def check_caps_follow_their_clients(case: Case[CapStage]) -> None:
+    """Caps are the same when asked again and when clients come in another order."""
+    for name, updates, _ in transformed(case):
+        clients = updates.round.clients
+        order = np.random.default_rng(3).permutation(len(clients))
+        caps, again = case.plugin.caps(clients), case.fresh().caps(clients.take(order))
+        if not torch.equal(caps[torch.from_numpy(order)], again):
             raise CheckFailed(
-                f"updates within the cap to pass unchanged in {name}",
-                "one that is shrunk",
-                "certificates count on honest updates passing: use min(1, cap / norm)",
+                f"caps that follow their clients in {name}", "others", "compute them from the clients that are given"
             )
-    if not seen:
-        raise Skipped("it reports no cap")
 
 
-def transformed(case: Case[Stage]) -> Iterator[tuple[str, ClientUpdates, StageResult]]:
+def transformed(case: Case[Stage]) -> Iterator[tuple[str, ClientUpdates, Staged]]:
     """Every situation, and what the stage makes of it."""
     for name, (updates, staged) in case.once(answers).items():
-        assert isinstance(staged, StageResult)
+        assert isinstance(staged, Staged)
         yield name, updates, staged
 
 
-def diagonal(staged: StageResult, situation: str) -> Tensor:
-    """The factors of an "own" stage, which mixes nobody with anybody else."""
-    matrix = staged.matrix
-    if matrix.shape[0] != matrix.shape[1] or bool((matrix - torch.diag(matrix.diagonal())).any()):
-        raise CheckFailed(
-            f"a diagonal mixing in {situation}",
-            "one that mixes clients",
-            "an 'own' stage multiplies each update by a factor: report these as mixing of shape (n,)",
-        )
-    return matrix.diagonal()
-
-
-def row_of(staged: StageResult, client: int) -> tuple[object, ...]:
-    """Cap and offset of one client; none is an offset of zero."""
-    offset = torch.zeros_like(staged.values) if staged.offset is None else staged.offset
-    return None if staged.cap is None else staged.cap[client], offset[client]
-
-
-def changed(updates: ClientUpdates) -> Iterator[ClientUpdates]:
-    """The same round with other updates of everybody: somewhere else, much shorter, much longer."""
-    for factor, shift in ((-3.0, 0.5), (1e-3, 0.0), (1e3, 0.0)):
-        other = cast_to(updates, updates.values.dtype)
-        other.values.mul_(factor).add_(shift)
-        yield other
+def matrix_of(staged: Staged) -> Tensor:
+    """The mixing matrix, (m, n)."""
+    return staged.mixing.diag() if staged.mixing.ndim == 1 else staged.mixing
 
 
 def farthest(one: Tensor, other: Tensor) -> float:

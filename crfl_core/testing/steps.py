@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 import safetensors.numpy
 import torch
 from torch import Tensor
 
-from crfl_core.errors import CrflError
-from crfl_core.kinds.aggregator import AggregationStep, LinearAggregator, Stage
+from crfl_core.errors import CrflError, PluginFailure
+from crfl_core.federation.chain import Staged
+from crfl_core.kinds.aggregator import AggregationStep
 from crfl_core.testing.comparing import difference
 from crfl_core.testing.sample_rounds import (
     HUGE,
@@ -28,13 +27,13 @@ from crfl_core.testing.sample_rounds import (
     tensors,
 )
 from crfl_core.testing.suite import Case, CheckFailed, promised_by, used_as
-from crfl_core.updates import DEPENDENCE_ORDER, ClientUpdates, RuleResult, StageResult, State
+from crfl_core.updates import ClientUpdates, RuleResult, State
 
 FLOATS = (torch.float32, torch.float64)
 
 
 @used_as(AggregationStep)
-def one_round(step: AggregationStep, case: Case[AggregationStep]) -> RuleResult | StageResult:
+def one_round(step: AggregationStep, case: Case[AggregationStep]) -> RuleResult | Staged:
     """The answer in an ordinary round."""
     return answer(step, ordinary(case))
 
@@ -79,10 +78,13 @@ def check_inputs_are_not_changed(case: Case[AggregationStep]) -> None:
     # In both precisions: converting is a copy in one of them, and hides what happens in the other.
     for dtype in FLOATS:
         for name, updates in case.once(situations).items():
-            kept, given = cast_to(updates, dtype), cast_to(updates, dtype)
-            answer(case.plugin, given)
-            if found := difference(facts_of(kept), facts_of(given), "the input"):
-                raise CheckFailed(f"the input of {name}, {dtype}, unchanged", found, "work on a copy: values.clone()")
+            given = cast_to(updates, dtype)
+            try:
+                answer(case.plugin, given)
+            except PluginFailure as error:
+                if "changed what it was given" not in str(error):
+                    raise
+                raise CheckFailed(f"the input of {name}, {dtype}, unchanged", str(error), "values.clone()") from error
 
 
 @promised_by(AggregationStep)
@@ -151,32 +153,6 @@ def check_state_survives_a_checkpoint(case: Case[AggregationStep]) -> None:
         )
 
 
-@promised_by(AggregationStep)
-def check_attackers_are_not_recognised(case: Case[AggregationStep]) -> None:
-    """The answer does not depend on who attacks: the record knows, a server does not."""
-    updates = ordinary(case)
-    attacking = np.arange(len(updates.values)) % 3 == 0
-    clients = replace(updates.round.clients, attacking=attacking)
-    told = ClientUpdates(updates.values, replace(updates.round, clients=clients))
-    if found := difference(answer(case.plugin, updates), answer(case.plugin, told)):
-        raise CheckFailed("the same answer whoever attacks", f"that {found}", "do not read `round.clients.attacking`")
-
-
-@promised_by(AggregationStep)
-def check_dependence_is_declared(case: Case[AggregationStep]) -> None:
-    """`depends` is "fixed", "own" or "all", and a rule is "fixed" if and only if it is a `LinearAggregator`."""
-    step, depends = case.plugin, case.plugin.depends
-    if depends not in DEPENDENCE_ORDER:
-        raise CheckFailed("depends to be 'fixed', 'own' or 'all'", repr(depends), "declare it as a ClassVar")
-    if isinstance(step, Stage) or (depends == "fixed") == isinstance(step, LinearAggregator):
-        return
-    raise CheckFailed(
-        "'fixed' for a LinearAggregator and 'all' for any other rule",
-        f"{depends!r}",
-        "derive from LinearAggregator if the weights cannot depend on updates, else leave `depends` alone",
-    )
-
-
 def demand_answer(case: Case[AggregationStep], situation: str, updates: ClientUpdates) -> None:
     """A finite answer of the right shape, and no exception."""
     try:
@@ -190,7 +166,7 @@ def demand_answer(case: Case[AggregationStep], situation: str, updates: ClientUp
     demand_finite(situation, result)
 
 
-def demand_finite(situation: str, result: RuleResult | StageResult) -> None:
+def demand_finite(situation: str, result: RuleResult | Staged) -> None:
     """No NaN and no infinity, except in a cap, where it means none."""
     for name, tensor in tensors(result).items():
         wrong = torch.isnan(tensor) if name == "cap" else ~torch.isfinite(tensor)
@@ -202,7 +178,7 @@ def demand_finite(situation: str, result: RuleResult | StageResult) -> None:
             )
 
 
-def same_precision(result: RuleResult | StageResult) -> dict[str, Tensor]:
+def same_precision(result: RuleResult | Staged) -> dict[str, Tensor]:
     """The parts of an answer that have the precision of the updates; weights may be more precise."""
     names = ("update", "offset", "values", "mixing")
     found = {name: part for name in names if isinstance(part := getattr(result, name, None), Tensor)}
@@ -211,19 +187,7 @@ def same_precision(result: RuleResult | StageResult) -> dict[str, Tensor]:
     return found
 
 
-def facts_of(updates: ClientUpdates) -> Mapping[str, object]:
-    """Everything that a step is handed."""
-    return {"values": updates.values, "start": updates.round.start} | vars(updates.round.clients)
-
-
 def written_and_read(state: State) -> dict[str, Tensor]:
     """A state as a checkpoint keeps it: plain tensors under names, no Python objects."""
-    for name, tensor in state.items():
-        if not isinstance(name, str) or not isinstance(tensor, Tensor):
-            raise CheckFailed(
-                "a state of tensors under names",
-                f"{name!r}: {type(tensor).__name__}",
-                "store numbers as torch.tensor(number), and compute everything else again",
-            )
     stored = safetensors.numpy.save({name: tensor.cpu().contiguous().numpy() for name, tensor in state.items()})
     return {name: torch.from_numpy(array) for name, array in safetensors.numpy.load(stored).items()}

@@ -38,5 +38,5 @@ class UpdateCap(CapStage):
 
     def caps(self, clients: Clients) -> Tensor:
         """The bound of each client."""
-        bounds = np.full(len(clients), self.bound) if isinstance(self.bound, float) else clients.update_bound.copy()
+        bounds = np.full(len(clients), self.bound) if isinstance(self.bound, float) else clients.update_bound
         return torch.from_numpy(bounds)

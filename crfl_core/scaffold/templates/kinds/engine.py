@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from crfl_core.extend import Engine, Job, Round, LocalUpdates
+from crfl_core.extend import Engine, Job, LocalUpdates, TrainingTask
 from pydantic import Field, PrivateAttr
-from torch import Tensor
 
 
 class MyPlugin(Engine):
     """Trains clients in this process, the last ones first: no result depends on who trains when.
 
-    An engine for other processes sends `Job.specification` there, opens it with `crfl_core.open_job`, and lets every
-    process train a part.
+    An engine for other processes sends `Job.specification` there, opens it with `crfl_core.extend.open_job`, and lets
+    every process train a part.
     """
 
     at_once: int = Field(8, ge=1, description="clients that are trained together")
@@ -24,11 +23,11 @@ class MyPlugin(Engine):
         """What the engine holds while it is open lives in private attributes: options are frozen."""
         self._job = job
 
-    def train(self, start: Tensor, current: Round) -> Iterator[LocalUpdates]:
+    def train(self, task: TrainingTask) -> Iterator[LocalUpdates]:
         """Every participant exactly once, in parts, in any order."""
         assert self._job is not None
-        for first in reversed(range(0, len(current.clients), self.at_once)):
-            yield self._job.train(start, current, slice(first, min(first + self.at_once, len(current.clients))))
+        for first in reversed(range(0, len(task.clients), self.at_once)):
+            yield self._job.train(task, slice(first, min(first + self.at_once, len(task.clients))))
 
     def close(self) -> None:
         """Called once, also after an error."""
