@@ -111,7 +111,6 @@ class RoundRecord(Record):
     depends: Dependence
     weights_from: str
     participants: int
-    attackers: int
     quarantined: int
     accuracy: float | None = None
     loss: float | None = None

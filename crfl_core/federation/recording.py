@@ -36,7 +36,6 @@ def record(federation: Federation, outcome: Outcome) -> tuple[RoundRecord, Clien
         depends=result.depends,
         weights_from=result.weights_from,
         participants=len(plan.clients),
-        attackers=int(plan.conduct.attacking.sum()),
         quarantined=int(aggregated.bad.sum()),
         accuracy=None if figures is None else figures.accuracy,
         loss=None if figures is None else figures.loss,

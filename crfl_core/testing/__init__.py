@@ -25,6 +25,7 @@ from crfl_core.testing.checking import (
     check_tracker,
     parametrize_with_checks,
 )
+from crfl_core.testing.sample_rounds import round_of
 from crfl_core.testing.suite import CheckFailed, Promise, Result, promises_of
 from crfl_core.testing.sample_run import Search, Trial
 
@@ -47,4 +48,5 @@ __all__ = [
     "check_tracker",
     "parametrize_with_checks",
     "promises_of",
+    "round_of",
 ]

@@ -433,7 +433,6 @@ def synthetic_ledger(
             depends="fixed" if np.isinf(cap) else "own",
             weights_from="chain",
             participants=len(ids),
-            attackers=0,
             quarantined=0,
         )
         for number, ids in enumerate(participants, start=1)

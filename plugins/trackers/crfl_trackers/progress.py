@@ -53,14 +53,12 @@ class Progress(Tracker):
         figures = ""
         if record.accuracy is not None and record.loss is not None:
             figures = f"loss {record.loss:.3f}  accuracy {record.accuracy:.3f}"
-        if record.attackers:
-            figures += f"  attacked by {record.attackers}"
         last = record.round == run.rounds
         if self._bar is not None:
             self._bar.update(self._task, completed=record.round, figures=figures)
             if last:
                 self._bar.update(self._task, description="voting")
-        elif last or record.attackers or time.monotonic() >= self._last_line + self.seconds:
+        elif last or time.monotonic() >= self._last_line + self.seconds:
             self._last_line = time.monotonic()
             sys.stderr.write(f"round {record.round}/{run.rounds}  {figures}\n")
 

@@ -6,35 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from crfl_core import Aggregate, Clients, ClientUpdates, Layout, OptionError, Round, Streams, run
-from crfl_core.testing import parametrize_with_checks
+from crfl_core import run
+from crfl_core.extend import OptionError, RuleResult
+from crfl_core.testing import parametrize_with_checks, round_of
 
 from crfl_cge import Cge
 
 EXAMPLE = Path(__file__).parents[1] / "example.toml"
 
 
-def round_of(values: torch.Tensor) -> ClientUpdates:
-    """A round in which clients 0, 1, ... submitted these rows."""
-    count, size = values.shape
-    ints, floats = np.ones(count, np.int64), np.ones(count)
-    clients = Clients(
-        ids=np.arange(count),
-        samples=ints,
-        learning_rate=floats,
-        steps=ints,
-        batch_size=ints,
-        last_batch=ints,
-        weight_decay=0 * floats,
-        retention=floats,
-        update_bound=floats,
-        attacking=np.zeros(count, np.bool_),
-    )
-    layout = Layout((("weights", (size,)),))
-    return ClientUpdates(values, Round(1, 1, torch.zeros(size).to(values), clients, layout, Streams(0)))
-
-
-def mean_of_shortest(values: torch.Tensor, f: int) -> Aggregate:
+def mean_of_shortest(values: torch.Tensor, f: int) -> RuleResult:
     return Cge(f=f).aggregate(round_of(values), {})
 
 
