@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except CrflError as error:
         if os.environ.get("CRFL_DEBUG"):
             raise
-        sys.stderr.write(f"error: {error}\n")
+        sys.stderr.write("\n".join([f"error: {error}", *getattr(error, "__notes__", ())]) + "\n")
         sys.exit(BAD_INPUT)
 
 
