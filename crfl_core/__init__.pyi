@@ -12,10 +12,6 @@ from .api import load as load
 from .api import predict as predict
 from .api import resume as resume
 from .api import run as run
-from .api.catalogue import CatalogueEntry as CatalogueEntry
-from .api.catalogue import catalogue as catalogue
-from .api.catalogue import fetch_dataset as fetch_dataset
-from .api.catalogue import verify_datasets as verify_datasets
 from .certification import formulas as formulas
 from .certification.metrics import ClassHistogram as ClassHistogram
 from .certification.metrics import Curve as Curve

@@ -13,7 +13,7 @@ from pydantic import AfterValidator
 
 from crfl_core.errors import DataError
 
-Status = Literal["ok", "found", "missing", "wrong"]
+FileStatus = Literal["ok", "found", "missing", "wrong"]
 """Of a data file: `found` is there, but nobody compared its content with a checksum."""
 
 DATA_DIR = "CRFL_DATA_DIR"
@@ -46,6 +46,18 @@ class DataFile:
     urls: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
 
+    def status(self, path: Path | None, *, thorough: bool) -> FileStatus:
+        """Whether a file is what its source published: by its size and, if `thorough`, by its checksum."""
+        if path is None:
+            return "missing"
+        if path.name != self.name:  # unpacked, or under a name of the user's own
+            return "found"
+        if self.size is not None and path.stat().st_size != self.size:
+            return "wrong"
+        if self.sha256 is None or not thorough:
+            return "found"
+        return "ok" if sha256(path) == self.sha256 else "wrong"
+
 
 @dataclass(frozen=True)
 class DataSource:
@@ -61,6 +73,19 @@ class DataSource:
     homepage: str
     how_to_get: str
     archive: DataFile | None = None
+
+    def find(self, name: str, path: Path | None = None) -> Path | None:
+        """A file of this source, packed or unpacked, or None. `path` may be the file itself if there is only one."""
+        also = (other for file in self.files if file.name == name for other in file.also)
+        known = [spelling for one in (name, *also) for spelling in spellings(one)]
+        if path is not None and exists(path, file=True) and (len(self.files) == 1 or path.name in known):
+            return path
+        for place in data_dirs(path):
+            for folder in folders(place, self.folder):
+                for spelling in known:
+                    if exists(folder / spelling, file=True):
+                        return folder / spelling
+        return None
 
 
 def cache_dir() -> Path:
@@ -84,20 +109,6 @@ def data_dirs(path: Path | None = None) -> tuple[Path, ...]:
     return (*([Path(shared)] if shared else []), data_cache())
 
 
-def find(source: DataSource, name: str, path: Path | None = None) -> Path | None:
-    """A file of a source, packed or unpacked, or None. `path` may be the file itself if the source has only one."""
-    also = (other for file in source.files if file.name == name for other in file.also)
-    known = [spelling for one in (name, *also) for spelling in spellings(one)]
-    if path is not None and exists(path, file=True) and (len(source.files) == 1 or path.name in known):
-        return path
-    for place in data_dirs(path):
-        for folder in folders(place, source.folder):
-            for spelling in known:
-                if exists(folder / spelling, file=True):
-                    return folder / spelling
-    return None
-
-
 def exists(path: Path, *, file: bool = False) -> bool:
     """Whether there is something, or a file. Where the system lets nobody look, there is nothing."""
     try:
@@ -108,7 +119,7 @@ def exists(path: Path, *, file: bool = False) -> bool:
 
 def find_or_explain(source: DataSource, name: str, path: Path | None = None) -> Path:
     """A file of a source; a `DataError` says where it was looked for and how to get it."""
-    found = find(source, name, path)
+    found = source.find(name, path)
     if found is None:
         places = ", ".join(str(place) for place in data_dirs(path))
         raise DataError(
@@ -140,19 +151,6 @@ def plain(name: str) -> str:
 def spellings(name: str) -> tuple[str, ...]:
     """The names under which a file may lie: as published, or unpacked."""
     return (name, name.removesuffix(".gz")) if name.endswith(".gz") else (name,)
-
-
-def status(file: DataFile, path: Path | None, *, thorough: bool) -> Status:
-    """Whether a file is what its source published: by its size and, if `thorough`, by its checksum."""
-    if path is None:
-        return "missing"
-    if path.name != file.name:  # unpacked, or under a name of the user's own
-        return "found"
-    if file.size is not None and path.stat().st_size != file.size:
-        return "wrong"
-    if file.sha256 is None or not thorough:
-        return "found"
-    return "ok" if sha256(path) == file.sha256 else "wrong"
 
 
 def sha256(path: Path) -> str:

@@ -7,7 +7,6 @@ CrflError                 the message is written for the person who will read it
 ├── PluginError           a plugin is unknown, blocked, ambiguous or cannot be loaded
 │   └── PluginFailure     a plugin raised, or returned something that breaks its contract, during a run
 ├── RunError              the federation cannot go on
-├── ScaffoldError         a new package cannot be written
 └── StoreError            a run directory is missing, busy, damaged or would be overwritten
 """
 
@@ -63,10 +62,6 @@ class PluginFailure(PluginError):
 
 class RunError(CrflError):
     """The federation cannot go on."""
-
-
-class ScaffoldError(CrflError):
-    """A new package cannot be written: its name cannot be used, or something is in the way."""
 
 
 class StoreError(CrflError):

@@ -18,6 +18,12 @@ from .certification.scenario import Scenario as Scenario
 from .certification.scenario import bias_input as bias_input
 from .certification.scenario import input_bound as input_bound
 from .certification.scenario import smoothness as smoothness
+from .cli.arguments import ConfigArgument as ConfigArgument
+from .cli.arguments import QuietOption as QuietOption
+from .cli.arguments import RunArgument as RunArgument
+from .cli.arguments import SetOption as SetOption
+from .cli.output import progress as progress
+from .cli.output import terminal as terminal
 from .config import LoadedConfig as LoadedConfig
 from .config import RunConfig as RunConfig
 from .config import load_config as load_config
@@ -30,7 +36,10 @@ from .data import Scaling as Scaling
 from .data_files import DataFile as DataFile
 from .data_files import DataSource as DataSource
 from .data_files import UserPath as UserPath
+from .data_files import FileStatus as FileStatus
 from .data_files import cache_dir as cache_dir
+from .data_files import data_cache as data_cache
+from .data_files import sha256 as sha256
 from .errors import ConfigError as ConfigError
 from .errors import CrflError as CrflError
 from .errors import CrflWarning as CrflWarning
@@ -39,9 +48,9 @@ from .errors import OptionError as OptionError
 from .errors import PluginError as PluginError
 from .errors import PluginFailure as PluginFailure
 from .errors import RunError as RunError
-from .errors import ScaffoldError as ScaffoldError
 from .errors import StoreError as StoreError
 from .hookspecs import hookimpl as hookimpl
+from .kinds import KINDS as KINDS
 from .kinds.aggregator import Aggregator as Aggregator
 from .kinds.aggregator import CapStage as CapStage
 from .kinds.aggregator import FixedStage as FixedStage
@@ -55,6 +64,7 @@ from .kinds.certificate import CertificateResult as CertificateResult
 from .kinds.certificate import Check as Check
 from .kinds.certificate import Guarantee as Guarantee
 from .kinds.certificate import Level as Level
+from .kinds.command import OWN_COMMANDS as OWN_COMMANDS
 from .kinds.dataset import Dataset as Dataset
 from .kinds.dataset import FileDataset as FileDataset
 from .kinds.dataset import ScalingKind as ScalingKind
@@ -79,6 +89,7 @@ from .ledger import ModelFacts as ModelFacts
 from .ledger import RoundRecord as RoundRecord
 from .ledger import RunFacts as RunFacts
 from .plugins import Registry as Registry
+from .plugins import first_line as first_line
 from .streams import Streams as Streams
 from .table import Table as Table
 from .threat import Threat as Threat

@@ -10,11 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import Distribution, EntryPoint, distribution, distributions
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 from crfl_core.errors import PluginError, closest
-from crfl_core.kinds import KINDS
-from crfl_core.kinds.plugin import API_VERSION, LOCAL, OLDEST_API_VERSION, Plugin
+from crfl_core.kinds import KINDS, LOCAL
+from crfl_core.kinds.command import Command
+
+if TYPE_CHECKING:
+    from crfl_core.kinds.plugin import Plugin
 
 DISABLE = "CRFL_DISABLE_PLUGINS"
 OWN = "crfl"
@@ -79,10 +82,9 @@ class Registry:
         for owner, version, point in self._declared.points:
             if (kind := kinds.get(point.group)) is not None:
                 table[kind].setdefault(point.name, []).append(Found(kind, point.name, owner, version, point))
-        for kind, (_, base) in KINDS.items():
-            for name, plugin in self._local.items():
-                if isinstance(plugin, type) and issubclass(plugin, base):
-                    table[kind][name] = [Found(kind, name, LOCAL, "", plugin)]
+        for name, plugin in self._local.items():
+            for kind in (kind for kind, described in KINDS.items() if described.has(plugin)):
+                table[kind][name] = [Found(kind, name, LOCAL, "", plugin)]
         return table
 
     @cached_property
@@ -134,6 +136,10 @@ class Registry:
         """The class that a name stands for; imports it if need be. Raises `PluginError`."""
         return self._import(self.find(kind, name))
 
+    def command(self, name: str) -> Command:
+        """The command that a name stands for; imports what is behind it. Raises `PluginError`."""
+        return command_of(self.find("command", name))
+
     def name_of(self, kind: str, plugin: type[Plugin]) -> str:
         """The name under which a class is registered."""
         target = f"{plugin.__module__}:{plugin.__qualname__}"
@@ -167,17 +173,22 @@ class Registry:
             status, reason = "blocked", self._refusal(found)
         else:
             try:
-                plugin = self._import(found)
+                summary, hooks = self._described(found)
             except PluginError as error:
                 status, reason = "failed", str(error)
             else:
-                summary, hooks = first_line(plugin), hook_names(plugin)
                 if conflict:
                     status, reason = (
                         "conflict",
                         f"write '{found.distribution}:{found.name}' to choose this one",
                     )
         return Listed(found.kind, found.name, found.distribution, found.version, status, reason, summary, hooks)
+
+    def _described(self, found: Found) -> tuple[str, tuple[str, ...]]:
+        if found.kind == "command":
+            return command_of(found).summary, ()
+        plugin = self._import(found)
+        return first_line(plugin), hook_names(plugin)
 
     def _import(self, found: Found) -> type[Plugin]:
         key = (found.kind, found.distribution, found.name)
@@ -245,22 +256,30 @@ def imported(found: Found) -> object:
         ) from error
 
 
+def command_of(found: Found) -> Command:
+    """What is behind the entry point of a command; whether it can be used as one shows when it is."""
+    target = imported(found)
+    return Command(found.name, target, found.origin, None if isinstance(found.source, type) else found.source)
+
+
 def checked(found: Found, candidate: object) -> type[Plugin]:
     """The object as a plugin class of its kind, or a `PluginError` that says what is wrong with it."""
-    base = KINDS[found.kind].base
-    where = f"{found.kind} {found.name!r} of {found.origin}"
-    if not (isinstance(candidate, type) and issubclass(candidate, base)):
-        raise PluginError(f"{where} is {candidate!r}, not a subclass of crfl_core.{base.__name__}")
-    needs = candidate.api_version
+    from crfl_core.kinds.plugin import API_VERSION, OLDEST_API_VERSION
+
+    kind, where = KINDS[found.kind], f"{found.kind} {found.name!r} of {found.origin}"
+    if not kind.has(candidate):
+        raise PluginError(f"{where} is {candidate!r}, not a subclass of crfl_core.extend.{kind.base.__name__}")
+    plugin = cast("type[Plugin]", candidate)
+    needs = plugin.api_version
     if not isinstance(needs, int) or needs > API_VERSION:
         raise PluginError(f"{where} needs plugin API {needs}, this crfl offers {API_VERSION}: upgrade crfl")
     if needs < OLDEST_API_VERSION:
         offered = f"this crfl offers {OLDEST_API_VERSION} to {API_VERSION}"
         raise PluginError(f"{where} was written for plugin API {needs}, {offered}: upgrade {found.distribution}")
-    if inspect.isabstract(candidate):
-        missing = ", ".join(sorted(candidate.__abstractmethods__))
+    if inspect.isabstract(plugin):
+        missing = ", ".join(sorted(plugin.__abstractmethods__))
         raise PluginError(f"{where} does not implement {missing}")
-    return candidate
+    return plugin
 
 
 def blocked(found: Found) -> bool:

@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
+from crfl_commands.scaffold import Names, files
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from crfl_core import RunConfig
-from crfl_core.config.explanation import toml
+from crfl_core.cli.explanation import toml
 from crfl_core.extend import DataSource, FileDataset, Plugin, Registry, Table
 from crfl_core.kinds import KINDS
 from crfl_core.kinds.plugin import Configured
 from crfl_core.plugins import first_line
-from crfl_core.scaffold import Names, files
 from crfl_core.testing.suite import PROMISES
 
 DOCS = Path(__file__).parent

@@ -8,12 +8,10 @@ import typer
 
 from crfl_core._version import __version__
 from crfl_core.cli.certify import certify
-from crfl_core.cli.data import data
 from crfl_core.cli.explain import explain
-from crfl_core.cli.new import new
+from crfl_core.cli.plugin_commands import AllCommands
 from crfl_core.cli.plugins import plugins
 from crfl_core.cli.predict import predict
-from crfl_core.cli.radius import radius
 from crfl_core.cli.resume import resume
 from crfl_core.cli.run import run
 from crfl_core.cli.schema import schema
@@ -21,6 +19,7 @@ from crfl_core.cli.show import show
 
 app = typer.Typer(
     name="crfl",
+    cls=AllCommands,
     help="Certifiably robust federated learning: train, attack, aggregate and certify.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -44,7 +43,6 @@ def options(
     """Certifiably robust federated learning: train, attack, aggregate and certify."""
 
 
-for command in (run, resume, show, certify, predict, radius, schema, explain, new):
+for command in (run, resume, show, certify, predict, schema, explain):
     app.command()(command)
-app.add_typer(data, name="data")
 app.add_typer(plugins, name="plugins")

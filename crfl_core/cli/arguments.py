@@ -7,12 +7,16 @@ from typing import Annotated
 
 import typer
 
-Config = Annotated[
+ConfigArgument = Annotated[
     Path | None,
     typer.Argument(help="Config file, TOML or YAML. Without one: the embedded digits.", show_default=False),
 ]
-Run = Annotated[Path, typer.Argument(help="Run directory.", show_default=False)]
-Set = Annotated[
+"""A config that need not be given: `config: ConfigArgument = None`, and then `load_config(config)`."""
+
+RunArgument = Annotated[Path, typer.Argument(help="Run directory.", show_default=False)]
+"""The directory of a run, for `load` and `resume`."""
+
+SetOption = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
@@ -21,4 +25,7 @@ Set = Annotated[
         show_default=False,
     ),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no tables: only the run directory.")]
+"""Overrides, any number of them: `overrides: SetOption = None`, and then `load_config(config, overrides=overrides or ())`."""
+
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no tables: only the run directory.")]
+"""`--quiet`, for commands that run something."""

@@ -7,10 +7,10 @@ import typer
 from crfl_core.cli import arguments
 
 
-def explain(config: arguments.Config = None, overrides: arguments.Set = None) -> None:
+def explain(config: arguments.ConfigArgument = None, overrides: arguments.SetOption = None) -> None:
     """Print every setting of CONFIG as it is resolved, and where it was written."""
     from crfl_core.config import load_config
-    from crfl_core.config.explanation import explained
+    from crfl_core.cli.explanation import explained
 
     loaded = load_config(config, overrides=overrides or ())
     lines = explained(loaded)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from crfl_core.kinds.command import Command
     from crfl_core.kinds.plugin import Plugin
     from crfl_core.plugins import Registry
 
@@ -101,14 +102,19 @@ def check(
         raise typer.Exit(BROKEN_PROMISE)
 
 
-def configured(registry: Registry, kind: str | None, name: str, options: Sequence[str]) -> Plugin:
+def configured(registry: Registry, kind: str | None, name: str, options: Sequence[str]) -> Plugin | Command:
     """The installed plugin of this name, with these options."""
     from pydantic import ValidationError
 
     from crfl_core.config.loading import apply_override
     from crfl_core.config.origins import Origins, explain
+    from crfl_core.errors import PluginError
 
     kind = kind_of(registry, kind, name)
+    if kind == "command":
+        if options:
+            raise PluginError(f"--set {options[0]}: command {name!r} has no options of a config")
+        return registry.command(name)
     plugin = registry.load(kind, name)
     values: dict[str, object] = {}
     for option in options:

@@ -17,7 +17,7 @@ Out = Annotated[
 Scaled = Annotated[bool, typer.Option("--scaled", help="Inputs are already scaled as the dataset's `scaling` would.")]
 
 
-def predict(run: arguments.Run, data: Data, out: Out = None, scaled: Scaled = False) -> None:
+def predict(run: arguments.RunArgument, data: Data, out: Out = None, scaled: Scaled = False) -> None:
     """Predict the class of every row of DATA, with what each certificate says about it, as CSV."""
     from crfl_core import api
     from crfl_core.errors import DataError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from crfl_core.cli import arguments, output
 
 
-def resume(run: arguments.Run, quiet: arguments.Quiet = False) -> None:
+def resume(run: arguments.RunArgument, quiet: arguments.QuietOption = False) -> None:
     """Go on with an unfinished run, bit by bit as if it had never stopped."""
     from crfl_core import api
 

@@ -17,11 +17,11 @@ Force = Annotated[bool, typer.Option("--force", help="Replace an existing run.")
 
 
 def run(
-    config: arguments.Config = None,
-    overrides: arguments.Set = None,
+    config: arguments.ConfigArgument = None,
+    overrides: arguments.SetOption = None,
     out: Out = None,
     force: Force = False,
-    quiet: arguments.Quiet = False,
+    quiet: arguments.QuietOption = False,
 ) -> None:
     """Train, attack, aggregate and certify as CONFIG says; goes on if its directory holds an unfinished run."""
     from crfl_core import api

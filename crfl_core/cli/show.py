@@ -11,7 +11,7 @@ from crfl_core.cli import arguments, output
 
 
 def show(
-    run: arguments.Run,
+    run: arguments.RunArgument,
     json: Annotated[bool, typer.Option("--json", help="Print metrics.json, or the comparison with --clean.")] = False,
     clean: Annotated[
         Path | None,

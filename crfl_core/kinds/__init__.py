@@ -2,35 +2,41 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from pkgutil import resolve_name
+from typing import Any, NamedTuple, cast
 
-from crfl_core.kinds.aggregator import AggregationStep
-from crfl_core.kinds.attack import Attack
-from crfl_core.kinds.certificate import Certificate
-from crfl_core.kinds.dataset import Dataset
-from crfl_core.kinds.engine import Engine
-from crfl_core.kinds.feature_map import FeatureMap
-from crfl_core.kinds.model import Model
-from crfl_core.kinds.partitioner import Partitioner
-from crfl_core.kinds.plugin import Plugin
-from crfl_core.kinds.tracker import Tracker
+LOCAL = "(this process)"
+"""Where plugins come from that no distribution declares."""
 
 
 class Kind(NamedTuple):
-    """A kind of plugin: the entry-point group it is found in and the class it derives from."""
+    """A kind of plugin: the entry-point group it is found in, and where the class is that it derives from."""
 
     group: str
-    base: type[Plugin]
+    target: str
+
+    @property
+    def base(self) -> type[Any]:
+        """The class, imported when it is first asked for: reading what is installed should cost next to nothing."""
+        return cast("type[Any]", resolve_name(self.target))
+
+    def has(self, candidate: object) -> bool:
+        """Whether something is a plugin class of this kind."""
+        return isinstance(candidate, type) and issubclass(candidate, self.base)
 
 
 KINDS: dict[str, Kind] = {
-    "aggregator": Kind("crfl.aggregators", AggregationStep),
-    "attack": Kind("crfl.attacks", Attack),
-    "dataset": Kind("crfl.datasets", Dataset),
-    "partitioner": Kind("crfl.partitioners", Partitioner),
-    "model": Kind("crfl.models", Model),
-    "feature-map": Kind("crfl.feature_maps", FeatureMap),
-    "certificate": Kind("crfl.certificates", Certificate),
-    "engine": Kind("crfl.engines", Engine),
-    "tracker": Kind("crfl.trackers", Tracker),
+    "aggregator": Kind("crfl.aggregators", "crfl_core.kinds.aggregator:AggregationStep"),
+    "attack": Kind("crfl.attacks", "crfl_core.kinds.attack:Attack"),
+    "dataset": Kind("crfl.datasets", "crfl_core.kinds.dataset:Dataset"),
+    "partitioner": Kind("crfl.partitioners", "crfl_core.kinds.partitioner:Partitioner"),
+    "model": Kind("crfl.models", "crfl_core.kinds.model:Model"),
+    "feature-map": Kind("crfl.feature_maps", "crfl_core.kinds.feature_map:FeatureMap"),
+    "certificate": Kind("crfl.certificates", "crfl_core.kinds.certificate:Certificate"),
+    "engine": Kind("crfl.engines", "crfl_core.kinds.engine:Engine"),
+    "tracker": Kind("crfl.trackers", "crfl_core.kinds.tracker:Tracker"),
+    "command": Kind("crfl.commands", "crfl_core.kinds.command:Command"),
 }
+
+CONFIGURABLE = tuple(kind for kind in KINDS if kind != "command")
+"""The kinds that a config names. A command is typed."""

@@ -10,6 +10,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from crfl_core.errors import PluginError
+from crfl_core.kinds import LOCAL
 from crfl_core.table import Table
 
 API_VERSION = 2
@@ -17,9 +18,6 @@ API_VERSION = 2
 
 OLDEST_API_VERSION = 2
 """The oldest plugin interface that this release still serves."""
-
-LOCAL = "(this process)"
-"""Where plugins come from that no distribution declares."""
 
 
 class Plugin(Table):

@@ -1,6 +1,6 @@
 """The conformance kit: does a plugin keep the promises of its kind?
 
-    check_plugin(MyRule())                     results, for any kind; or check_aggregator, check_attack, ...
+    check_plugin(MyRule())                     results, for a plugin of any kind
     parametrize_with_checks([MyRule()])        the same as cases of pytest
     crfl plugins check my-rule                 the same from the terminal, for an installed plugin
 
@@ -10,21 +10,8 @@ what was found and what to change. docs/writing-plugins/testing.md lists all che
 
 # These register their checks, in this order.
 from crfl_core.testing import any_plugin, steps, rules, stages, attacks, datasets, partitioners  # noqa: F401, I001
-from crfl_core.testing import models, feature_maps, certificates, engines, trackers  # noqa: F401
-from crfl_core.testing.checking import (
-    check_aggregator,
-    check_attack,
-    check_certificate,
-    check_dataset,
-    check_engine,
-    check_feature_map,
-    check_model,
-    check_partitioner,
-    check_plugin,
-    check_stage,
-    check_tracker,
-    parametrize_with_checks,
-)
+from crfl_core.testing import models, feature_maps, certificates, engines, trackers, commands  # noqa: F401
+from crfl_core.testing.checking import check_plugin, parametrize_with_checks
 from crfl_core.testing.sample_rounds import round_of
 from crfl_core.testing.suite import CheckFailed, Promise, Result, promises_of
 from crfl_core.testing.sample_run import Search, Trial
@@ -35,17 +22,7 @@ __all__ = [
     "Result",
     "Search",
     "Trial",
-    "check_aggregator",
-    "check_attack",
-    "check_certificate",
-    "check_dataset",
-    "check_engine",
-    "check_feature_map",
-    "check_model",
-    "check_partitioner",
     "check_plugin",
-    "check_stage",
-    "check_tracker",
     "parametrize_with_checks",
     "promises_of",
     "round_of",

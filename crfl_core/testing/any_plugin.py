@@ -19,8 +19,9 @@ import torch
 from crfl_core.config import dump_config, load_config
 from crfl_core.errors import CrflError, PluginError, PluginFailure
 from crfl_core.hooks import Hooks
+from crfl_core.kinds import LOCAL
 from crfl_core.kinds.aggregator import Stage
-from crfl_core.kinds.plugin import LOCAL, Plugin
+from crfl_core.kinds.plugin import Plugin
 from crfl_core.kinds.tracker import Tracker
 from crfl_core.plugins import Found, Registry, checked, first_line, hook_names
 from crfl_core.testing.comparing import difference

@@ -182,7 +182,7 @@ def check_unknown_territory_is_refused(case: Case[Certificate]) -> None:
 def check_no_known_attack_beats_it(case: Case[Certificate]) -> None:
     """No radius reaches an attack that the author's search has found."""
     if case.search is None:
-        raise Skipped("no search was supplied: pass search=... to check_certificate or parametrize_with_checks")
+        raise Skipped("no search was supplied: pass search=... to check_plugin or parametrize_with_checks")
     tried = False
     for level, guarantee in answers(case):
         found = case.search(case.once(trial_of), level)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from crfl_core.kinds.command import Command
 from crfl_core.kinds.plugin import Plugin
 from crfl_core.testing.suite import Case, CheckFailed, Promise, Skipped, promises_of, refuse_unknown
 
@@ -56,6 +57,8 @@ def titles(cases: Sequence[Case[Any]]) -> list[str]:
     return [f"{case.name}({options_of(case.plugin)})" if several[case.name] > 1 else case.name for case in cases]
 
 
-def options_of(plugin: Plugin) -> str:
-    """The options that are not left to their defaults."""
+def options_of(plugin: Plugin | Command) -> str:
+    """The options that are not left to their defaults; for a command, where it comes from."""
+    if isinstance(plugin, Command):
+        return plugin.origin
     return ", ".join(f"{name}={getattr(plugin, name)!r}" for name in sorted(plugin.model_fields_set))

@@ -9,12 +9,13 @@ from inspect import cleandoc
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
 from crfl_core.kinds import KINDS
+from crfl_core.kinds.command import Command
 from crfl_core.kinds.plugin import Plugin
 
 if TYPE_CHECKING:
     from crfl_core.testing.sample_run import Search
 
-P = TypeVar("P", bound=Plugin, covariant=True)
+P = TypeVar("P", bound=Plugin | Command, covariant=True)
 T = TypeVar("T")
 Status = Literal["passed", "failed", "skipped", "expected failure"]
 
@@ -56,7 +57,7 @@ class Case(Generic[P]):
 
     def fresh(self) -> P:
         """The plugin as a config would make it anew, without anything that it has remembered since."""
-        plugin = self.plugin
+        plugin = cast("Plugin", self.plugin)
         options = {name: getattr(plugin, name) for name in plugin.model_fields_set}
         return cast("P", type(plugin).model_validate(options).named(self.name))
 
@@ -69,7 +70,7 @@ Use = Callable[[Any, Case[Any]], object]
 class Promise:
     """A check, and the base class whose subclasses promise what it checks."""
 
-    base: type[Plugin]
+    base: type[Plugin | Command]
     function: CheckFunction
 
     @property
@@ -114,7 +115,7 @@ USES: dict[type[Plugin], Use] = {}
 """The ordinary use of each kind, for checks that hold for all kinds."""
 
 
-def promised_by(base: type[Plugin]) -> Callable[[CheckFunction], CheckFunction]:
+def promised_by(base: type[Plugin | Command]) -> Callable[[CheckFunction], CheckFunction]:
     """Make a function `check_<behaviour>(case)` a check of every subclass of `base`."""
 
     def register(function: CheckFunction) -> CheckFunction:
@@ -137,17 +138,18 @@ def used_as(base: type[Plugin]) -> Callable[[Use], Use]:
     return register
 
 
-def promises_of(plugin: type[Plugin]) -> Iterator[Promise]:
+def promises_of(plugin: type[Plugin | Command]) -> Iterator[Promise]:
     """The checks that a plugin class has to pass."""
     return (promise for promise in PROMISES if issubclass(plugin, promise.base))
 
 
-def kind_of(plugin: type[Plugin]) -> str:
+def kind_of(plugin: type[object]) -> str:
     """The kind that a plugin class belongs to."""
-    for kind, (_, base) in KINDS.items():
-        if issubclass(plugin, base):
+    for kind, described in KINDS.items():
+        if described.has(plugin):
             return kind
-    raise TypeError(f"{plugin.__name__} derives from none of {', '.join(base.__name__ for _, base in KINDS.values())}")
+    bases = ", ".join(described.base.__name__ for described in KINDS.values())
+    raise TypeError(f"{plugin.__name__} derives from none of {bases}")
 
 
 def results_of(case: Case[Any], expected_failures: Mapping[str, str]) -> Iterator[Result]:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from crfl_core import AttackEffect, RunResult, attack_effect, load_config, run
-from crfl_core.data_files import find
 from crfl_core.extend import FileDataset, Registry
 from examples import matrix
 
@@ -144,7 +143,7 @@ def test_the_stronger_mnist_attack_takes_within_few_rounds_too(tmp_path: Path) -
     config = load_config(path, overrides=[*matrix.QUICK, "rounds=6", "attack.rounds={first=4}"]).config
     assert isinstance(config.dataset, FileDataset)
     source = config.dataset.source()
-    if not all(find(source, file.name) for file in source.files):
+    if not all(source.find(file.name) for file in source.files):
         pytest.skip("set CRFL_DATA_DIR to a folder with the files of mnist")
     clean = run(config.without_attack(), out=tmp_path / "clean")
     effect = attack_effect(run(config, out=tmp_path / "attacked"), clean)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from crfl_core import RunConfig, dump_config, load_config
-from crfl_core.config.explanation import explained
+from crfl_core.cli.explanation import explained
 from crfl_core.extend import ConfigError, Registry
 from crfl_core.schedules import Linear, RoundRange
 

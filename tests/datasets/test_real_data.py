@@ -13,7 +13,6 @@ from crfl_datasets.images import ImageDataset
 from crfl_datasets.mnist import Mnist
 
 from crfl_core import run
-from crfl_core.data_files import find, status
 from tests.conftest import ROOT
 from tests.datasets.files import write_four
 
@@ -22,14 +21,14 @@ from tests.datasets.files import write_four
 def dataset(request: pytest.FixtureRequest) -> type[ImageDataset]:
     """A dataset whose files are there."""
     wanted: type[ImageDataset] = request.param
-    if not all(find(wanted.source(), file.name) for file in wanted.source().files):
+    if not all(wanted.source().find(file.name) for file in wanted.source().files):
         pytest.skip(f"set CRFL_DATA_DIR to a folder with the files of {wanted.__name__}")
     return wanted
 
 
 def test_the_files_are_those_that_were_published(dataset: type[ImageDataset]) -> None:
     source = dataset.source()
-    assert [status(file, find(source, file.name), thorough=True) for file in source.files] == ["ok"] * 4
+    assert [file.status(source.find(file.name), thorough=True) for file in source.files] == ["ok"] * 4
 
 
 def test_counts_and_ranges_are_the_published_ones(dataset: type[ImageDataset]) -> None:

@@ -8,7 +8,7 @@ import pytest
 from crfl_datasets.mnist import Mnist
 
 from crfl_core import dump_config, load_config
-from crfl_core.data_files import cache_dir, data_dirs, find, sha256, status
+from crfl_core.data_files import cache_dir, data_dirs, sha256
 from crfl_core.extend import ConfigError, DataError, DataFile, DataSource, OptionError
 from crfl_core.federation.setup import build
 from tests.datasets.files import write_four
@@ -40,18 +40,18 @@ def put(path: Path, text: str = "abc") -> Path:
 
 def test_the_shared_directory_comes_before_the_cache(places: tuple[Path, Path]) -> None:
     shared, cache = places
-    assert find(SOURCE, "a.gz") is None
+    assert SOURCE.find("a.gz") is None
     in_cache = put(cache / "two-files" / "a.gz")
-    assert find(SOURCE, "a.gz") == in_cache
+    assert SOURCE.find("a.gz") == in_cache
     in_shared = put(shared / "two-files" / "a.gz")
-    assert find(SOURCE, "a.gz") == in_shared
+    assert SOURCE.find("a.gz") == in_shared
 
 
 def test_a_path_of_the_config_is_the_only_place(places: tuple[Path, Path], tmp_path: Path) -> None:
     put(places[0] / "two-files" / "a.gz")
     own = tmp_path / "own"
-    assert find(SOURCE, "a.gz", own) is None
-    assert find(SOURCE, "a.gz", put(own / "a.gz").parent) == own / "a.gz"
+    assert SOURCE.find("a.gz", own) is None
+    assert SOURCE.find("a.gz", put(own / "a.gz").parent) == own / "a.gz"
 
 
 @pytest.mark.parametrize("folder", ["two-files", "two_files", "TwoFiles", "."])
@@ -60,22 +60,22 @@ def test_spellings_of_the_folder_and_unpacked_files_are_found(
     folder: str, name: str, places: tuple[Path, Path]
 ) -> None:
     path = put(places[0] / folder / name)
-    assert find(SOURCE, "a.gz") == path
+    assert SOURCE.find("a.gz") == path
 
 
 def test_a_path_may_be_the_file_itself(tmp_path: Path) -> None:
     path = put(tmp_path / "whatever.csv")
-    assert find(SINGLE, "table.csv", path) == path
-    assert find(SOURCE, "b.csv", path) is None
+    assert SINGLE.find("table.csv", path) == path
+    assert SOURCE.find("b.csv", path) is None
     named = put(tmp_path / "b.csv")
-    assert find(SOURCE, "b.csv", named) == named
+    assert SOURCE.find("b.csv", named) == named
 
 
 def test_other_names_of_a_file_are_found_after_its_own(tmp_path: Path) -> None:
     other = put(tmp_path / "my-table.csv")
-    assert find(SINGLE, "table.csv", tmp_path) == other
+    assert SINGLE.find("table.csv", tmp_path) == other
     own = put(tmp_path / "table.csv")
-    assert find(SINGLE, "table.csv", tmp_path) == own
+    assert SINGLE.find("table.csv", tmp_path) == own
 
 
 def test_the_cache_is_where_the_system_wants_it_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,13 +89,13 @@ def test_the_cache_is_where_the_system_wants_it_unless_told_otherwise(monkeypatc
 def test_the_state_of_a_file_depends_on_size_and_checksum(tmp_path: Path) -> None:
     path = put(tmp_path / "a.gz")
     right = DataFile("a.gz", sha256=sha256(path), size=3)
-    assert status(right, None, thorough=True) == "missing"
-    assert status(right, path, thorough=False) == "found"
-    assert status(right, path, thorough=True) == "ok"
-    assert status(SOURCE.files[0], path, thorough=True) == "wrong"
-    assert status(DataFile("a.gz", size=4), path, thorough=False) == "wrong"
-    assert status(DataFile("a.gz"), path, thorough=True) == "found"
-    assert status(SOURCE.files[0], put(tmp_path / "a"), thorough=True) == "found"
+    assert right.status(None, thorough=True) == "missing"
+    assert right.status(path, thorough=False) == "found"
+    assert right.status(path, thorough=True) == "ok"
+    assert SOURCE.files[0].status(path, thorough=True) == "wrong"
+    assert DataFile("a.gz", size=4).status(path, thorough=False) == "wrong"
+    assert DataFile("a.gz").status(path, thorough=True) == "found"
+    assert SOURCE.files[0].status(put(tmp_path / "a"), thorough=True) == "found"
 
 
 def test_a_missing_file_is_explained_with_places_and_command(places: tuple[Path, Path]) -> None:

@@ -21,7 +21,6 @@ import pytest
 import torch
 
 from crfl_core import hookspecs, load_config, run
-from crfl_core.data_files import find
 from crfl_core.extend import Certificate, FileDataset, Registry
 from crfl_core.kinds import KINDS
 
@@ -267,7 +266,7 @@ def test_every_example_runs_and_is_described_in_the_readme(example: Path, tmp_pa
     config = load_config(example).config
     if isinstance(config.dataset, FileDataset):
         source = config.dataset.source()
-        if not any(find(source, file.name) for file in source.files):
+        if not any(source.find(file.name) for file in source.files):
             pytest.skip(f"set CRFL_DATA_DIR to a folder with the files of {config.dataset.configured_as}")
     overrides = ["rounds=2", "votes.models=20", "training.steps=2"]
     if config.attack is not None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from crfl_core import ABSTAIN, Threat
 from crfl_core.extend import Certificate, Check, Guarantee, Ledger, Level, Plugin, Votes
-from crfl_core.testing import Trial, check_certificate
+from crfl_core.testing import Trial, check_plugin
 from tests.testing.support import assert_fails, checks_of, verdict
 
 
@@ -159,7 +159,7 @@ def test_every_check_has_a_certificate_that_fails_it() -> None:
 def test_a_sound_certificate_stands_the_search_that_beats_a_boundless_one() -> None:
     (result,) = (
         result
-        for result in check_certificate(PathwiseLinear(), search=flooding)
+        for result in check_plugin(PathwiseLinear(), search=flooding)
         if result.check == "no_known_attack_beats_it"
     )
     assert result.status == "passed"

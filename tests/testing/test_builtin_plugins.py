@@ -18,6 +18,7 @@ from crfl_models.softmax import Softmax
 
 from crfl_core.extend import Plugin, Registry
 from crfl_core.kinds import KINDS
+from crfl_core.kinds.command import Command
 from crfl_core.testing import check_plugin, parametrize_with_checks
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -30,12 +31,15 @@ OPTIONS: dict[str, dict[str, Any]] = {
 """Options of plugins that cannot do without, or that would do more work than is needed here."""
 
 
-def included() -> Iterator[Plugin]:
+def included() -> Iterator[Plugin | Command]:
     """One instance of every plugin that comes with crfl."""
     registry = Registry()
     for kind in KINDS:
         for name in registry.names(kind):
             if any(found.distribution == "crfl" for found in registry.found[kind][name]):
+                if kind == "command":
+                    yield registry.command(name)
+                    continue
                 plugin = registry.load(kind, f"crfl:{name}")
                 yield plugin.model_validate(OPTIONS.get(name, {})).named(name)
 

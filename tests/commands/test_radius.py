@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from crfl_commands.calculator import Point, radius
 from pydantic import ValidationError
 
-from crfl_core.certification import formulas
-from crfl_core.certification.calculator import Point, radius
+from crfl_core import formulas
 
 Crfl = Callable[..., CompletedProcess[str]]
 

@@ -12,11 +12,10 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
+from crfl_commands.scaffold import LICENCES, Names, ScaffoldError, create, files
+from crfl_commands.scaffold.names import KINDS_OF_PACKAGES
 
-from crfl_core.extend import Registry, ScaffoldError
-from crfl_core.kinds import KINDS
-from crfl_core.scaffold import LICENCES, Names, create, files
-from crfl_core.scaffold.names import KINDS_OF_PACKAGES
+from crfl_core.extend import KINDS, Registry
 from tests.conftest import written_metadata
 
 Crfl = Callable[..., CompletedProcess[str]]
@@ -57,6 +56,30 @@ def test_a_package_has_everything(crfl: Crfl, tmp_path: Path) -> None:
     assert tomllib.loads(found["example.toml"])["aggregation"][0]["type"] == "my-own-rule"
 
 
+def test_a_package_for_a_command_has_a_function_and_no_config(crfl: Crfl, tmp_path: Path) -> None:
+    result = crfl("new", "command", "certified-share")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "the command 'certified-share', function certified_share in src/crfl_certified_share" in result.stdout
+    assert result.stdout.endswith("crfl certified-share --help\n")
+    found = written(tmp_path / "crfl-certified-share")
+    assert "example.toml" not in found
+    points = tomllib.loads(found["pyproject.toml"])["project"]["entry-points"]
+    assert points == {"crfl.commands": {"certified-share": "crfl_certified_share:certified_share"}}
+    assert "def certified_share(" in found["src/crfl_certified_share/__init__.py"]
+
+
+def test_a_written_command_works_as_soon_as_it_is_installed(
+    crfl: Crfl, tmp_path: Path, editable: Callable[[Path], str], finished_run: Path
+) -> None:
+    crfl("new", "command", "certified-share")
+    editable(tmp_path / "crfl-certified-share")
+    assert "Print which share of the test samples each certificate" in crfl("--help").stdout
+    done = crfl("certified-share", finished_run, "--radius", "0.1")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "paper, feature level, test samples" in done.stdout
+    assert crfl("plugins", "check", "certified-share").returncode == 0
+
+
 @pytest.mark.parametrize("kind", KINDS_OF_PACKAGES)
 def test_no_placeholder_is_left(kind: str) -> None:
     package = files(Names(kind, "fresh-idea"), licence="mit", author="Ada", registry=Registry())
@@ -91,8 +114,11 @@ def test_the_licence_is_a_choice(licence: str) -> None:
         (["aggregator", "Trimmed_Mean"], "'Trimmed_Mean' is no name for a plugin: use lower-case words"),
         (["aggregator", "2-means"], "is no name for a plugin"),
         (["aggregator", "../mean"], "is no name for a plugin"),
-        (["attack", "none"], "would give the class None, a word of Python itself"),
-        (["stage", "stage"], "would give the class Stage, which its module already uses"),
+        (["attack", "none"], "would be called None, a word of Python itself"),
+        (["command", "import"], "would be called import, a word of Python itself"),
+        (["command", "run"], "'run' is a command of crfl itself: choose another name"),
+        (["command", "load"], "would be called load, which its module already uses"),
+        (["stage", "stage"], "would be called Stage, which its module already uses"),
         (["dataset", "datasets"], "would hide the installed module crfl_datasets: choose another name"),
         (["aggregator", "core"], "would hide the installed module crfl_core"),
         (["optimiser", "adam"], "there is no kind of plugin 'optimiser': there are aggregator, stage, attack"),

@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING
 
-from crfl_core.data_files import DataFile, DataSource, data_cache, find, sha256, status
-from crfl_core.errors import DataError
+from crfl_core.extend import DataError, DataFile, DataSource, data_cache, sha256
 
 if TYPE_CHECKING:
     from requests import Response
@@ -37,8 +36,8 @@ def fetch(source: DataSource, to: Path | None, report: Report) -> None:
     """
     folder, wanted = (to or data_cache()) / source.folder, []
     for file in source.files:
-        path = find(source, file.name, to)
-        state = status(file, path, thorough=True)
+        path = source.find(file.name, to)
+        state = file.status(path, thorough=True)
         if state in ("missing", "wrong"):
             wanted.append(file)
         if state == "wrong" and path is not None and path.parent != folder:
@@ -65,7 +64,7 @@ def fetch(source: DataSource, to: Path | None, report: Report) -> None:
 def fetched_archive(file: DataFile, folder: Path) -> Iterator[Path]:
     """An archive that is there as long as it is needed: until all is extracted, or it turns out to be bad."""
     archive = folder / file.name
-    if status(file, archive if archive.exists() else None, thorough=True) in ("missing", "wrong"):
+    if file.status(archive if archive.exists() else None, thorough=True) in ("missing", "wrong"):
         download(file, folder)
     try:
         yield archive

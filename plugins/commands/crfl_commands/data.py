@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crfl_core.cli import BAD_INPUT
-
 if TYPE_CHECKING:
-    from crfl_core.api.catalogue import CatalogueEntry
+    from crfl_commands.catalogue import CatalogueEntry
+
+WRONG_FILE = 2
 
 data = typer.Typer(no_args_is_help=True, help="Find, fetch and verify the files of datasets.")
 
@@ -19,7 +19,7 @@ data = typer.Typer(no_args_is_help=True, help="Find, fetch and verify the files 
 @data.command("list")
 def list_(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """List every dataset: what it is, where its files were found, their sizes, checksums and licence."""
-    from crfl_core.api.catalogue import catalogue
+    from crfl_commands.catalogue import catalogue
 
     entries = catalogue()
     if json:
@@ -53,7 +53,7 @@ def fetch(
     to: Annotated[Path | None, typer.Option(help="Data directory; the user's cache if not given.")] = None,
 ) -> None:
     """Download the files of a dataset: mirrors in turn, resumed, and verified before they are put in place."""
-    from crfl_core.api.catalogue import fetch_dataset
+    from crfl_commands.catalogue import fetch_dataset
 
     fetch_dataset(name, to, report=typer.echo)
 
@@ -63,10 +63,10 @@ def verify(
     name: Annotated[str | None, typer.Argument(help="Name of a dataset; default: all.", show_default=False)] = None,
 ) -> None:
     """Compare the files that were found with their published sizes and checksums; exit with 2 if one is wrong."""
-    from crfl_core.api.catalogue import verify_datasets
+    from crfl_commands.catalogue import verify_datasets
 
     states = [(entry.name, state) for entry in verify_datasets(name) for state in entry.files]
     for dataset, state in states:
         typer.echo(f"{state.status:<8} {dataset}: {state.path or state.file.name}")
     if any(state.status == "wrong" for _, state in states):
-        raise typer.Exit(BAD_INPUT)
+        raise typer.Exit(WRONG_FILE)

@@ -10,12 +10,12 @@ import typer
 Kind = Annotated[
     str,
     typer.Argument(
-        help="What to write: aggregator, stage, attack, dataset, partitioner, model, feature-map, certificate, engine "
-        "or tracker.",
+        help="What to write: aggregator, stage, attack, dataset, partitioner, model, feature-map, certificate, engine, "
+        "tracker or command.",
         show_default=False,
     ),
 ]
-Name = Annotated[str, typer.Argument(help="Its name in configs, such as trimmed-mean.", show_default=False)]
+Name = Annotated[str, typer.Argument(help="Its name, such as trimmed-mean.", show_default=False)]
 Out = Annotated[Path | None, typer.Option("--out", help="Folder to write; default: crfl-NAME.", show_default=False)]
 Licence = Annotated[str, typer.Option("--licence", help="apache-2.0, mit, bsd-3-clause or none.")]
 Author = Annotated[str | None, typer.Option("--author", help="Who holds the copyright.", show_default=False)]
@@ -23,14 +23,17 @@ Author = Annotated[str | None, typer.Option("--author", help="Who holds the copy
 
 def new(kind: Kind, name: Name, out: Out = None, licence: Licence = "apache-2.0", author: Author = None) -> None:
     """Write a package with a working plugin: module, entry point, tests, example config, README, CI and licence."""
-    from crfl_core.plugins import Registry
-    from crfl_core.scaffold import Names, create
+    from crfl_commands.scaffold import Names, create
+    from crfl_core.extend import Registry
 
     names, registry = Names(kind, name), Registry()
     target = out or Path(names.distribution)
     create(names, target, licence=licence, author=author, registry=registry)
-    typer.echo(f"{target}: the {kind} {name!r}, class {names.class_name} in src/{names.module}/__init__.py")
+    is_command = kind == "command"
+    what, users = ("function", "people") if is_command else ("class", "configs")
+    typer.echo(f"{target}: the {kind} {name!r}, {what} {names.target} in src/{names.module}/__init__.py")
     for rival in names.rivals(registry):
-        typer.echo(f"note: {rival} declares {name!r}, too: configs must write '{names.distribution}:{name}'")
+        typer.echo(f"note: {rival} declares {name!r}, too: {users} must write '{names.distribution}:{name}'")
     typer.echo("\nInstall it, run its tests, try it:\n")
-    typer.echo(f"  cd {target}\n  pip install --editable '.[test]'\n  pytest\n  crfl run example.toml")
+    trial = f"crfl {name} --help" if is_command else "crfl run example.toml"
+    typer.echo(f"  cd {target}\n  pip install --editable '.[test]'\n  pytest\n  {trial}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from crfl_core.extend import RuleResult, Aggregator, Clients, ClientUpdates, State
+from crfl_core.extend import Aggregator, Clients, ClientUpdates, RuleResult, State
 from numpy.typing import NDArray
 from pydantic import Field
 

@@ -14,8 +14,8 @@ import pytest
 
 import crfl_core
 from crfl_core import RunConfig, load_config
-from crfl_core.config.json_schema import json_schema
-from crfl_core.kinds import KINDS
+from crfl_core.cli.json_schema import json_schema
+from crfl_core.kinds import CONFIGURABLE
 from crfl_core.plugins import Registry
 
 Install = Callable[..., None]
@@ -113,7 +113,7 @@ def test_every_setting_is_described_and_extends_is_allowed(schema: Schema) -> No
     assert all(setting.get("description") for setting in properties.values())
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", CONFIGURABLE)
 def test_every_installed_plugin_appears_with_all_its_options(schema: Schema, kind: str) -> None:
     *tables, names = schema["$defs"][kind]["anyOf"]
     registry = Registry()
@@ -128,7 +128,7 @@ def test_every_installed_plugin_appears_with_all_its_options(schema: Schema, kin
 def test_an_option_of_every_plugin_says_what_it_means(schema: Schema) -> None:
     unexplained = [
         f"{kind} {table['title']}: {option}"
-        for kind in KINDS
+        for kind in CONFIGURABLE
         for table in schema["$defs"][kind]["anyOf"][:-1]
         for option, content in table["properties"].items()
         if option != "type" and not content.get("description")

@@ -6,11 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from crfl_core.data_files import DataFile, DataSource, Status, find, status
-from crfl_core.download import fetch
-from crfl_core.errors import DataError, PluginError
-from crfl_core.kinds.dataset import FileDataset
-from crfl_core.plugins import Registry, first_line
+from crfl_commands.download import fetch
+from crfl_core.extend import DataError, DataFile, DataSource, FileDataset, FileStatus, PluginError, Registry, first_line
 
 
 @dataclass(frozen=True)
@@ -19,7 +16,7 @@ class FileState:
 
     file: DataFile
     path: Path | None
-    status: Status
+    status: FileStatus
 
 
 @dataclass(frozen=True)
@@ -48,8 +45,8 @@ def entry(registry: Registry, name: str, *, thorough: bool) -> CatalogueEntry:
     if not issubclass(plugin, FileDataset):
         return CatalogueEntry(name, first_line(plugin))
     source = plugin.source()
-    found = [(file, find(source, file.name)) for file in source.files]
-    states = tuple(FileState(file, path, status(file, path, thorough=thorough)) for file, path in found)
+    found = [(file, source.find(file.name)) for file in source.files]
+    states = tuple(FileState(file, path, file.status(path, thorough=thorough)) for file, path in found)
     return CatalogueEntry(name, first_line(plugin), source, states)
 
 

@@ -11,7 +11,7 @@ from pydantic.json_schema import models_json_schema
 
 from crfl_core.config.schema import RunConfig
 from crfl_core.errors import PluginError
-from crfl_core.kinds import KINDS
+from crfl_core.kinds import CONFIGURABLE
 from crfl_core.kinds.plugin import Plugin
 from crfl_core.plugins import Registry, first_line
 
@@ -30,7 +30,7 @@ class Choice(NamedTuple):
 
 def json_schema(registry: Registry) -> dict[str, Any]:
     """The schema of a config file with every installed plugin that can be loaded. Imports them all."""
-    choices = [choice for kind in KINDS for choice in choices_of(registry, kind)]
+    choices = [choice for kind in CONFIGURABLE for choice in choices_of(registry, kind)]
     models: list[type[BaseModel]] = [RunConfig, *(choice.plugin for choice in choices if choice.described)]
     refs, definitions = models_json_schema([(model, "validation") for model in models])
     known = definitions["$defs"]
@@ -39,7 +39,7 @@ def json_schema(registry: Registry) -> dict[str, Any]:
         "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
         "description": "config files to start from, relative to this one",
     }
-    for kind in KINDS:
+    for kind in CONFIGURABLE:
         tables, names = [], []
         for choice in (choice for choice in choices if choice.kind == kind):
             options: dict[str, Any] = {"type": "object"}

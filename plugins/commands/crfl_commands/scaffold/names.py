@@ -8,15 +8,18 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 
-from crfl_core.errors import ScaffoldError
-from crfl_core.kinds import KINDS
-from crfl_core.plugins import Registry
+from crfl_core.extend import KINDS, OWN_COMMANDS, CrflError, Registry
 
 PREFIX = "crfl-"
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 STAGE = "stage"
+COMMAND = "command"
 KINDS_OF_PACKAGES = ("aggregator", STAGE, *(kind for kind in KINDS if kind != "aggregator"))
 """What can be written: every kind of plugin, and stages, which are found among the aggregators."""
+
+
+class ScaffoldError(CrflError):
+    """A new package cannot be written: its name cannot be used, or something is in the way."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,20 @@ class Names:
         return "".join(part.capitalize() for part in self.plugin.split("-"))
 
     @property
+    def function_name(self) -> str:
+        """The plugin's name as that of a function.
+
+        >>> Names("command", "certified-share").function_name
+        'certified_share'
+        """
+        return self.plugin.replace("-", "_")
+
+    @property
+    def target(self) -> str:
+        """What the entry point names: the function of a command, the class of any other plugin."""
+        return self.function_name if self.kind == COMMAND else self.class_name
+
+    @property
     def distribution(self) -> str:
         """What pip installs.
 
@@ -63,8 +80,10 @@ class Names:
                 f"{self.plugin!r} is no name for a plugin: use lower-case words of letters and digits with '-' between "
                 "them, such as trimmed-mean"
             )
-        if keyword.iskeyword(self.class_name):
-            raise ScaffoldError(f"{self.plugin!r} would give the class {self.class_name}, a word of Python itself")
+        if keyword.iskeyword(self.target):
+            raise ScaffoldError(f"{self.plugin!r} would be called {self.target}, a word of Python itself")
+        if self.kind == COMMAND and self.plugin in OWN_COMMANDS:
+            raise ScaffoldError(f"{self.plugin!r} is a command of crfl itself: choose another name")
         if find_spec(self.module) is not None:
             raise ScaffoldError(f"{self.plugin!r} would hide the installed module {self.module}: choose another name")
         try:

@@ -14,11 +14,9 @@ from datetime import date
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from crfl_core._version import __version__
-from crfl_core.errors import ScaffoldError
-from crfl_core.kinds import KINDS
-from crfl_core.plugins import Registry
-from crfl_core.scaffold.names import Names
+from crfl_commands.scaffold.names import COMMAND, Names, ScaffoldError
+from crfl_core import __version__
+from crfl_core.extend import KINDS, Registry
 
 TEMPLATES = Path(__file__).with_name("templates")
 LICENCES: Mapping[str, str | None] = {
@@ -55,23 +53,28 @@ def files(names: Names, *, licence: str, author: str | None, registry: Registry)
     if author is not None and not re.fullmatch(r'[^"\\\x00-\x1f]+', author):
         raise ScaffoldError(f"--author {author!r}: use no quotes, backslashes or line breaks")
     words = placeholders(names, licence, author or f"The authors of {names.distribution}", registry)
-    kind = names.kind.replace("-", "_")
-    templates = {
-        "pyproject.toml": "package/pyproject.toml",
-        "README.md": "package/README.md",
-        ".gitignore": "package/gitignore",
-        ".github/workflows/tests.yml": "package/tests.yml",
-        "example.toml": f"kinds/{kind}.toml",
-        f"src/{names.module}/__init__.py": f"kinds/{kind}.py",
-        f"tests/test_{names.module}.py": "package/test_my_plugin.py",
-    }
+    templates = templates_of(names)
     if LICENCES[licence] is not None:
         templates["LICENSE"] = f"licences/{licence}.txt"
     result = {name: filled((TEMPLATES / path).read_text(encoding="utf-8"), words) for name, path in templates.items()}
     if LICENCES[licence] is None:
         result["pyproject.toml"] = re.sub(r"^license.*\n", "", result["pyproject.toml"], flags=re.MULTILINE)
-    check_class(names, result[f"src/{names.module}/__init__.py"])
+    check_target(names, result[f"src/{names.module}/__init__.py"])
     return result | {f"src/{names.module}/py.typed": ""}
+
+
+def templates_of(names: Names) -> dict[str, str]:
+    """The template of every file of the package, by its path in it. A command is typed: no config is its example."""
+    kind, is_command = names.kind.replace("-", "_"), names.kind == COMMAND
+    templates = {
+        "pyproject.toml": "package/pyproject.toml",
+        "README.md": "package/README-command.md" if is_command else "package/README.md",
+        ".gitignore": "package/gitignore",
+        ".github/workflows/tests.yml": "package/tests.yml",
+        f"src/{names.module}/__init__.py": f"kinds/{kind}.py",
+        f"tests/test_{names.module}.py": f"package/test_{'my_command' if is_command else 'my_plugin'}.py",
+    }
+    return templates if is_command else templates | {"example.toml": f"kinds/{kind}.toml"}
 
 
 def placeholders(names: Names, licence: str, author: str, registry: Registry) -> dict[str, str]:
@@ -81,7 +84,9 @@ def placeholders(names: Names, licence: str, author: str, registry: Registry) ->
         "crfl-my-plugin": names.distribution,
         "crfl_my_plugin": names.module,
         "my-plugin": names.plugin,
+        "my_plugin": names.function_name,
         "MyPlugin": names.class_name,
+        "MY_TARGET": names.target,
         "MY_TYPE": exact if names.rivals(registry) else names.plugin,
         "MY_KIND": names.kind.replace("-", " "),
         "MY_GROUP": KINDS[names.found_as].group,
@@ -97,8 +102,8 @@ def filled(template: str, words: Mapping[str, str]) -> str:
     return re.sub("|".join(map(re.escape, words)), lambda match: words[match[0]], template)
 
 
-def check_class(names: Names, source: str) -> None:
-    """The class must not take a name that its own module uses: `crfl new stage stage` would derive Stage from Stage."""
+def check_target(names: Names, source: str) -> None:
+    """A plugin must not take a name that its own module uses: `crfl new stage stage` would derive Stage from Stage."""
     used = {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
-    if names.class_name in used:
-        raise ScaffoldError(f"{names.plugin!r} would give the class {names.class_name}, which its module already uses")
+    if names.target in used:
+        raise ScaffoldError(f"{names.plugin!r} would be called {names.target}, which its module already uses")

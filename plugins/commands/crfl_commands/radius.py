@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
+    from crfl_core import CrflError
 
 
 def radius(
@@ -27,19 +32,27 @@ def radius(
     """Calculate the feature radius of one prediction under one attack, with every term of the formulas."""
     from pydantic import ValidationError
 
-    from crfl_core.certification.calculator import Point
-    from crfl_core.certification.calculator import radius as calculate
-    from crfl_core.config.origins import Origins, explain
+    from crfl_commands import calculator
 
     given = dict(locals())
-    values = {name: given[name] for name in Point.model_fields}
     try:
-        point = Point.model_validate(values)
+        point = calculator.Point.model_validate({name: given[name] for name in calculator.Point.model_fields})
     except ValidationError as error:
-        raise explain(error, values, Origins()) from error
-    result = calculate(point)
+        raise explained(error) from error
+    result = calculator.radius(point)
     for term in result.terms:
         typer.echo(f"{term.symbol:<12} {term.value:>14.8g}   {term.meaning}")
     typer.echo()
     for rule, value in result.radii.items():
         typer.echo(f"radius {value:>18.8g}   {rule}")
+
+
+def explained(error: ValidationError) -> CrflError:
+    """A sentence for every value that makes no sense."""
+    from crfl_core import CrflError
+
+    sentences = []
+    for detail in error.errors():
+        should = detail["msg"].replace("Input should", "must")
+        sentences.append(f"{detail['loc'][0]} = {detail['input']}: {should}")
+    return CrflError("\n".join(sentences))
