@@ -42,6 +42,7 @@ from torch import Tensor
 
 from benchmarks.timing import best_times, report
 from crfl_core.extend import Aggregator, Clients, ClientUpdates, Layout, Round, Stage, Streams
+from crfl_core.federation.chain import staged_by
 from crfl_core.kinds.aggregator import AggregationStep
 
 MALICIOUS = 10
@@ -109,15 +110,15 @@ def updates(clients: int, size: int) -> ClientUpdates:
         weight_decay=zeros,
         retention=ones,
         update_bound=ones,
-        attacking=zeros > 0,
+        group=counts * 0,
     )
-    return ClientUpdates(values, Round(1, 1, torch.zeros(size), facts, Layout((("w", (size,)),)), Streams(0)))
+    return ClientUpdates(values, Round(1, 1, facts, Layout((("w", (size,)),)), Streams(0), torch.zeros(size)))
 
 
 def play(step: AggregationStep, submitted: ClientUpdates) -> object:
     """The step's answer."""
     if isinstance(step, Stage):
-        return step.transform(submitted, {})
+        return staged_by(step, submitted, {})
     assert isinstance(step, Aggregator)
     return step.aggregate(submitted, {})
 

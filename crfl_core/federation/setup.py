@@ -23,7 +23,7 @@ from crfl_core.kinds.aggregator import Stage
 from crfl_core.kinds.attack import Attack
 from crfl_core.kinds.feature_map import FeatureMaps
 from crfl_core.kinds.linear import LinearModel
-from crfl_core.kinds.model import BoundModel
+from crfl_core.kinds.model import BoundModel, Model
 from crfl_core.kinds.partitioner import Partitioner
 from crfl_core.kinds.plugin import Plugin
 from crfl_core.ledger import RunFacts, SetFacts
@@ -180,17 +180,17 @@ def build_model(config: RunConfig, facts: DataFacts) -> tuple[FeatureMaps, Bound
     shape = facts.image_shape if maps.outputs == facts.inputs else None
     with settings_of("model", config.model):
         model = config.model.build(DataFacts(maps.outputs, facts.classes, facts.domain, shape))
-    return maps, check_linear(config, model)
+    check_linear(config.model, model)
+    return maps, model
 
 
-def check_linear(config: RunConfig, model: BoundModel) -> BoundModel:
+def check_linear(plugin: Model, model: BoundModel) -> None:
     """Only the core's own linear model may call itself linear: certificates rest on the form of its logits."""
     if model.facts.linear and (not isinstance(model, LinearModel) or model.facts != LinearModel.facts_of(model)):
         raise PluginFailure(
-            f"model: {config.model.full_name} says that it is linear in its parameters: build a LinearModel and "
+            f"model: {plugin.full_name} says that it is linear in its parameters: build a LinearModel and "
             "put what it does to inputs into a feature map, or set linear = False"
         )
-    return model
 
 
 @contextmanager

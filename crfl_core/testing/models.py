@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 
@@ -11,7 +12,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from crfl_core.data import DataFacts, Domain
-from crfl_core.errors import OptionError
+from crfl_core.errors import OptionError, PluginFailure
+from crfl_core.federation.setup import check_linear
 from crfl_core.kinds.model import BoundModel, GradientSteps, Model
 from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by, used_as
 
@@ -140,25 +142,37 @@ def check_local_steps_follow_the_gradient(case: Case[Model]) -> None:
 
 
 @promised_by(Model)
-def check_linear_models_are_linear(case: Case[Model]) -> None:
-    """A model that declares `linear` has logits that are linear in its parameters, and the gradients that follow."""
-    for facts, bound in built(case):
+def check_linear_models_are_the_cores_own(case: Case[Model]) -> None:
+    """A model that declares `linear` is a `LinearModel`, unchanged: certificates rest on the form of its logits."""
+    for _, bound in built(case):
         if not bound.facts.linear:
             raise Skipped("it declares no linear model")
-        parameters, x, y, weights = problem(bound, facts)
-        one, other = parameters[0, :1], parameters[1, :1]
-        mixed = bound.logits(2.0 * one - 3.0 * other, x[0])
-        apart = 2.0 * bound.logits(one, x[0]) - 3.0 * bound.logits(other, x[0])
-        demand_close("logits of 2 w - 3 v", mixed, apart, "declare linear=False")
-        norms = x.norm(dim=-1) if not bound.facts.bias else (x.square().sum(-1) + 1).sqrt()
-        bound_of_client = math.sqrt(2.0) * (weights * norms).sum(-1)
-        lengths = bound.gradient(parameters, x, y, weights).norm(dim=-1)
-        if bool((lengths > bound_of_client * (1 + ROUNDING)).any()):
+        try:
+            check_linear(case.plugin, bound)
+        except PluginFailure as error:
             raise CheckFailed(
-                "gradients of at most sqrt(2) ||(x, 1)|| per sample",
-                f"{float((lengths / bound_of_client).max()):.4g} times as much",
-                "declare bias=True if there is one, and scale no inputs inside the model",
-            )
+                "a LinearModel", str(error), "declare linear=False, or put what it does to inputs into a feature map"
+            ) from error
+
+
+@promised_by(Model)
+def check_gradient_bound_holds(case: Case[Model]) -> None:
+    """No sample's gradient is longer than `gradient_bound` says for inputs of its norm."""
+    for facts, bound in built(case):
+        parameters, x, y, _ = problem(bound, facts)
+        for client, sample, scale in itertools.product(range(len(x)), range(x.shape[1]), (0.0, 1.0, 30.0)):
+            one = x[client : client + 1, sample : sample + 1]
+            longest = bound.gradient_bound(float(one.norm()))
+            if math.isinf(longest):
+                raise Skipped("it bounds no gradients")
+            label, models = y[client : client + 1, sample : sample + 1], scale * parameters[:, client : client + 1]
+            found = float(bound.gradient(models, one, label, torch.ones_like(label, dtype=x.dtype)).norm(dim=-1).max())
+            if found > longest * (1 + ROUNDING):
+                raise CheckFailed(
+                    f"gradients of norm {longest:.4g} at most for an input of norm {float(one.norm()):.4g}",
+                    f"{found:.4g}",
+                    "correct gradient_bound(): certificates rely on it, and runs stop where it is exceeded",
+                )
 
 
 @promised_by(Model)

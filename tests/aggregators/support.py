@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -31,6 +31,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crfl_core.extend import Aggregator, Clients, ClientUpdates, Layout, Round, RuleResult, Stage, Streams
+from crfl_core.federation.chain import run_chain
+from crfl_core.kinds.aggregator import AggregationStep
 
 Array = NDArray[np.float64]
 
@@ -73,7 +75,7 @@ def participants(count: int, **columns: Any) -> Clients:
         "weight_decay": np.zeros(count),
         "retention": np.ones(count),
         "update_bound": np.full(count, 2.0),
-        "attacking": np.zeros(count, np.bool_),
+        "group": np.zeros(count, np.int64),
     }
     return Clients(**(facts | columns))
 
@@ -86,7 +88,7 @@ def updates_of(
     clients, size = values.shape
     begin = torch.ones(size, dtype=values.dtype) if start is None else start
     layout = Layout((("w", (size,)),))
-    return ClientUpdates(values, Round(number, 9, begin, participants(clients, **columns), layout, Streams(3)))
+    return ClientUpdates(values, Round(number, 9, participants(clients, **columns), layout, Streams(3), begin))
 
 
 def gaussian(clients: int, size: int, seed: int = 0) -> Array:
@@ -105,6 +107,13 @@ def rebuilt(aggregate: RuleResult, values: Tensor) -> Tensor:
     weights = aggregate.weights[:, None] if aggregate.full_weights is None else aggregate.full_weights()
     total = (weights.to(values) * values).sum(0)
     return total if aggregate.offset is None else total + aggregate.offset
+
+
+def aggregate_of(steps: Sequence[AggregationStep], updates: ClientUpdates) -> RuleResult:
+    """What a chain makes of the updates of a first round, in terms of what clients submitted."""
+    reported = run_chain(steps, updates, {}).reported
+    assert reported is not None
+    return reported
 
 
 @st.composite

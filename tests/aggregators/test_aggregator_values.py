@@ -193,13 +193,13 @@ def test_mixing_averages_the_nearest_neighbours() -> None:
 def test_the_norm_filter_leaves_out_the_longest() -> None:
     staged = NormFilter(f=2).transform(updates_of(np.asarray([[3.0], [-1.0], [2.0], [-9.0]])), {})
     assert staged.values.tolist() == [[-1.0], [2.0]]
-    assert staged.matrix.tolist() == [[0, 1, 0, 0], [0, 0, 1, 0]]
+    assert staged.mixing.tolist() == [[0, 1, 0, 0], [0, 0, 1, 0]]
 
 
 def test_the_cosine_filter_leaves_out_who_points_elsewhere() -> None:
     values = np.asarray([[1.0, 0.1], [1.0, -0.1], [5.0, 0.3], [-1.0, 0.0], [0.0, 0.0]])
     assert len(CosineFilter(threshold=0.5).transform(updates_of(values[:4]), {}).values) == 3
-    kept = CosineFilter(threshold=0.0).transform(updates_of(values), {}).matrix.sum(0)
+    kept = CosineFilter(threshold=0.0).transform(updates_of(values), {}).mixing.sum(0)
     assert kept.tolist() == [1, 1, 1, 0, 1]  # a zero update points nowhere: its cosines count as 0
 
 

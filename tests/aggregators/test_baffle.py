@@ -14,7 +14,18 @@ from torch import Tensor
 
 import crfl_core
 from crfl_core import extend
-from crfl_core.extend import ClientUpdates, Stage, StageResult, State, Tracker, hookimpl
+from crfl_core.extend import (
+    Attack,
+    ClientUpdates,
+    FederatedData,
+    Plugin,
+    Stage,
+    StageResult,
+    State,
+    Streams,
+    Tracker,
+    hookimpl,
+)
 from tests.aggregators.support import gaussian, updates_of
 from tests.oracle import contents
 
@@ -97,11 +108,31 @@ def test_honest_rounds_are_rarely_rejected(tmp_path: Path) -> None:
     assert sum(not record.accepted for record in ledger.rounds) <= 1
 
 
-def test_attacking_validators_keep_silent(tmp_path: Path) -> None:
-    """If all clients attack there is nobody left to suspect anything."""
-    everybody = attacked()["attack"] | {"clients": list(range(20)), "scale": 1.0}
-    ledger = crfl_core.run(attacked(attack=everybody), out=tmp_path / "run").ledger
-    assert ledger.round(13).accepted
+def test_validators_who_are_assumed_to_lie_keep_silent(tmp_path: Path) -> None:
+    """If all ten validators lie there is nobody left to suspect anything."""
+    liars = [{"type": "baffle", "lookback": 8, "lying": 10}, {"type": "fedavg"}]
+    ledger = crfl_core.run(attacked(aggregation=liars), out=tmp_path / "run").ledger
+    assert all(record.accepted for record in ledger.rounds)
+
+
+class Idle(Attack):
+    """Clients that count as attackers, and train like everybody else."""
+
+    def prepare(self, data: FederatedData, streams: Streams) -> State:
+        return {}
+
+
+def test_validators_cannot_tell_who_attacks(tmp_path: Path) -> None:
+    """With every validator an attacker who does nothing, the same models are accepted as without any."""
+    idle = {"type": "idle", "clients": list(range(20)), "rounds": list(range(9, 17))}
+    plugins: dict[str, type[Plugin]] = {"idle": Idle}
+    infested, clean = (
+        crfl_core.run(attacked(attack=attack), out=tmp_path / name, plugins=plugins).ledger
+        for name, attack in (("infested", idle), ("clean", "none"))
+    )
+    assert infested.clients.attacking.sum() == 8 * 20
+    assert [record.accepted for record in infested.rounds] == [record.accepted for record in clean.rounds]
+    assert [record.accuracy for record in infested.rounds] == [record.accuracy for record in clean.rounds]
 
 
 class Pull(Tracker):

@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crfl_core.extend import Streams
-from crfl_core.federation.chain import combine
-from tests.aggregators.support import gaussian, updates_of
+from crfl_core.federation.chain import run_chain, staged_by
+from crfl_core.testing.stages import matrix_of
+from tests.aggregators.support import aggregate_of, gaussian, updates_of
 from tests.oracle import federation_of, played, tiny
 
 
@@ -35,12 +36,12 @@ def test_nothing_beyond_weight_decay_exceeds_the_cap(
         torch.from_numpy(gaussian(1, 8, seed + 1)[0]),
     )
     updates = updates_of(values, start=start.to(dtype), retention=np.full(6, retention))
-    staged = UpdateCap(bound=bound).transform(updates, {})
+    staged = staged_by(UpdateCap(bound=bound), updates, {})
     assert staged.cap is not None
     residuals = (staged.values.double() + (1 - retention) * updates.round.start.double()).norm(dim=1)
     rounding = torch.finfo(dtype).eps * (scale * 10 + 10)
     assert (residuals <= staged.cap * (1 + 1e-12) + rounding).all()
-    factors = staged.matrix.diagonal()
+    factors = staged.mixing
     untouched = (values.double() + (1 - retention) * updates.round.start.double()).norm(dim=1) <= bound * (1 - 1e-6)
     assert (factors[untouched] == 1).all()
     assert torch.equal(staged.values[untouched], values[untouched]) or staged.offset is not None
@@ -49,16 +50,16 @@ def test_nothing_beyond_weight_decay_exceeds_the_cap(
 def test_the_cap_acts_on_what_remains_without_weight_decay() -> None:
     """w = 4, c = 1/2: an honest update is -2 + r. With a cap of 1 on r, 6 becomes -2 + 1 and -2.5 stays."""
     updates = updates_of(np.asarray([[6.0], [-2.5]]), start=torch.tensor([4.0]).double(), retention=np.full(2, 0.5))
-    staged = UpdateCap(bound=1.0).transform(updates, {})
+    staged = staged_by(UpdateCap(bound=1.0), updates, {})
     assert staged.values[:, 0].tolist() == pytest.approx([-1.0, -2.5])
-    assert staged.matrix.diagonal().tolist() == pytest.approx([1 / 8, 1.0])
+    assert staged.mixing.tolist() == pytest.approx([1 / 8, 1.0])
     assert staged.offset is not None
     assert staged.offset[:, 0].tolist() == pytest.approx([-7 / 8 * 2, 0.0])
 
 
 def test_honest_caps_differ_between_clients() -> None:
     updates = updates_of(np.full((3, 1), 9.0), update_bound=np.asarray([1.0, 5.0, 20.0]))
-    staged = UpdateCap().transform(updates, {})
+    staged = staged_by(UpdateCap(), updates, {})
     assert staged.values[:, 0].tolist() == pytest.approx([1.0, 5.0, 9.0])
 
 
@@ -70,7 +71,7 @@ def test_honest_training_never_touches_an_honest_cap(weight_decay: float) -> Non
         played(federation_of(tiny(attack="none", training=training, aggregation=chain)))
         for chain in (["fedavg"], ["update-cap", "fedavg"])
     )
-    assert torch.equal(plain[-1].progress.parameters, capped[-1].progress.parameters)
+    assert torch.equal(plain[-1].parameters, capped[-1].parameters)
     for outcome in capped:
         assert outcome.record.depends == "own"
         assert np.isfinite(outcome.clients.cap).all()
@@ -81,7 +82,7 @@ def test_an_attacker_moves_a_capped_aggregate_by_twice_its_weight_times_the_cap_
     attack = {"type": "model-replacement", "clients": [0], "rounds": [2], "scale": 1e4, "poisoned_per_batch": 3}
     settings = {"rounds": 2, "aggregation": ["update-cap", "fedavg"], "server": {"clip_norm": 1e6, "noise_std": 0.0}}
     clean, attacked = (played(federation_of(tiny(attack=chosen, **settings)))[-1] for chosen in ("none", attack))
-    drift = float((clean.progress.parameters - attacked.progress.parameters).norm())
+    drift = float((clean.parameters - attacked.parameters).norm())
     reach = 2 * float(attacked.clients.weight_bound[0] * attacked.clients.cap[0])
     assert 0.0 < drift <= reach
     assert attacked.clients.weight[0] < attacked.clients.weight_bound[0]
@@ -89,15 +90,15 @@ def test_an_attacker_moves_a_capped_aggregate_by_twice_its_weight_times_the_cap_
 
 def test_a_norm_bound_is_a_cap_without_weight_decay_and_promises_none_with_it() -> None:
     values = 3 * gaussian(4, 5)
-    plain = combine([NormBound(bound=1.0), FedAvg()], updates_of(values), {})
+    plain = run_chain([NormBound(bound=1.0), FedAvg()], updates_of(values), {})
     assert (plain.cap.tolist(), plain.depends) == ([1.0] * 4, "own")
-    decayed = combine([NormBound(bound=1.0), FedAvg()], updates_of(values, retention=np.full(4, 0.9)), {})
+    decayed = run_chain([NormBound(bound=1.0), FedAvg()], updates_of(values, retention=np.full(4, 0.9)), {})
     assert (decayed.cap.tolist(), decayed.depends) == ([torch.inf] * 4, "all")
 
 
 def test_a_cap_on_mixtures_depends_on_everybody_in_them() -> None:
-    combined = combine([Bucketing(size=2), UpdateCap(bound=0.1), FedAvg()], updates_of(gaussian(6, 5)), {})
-    assert (combined.cap.tolist(), combined.depends) == ([torch.inf] * 6, "all")
+    result = run_chain([Bucketing(size=2), UpdateCap(bound=0.1), FedAvg()], updates_of(gaussian(6, 5)), {})
+    assert (result.cap.tolist(), result.depends) == ([torch.inf] * 6, "all")
 
 
 def test_mixtures_of_unlike_clients_have_the_mean_of_their_bounds() -> None:
@@ -105,8 +106,8 @@ def test_mixtures_of_unlike_clients_have_the_mean_of_their_bounds() -> None:
     bounds = np.asarray([1.0, 3.0, 5.0, 7.0])
     stage = Bucketing(size=2)
     updates = updates_of(100 * gaussian(4, 5), update_bound=bounds)
-    mixing = stage.transform(updates, {}).matrix.numpy()
-    capped = combine([stage, UpdateCap(), FedAvg(weighting="uniform")], updates, {}).aggregate.update
+    mixing = matrix_of(staged_by(stage, updates, {})).numpy()
+    capped = aggregate_of([stage, UpdateCap(), FedAvg(weighting="uniform")], updates).update
     longest = float((mixing @ bounds).mean())
     assert 0.0 < float(capped.norm()) <= longest
 
@@ -114,9 +115,9 @@ def test_mixtures_of_unlike_clients_have_the_mean_of_their_bounds() -> None:
 def test_weak_noise_reaches_the_aggregate_exactly_once() -> None:
     """Whatever the weights: one draw for all clients, from the run's own stream."""
     values = gaussian(5, 1000)
-    noisy = combine([WeakNoise(std=0.5), FedAvg()], updates_of(values, number=4), {}).aggregate
-    plain = combine([FedAvg()], updates_of(values, number=4), {}).aggregate
+    noisy = aggregate_of([WeakNoise(std=0.5), FedAvg()], updates_of(values, number=4))
+    plain = aggregate_of([FedAvg()], updates_of(values, number=4))
     noise = Streams(3).generator("aggregation/weak-noise", round_number=4).standard_normal(1000)
     np.testing.assert_allclose(noisy.update - plain.update, 0.5 * noise, atol=1e-12)
-    other = combine([WeakNoise(std=0.5), FedAvg()], updates_of(values, number=5), {}).aggregate
+    other = aggregate_of([WeakNoise(std=0.5), FedAvg()], updates_of(values, number=5))
     assert not torch.equal(noisy.update, other.update)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crfl_core.extend import Aggregator, Stage
+from crfl_core.federation.chain import staged_by
 from crfl_core.kinds.aggregator import AggregationStep
 from tests.aggregators.support import RULES, STAGES, gaussian, updates_of
 
@@ -30,7 +31,7 @@ def play(step: AggregationStep) -> torch.Tensor:
     """The answer for nine clients with 50 parameters."""
     updates = updates_of(gaussian(9, 50), start=torch.from_numpy(gaussian(1, 50, seed=1)[0]), retention=np.full(9, 0.9))
     if isinstance(step, Stage):
-        return step.transform(updates, {}).values
+        return staged_by(step, updates, {}).values
     assert isinstance(step, Aggregator)
     answer = step.aggregate(updates, {})
     return torch.cat([answer.update, answer.weights])
@@ -73,15 +74,6 @@ def test_distances_of_mixtures_are_those_of_the_mixed_updates() -> None:
     found = geometry.squared_distances(geometry.central_products(torch.from_numpy(values), mixing))
     expected = geometry.squared_distances(geometry.central_products(torch.from_numpy(mixing @ values)))
     np.testing.assert_allclose(found, expected, atol=1e-12)
-
-
-def test_nothing_is_longer_than_its_cap_after_shrinking() -> None:
-    values = torch.from_numpy(gaussian(500, 7)).float()
-    lengths = geometry.norms(values)
-    cap = torch.linspace(0.1, 5.0, 500, dtype=torch.float64)
-    factors = geometry.shrinkage(cap, lengths, values)
-    assert (geometry.norms(factors[:, None] * values) <= cap).all()
-    assert torch.equal(factors == 1, lengths <= cap)
 
 
 @pytest.mark.parametrize("shape", [(1, 4), (5, 1), (6, 7)])

@@ -29,6 +29,7 @@ from crfl_aggregators.rfa import Rfa
 from crfl_aggregators.trimmed_mean import TrimmedMean
 
 from crfl_core.extend import Aggregator, Stage
+from crfl_core.federation.chain import staged_by
 from tests.aggregators.support import Array, updates_of
 
 CLIENTS, SIZE, F = 13, 30, 2
@@ -47,7 +48,7 @@ def ours(step: Aggregator | Stage) -> Array:
     """Our answer for clients with equally many samples; of a stage, all its updates in a row."""
     submitted = updates_of(updates(), samples=np.full(CLIENTS, 10))
     if isinstance(step, Stage):
-        return step.transform(submitted, {}).values.flatten().numpy()
+        return staged_by(step, submitted, {}).values.flatten().numpy()
     return step.aggregate(submitted, {}).update.numpy()
 
 

@@ -89,19 +89,20 @@ def test_another_seed_for_noise_leaves_the_batches_alone() -> None:
     """The first round starts from the same model and trains on the same batches, so only the noise differs."""
     plain, other = (federation_of(tiny(seeds=seeds)) for seeds in ({}, {"noise": 77}))
     plans = [
-        batches.draw(federation.data.partition, federation.participation.round(3), 3, federation.streams)
+        batches.draw(federation.data.partition, clients, clients.steps, 3, federation.streams)
         for federation in (plain, other)
+        for clients in (federation.participation.round(3),)
     ]
     np.testing.assert_array_equal(plans[0].rows, plans[1].rows)
     first, second = (played(federation)[0] for federation in (plain, other))
     assert first.record == second.record
     np.testing.assert_array_equal(first.clients.submitted_norm, second.clients.submitted_norm)
-    assert not torch.equal(first.progress.parameters, second.progress.parameters)
+    assert not torch.equal(first.parameters, second.parameters)
 
 
 def test_another_seed_for_batches_leaves_the_noise_alone() -> None:
     outcomes = [played(federation_of(tiny(seeds=seeds, dtype="float64")))[0] for seeds in ({}, {"batches": 77})]
-    noises = [outcome.progress.parameters - outcome.aggregate for outcome in outcomes]
+    noises = [outcome.parameters - outcome.aggregate for outcome in outcomes]
     assert not torch.equal(outcomes[0].aggregate, outcomes[1].aggregate)
     torch.testing.assert_close(noises[0], noises[1], rtol=1e-10, atol=1e-12)
 

@@ -165,9 +165,9 @@ def test_what_an_attacker_does_does_not_depend_on_who_shares_its_chunk(name: str
 
 def batches_of(federation: Federation, number: int) -> tuple[Batches, Batches]:
     """The attackers' batches of a round, before and after they were poisoned."""
-    clients = federation.participation.round(number)
-    clients = clients.take(np.flatnonzero(clients.attacking))
-    plan = draw(federation.data.partition, clients, number, federation.streams)
+    conduct = federation.participation.conduct(number)
+    clients = federation.participation.round(number).take(conduct.attacking)
+    plan = draw(federation.data.partition, clients, conduct.steps[conduct.attacking], number, federation.streams)
     rows = torch.from_numpy(plan.rows)
     x, y = federation.data.x[rows], federation.data.y[rows]
     clean = Batches(x, y, torch.from_numpy(plan.sizes), clients.ids, number)

@@ -200,7 +200,8 @@ def test_a_last_batch_shorter_than_the_poison_is_poisoned_whole() -> None:
     assert rows.last_batch.tolist() == [1]
     assert rows.poisoned_samples.tolist() == [4 * 3 + 1]
     assert rows.poisoned_share == pytest.approx([4 * 3 / 16 + 1])
-    plan = draw(federation.data.partition, federation.participation.round(2), 2, federation.streams)
+    clients = federation.participation.round(2)
+    plan = draw(federation.data.partition, clients, clients.steps, 2, federation.streams)
     poisoned = np.concatenate([plan.rows[4, step, : min(3, plan.sizes[4, step])] for step in range(5)])
     assert rows.label_flips.tolist() == [int((federation.data.y.numpy()[poisoned] != 7).sum())]
 

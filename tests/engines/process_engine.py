@@ -9,9 +9,8 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 
 import torch
 from pydantic import Field, PrivateAttr
-from torch import Tensor
 
-from crfl_core.extend import Engine, Job, LocalUpdates, Round, open_job
+from crfl_core.extend import Engine, Job, LocalUpdates, TrainingTask, open_job
 
 worker_job: Job | None = None
 
@@ -26,8 +25,8 @@ def start_worker(specification: str) -> None:
 def work(request: bytes) -> bytes:
     """Train one part of a round. Bytes, because tensors would be handed over as shared memory that has to be freed."""
     assert worker_job is not None
-    start, current, part = pickle.loads(request)
-    return pickle.dumps(worker_job.train(start, current, part))
+    task, part = pickle.loads(request)
+    return pickle.dumps(worker_job.train(task, part))
 
 
 class ProcessEngine(Engine):
@@ -46,14 +45,14 @@ class ProcessEngine(Engine):
             initargs=(job.specification,),
         )
 
-    def train(self, start: Tensor, current: Round) -> Iterator[LocalUpdates]:
+    def train(self, task: TrainingTask) -> Iterator[LocalUpdates]:
         """The parts, in the order in which they are ready."""
         assert self._pool is not None
-        clients = len(current.clients)
+        clients = len(task.clients)
         parts = [
             slice(first, min(first + self.chunk_clients, clients)) for first in range(0, clients, self.chunk_clients)
         ]
-        for ready in as_completed([self._pool.submit(work, pickle.dumps((start, current, part))) for part in parts]):
+        for ready in as_completed([self._pool.submit(work, pickle.dumps((task, part))) for part in parts]):
             trained: LocalUpdates = pickle.loads(ready.result())
             yield trained
 

@@ -5,29 +5,27 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from crfl_certificates.paper import Paper
 from crfl_engines.local import Local
-from torch import Tensor
 
 import crfl_core
 from crfl_core import extend
-from crfl_core.extend import LocalUpdates, Plugin, Poisoning, Round, RunContext, Tracker, hookimpl
+from crfl_core.extend import LocalUpdates, Plugin, Poisoning, RunContext, Tracker, TrainingTask, hookimpl
 from crfl_core.federation.local import LocalTraining
+from crfl_core.federation.setup import Federation
 from tests.engines.process_engine import ProcessEngine
 from tests.oracle import Median, contents, federation_of, tiny
 
 
-def round_of(federation: Any, number: int = 2) -> tuple[Round, Tensor]:
-    """A round of a federation and the model that is broadcast in it."""
+def task_of(federation: Federation, number: int = 2) -> TrainingTask:
+    """The local training of an attacked round of a federation, from some model."""
     start = torch.from_numpy(np.random.default_rng(0).standard_normal(federation.facts.parameters)) * 0.1
-    start = start.to(federation.dtype)
     clients = federation.participation.round(number)
-    return Round(number, federation.config.rounds, start, clients, federation.model.layout, federation.streams), start
+    return TrainingTask(number, start.to(federation.dtype)[None, None], clients, attacked=True)
 
 
 def test_two_processes_give_bit_for_bit_what_one_gives(tmp_path: Path) -> None:
@@ -71,8 +69,8 @@ def test_a_worker_needs_none_of_the_plugins_that_play_no_part_in_local_training(
     federation = federation_of(config, SERVER_SIDE)
     ours = LocalTraining(federation)
     rebuilt = extend.open_job(ours.specification)
-    current, start = round_of(federation)
-    mine, theirs = (job.train(start[None], current, slice(0, 8)) for job in (ours, rebuilt))
+    task = task_of(federation)
+    mine, theirs = (job.train(task, slice(0, 8)) for job in (ours, rebuilt))
     assert torch.equal(mine.updates, theirs.updates)
     for name, column in vars(mine.poisoning).items():
         np.testing.assert_array_equal(column, getattr(theirs.poisoning, name))
@@ -94,18 +92,17 @@ class Noting:
     def __init__(self) -> None:
         self.parts: list[tuple[int, int]] = []
 
-    def train(self, start: Tensor, current: Round, part: slice) -> LocalUpdates:
+    def train(self, task: TrainingTask, part: slice) -> LocalUpdates:
         self.parts.append((part.start, part.stop))
         clients = part.stop - part.start
-        return LocalUpdates(part, start.new_zeros(1, clients, start.shape[1]), Poisoning.none(clients))
+        return LocalUpdates(part, task.starts.expand(-1, clients, -1), Poisoning.none(clients))
 
 
 @pytest.mark.parametrize(("chunk", "parts"), [(3, [(0, 3), (3, 6), (6, 8)]), (8, [(0, 8)]), (64, [(0, 8)])])
 def test_the_local_engine_trains_everybody_once_in_chunks(chunk: int, parts: list[tuple[int, int]]) -> None:
     engine, job = Local(chunk_clients=chunk), Noting()
     engine.open(job)
-    current, start = round_of(federation_of(tiny()))
-    list(engine.train(start[None], current))
+    list(engine.train(task_of(federation_of(tiny()))))
     engine.close()
     assert job.parts == parts
 
@@ -122,8 +119,8 @@ def test_the_local_engine_gives_threads_back() -> None:
 class Backwards(Local):
     """Delivers the parts of a round in the opposite order."""
 
-    def train(self, start: Tensor, current: Round) -> Iterator[LocalUpdates]:
-        yield from reversed(list(super().train(start, current)))
+    def train(self, task: TrainingTask) -> Iterator[LocalUpdates]:
+        yield from reversed(list(super().train(task)))
 
 
 def test_the_order_of_delivery_does_not_matter(tmp_path: Path) -> None:
@@ -139,8 +136,8 @@ def test_the_order_of_delivery_does_not_matter(tmp_path: Path) -> None:
 class Doubling(Local):
     """Delivers the first part twice."""
 
-    def train(self, start: Tensor, current: Round) -> Iterator[LocalUpdates]:
-        parts = list(super().train(start, current))
+    def train(self, task: TrainingTask) -> Iterator[LocalUpdates]:
+        parts = list(super().train(task))
         yield from [parts[0], *parts]
 
 
@@ -152,7 +149,7 @@ def test_a_part_that_arrives_twice_is_an_error(tmp_path: Path) -> None:
 class Failing(Local):
     """Opens something, fails, and must be closed."""
 
-    def train(self, start: Tensor, current: Round) -> Iterator[LocalUpdates]:
+    def train(self, task: TrainingTask) -> Iterator[LocalUpdates]:
         raise ConnectionError("the worker is gone")
 
     def close(self) -> None:

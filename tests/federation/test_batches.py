@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from crfl_core.extend import Clients, ConfigError, Streams
-from crfl_core.federation.batches import draw
+from crfl_core.federation.batches import BatchRows, draw
 from tests.oracle import federation_of, tiny
 
 STREAMS = Streams(seed=5)
@@ -37,8 +37,13 @@ def clients(sizes: Sequence[int], steps: Sequence[int], batch_size: int) -> Clie
         weight_decay=zeros,
         retention=zeros,
         update_bound=zeros,
-        attacking=zeros > 0,
+        group=zeros.astype(np.int64),
     )
+
+
+def drawn(sizes: Sequence[int], participants: Clients, number: int = 1) -> BatchRows:
+    """The batches of clients who make the steps that the protocol says."""
+    return draw(holdings(sizes), participants, participants.steps, number, STREAMS)
 
 
 @settings(deadline=None, max_examples=40)
@@ -50,7 +55,7 @@ def clients(sizes: Sequence[int], steps: Sequence[int], batch_size: int) -> Clie
 def test_an_epoch_shows_every_sample_of_a_client_once(sizes: list[int], batch_size: int, epochs: int) -> None:
     """Also for clients with fewer samples than a batch, and with a short last batch."""
     settings_of = clients(sizes, [epochs * -(-size // min(batch_size, size)) for size in sizes], batch_size)
-    plan = draw(holdings(sizes), settings_of, 1, STREAMS)
+    plan = drawn(sizes, settings_of)
     for position, own in enumerate(holdings(sizes)):
         per_epoch = settings_of.steps[position] // epochs
         for epoch in range(epochs):
@@ -60,18 +65,18 @@ def test_an_epoch_shows_every_sample_of_a_client_once(sizes: list[int], batch_si
 
 
 def test_the_last_batch_of_an_epoch_is_short() -> None:
-    plan = draw(holdings([10]), clients([10], [6], batch_size=4), 1, STREAMS)
+    plan = drawn([10], clients([10], [6], batch_size=4))
     assert plan.sizes.tolist() == [[4, 4, 2, 4, 4, 2]]
 
 
 def test_steps_beyond_a_clients_own_are_empty() -> None:
-    plan = draw(holdings([10, 10]), clients([10, 10], [1, 3], batch_size=4), 1, STREAMS)
+    plan = drawn([10, 10], clients([10, 10], [1, 3], batch_size=4))
     assert plan.sizes.tolist() == [[4, 0, 0], [4, 4, 2]]
 
 
 def test_epochs_and_rounds_are_reshuffled() -> None:
     settings_of = clients([40], [2], batch_size=40)
-    first, second = (draw(holdings([40]), settings_of, number, STREAMS).rows for number in (1, 2))
+    first, second = (drawn([40], settings_of, number).rows for number in (1, 2))
     assert (first[0, 0] != first[0, 1]).any()
     assert (first != second).any()
 
@@ -86,10 +91,10 @@ def test_a_client_draws_the_same_whoever_is_beside_it(sizes: list[int], batch_si
     """Neither the size of a chunk nor the order of the clients changes a batch."""
     steps = data.draw(st.lists(st.integers(1, 7), min_size=len(sizes), max_size=len(sizes)))
     everybody = clients(sizes, steps, batch_size)
-    together = draw(holdings(sizes), everybody, 3, STREAMS)
+    together = drawn(sizes, everybody, 3)
     order = np.asarray(data.draw(st.permutations(range(len(sizes)))))
     for position in order:
-        alone = draw(holdings(sizes), everybody.take(np.array([position])), 3, STREAMS)
+        alone = drawn(sizes, everybody.take(np.array([position])), 3)
         for step in range(steps[position]):
             size = together.sizes[position, step]
             assert size == alone.sizes[0, step] > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 import crfl_core
-from crfl_core.extend import Data, Dataset, Domain, Round
+from crfl_core.extend import Data, Dataset, Domain, TrainingTask
 from crfl_core.federation import rounds
 from crfl_core.federation.local import LocalTraining
 from crfl_core.federation.setup import Federation
@@ -51,7 +51,7 @@ def problem_of(federation: Federation, backdoor: Backdoor | None, **known: Any) 
 
 def assert_same_models(federation: Federation, expected: list[Vector]) -> None:
     """Every round's model, the noisy and the final one, to ten digits."""
-    found = [outcome.progress.parameters.numpy() for outcome in played(federation)]
+    found = [outcome.parameters.numpy() for outcome in played(federation)]
     assert len(found) == len(expected)
     for ours, theirs in zip(found, expected, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-10)
@@ -182,7 +182,7 @@ def test_attackers_may_train_longer_and_faster_than_honest_clients() -> None:
 def test_the_final_round_is_only_clipped() -> None:
     config = tiny(server={"clip_norm": 0.5, "noise_std": 1.0})
     outcomes = played(federation_of(config))
-    norms = [float(torch.linalg.vector_norm(outcome.progress.parameters)) for outcome in outcomes]
+    norms = [float(torch.linalg.vector_norm(outcome.parameters)) for outcome in outcomes]
     assert min(norms[:-1]) > 10.0  # 650 parameters with noise 1
     assert norms[-1] == pytest.approx(0.5, rel=1e-6)
     assert [outcome.record.noise_std for outcome in outcomes] == [1.0, 1.0, 1.0, 0.0]
@@ -191,17 +191,15 @@ def test_the_final_round_is_only_clipped() -> None:
 def test_without_noise_every_broadcast_model_lies_in_the_ball() -> None:
     """The whole vector is clipped, weights and bias together."""
     outcomes = played(federation_of(tiny(server={"clip_norm": [0.2, 0.4, 0.1, 0.3], "noise_std": 0.0})))
-    norms = [float(torch.linalg.vector_norm(outcome.progress.parameters)) for outcome in outcomes]
+    norms = [float(torch.linalg.vector_norm(outcome.parameters)) for outcome in outcomes]
     assert norms == pytest.approx([0.2, 0.4, 0.1, 0.3], rel=1e-6)
     assert min(outcome.record.norm_before_clip - outcome.record.clip_norm for outcome in outcomes) > 0
 
 
-def replicas_of(federation: Federation, count: int) -> tuple[Round, Tensor]:
-    """A round and several start models for it."""
-    start = torch.from_numpy(np.random.default_rng(0).standard_normal((count, federation.facts.parameters)))
-    clients = federation.participation.round(2)
-    current = Round(2, 4, start[0], clients, federation.model.layout, federation.streams)
-    return current, start.to(federation.dtype) * 0.1
+def task_of(federation: Federation, count: int) -> TrainingTask:
+    """The second round, which is attacked, from several models."""
+    starts = torch.from_numpy(np.random.default_rng(0).standard_normal((count, 1, federation.facts.parameters)))
+    return TrainingTask(2, starts.to(federation.dtype) * 0.1, federation.participation.round(2), attacked=True)
 
 
 @pytest.mark.parametrize("model", [{"type": "softmax"}, {"type": "mlp", "hidden": [6]}], ids=["softmax", "mlp"])
@@ -209,11 +207,11 @@ def test_training_three_replicas_equals_training_each_alone(model: dict[str, Any
     """Replicas differ in their start, never in data, batches or poison."""
     federation = federation_of(tiny(dtype="float64", model=model))
     job = LocalTraining(federation)
-    current, start = replicas_of(federation, 3)
-    together = job.train(start, current, slice(0, 8))
+    task = task_of(federation, 3)
+    together = job.train(task, slice(0, 8))
     assert together.updates.shape == (3, 8, federation.facts.parameters)
     for replica in range(3):
-        alone = job.train(start[replica : replica + 1], current, slice(0, 8))
+        alone = job.train(replace(task, starts=task.starts[replica : replica + 1]), slice(0, 8))
         torch.testing.assert_close(together.updates[replica], alone.updates[0], rtol=1e-10, atol=1e-12)
         for name, column in vars(together.poisoning).items():
             np.testing.assert_array_equal(column, getattr(alone.poisoning, name))
@@ -226,8 +224,8 @@ def test_the_size_of_a_chunk_changes_only_the_rounding(model: dict[str, Any]) ->
         engine = {"type": "local", "threads": 1, "chunk_clients": chunk}
         outcomes = played(federation_of(tiny(dtype="float64", model=model, engine=engine)))
         again = played(federation_of(tiny(dtype="float64", model=model, engine=engine)))
-        final[chunk] = outcomes[-1].progress.parameters
-        assert torch.equal(final[chunk], again[-1].progress.parameters)  # to the bit for the same chunks
+        final[chunk] = outcomes[-1].parameters
+        assert torch.equal(final[chunk], again[-1].parameters)  # to the bit for the same chunks
     torch.testing.assert_close(final[1], final[64], rtol=1e-9, atol=1e-11)
     torch.testing.assert_close(final[3], final[64], rtol=1e-9, atol=1e-11)
 
@@ -235,10 +233,10 @@ def test_the_size_of_a_chunk_changes_only_the_rounding(model: dict[str, Any]) ->
 def test_the_order_in_which_clients_are_trained_changes_nothing() -> None:
     federation = federation_of(tiny())
     job = LocalTraining(federation)
-    current, start = replicas_of(federation, 1)
+    task = task_of(federation, 1)
     parts = [slice(first, first + 2) for first in range(0, 8, 2)]
-    forwards = {part.start: job.train(start, current, part).updates for part in parts}
-    backwards = {part.start: job.train(start, current, part).updates for part in reversed(parts)}
+    forwards = {part.start: job.train(task, part).updates for part in parts}
+    backwards = {part.start: job.train(task, part).updates for part in reversed(parts)}
     assert all(torch.equal(forwards[first], backwards[first]) for first in forwards)
 
 
@@ -250,15 +248,15 @@ def test_a_rejected_round_goes_on_from_the_broadcast_model_clipped_and_with_fres
     assert second.clients.weight.tolist() == [0.0] * 8  # nobody reached the model
     assert second.clients.weight_bound.sum() == pytest.approx(1.0, abs=1e-6)
     noise = federation.streams.generator("noise", round_number=2).standard_normal(650, dtype=np.float32)
-    expected = first.progress.parameters + 0.02 * torch.from_numpy(noise)
-    torch.testing.assert_close(second.progress.parameters, expected)
+    expected = first.parameters + 0.02 * torch.from_numpy(noise)
+    torch.testing.assert_close(second.parameters, expected)
 
 
 def test_the_initial_model_comes_from_its_own_stream() -> None:
     mlp = {"type": "mlp", "hidden": [6]}
-    plain = rounds.initial(federation_of(tiny(model=mlp))).parameters
-    same = rounds.initial(federation_of(tiny(model=mlp, seeds={"noise": 5}))).parameters
-    other = rounds.initial(federation_of(tiny(model=mlp, seeds={"initial": 5}))).parameters
+    plain = rounds.initial(federation_of(tiny(model=mlp))).models
+    same = rounds.initial(federation_of(tiny(model=mlp, seeds={"noise": 5}))).models
+    other = rounds.initial(federation_of(tiny(model=mlp, seeds={"initial": 5}))).models
     assert torch.equal(plain, same)
     assert not torch.equal(plain, other)
 

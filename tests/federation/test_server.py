@@ -30,11 +30,11 @@ from crfl_core.extend import (
     RuleResult,
     RunError,
     Streams,
+    TrainingTask,
     hookimpl,
 )
 from crfl_core.federation import server
-from crfl_core.federation.rounds import Outcome
-from tests.oracle import Median, federation_of, played, tiny
+from tests.oracle import Median, Played, federation_of, played, tiny
 
 
 class Corrupting(Engine):
@@ -48,10 +48,10 @@ class Corrupting(Engine):
     def open(self, job: Job) -> None:
         self._job = job
 
-    def train(self, start: Tensor, current: Round) -> Iterator[LocalUpdates]:
+    def train(self, task: TrainingTask) -> Iterator[LocalUpdates]:
         assert self._job is not None
-        for position, client in enumerate(current.clients.ids):
-            trained = self._job.train(start, current, slice(position, position + 1))
+        for position, client in enumerate(task.clients.ids):
+            trained = self._job.train(task, slice(position, position + 1))
             yield replace(trained, updates=self._spoilt(trained.updates)) if client in self.broken else trained
 
     def _spoilt(self, updates: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ class Corrupting(Engine):
 PLUGINS: dict[str, type[Plugin]] = {"corrupting": Corrupting, "median": Median}
 
 
-def corrupted(how: str = "nan", **changes: Any) -> list[Outcome]:
+def corrupted(how: str = "nan", **changes: Any) -> list[Played]:
     """All rounds of an honest federation in which the updates of clients 2 and 5 arrive broken."""
     engine = {"type": "corrupting", "broken": [2, 5], "how": how}
     return played(federation_of(tiny(dtype="float64", engine=engine) | changes, PLUGINS))
@@ -90,10 +90,10 @@ def test_a_zeroed_update_moves_the_model_by_nothing() -> None:
     federation = federation_of(tiny(dtype="float64", attack="none"))
     job = extend.open_job(federation.specification)
     zero = torch.zeros(federation.facts.parameters, dtype=torch.float64)
-    current = Round(1, 4, zero, federation.participation.round(1), federation.model.layout, federation.streams)
-    updates = job.train(zero[None], current, slice(0, 8)).updates[0]
+    task = TrainingTask(1, zero[None, None], federation.participation.round(1), attacked=True)
+    updates = job.train(task, slice(0, 8)).updates[0]
     missing = sum(float(whole.clients.weight[client]) * updates[client] for client in (2, 5))
-    torch.testing.assert_close(some.progress.parameters, whole.progress.parameters - missing)
+    torch.testing.assert_close(some.parameters, whole.parameters - missing)
 
 
 def test_dropping_renormalises_the_others_and_makes_the_weights_dependent() -> None:
@@ -146,9 +146,9 @@ def test_a_quarantined_attacker_does_not_hide_what_the_others_did(tmp_path: Path
 class Forgetful(Corrupting):
     """Leaves the broken clients out."""
 
-    def train(self, start: Tensor, current: Round) -> Iterator[LocalUpdates]:
-        for trained in super().train(start, current):
-            if current.clients.ids[trained.part][0] not in self.broken:
+    def train(self, task: TrainingTask) -> Iterator[LocalUpdates]:
+        for trained in super().train(task):
+            if task.clients.ids[trained.part][0] not in self.broken:
                 yield trained
 
 
@@ -163,21 +163,21 @@ def test_an_engine_that_forgets_a_client_is_named() -> None:
 def test_the_clip_is_the_projection_on_a_ball(size: int, norm: float, rho: float, seed: int) -> None:
     vector = torch.randn(size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     vector *= norm / vector.norm()
-    clipped = server.clip(vector, rho)
+    clipped = server.clip(vector[None], rho)[0]
     torch.testing.assert_close(clipped, vector * min(1.0, rho / norm), rtol=1e-12, atol=0)
     assert norm > rho * (1 - 1e-9) or torch.equal(clipped, vector)
 
 
 def test_zero_is_clipped_to_zero() -> None:
-    assert torch.equal(server.clip(torch.zeros(5), 1.0), torch.zeros(5))
+    assert torch.equal(server.clip(torch.zeros(2, 5), 1.0), torch.zeros(2, 5))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_noise_is_gaussian_with_the_given_deviation_on_every_parameter(dtype: torch.dtype) -> None:
     """200,000 draws: each moment within five of its standard errors."""
-    start = torch.ones(200_000, dtype=dtype)
-    noise = (server.add_noise(start, 0.3, Streams(seed=4), number=2) - start).double() / 0.3
-    error = 1 / math.sqrt(len(start))
+    start = torch.ones(1, 200_000, dtype=dtype)
+    noise = (server.add_noise(start, 0.3, Streams(seed=4), number=2, replicas=range(1)) - start)[0].double() / 0.3
+    error = 1 / math.sqrt(len(noise))
     assert abs(float(noise.mean())) < 5 * error
     assert abs(float(noise.var()) - 1) < 5 * error * math.sqrt(2)
     assert abs(float((noise**3).mean())) < 5 * error * math.sqrt(15)
@@ -186,13 +186,32 @@ def test_the_noise_is_gaussian_with_the_given_deviation_on_every_parameter(dtype
 
 
 def test_noise_differs_between_rounds_and_replicas_and_scales_with_sigma() -> None:
-    start, streams = torch.zeros(50, dtype=torch.float64), Streams(seed=4)
-    first = server.add_noise(start, 0.1, streams, number=1)
-    assert torch.equal(first, server.add_noise(start, 0.1, streams, number=1))
-    torch.testing.assert_close(server.add_noise(start, 0.2, streams, number=1), 2 * first)
-    assert (first != server.add_noise(start, 0.1, streams, number=2)).all()
-    assert (first != server.add_noise(start, 0.1, streams, number=1, replica=1)).all()
-    assert server.add_noise(start, 0.0, streams, number=1) is start
+    start, streams = torch.zeros(1, 50, dtype=torch.float64), Streams(seed=4)
+
+    def noisy(std: float, number: int, replica: int = 0) -> Tensor:
+        return server.add_noise(start, std, streams, number, range(replica, replica + 1))
+
+    first = noisy(0.1, 1)
+    assert torch.equal(first, noisy(0.1, 1))
+    torch.testing.assert_close(noisy(0.2, 1), 2 * first)
+    assert (first != noisy(0.1, 2)).all()
+    assert (first != noisy(0.1, 1, replica=1)).all()
+    assert (noisy(0.1, 1, replica=1) != noisy(0.1, 1, replica=2)).all()
+    assert noisy(0.0, 1) is start
+
+
+def test_the_noise_of_a_model_does_not_depend_on_the_models_beside_it() -> None:
+    """And that of continuations is drawn from the stream of the votes, whose seed attackers need not know."""
+    start, streams = torch.zeros(3, 50, dtype=torch.float64), Streams(seed=4)
+    together = server.add_noise(start, 0.1, streams, 2, range(1, 4))
+    for row, replica in enumerate(range(1, 4)):
+        drawn = streams.generator("votes/continuation", round_number=2, replica=replica).standard_normal(50)
+        np.testing.assert_allclose(together[row], 0.1 * drawn, rtol=1e-15)
+        assert torch.equal(
+            together[row : row + 1], server.add_noise(start[:1], 0.1, streams, 2, range(replica, replica + 1))
+        )
+    other = server.add_noise(start, 0.1, Streams(seed=4, seeds={"votes": 9}), 2, range(1, 4))
+    assert (together != other).all()
 
 
 @pytest.mark.parametrize(("scale", "participation"), [(7.5, 1.0), (7.5, 0.5), ("replace", 1.0), ("replace", 0.5)])
@@ -213,7 +232,7 @@ def test_exact_replacement_puts_the_attackers_model_in_place_of_the_global_one()
     """With p = 1 / p_i and honest clients that stand still, the aggregate is the attacker's own update."""
     own = torch.randn(1, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     federation = federation_of(tiny())
-    current = Round(1, 4, own[0], federation.participation.round(1), federation.model.layout, federation.streams)
+    current = Round(1, 4, federation.participation.round(1), federation.model.layout, federation.streams, own[0])
     weight = torch.tensor([0.05], dtype=torch.float64)
     crafted = ModelReplacement(scale="replace").craft(ClientUpdates(own[:0], current), own, weight)
     torch.testing.assert_close(weight @ crafted, own[0])

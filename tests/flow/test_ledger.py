@@ -14,7 +14,7 @@ import torch
 
 import crfl_core
 from crfl_core import RunResult
-from crfl_core.extend import ClientColumns, Ledger, Round, RoundRecord, RunFacts, StoreError
+from crfl_core.extend import ClientColumns, Ledger, RoundRecord, RunFacts, StoreError, TrainingTask
 from crfl_core.federation.local import LocalTraining
 from crfl_core.federation.setup import Federation
 from tests.oracle import Momentum, Veto, federation_of, played, tiny
@@ -84,7 +84,7 @@ def test_every_round_records_what_the_server_did(run: RunResult, federation: Fed
         assert (record.accepted, record.depends, record.weights_from) == (True, "fixed", "chain")
         assert (record.participants, record.quarantined) == (8, 0)
         assert record.accuracy is not None
-        start = outcome.progress.parameters
+        start = outcome.parameters
     assert [record.clip_norm for record in run.ledger.rounds] == [0.5, 1.0, 1.5, 2.0]
     assert [record.noise_std for record in run.ledger.rounds] == [0.1, 0.2, 0.3, 0.0]
 
@@ -125,14 +125,14 @@ def test_no_honest_update_is_longer_than_the_ledger_says(federation: Federation)
     start = torch.zeros(650)
     for outcome in played(federation):
         number = outcome.record.round
-        clients = federation.participation.honest(number)
-        current = Round(number, 4, start, clients, federation.model.layout, federation.streams)
-        updates = job.train(start[None], current, slice(0, 8)).updates[0].double()
+        clients = federation.participation.round(number)
+        task = TrainingTask(number, start[None, None], clients, attacked=False)
+        updates = job.train(task, slice(0, 8)).updates[0].double()
         shrunk = torch.from_numpy(1 - clients.retention)[:, None] * start.double()
         residuals = (updates + shrunk).norm(dim=1).numpy()
         assert (residuals <= outcome.clients.update_bound * (1 + 1e-6)).all()
         assert (residuals > 0).all()
-        start = outcome.progress.parameters
+        start = outcome.parameters
 
 
 def test_attackers_own_settings_stand_beside_the_honest_ones() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from crfl_core.extend import FeatureMap
-from crfl_core.kinds.feature_map import Chain
+from crfl_core.kinds.feature_map import FeatureMaps
 from tests.oracle import federation_of, tiny
 
 inputs = arrays(np.float64, (2, 5), elements=st.floats(-20, 20, width=32))
@@ -26,7 +26,7 @@ maps = st.lists(
 @settings(deadline=None, max_examples=60)
 @given(x=inputs, chosen=maps)
 def test_bound_and_lipschitz_constant_hold_for_every_chain(x: np.ndarray, chosen: list[FeatureMap]) -> None:
-    chain = Chain(chosen, 5)
+    chain = FeatureMaps(chosen, 5)
     first, second = torch.from_numpy(x)
     one, other = chain(first), chain(second)
     largest = max(float(first.norm()), float(second.norm()))
@@ -51,8 +51,8 @@ def test_unbounded_inputs_land_in_the_unit_ball() -> None:
 def test_the_order_of_maps_counts() -> None:
     x = torch.full((4,), 3.0)
     inner, outer = UnitBall(radius=4.0), UnitBall(radius=0.5)
-    assert float(Chain([inner, outer], 4)(x).norm()) == pytest.approx(1.0)
-    assert float(Chain([outer, inner], 4)(x).norm()) == pytest.approx(0.25)
+    assert float(FeatureMaps([inner, outer], 4)(x).norm()) == pytest.approx(1.0)
+    assert float(FeatureMaps([outer, inner], 4)(x).norm()) == pytest.approx(0.25)
 
 
 def test_training_and_test_inputs_go_through_the_maps_and_the_ledger_knows() -> None:

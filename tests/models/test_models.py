@@ -11,7 +11,7 @@ import pytest
 import torch
 from crfl_models.cnn import Cnn
 from crfl_models.mlp import Mlp
-from crfl_models.softmax import Softmax, SoftmaxRegression
+from crfl_models.softmax import Softmax
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -111,7 +111,7 @@ def test_steps_in_a_layout_of_their_own_are_steps_along_the_gradient(model: Mode
     decays = None if decay is None else torch.tensor(decay, dtype=torch.float64)
     start = gaussian(2, bound.layout.size) * 0.3
     expected = start[:, None, :].repeat(1, 3, 1)
-    local = bound.local(start, 3)
+    local = bound.local(start[:, None, :].expand(-1, 3, -1))
     for _ in range(3):
         local.step(x, y, weights, rates, decays)
         gradient = bound.gradient(expected, x, y, weights)
@@ -235,10 +235,10 @@ def test_networks_are_trained_and_voted_on_but_get_no_certificate_that_needs_con
     assert [record.start_operator_norm for record in result.ledger.rounds] == [None] * 4
 
 
-class StuckRegression(SoftmaxRegression):
+class StuckModule(ModuleModel):
     """Cannot be trained."""
 
-    def local(self, start: Tensor, clients: int) -> LocalModels:
+    def local(self, start: Tensor) -> LocalModels:
         raise ZeroDivisionError
 
 
@@ -246,7 +246,7 @@ class Stuck(Model):
     """Builds it."""
 
     def build(self, facts: DataFacts) -> BoundModel:
-        return StuckRegression(facts.inputs, facts.classes, bias=True)
+        return StuckModule(lambda: nn.Linear(facts.inputs, facts.classes))
 
 
 def test_a_model_that_raises_is_named_not_the_engine_that_trained_it() -> None:

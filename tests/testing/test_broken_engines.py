@@ -7,25 +7,41 @@ from dataclasses import replace
 
 import pytest
 from crfl_engines.local import Local
-from torch import Tensor
 
-from crfl_core.extend import Engine, LocalUpdates, Plugin, Round, RoundRecord, RunContext, Tracker, hookimpl
+from crfl_core.extend import (
+    Engine,
+    LocalUpdates,
+    Plugin,
+    Round,
+    RoundRecord,
+    RunContext,
+    Tracker,
+    TrainingTask,
+    hookimpl,
+)
 from tests.testing.support import assert_fails, checks_of
 
 
 class Lazy(Local):
     """Trains only the first client."""
 
-    def train(self, start: Tensor, current: Round) -> Iterator[LocalUpdates]:
+    def train(self, task: TrainingTask) -> Iterator[LocalUpdates]:
         assert self._job is not None
-        yield self._job.train(start, current, slice(0, 1))
+        yield self._job.train(task, slice(0, 1))
+
+
+class Single(Local):
+    """Trains from the first model only."""
+
+    def train(self, task: TrainingTask) -> Iterator[LocalUpdates]:
+        yield from super().train(replace(task, starts=task.starts[:1]))
 
 
 class Tampering(Local):
     """Improves the updates."""
 
-    def train(self, start: Tensor, current: Round) -> Iterator[LocalUpdates]:
-        for trained in super().train(start, current):
+    def train(self, task: TrainingTask) -> Iterator[LocalUpdates]:
+        for trained in super().train(task):
             yield replace(trained, updates=1.01 * trained.updates)
 
 
@@ -70,7 +86,7 @@ class Helpful(Tracker):
 
 
 BROKEN: dict[str, list[tuple[Plugin, str]]] = {
-    "everybody_is_trained_once": [(Lazy(), "participant 1 in 0")],
+    "everybody_is_trained_once": [(Lazy(), "client 1 in round 1"), (Single(), "from all 3 models, found 1")],
     "training_is_that_of_the_job": [(Tampering(), "return the answer as it is")],
     "closing_early_is_fine": [(Impatient(), "ConnectionError")],
     "a_run_is_watched_without_trouble": [(Fragile(), "failed in crfl_round_finished: AssertionError: no loss")],

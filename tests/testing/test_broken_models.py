@@ -6,21 +6,55 @@ import numpy as np
 import pytest
 import torch
 from crfl_models.feature_maps.unit_ball import BoundUnitBall
-from crfl_models.softmax import Softmax, SoftmaxRegression
+from crfl_models.softmax import Softmax
 from torch import Tensor
 
-from crfl_core.extend import BoundMap, BoundModel, DataFacts, FeatureMap, LocalModels, Model, ModelFacts, Plugin
+from crfl_core.extend import (
+    BoundMap,
+    BoundModel,
+    DataFacts,
+    FeatureMap,
+    LinearModel,
+    LocalModels,
+    Model,
+    ModelFacts,
+    Plugin,
+)
 from tests.testing.support import assert_fails, checks_of
 
 
-class Sized(SoftmaxRegression):
+class Regression(BoundModel):
+    """Softmax regression at second hand: the core's own may not be changed."""
+
+    def __init__(self, inputs: int, classes: int, *, bias: bool) -> None:
+        self._own = LinearModel(inputs, classes, bias=bias)
+        self.layout = self._own.layout
+        self.facts = ModelFacts(linear=False, convex=True, bias=bias)
+
+    def initial(self, generator: np.random.Generator) -> Tensor:
+        return self._own.initial(generator)
+
+    def logits(self, parameters: Tensor, x: Tensor) -> Tensor:
+        return self._own.logits(parameters, x)
+
+    def gradient(self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+        return self._own.gradient(parameters, x, y, weights)
+
+    def gradient_bound(self, input_norm: float) -> float:
+        return self._own.gradient_bound(input_norm)
+
+    def operator_norm(self, parameters: Tensor) -> float | None:
+        return self._own.operator_norm(parameters)
+
+
+class Sized(LinearModel):
     """One parameter too many."""
 
     def initial(self, generator: np.random.Generator) -> Tensor:
         return torch.zeros(self.layout.size + 1)
 
 
-class Averaging(SoftmaxRegression):
+class Averaging(Regression):
     """Mixes replicas."""
 
     def logits(self, parameters: Tensor, x: Tensor) -> Tensor:
@@ -28,21 +62,21 @@ class Averaging(SoftmaxRegression):
         return found.mean(0, keepdim=True).expand_as(found)
 
 
-class Miscounting(SoftmaxRegression):
+class Miscounting(Regression):
     """Counts the losers."""
 
     def counts(self, parameters: Tensor, x: Tensor) -> Tensor:
         return len(parameters) - super().counts(parameters, x)
 
 
-class Steep(SoftmaxRegression):
+class Steep(Regression):
     """Doubles its gradient."""
 
     def gradient(self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
         return 2.0 * super().gradient(parameters, x, y, weights)
 
 
-class Leaking(SoftmaxRegression):
+class Leaking(Regression):
     """Lets clients share their gradient."""
 
     def gradient(self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
@@ -50,35 +84,45 @@ class Leaking(SoftmaxRegression):
         return found.mean(1, keepdim=True).expand_as(found)
 
 
-class Hurried(SoftmaxRegression):
+class Hurried(Regression):
     """Trains with other clients' rates."""
 
-    def local(self, start: Tensor, clients: int) -> LocalModels:
-        local = super().local(start, clients)
+    def local(self, start: Tensor) -> LocalModels:
+        local = super().local(start)
         step = local.step
         local.step = lambda x, y, weights, rates, decay: step(x, y, weights, rates.flip(0), decay)  # type: ignore[method-assign]
         return local
 
 
-class Curved(SoftmaxRegression):
-    """Squares its parameters, and calls that linear."""
-
-    def logits(self, parameters: Tensor, x: Tensor) -> Tensor:
-        return super().logits(parameters.square(), x)
-
-
-class Concave(SoftmaxRegression):
-    """Takes the sine of its parameters, and calls the loss convex."""
+class Amplified(Regression):
+    """Multiplies its inputs on the quiet, and calls itself linear."""
 
     def __init__(self, inputs: int, classes: int, *, bias: bool) -> None:
         super().__init__(inputs, classes, bias=bias)
-        self.facts = ModelFacts(linear=False, convex=True, bias=bias)
+        self.facts = ModelFacts(linear=True, convex=True, bias=bias)
+
+    def logits(self, parameters: Tensor, x: Tensor) -> Tensor:
+        return super().logits(parameters, 1.05 * x)
+
+    def gradient(self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+        return super().gradient(parameters, 1.05 * x, y, weights)
+
+
+class Modest(Regression):
+    """Forgets that two classes are wrong at once: its bound lacks a factor."""
+
+    def gradient_bound(self, input_norm: float) -> float:
+        return super().gradient_bound(input_norm) / 1.3
+
+
+class Concave(Regression):
+    """Takes the sine of its parameters, and calls the loss convex."""
 
     def logits(self, parameters: Tensor, x: Tensor) -> Tensor:
         return super().logits(10.0 * torch.sin(3.0 * parameters), x)
 
 
-class Constant(SoftmaxRegression):
+class Constant(Regression):
     """Calls any norm 1."""
 
     def operator_norm(self, parameters: Tensor) -> float:
@@ -92,18 +136,19 @@ class Broken(Softmax):
         return CLASSES[self.configured_as](facts.inputs, facts.classes, bias=self.bias)
 
 
-MODELS = {
+MODELS: dict[str, tuple[type[LinearModel | Regression], str]] = {
     "parameters_follow_the_layout": (Sized, "let `layout` name every tensor"),
     "logits_of_many_models_are_those_of_each": (Averaging, "treat replicas independently"),
     "votes_are_counted_by_the_largest_logit": (Miscounting, "leave counts() as it is"),
     "gradient_is_that_of_the_loss": (Steep, "the slope of the weighted cross-entropy"),
     "clients_and_padding_do_not_mix": (Leaking, "treat clients independently"),
     "local_steps_follow_the_gradient": (Hurried, "compare step() with gradient()"),
-    "linear_models_are_linear": (Curved, "declare linear=False"),
+    "linear_models_are_the_cores_own": (Amplified, "declare linear=False"),
+    "gradient_bound_holds": (Modest, "correct gradient_bound()"),
     "convex_models_are_convex": (Concave, "declare convex=False"),
     "operator_norm_is_a_norm": (Constant, "the largest singular value"),
 }
-CLASSES: dict[str, type[SoftmaxRegression]] = {model.__name__: model for model, _ in MODELS.values()}
+CLASSES: dict[str, type[LinearModel | Regression]] = {model.__name__: model for model, _ in MODELS.values()}
 
 
 class Batched(BoundUnitBall):

@@ -60,12 +60,6 @@ def whole_norms(values: Tensor) -> Tensor:
     return total
 
 
-def shrinkage(cap: Tensor, lengths: Tensor, values: Tensor) -> Tensor:
-    """`min(1, cap / length)` in the precision of the values, rounded down so that nothing ends up above its cap."""
-    factors = (cap / lengths).to(values)
-    return torch.where(lengths > cap, factors * (1 - 4 * torch.finfo(values.dtype).eps), 1.0)
-
-
 def gram(values: Tensor, origin: Tensor | None = None, mixing: Array | None = None) -> Array:
     """The products `<v_i, v_j>` of all pairs of `v = u - origin`, (n, n), or of the mixtures `mixing @ v`, (m, m)."""
     shares = None if mixing is None else torch.from_numpy(mixing).to(values.device)
