@@ -142,14 +142,13 @@ def server_rounding(parameters: int, aggregation: Aggregation, start_norm: Array
     of_norms = parameters / 2.0 + 32.0
     units = (clients + 9.0) * moved + of_norms * (weight * bound).sum(axis=-1) + (16.0 * total + 2.0) * start
     growing = (clients + 9.0) * pulled + 16.0 * total + clients + 32.0
+    # A model well below the clip norm meets the clip only in another world, one that is as far away as that norm.
     longest = start + moved
-    with np.errstate(divide="ignore", invalid="ignore"):
-        # A model well below the clip norm meets the clip only in another world that is far away.
-        below = clip - longest
-        free = below > NEARLY_CLIPPED * clip
-        met = np.where(np.isfinite(clip), clip / below, 1.0)
+    with np.errstate(invalid="ignore"):
+        free = (longest < (1.0 - NEARLY_CLIPPED) * clip) | np.isinf(clip)
+        room = np.where(free & np.isfinite(clip), 1.0 - longest / clip, 1.0)
     units = units + np.where(free, 0.0, of_norms * np.minimum(clip, longest))
-    growing = growing + of_norms * np.where(free, met, 1.0)
+    growing = growing + of_norms * (1.0 + pulled) / room
     return Rounding(SECOND_ORDER * UNIT * units + UNDERFLOW, SECOND_ORDER * UNIT * growing)
 
 
@@ -171,9 +170,10 @@ def round_rounding(size: ModelSize, local: LocalSteps, aggregation: Aggregation,
 
 
 def rounding_drift(rounding: Rounding, lipschitz: ArrayLike) -> Array:
-    """How much further apart rounding lets two worlds end that part in round t, for every t: `sum_{r >= t} 2 error_r f_r`.
+    """How much further apart rounding lets two worlds end that part in round t, for every t.
 
-    `f_r` is the product of `c + growth` over the rounds after r. Until they part, both worlds are the same bit for bit.
+    `sum_{r >= t} 2 error_r f_r`, `f_r` being the product of `c + growth` over the rounds after r. Until they part, both
+    worlds are the same bit for bit.
 
     >>> rounding_drift(Rounding(np.array([1e-12, 1e-12]), np.zeros(2)), [1.0, 0.5]).tolist()
     [3e-12, 2e-12]
