@@ -115,7 +115,7 @@ def test_local_training_stays_within_its_rounding(scale: float, decay: float, ow
 
 
 def test_steps_too_small_to_be_seen_are_lost_and_the_bound_is_within_a_factor_of_a_hundred() -> None:
-    """Weights of 1.5 x 2^20, each to be moved by a bit less than half a unit in the last place in every step, always so."""
+    """Weights of 1.5 x 2^20, each to be moved by nearly half a unit in the last place in every step."""
     size, steps = ModelSize(16, 2), 50
     model = SoftmaxRegression(size.features, size.classes, bias=True)
     x = np.full((steps, 1, size.features), 0.25)
