@@ -61,6 +61,7 @@ from crfl_core.certification.formulas.rounding import (
     logit_rounding,
     noisy_norm,
     round_rounding,
+    rounding_budget,
     rounding_drift,
     server_rounding,
 )
@@ -130,6 +131,7 @@ __all__ = [
     "logit_rounding",
     "noisy_norm",
     "round_rounding",
+    "rounding_budget",
     "rounding_drift",
     "server_rounding",
     # from votes to thresholds

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from crfl_core.certification.formulas._arrays import Array, floats
+from crfl_core.certification.formulas.budget import budget_per_unit_drift
 from crfl_core.certification.formulas.drift import update_bound
 from crfl_core.certification.formulas.propagation import later_products
 
@@ -181,6 +182,20 @@ def rounding_drift(rounding: Rounding, lipschitz: ArrayLike) -> Array:
     products = later_products(floats(lipschitz)[0] + rounding.growth)
     total: Array = 2.0 * (rounding.error * products)[::-1].cumsum()[::-1]
     return total
+
+
+def rounding_budget(rounding: Rounding, noise_stds: ArrayLike, lipschitz: ArrayLike) -> float:
+    """The trade-off budget that rounding costs in rounds whose noise is drawn again, to be taken from the threshold.
+
+    One entry per round. Every round adds a drift of `2 error`, which its noise and that of later rounds hides; budgets
+    of several drifts add up. After the last noise both worlds are the same bit for bit.
+
+    >>> rounding = Rounding(np.array([1e-12, 1e-12, 5.0]), np.zeros(3))
+    >>> rounding_budget(rounding, [0.1, 0.1, 0.0], np.ones(3))  # doctest: +ELLIPSIS
+    3.4142...e-11
+    """
+    prices = budget_per_unit_drift(noise_stds, floats(lipschitz)[0] + rounding.growth)
+    return float((2.0 * rounding.error * np.where(np.isfinite(prices), prices, 0.0)).sum())
 
 
 def noisy_norm(clip_norm: ArrayLike, noise_std: ArrayLike, parameters: int) -> Array:

@@ -20,6 +20,7 @@ from crfl_core.certification.formulas import (
     LocalSteps,
     ModelSize,
     Rounding,
+    budget_per_unit_drift,
     gamma,
     label_shift,
     local_rounding,
@@ -27,8 +28,10 @@ from crfl_core.certification.formulas import (
     noisy_norm,
     retention,
     round_rounding,
+    rounding_budget,
     rounding_drift,
     server_rounding,
+    tradeoff_budget,
     update_bound,
 )
 from crfl_core.extend import BoundModel
@@ -254,6 +257,21 @@ def test_the_allowance_is_the_recursion_of_the_rounds() -> None:
         for error, growth, constant in zip(*(values[first:] for values in (*rounding, lipschitz)), strict=True):
             gap = (constant + growth) * gap + 2.0 * error
         assert found[first] == pytest.approx(gap, rel=1e-9)
+
+
+def test_what_rounding_costs_in_rounds_with_fresh_noise_covers_all_of_it_together() -> None:
+    generator = np.random.default_rng(6)
+    for _ in range(20):
+        noise, lipschitz = generator.choice([0.0, 0.1, 1.0], 12), generator.uniform(0.5, 1.0, 12)
+        noise[9], noise[10:] = 0.1, 0.0  # nothing is hidden after that, and nothing differs
+        errors = generator.uniform(0.0, 1e-9, 12)
+        extra = rounding_budget(Rounding(errors, np.zeros(12)), noise, lipschitz)
+        attack = np.zeros(12)
+        attack[0] = 0.3
+        drifts = np.where(np.arange(12) < 10, attack + 2.0 * errors, 0.0)
+        price = budget_per_unit_drift(noise, lipschitz)[0]
+        assert tradeoff_budget(drifts, noise, lipschitz) <= 0.3 * price + extra * (1.0 + 1e-12) + 1e-15 * price
+        assert 0.0 < extra < 1e-5
 
 
 def test_noise_hardly_ever_exceeds_its_norm() -> None:
