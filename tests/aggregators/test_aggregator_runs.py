@@ -53,10 +53,11 @@ def test_the_ledger_says_on_what_weights_depend(tmp_path: Path) -> None:
     assert decayed.round(2).depends == "all"
 
 
-def test_rfa_leaves_its_optimality_gap_in_the_ledger(tmp_path: Path) -> None:
+def test_rfa_leaves_in_the_ledger_how_good_its_answer_is(tmp_path: Path) -> None:
     notes = crfl_core.run(config("rfa"), out=tmp_path / "run").ledger.round(3).notes
-    assert set(notes) == {"objective", "optimality_gap", "iterations"}
+    assert set(notes) == {"objective", "optimality_gap", "iterations", "nearest_half"}
     assert 0.0 <= notes["optimality_gap"] <= notes["objective"]
+    assert 0.0 < notes["nearest_half"] <= 2.1 * notes["objective"]
 
 
 @pytest.mark.parametrize("name", ["foolsgold", "centered-clipping", "baffle", "bucketing", "weak-noise"])

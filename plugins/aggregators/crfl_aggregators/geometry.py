@@ -4,11 +4,15 @@ Distances come from the products of all pairs, which must not hide small distanc
 share, nor behind one huge update. So updates are seen from one of them, of median norm: a mean could be moved by a
 single client at will. For updates in single precision this comes after the products: in double precision these are
 exact, and what their sum loses is far less than the updates lost when they were rounded.
+
+Nothing overflows, whatever finite numbers are submitted: an update too long for products keeps its direction and
+counts as `LONGEST`. So a minority of huge updates does not change how far the others are from each other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -22,6 +26,9 @@ BLOCK_NUMBERS = 2**17
 
 ROUNDING = 64 * np.finfo(np.float64).eps
 """Squared distances below this share of the squared lengths are rounding: such updates are the same."""
+
+LONGEST = 2.0**500
+"""The square of a longer update might not be finite. About 3e150."""
 
 SAME_ANGLE = 1e-12
 """Cosines that differ by less than this differ by rounding."""
@@ -43,11 +50,11 @@ def norms(values: Tensor, shift: Tensor | None = None, shares: Tensor | None = N
     """The norms of the rows, or of `values[i] + shares[i] * shift`, in float64."""
     if shift is None or shares is None:
         return whole_norms(values)
-    squares = values.new_zeros(len(values), dtype=torch.float64)
+    lengths = values.new_zeros(len(values), dtype=torch.float64)
     for columns in column_blocks(values):
         block = values[:, columns]
-        squares += whole_norms(torch.addr(block, shares.to(block), shift[columns].to(block))).square()
-    return squares.sqrt()
+        lengths = lengths.hypot(whole_norms(torch.addr(block, shares.to(block), shift[columns].to(block))))
+    return lengths
 
 
 def whole_norms(values: Tensor) -> Tensor:
@@ -57,11 +64,20 @@ def whole_norms(values: Tensor) -> Tensor:
     lengths = torch.linalg.vector_norm(head.unflatten(1, (pieces, NARROWEST)), dim=2)
     last = torch.linalg.vector_norm(tail, dim=1, keepdim=True)
     total: Tensor = torch.linalg.vector_norm(torch.cat([lengths, last], dim=1).double(), dim=1)
-    return total
+    if not total.isfinite().all():  # squares overflow long before the numbers do
+        long = ~total.isfinite()
+        largest = values[long].abs().amax(dim=1, keepdim=True).double()
+        total[long] = largest[:, 0] * torch.linalg.vector_norm(values[long] / largest, dim=1)
+    return total.nan_to_num(nan=torch.inf, posinf=torch.inf)
 
 
-def gram(values: Tensor, origin: Tensor | None = None, mixing: Array | None = None) -> Array:
-    """The products `<v_i, v_j>` of all pairs of `v = u - origin`, (n, n), or of the mixtures `mixing @ v`, (m, m)."""
+def gram(
+    values: Tensor, origin: Tensor | None = None, mixing: Array | None = None, factors: Tensor | None = None
+) -> Array:
+    """The products `<v_i, v_j>` of all pairs of `v = u - origin`, (n, n), or of the mixtures `mixing @ v`, (m, m).
+
+    With `factors`, of `v_i = factors[i] (u_i - origin)`.
+    """
     shares = None if mixing is None else torch.from_numpy(mixing).to(values.device)
     rows = len(values) if shares is None else len(shares)
     products = values.new_zeros(rows, rows, dtype=torch.float64)
@@ -70,28 +86,66 @@ def gram(values: Tensor, origin: Tensor | None = None, mixing: Array | None = No
     buffer = values.new_empty(len(values), blocks[0].stop, dtype=torch.float64)
     for columns in blocks:
         block = buffer[:, : columns.stop - columns.start].copy_(values[:, columns])
+        if factors is not None:
+            block *= factors[:, None]
         if origin is not None:
-            block -= origin[columns]
+            block -= origin[columns] if factors is None else torch.outer(factors, origin[columns])
         if shares is not None:
             block = shares @ block
         products.addmm_(block, block.T)
     return products.cpu().numpy()
 
 
-def central_products(values: Tensor, mixing: Array | None = None) -> Array:
-    """The products `<u_i - u_c, u_j - u_c>` of all pairs, (n, n), for a `u_c` of median norm.
+@dataclass(frozen=True)
+class CentralView:
+    """Updates, or mixtures of them, as seen from one of median norm, `u_c`.
 
-    Or those of the mixtures `mixing @ u`, whose rows sum to 1, (m, m).
+    - `products`: `<u_i - u_c, u_j - u_c>` of all pairs, (n, n), or (m, m) for mixtures;
+    - `factors`: with which each update entered, (n,): 1, less if it is longer than `LONGEST`;
+    - `lengths`, (n,) or (m,), and `resolution`: rounding moves no update by more than `resolution * lengths[i]`.
     """
+
+    products: Array
+    factors: Array
+    lengths: Array
+    resolution: float
+
+
+def central_view(values: Tensor, mixing: Array | None = None) -> CentralView:
+    """The updates as seen from one of them, or the mixtures `mixing @ u`, whose rows sum to 1."""
     if values.dtype == torch.float64:
-        return gram(values, values[norms(values).argsort()[(len(values) - 1) // 2]], mixing)
+        norm = norms(values)
+        shrunk = (LONGEST / norm.clamp(max=torch.finfo(norm.dtype).max)).clamp(max=1.0)
+        central = norm.argsort()[(len(values) - 1) // 2]
+        products = gram(values, values[central], mixing, shrunk if bool((shrunk < 1).any()) else None)
+        # Weights that sum to 1 up to rounding move the origin as well.
+        lengths = np.sqrt(np.diag(products)) + np.sqrt(np.finfo(np.float64).eps) * float(norm[central])
+        return CentralView(products, shrunk.cpu().numpy(), lengths, resolution(values))
     products = gram(values, None, mixing)
     squares = np.diag(products)
     central = np.argsort(squares)[(len(squares) - 1) // 2]
     seen: Array = products - products[central] - products[:, [central]] + squares[central]
     same = np.diag(seen) <= ROUNDING * (squares + squares[central])
     seen[same] = seen[:, same] = 0.0
-    return seen
+    lengths = np.sqrt(squares) + np.sqrt(squares[central])
+    return CentralView(seen, np.ones(len(values)), lengths, resolution(values))
+
+
+def resolution(values: Tensor) -> float:
+    """The share of a length that may be lost to rounding in products.
+
+    A sum of k products is off by at most `k eps / 2` of the product of both lengths. Here k is a block's width, the
+    number of blocks, and what is added up over clients when places are computed from the products. The root of that is
+    the share of a length; updates that count as the same are at most the root of `ROUNDING` apart.
+    """
+    blocks = list(column_blocks(values))
+    additions = blocks[0].stop + len(blocks) + 4 * len(values) + 8
+    return 2 * float(np.sqrt(additions * np.finfo(np.float64).eps + ROUNDING))
+
+
+def central_products(values: Tensor, mixing: Array | None = None) -> Array:
+    """The products `<u_i - u_c, u_j - u_c>` of all pairs, (n, n), for a `u_c` of median norm; or those of mixtures."""
+    return central_view(values, mixing).products
 
 
 def squared_distances(products: Array) -> Array:
@@ -104,6 +158,9 @@ def squared_distances(products: Array) -> Array:
 def cosines(values: Tensor) -> Array:
     """The cosine of the angle between all pairs, (n, n); 0 with an update that is zero."""
     products = gram(values)
+    if not np.isfinite(np.diag(products)).all():
+        finite = values.nan_to_num().double()  # sums of finite updates may have overflowed
+        products = gram(finite, factors=1 / finite.abs().amax(dim=1).clamp(min=1.0))
     lengths = np.sqrt(np.diag(products))
     scale = np.outer(lengths, lengths)
     angles: Array = np.divide(products, scale, out=np.zeros_like(products), where=scale > 0)

@@ -31,7 +31,7 @@ class Krum(Aggregator):
 
     def breakdown(self, clients: Clients, aggregate: RuleResult, update_bound: float) -> Array:  # noqa: ARG002
         """Up to f attackers cannot make an update win that lies far from all honest ones."""
-        drift = float(formulas.krum_drift(update_bound, clients=len(clients), attackers=self.f))
+        drift = float(formulas.krum_drift(update_bound, clients=len(aggregate.weights), attackers=self.f))
         return np.array([0.0] + [drift] * self.f)
 
 

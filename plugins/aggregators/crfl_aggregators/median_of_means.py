@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from crfl_aggregators.geometry import central_products, weighted_sum
+from crfl_aggregators.geometry import central_view, weighted_sum
 from crfl_aggregators.rfa import geometric_median
 from crfl_core.extend import Aggregator, Clients, ClientUpdates, OptionError, RuleResult, State
 
@@ -38,14 +38,15 @@ class MedianOfMeans(Aggregator):
         grouping = np.zeros((min(self.groups, len(clients)), len(clients)))
         for group, members in enumerate(np.array_split(np.argsort(clients.ids), len(grouping))):
             grouping[group, members] = 1.0 / len(members)
+        seen = central_view(updates.values, grouping)
         found = geometric_median(
-            central_products(updates.values, grouping),
+            seen,
             np.full(len(grouping), 1.0 / len(grouping)),
             smoothing=self.smoothing,
             tolerance=self.tolerance,
             iterations=self.iterations,
         )
-        weights = found.weights @ grouping
+        weights = found.weights @ grouping * seen.factors
         return RuleResult(
             update=weighted_sum(weights, updates.values),
             weights=torch.from_numpy(weights).to(updates.values.device),

@@ -24,9 +24,10 @@ class ResidualReweighting(Aggregator):
     confidence in a value is `c_i = min(1, clip sqrt(2 / n) h_i tau / |r_i|)`, where `1 - h_i^2` is the leverage of
     `x_i`. A value of confidence below `threshold` is replaced by the line's. A client's weight is the sum of its
     confidences over all coordinates, each times the standard deviation of the coordinate's confidences, to the `power`
-    of 2 as in the authors' code, divided by everybody's. What replaced values change is the offset. The authors' code
-    also adds 1e-7 to tau, which is left out here: updates of any size are treated alike. Needs time in n^2 P, for the
-    slopes of all pairs.
+    of 2 as in the authors' code, divided by everybody's. Where its value was replaced its weight is 0, and what
+    stands there instead is the offset: a huge value that is not trusted has no part in the result, not even by
+    rounding. The authors' code also adds 1e-7 to tau, which is left out here: updates of any size are treated alike.
+    Needs time in n^2 P, for the slopes of all pairs.
     """
 
     clip: float = Field(2.0, gt=0, description="lambda, how large a residual is still trusted")
@@ -43,7 +44,7 @@ class ResidualReweighting(Aggregator):
         values, clients = updates.values, len(updates.values)
         order = torch.from_numpy(np.argsort(updates.round.clients.ids)).to(values.device)
         confidence = values.new_zeros(clients, dtype=torch.float64)
-        corrections = torch.empty_like(values)
+        corrected, kept = torch.empty_like(values), torch.empty_like(values, dtype=torch.bool)
         width = max(1, BLOCK_NUMBERS // clients)
         for first in range(0, values.shape[1], width):
             columns = slice(first, first + width)
@@ -51,15 +52,17 @@ class ResidualReweighting(Aggregator):
             trusted, lines = self._judge(block)
             spread = trusted.std(1, keepdim=True) if clients > 1 else torch.zeros_like(trusted)
             confidence[order] += (trusted * spread).sum(0).double()
-            replaced = torch.where(trusted < self.threshold, lines - block.T, 0.0)
-            corrections[order, columns] = replaced.T
-        weights = normalised(confidence.cpu().numpy(), self.power)
-        shares = torch.from_numpy(weights).to(values)
-        offset = shares @ corrections
+            doubtful = (trusted < self.threshold).T
+            kept[order, columns] = ~doubtful
+            corrected[order, columns] = torch.where(doubtful, lines.T, block)
+        weights = torch.from_numpy(normalised(confidence.cpu().numpy(), self.power)).to(values.device)
+        shares = weights.to(values)
+        update = shares @ corrected
         return RuleResult(
-            update=shares @ values + offset,
-            weights=torch.from_numpy(weights).to(values.device),
-            offset=offset,
+            update=update,
+            weights=torch.where(kept.any(1), weights, 0.0),
+            offset=shares @ corrected.masked_fill_(kept, 0.0),
+            full_weights=lambda: torch.where(kept, shares[:, None], 0.0),
             state=state,
         )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,13 +9,17 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from crfl_aggregators.geometry import Array, central_products, squared_distances, weighted_sum
-from crfl_core.extend import Aggregator, Clients, ClientUpdates, RuleResult, State, formulas
-
-RESOLUTION = 1e-12
-"""Smallest smoothing, relative to the largest distance: what double precision can tell apart from zero."""
+from crfl_aggregators.geometry import Array, CentralView, central_view, squared_distances, weighted_sum
+from crfl_core.extend import Aggregator, Clients, ClientUpdates, RuleResult, State
 
 HALF_THE_DIGITS = float(np.sqrt(np.finfo(np.float64).eps))
+"""What is left of a length if it is computed from squares in double precision."""
+
+FARTHEST_START = 1e3
+"""How far, in units of the scale, an update may draw the point from which the iterations begin."""
+
+HALF = 0.5 * (1 + 1e-12)
+"""More of the weight than this is more than half of it, however shares were rounded."""
 
 
 class Rfa(Aggregator):
@@ -24,11 +27,20 @@ class Rfa(Aggregator):
 
     `aggregate = argmin_v sum_i a_i ||v - u_i||` with `a_i = n_i / sum_j n_j`, or `1 / n`. From the mean on, each
     iteration takes `v = sum_i p_i u_i` with `p_i ~ a_i / max(nu, ||v - u_i||)`. Smoothing `nu` and tolerance are
-    relative to a scale, the radius of the smallest ball around a client that holds half of all: updates of any size are
-    treated alike, and a minority of huge ones cannot make the scale meaningless.
+    relative to a scale, the radius of the smallest ball around a client that holds more than half of the weight:
+    updates of any size are treated alike.
 
-    Notes in the ledger: `objective`, the value reached; `optimality_gap`, by duality no smaller than what was missed of
-    the minimum, up to rounding (both in units of an update's norm); and `iterations`.
+    If a share `m > 1/2` of the weight lies within r of some point, the minimum is at most `r m / sqrt(2m - 1)` from it,
+    wherever the other updates are (Minsker, 2015): of an update far away only the direction counts. Rounding is
+    relative to the distances of the majority, for finite updates of any length, and in the mean that begins the
+    iterations nothing counts as farther than 1000 scales from that ball's centre. If more than half of the weight lies
+    in one point, it is the minimum.
+
+    Notes in the ledger: `objective`, the value reached; `optimality_gap`, no smaller than what was missed of the
+    minimum, up to rounding (1e-7 of the majority's lengths); `nearest_half`, a distance from the aggregate within
+    which half of the clients lie, rounding included; and `iterations`. While fewer than half of the clients are
+    malicious and no honest update is longer than U, the aggregate is at most `2 U + nearest_half` from that of the
+    honest clean world.
     """
 
     weighting: Literal["samples", "uniform"] = Field("samples", description="a_i by sample counts, or all equal")
@@ -42,37 +54,41 @@ class Rfa(Aggregator):
         """The geometric median, with the weights of the last iteration."""
         samples = updates.round.clients.samples.astype(np.float64)
         prior = samples if self.weighting == "samples" else np.ones_like(samples)
+        seen = central_view(updates.values)
         found = geometric_median(
-            central_products(updates.values),
+            seen,
             prior / prior.sum(),
             smoothing=self.smoothing,
             tolerance=self.tolerance,
             iterations=self.iterations,
         )
+        weights = found.weights * seen.factors
         return RuleResult(
-            update=weighted_sum(found.weights, updates.values),
-            weights=torch.from_numpy(found.weights).to(updates.values.device),
+            update=weighted_sum(weights, updates.values),
+            weights=torch.from_numpy(weights).to(updates.values.device),
             state=state,
-            notes=found.notes,
+            notes=found.notes | {"nearest_half": nearest_half(found, seen)},
         )
 
-    def breakdown(self, clients: Clients, aggregate: RuleResult, update_bound: float) -> Array:
-        """Attackers below half of the weight are outvoted, up to the optimality gap that was reached."""
-        samples = clients.samples.astype(np.float64)
-        prior = samples if self.weighting == "samples" else np.ones_like(samples)
-        attacking = np.concatenate([[0.0], np.sort(prior / prior.sum())[::-1].cumsum()])
-        # A gap is computed from squared distances: huge updates leave no more than half the digits of it.
-        gap = aggregate.notes["optimality_gap"] + HALF_THE_DIGITS * aggregate.notes["objective"]
-        drifts = np.asarray(formulas.approximate_geometric_median_drift(update_bound, attacking, gap))
-        drifts[0] = 0.0  # nobody attacks, nothing changes
-        return drifts
+    def breakdown(self, clients: Clients, aggregate: RuleResult, update_bound: float) -> Array:  # noqa: ARG002
+        """`2 U + nearest_half` while fewer than half of the clients are malicious.
+
+        Then one of the half that is nearest to the aggregate is honest, so that the aggregate is at most `U +
+        nearest_half` long. In the honest clean world it is an average of updates, at most U long.
+        """
+        drift = 2.0 * update_bound + aggregate.notes["nearest_half"]
+        return np.array([0.0] + [drift] * ((len(aggregate.weights) - 1) // 2))
 
 
 @dataclass(frozen=True)
 class GeometricMedian:
-    """A geometric median `sum_i weights[i] u_i`: the objective there, and a bound on what the minimum is below it."""
+    """A geometric median `sum_i weights[i] u_i`, and how far the updates are from it.
+
+    `objective` is the weighted mean of these distances, and `gap` a bound on how far the minimum is below it.
+    """
 
     weights: Array
+    distances: Array
     objective: float
     gap: float
     iterations: int
@@ -88,27 +104,38 @@ class GeometricMedian:
 
 
 def geometric_median(
-    products: Array, prior: Array, *, smoothing: float, tolerance: float, iterations: int
+    seen: CentralView, prior: Array, *, smoothing: float, tolerance: float, iterations: int
 ) -> GeometricMedian:
-    """Weiszfeld's algorithm on nothing but the products `G_ij = <u_i - u_c, u_j - u_c>` of all pairs."""
-    distances = np.sqrt(squared_distances(products))
-    spread = float(distances.max())
-    if spread == 0:
-        return GeometricMedian(prior, 0.0, 0.0, 0)
-    scale = max(closest_half(distances), RESOLUTION * spread)
-    nu = max(smoothing * scale, RESOLUTION * spread)
-    weights, done = prior, 0
-    while True:
-        pull = prior / np.maximum(lengths(seen_from(products, weights)), nu)
+    """Weiszfeld's algorithm on nothing but the products of all pairs.
+
+    An update at a distance d has a weight in proportion to 1 / d, so what it adds to products with others is as small
+    as theirs, however far it is: rounding is relative to the distances of the majority.
+    """
+    distances = np.sqrt(squared_distances(seen.products))
+    radii = radius_of_half(distances, prior)
+    centre, scale = int(radii.argmin()), float(radii.min())
+    if scale == 0:
+        together = np.where(distances[centre] == 0, prior, 0.0)
+        return GeometricMedian(together / together.sum(), distances[centre], float(prior @ distances[centre]), 0.0, 0)
+    nu = max(smoothing * scale, HALF_THE_DIGITS * float(radius_of_half(seen.lengths, prior)))
+    weights = np.minimum(1.0, FARTHEST_START * scale / np.maximum(distances[centre], scale)) * prior
+    weights[centre] += 1.0 - weights.sum()
+    around, done, gap = seen_from(seen.products, weights), 0, np.inf
+    while done < iterations and gap > tolerance * scale:
+        pull = prior / np.maximum(lengths(around), nu)
         weights, done = pull / pull.sum(), done + 1
-        objective, gap = optimality(seen_from(products, weights), prior, nu)
-        if gap <= tolerance * scale or done == iterations:
-            return GeometricMedian(weights, objective, gap, done)
+        around = seen_from(seen.products, weights)
+        gap = optimality_gap(around, prior, nu)
+    away = lengths(around)
+    return GeometricMedian(weights, away, float(prior @ away), gap, done)
 
 
-def closest_half(distances: Array) -> float:
-    """The radius of the smallest ball around a client that holds half of all."""
-    return float(np.median(distances, axis=1).min())
+def radius_of_half(distances: Array, prior: Array) -> Array:
+    """The least of the distances, along the last axis, within which more than half of the weight lies."""
+    order = np.argsort(distances, axis=-1)
+    enough = np.argmax(prior[order].cumsum(axis=-1) > HALF, axis=-1)[..., None]
+    nearest: Array = np.take_along_axis(distances, np.take_along_axis(order, enough, axis=-1), axis=-1)[..., 0]
+    return nearest
 
 
 def seen_from(products: Array, weights: Array) -> Array:
@@ -123,16 +150,29 @@ def lengths(products: Array) -> Array:
     return np.sqrt(np.maximum(np.diag(products), 0.0))
 
 
-def optimality(products: Array, prior: Array, nu: float) -> tuple[float, float]:
-    """The objective `g(v) = sum_i a_i ||u_i - v||`, and a bound on `g(v) - min g`, from the `<u_i - v, u_j - v>`.
+def optimality_gap(products: Array, prior: Array, nu: float) -> float:
+    """A bound on `g(v) - min g` for `g(v) = sum_i a_i ||u_i - v||`, from the `<u_i - v, u_j - v>`.
 
-    By duality `min g >= sum_i a_i <y_i, u_i - v>` for any `||y_i|| <= 1` with `sum_i a_i y_i = 0`. Directions
-    `z_i = (u_i - v) / max(nu, ||u_i - v||)` with mean `s = sum_i a_i z_i` give such `y_i = (z_i - s) / (1 + ||s||)`.
+    For any `||z_i|| <= 1` with mean `s = sum_i a_i z_i`, `min g >= sum_i a_i <z_i, u_i - v> - ||s|| D` if the minimum
+    is at most D away from v. Here `z_i = (u_i - v) / max(nu, ||u_i - v||)`. And if a weight `m > 1/2` lies within r of
+    v, `D <= r m / sqrt(2m - 1)` (Minsker): seen from the minimum, at a distance D > r, the angle between v and each of
+    these has at least the cosine `sqrt(1 - r^2 / D^2)`, and were m times this more than `1 - m`, a step toward v would
+    lower g. Both stay as they are if an update moves away from v.
     """
     away = lengths(products)
-    objective = float(prior @ away)
     slopes = prior / np.maximum(away, nu)
-    residual = products @ slopes  # <u_i - v, s>
-    length = math.sqrt(max(float(slopes @ residual), 0.0))
-    bound = (slopes @ away**2 - prior @ residual) / (1.0 + length)
-    return objective, max(objective - float(bound), 0.0)
+    slope = np.sqrt(max(float(slopes @ products @ slopes), 0.0))
+    near = np.minimum(away, nu)
+    smoothed = float(prior @ (near * (1 - near / nu)))
+    order = np.argsort(away)
+    held = prior[order].cumsum()
+    most = held > HALF
+    reach = away[order][most] * held[most] / np.sqrt(2 * held[most] - 1)
+    return smoothed + float(slope * reach.min())
+
+
+def nearest_half(found: GeometricMedian, seen: CentralView) -> float:
+    """A distance within which half of the updates lie, of those that products can tell, with what rounding may hide."""
+    hidden = seen.resolution * (seen.lengths + found.weights @ seen.lengths)
+    upper = np.where(seen.factors < 1, np.inf, found.distances + hidden)
+    return min(float(np.sort(upper)[(len(upper) - 1) // 2]), float(np.finfo(np.float64).max))
