@@ -99,7 +99,7 @@ class Watch:
 
 @cache
 def is_step(code: CodeType) -> bool:
-    """Whether a function is drawn: a public one of the core's packages or of a plugin, not of the records themselves."""
+    """Whether a function is drawn: a public one of the core's packages or of a plugin, not a method of a record."""
     path, private = Path(code.co_filename), code.co_name.startswith("_") and not code.co_name.endswith("__")
     inside = path.is_relative_to(ROOT / "plugins") or path.is_relative_to(ROOT / "crfl_core")
     return inside and path.parent != ROOT / "crfl_core" and not private and not code.co_name.startswith("<")

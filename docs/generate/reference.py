@@ -9,7 +9,7 @@ from pathlib import Path
 from docs.generate.doors import Entry, all_entries, entries_of
 from docs.generate.examples import REFERENCE, Examples
 from docs.generate.markdown import fenced, table, wrapped
-from docs.generate.sections import Writer, is_minor, places_of, summary_of
+from docs.generate.sections import Writer, headings_of, is_minor, places_of, summary_of
 from docs.generate.source import is_module, tree_of
 from docs.generate.subjects import SUBJECTS, Subject
 
@@ -26,12 +26,12 @@ INTRODUCTION = (
 def reference_pages(examples: Examples) -> dict[Path, str]:
     """The index and the page of every subject that has names."""
     entries = all_entries()
-    places = places_of(entries)
+    headings, places = headings_of(entries), places_of(entries)
     content = {subject: entries_of(subject, entries) for subject in SUBJECTS}
     content = {subject: found for subject, found in content.items() if found}
     pages = {REFERENCE / "README.md": index(content, places)}
     for subject, found in content.items():
-        pages[REFERENCE / f"{subject.page}.md"] = page(subject, found, Writer(subject.page, places, examples))
+        pages[REFERENCE / f"{subject.page}.md"] = page(subject, found, Writer(subject.page, headings, places, examples))
     return pages
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from docs.generate.doors import Entry, exports, parts_with_types
 from docs.generate.examples import Examples
 from docs.generate.markdown import anchor, code, fenced, prose, prose_cell, table, wrapped
-from docs.generate.members import class_source, inherited, is_record, own_members
+from docs.generate.members import bases, class_source, inherited, is_record, own_members
 from docs.generate.source import Definition, Function, mentioned, signature, tree_of, written
 from docs.generate.subjects import subject_of
 
@@ -23,13 +24,14 @@ class Writer:
     """Writes sections of a page; knows where every name of the reference stands, and which examples there are."""
 
     page: str
+    headings: Mapping[str, str]
     places: Mapping[str, str]
     examples: Examples
 
     def section(self, entry: Entry) -> str:
         """Everything about one name."""
         definition = entry.definition
-        parts = [f"## `{definition.name}`", self.location(entry)]
+        parts = [f"## {self.headings[definition.qualified]}", self.location(entry)]
         if isinstance(definition.node, ast.Module):
             parts += self.of_module(definition)
         else:
@@ -55,7 +57,7 @@ class Writer:
         if isinstance(node, ast.ClassDef):
             yield from self.members_tables(definition)
         yield self.mentions_of(definition)
-        yield wrapped(self.examples.links(name))
+        yield wrapped(self.examples.links(name)) or self.used_alike(definition)
         if isinstance(node, ast.ClassDef):
             yield from self.methods(definition, name, level)
 
@@ -96,6 +98,13 @@ class Writer:
             name = f"{module.name}.{one.name}"
             yield f"### `{name}`"
             yield from self.body(one, name, level=3)
+
+    def used_alike(self, definition: Definition) -> str:
+        """The base to look at for an example of a class that adds nothing to it; empty for others."""
+        known = [base for base in bases(definition) if base.qualified in self.places]
+        if known and not own_members(definition):
+            return f"Used like {self.link(known[0])}."
+        return ""
 
     def mentions_of(self, definition: Definition) -> str:
         """Links to the other names of the core that signatures of a definition mention."""
@@ -144,13 +153,23 @@ def summary_of(definition: Definition) -> str:
     return code(written(definition.module, definition.node.value))
 
 
-def places_of(entries: tuple[Entry, ...]) -> dict[str, str]:
-    """Page and anchor of every name of the reference, by module and name."""
+def headings_of(entries: tuple[Entry, ...]) -> dict[str, str]:
+    """The heading of every name; a function whose name differs from another's on its page by capitals alone says so."""
+    anchors = Counter((subject_of(entry.definition), entry.name.lower()) for entry in entries)
     found = {}
     for entry in entries:
+        shared = anchors[subject_of(entry.definition), entry.name.lower()] > 1
+        kind = " (function)" if shared and isinstance(entry.definition.node, Function) else ""
+        found[entry.definition.qualified] = ALIASES if is_minor(entry) else f"`{entry.name}`{kind}"
+    return found
+
+
+def places_of(entries: tuple[Entry, ...]) -> dict[str, str]:
+    """Page and anchor of every name of the reference, by module and name."""
+    headings, found = headings_of(entries), {}
+    for entry in entries:
         definition, page = entry.definition, f"{subject_of(entry.definition).page}.md"
-        heading = ALIASES if is_minor(entry) else definition.name
-        found[definition.qualified] = f"{page}#{anchor(heading)}"
+        found[definition.qualified] = f"{page}#{anchor(headings[definition.qualified])}"
         if isinstance(definition.node, ast.Module):
             for one in exports(definition):
                 found[one.qualified] = f"{page}#{anchor(f'{definition.name}.{one.name}')}"

@@ -35,8 +35,8 @@ SUBJECTS = (
     ),
     Subject(
         "metrics",
-        "Metrics",
-        "The figures of merit of a run, as `metrics.json` has them and `RunResult.metrics` reads them.",
+        "Figures of merit",
+        "What a run is worth, as `metrics.json` has them and `RunResult.metrics` reads them.",
         ("crfl_core.certification.metrics",),
         ("AttackEffect",),
     ),
@@ -77,7 +77,7 @@ SUBJECTS = (
     ),
     Subject(
         "data",
-        "Data",
+        "Datasets and partitions",
         "Where samples come from, how they are scaled, and which client holds which. See "
         "[Writing a dataset](../writing-plugins/dataset.md), "
         "[Writing a partitioner](../writing-plugins/partitioner.md) and [Datasets](../datasets.md).",
@@ -135,7 +135,7 @@ SUBJECTS = (
     ),
     Subject(
         "formulas",
-        "Formulas",
+        "The mathematics",
         "The mathematics of certification as pure functions on arrays; `from crfl_core import formulas`. "
         "[Certificates](../certificates.md) has the proofs.",
         ("crfl_core.certification.formulas",),
