@@ -121,7 +121,7 @@ def files_section(name: str, source: DataSource) -> str:
         rows.append(f"| {names} | {'' if file.size is None else f'{file.size:,}'} | {digest} |")
     published = [file.urls for file in (*source.files, *([source.archive] if source.archive else [])) if file.urls]
     mirrors = "".join(f"\n- <{url.rpartition('/')[0]}/>" for url in published[0]) if published else ""
-    how = f"To get them, {source.how_to_get}. They belong into a folder `{source.folder}`."
+    how = f"To get them, {source.how_to_get}. They belong in a folder `{source.folder}`."
     return f"### Files of {name}\n\n{how}" + (f" Mirrors:\n{mirrors}" if mirrors else "") + "\n\n" + "\n".join(rows)
 
 

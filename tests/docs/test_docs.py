@@ -80,7 +80,7 @@ def section(page: Path, heading: str) -> str:
 
 
 def write(block: Block, folder: Path, begun: set[str]) -> None:
-    """Write the file that a block stands for; a second block of the same name goes on where the first one ended."""
+    """Write the file that a block stands for; a second block of the same name continues where the first one ended."""
     assert block.file is not None
     with (folder / block.file).open("a" if block.file in begun else "w", encoding="utf-8") as file:
         file.write(block.text)
