@@ -1,7 +1,7 @@
 """An attacked round beside a clean one: 20 clients, one of which attacks, 784 x 10 softmax regression, batch 100,
 30 local steps as in the benchmark of rounds.
 
-Once on the inputs themselves and once, for the attack of the paper, behind a feature map that is dear to compute.
+Once on the inputs themselves and once, for the attack of the paper, behind a feature map that is expensive to compute.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def children() -> float:
 
 
 def install(folder: Path) -> None:
-    """What pip leaves behind of so many packages, whose modules nobody may import."""
+    """What pip leaves behind of many packages, whose modules nobody may import."""
     for number in range(PLUGINS):
         module = f"crfl_benchmark_{number}"
         (folder / f"{module}.py").write_text("raise SystemExit('imported')\n")

@@ -14,7 +14,7 @@ SAMPLES, FEATURES, MODELS, NOISE = 10_000, 784, 1000, 0.05
 
 
 def build(classes: int) -> BoundModel:
-    """Softmax regression with so many classes."""
+    """Softmax regression with a number of classes."""
     softmax = Registry().load("model", "softmax").model_validate({"bias": False})
     assert isinstance(softmax, Model)
     return softmax.build(DataFacts(FEATURES, classes, Domain()))

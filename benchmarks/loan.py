@@ -38,7 +38,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, time.perf_coun
 
 
 def write(path: Path) -> None:
-    """Random loans; a third of the numbers is missing. After so many rows they are repeated."""
+    """Random loans; a third of the numbers is missing. The first `ROWS_AT_ONCE` rows are repeated."""
     generator = np.random.default_rng(0)
     columns: dict[str, list[str]] = {}
     for name in FEATURES:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 NUMBERS_AT_ONCE = 65536
-"""Data may be larger than memory in double precision: what needs it works on so many numbers at a time."""
+"""Data may be larger than memory in double precision: what needs it works on this many numbers at a time."""
 
 
 @dataclass(frozen=True)

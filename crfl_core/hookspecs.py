@@ -27,7 +27,7 @@ hookimpl = pluggy.HookimplMarker("crfl")
 
 @hookspec
 def crfl_run_started(run: RunContext) -> None:
-    """Observe that a run begins, or goes on after `run.resumed_from` rounds."""
+    """Observe that a run begins, or resumes after `run.resumed_from` rounds."""
 
 
 @hookspec
@@ -49,8 +49,8 @@ def crfl_accept_round(run: RunContext, current: Round, candidate: Tensor, state:
     """Accept (True) or reject (False) the clipped model of a round, (P,), before noise; None has no opinion.
 
     `state` is what the plugin itself returned as a step of this round's aggregation, empty for any other plugin. One
-    rejection is enough. The round then goes on from the model it was broadcast with, clipped and with fresh noise, and
-    from the states that its aggregation started with.
+    rejection is enough. The round then continues from the model it was broadcast with, clipped and with fresh noise,
+    and from the states that its aggregation started with.
     """
 
 

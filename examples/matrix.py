@@ -1,6 +1,6 @@
 """Every attack of examples/attacks against every defence, as one Markdown table: `python examples/matrix.py`.
 
-A cell says what became of the attacked model: how often backdoored inputs are taken for the target class, then its
+A cell says what became of the attacked model: the attack success rate on backdoored inputs, then its
 accuracy, in percent. In brackets stands the same for the clean twin, trained with the same defence and seeds but
 without the attack, so that nobody takes an ordinary error for a success. Untargeted attacks have an accuracy only.
 With several `--seeds` every number is a mean, followed by the smallest and the largest.

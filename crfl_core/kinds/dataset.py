@@ -29,8 +29,8 @@ class Dataset(Plugin):
         description="none; unit-range: the raw domain to [0, 1]; minmax: the range of the training data to [0, 1], "
         "beyond which inputs are clamped; standardise: mean 0 and deviation 1 of the training data, unbounded",
     )
-    train_samples: int | None = Field(None, ge=1, description="use only so many training samples, the first ones")
-    test_samples: int | None = Field(None, ge=1, description="use only so many test samples, the first ones")
+    train_samples: int | None = Field(None, ge=1, description="training samples to use, the first ones; unset: all")
+    test_samples: int | None = Field(None, ge=1, description="test samples to use, the first ones; unset: all")
 
     @abstractmethod
     def read(self) -> Data:

@@ -24,16 +24,16 @@ COLOURS = "Blues"  # light to dark in print and for every eye
 LIGHTEST = 0.15
 """Where the colours begin, so that a single sample differs from none, which is white."""
 EACH_CLIENT = 60
-"""Up to so many clients each one has a column and a name; more are sorted and summarised."""
+"""Up to this many clients have a column and a name each; more are sorted and summarised."""
 COLUMNS = 500
 NAMED_CLASSES = 64
 WRITTEN_CELLS = (25, 12)
-"""Up to so many clients and classes the counts are written into the cells."""
+"""Up to this many clients and classes, counts are written into the cells."""
 LONGEST_NAME = 24
 SIZES = 1.1
 """Height of the upper panel, in inches."""
 LOG_FROM = 30.0
-"""Counts are coloured on a logarithmic scale if the largest is so many times the median."""
+"""Counts are coloured on a logarithmic scale if the largest exceeds the median by this factor."""
 
 STYLE: dict[Any, Any] = {
     "font.size": 9,

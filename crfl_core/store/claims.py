@@ -13,7 +13,7 @@ REPLACED = ".replaced"
 
 
 def claim(path: Path, config: str, *, force: bool) -> RunDirectory | None:
-    """The unfinished directory to go on in, or None if a new one may be created. Raises rather than overwrite.
+    """The unfinished directory to resume in, or None if a new one may be created. Raises rather than overwrite.
 
     With `force` an existing run is set aside as `<name>.previous` until the new one is finished.
     """
@@ -28,12 +28,12 @@ def claim(path: Path, config: str, *, force: bool) -> RunDirectory | None:
         return None
     if directory.state == "finished":
         raise StoreError(
-            f"{path}: a finished run is there: see it with `crfl show {path}`, choose another --out, or replace it "
+            f"{path}: holds a finished run: see it with `crfl show {path}`, choose another --out, or replace it "
             "with --force"
         )
     if not directory.same_config(config):
         raise StoreError(
-            f"{path}: an unfinished run with another config is there: go on with `crfl resume {path}`, choose another "
+            f"{path}: holds an unfinished run with another config: resume it with `crfl resume {path}`, choose another "
             "--out, or replace it with --force"
         )
     return directory

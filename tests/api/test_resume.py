@@ -54,7 +54,7 @@ def test_a_run_that_stopped_in_any_round_ends_like_one_that_did_not(
 
 def test_a_run_may_stop_in_every_round(whole: RunResult, tmp_path: Path) -> None:
     for number in (1, 2, 3, 4, 5):
-        with pytest.raises(KeyboardInterrupt):  # `run` goes on where `resume` would
+        with pytest.raises(KeyboardInterrupt):  # `run` resumes as `resume` would
             crfl_core.run(CONFIG, out=tmp_path / "run", plugins={"momentum": stopping(number, KeyboardInterrupt())})
     assert contents(crfl_core.run(CONFIG, out=tmp_path / "run", plugins=PLUGINS).path) == contents(whole.path)
 
@@ -178,7 +178,7 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes]) ->
 
 
 def lines_beyond(ledger: Path, more: int) -> Callable[[], bool]:
-    """Whether the ledger has so many lines more than now. Lines, so that fast machines are not killed too late."""
+    """Whether the ledger has this many lines more than now. Lines, so that fast machines are not killed too late."""
 
     def lines() -> int:
         return ledger.read_bytes().count(b"\n") if ledger.exists() else 0

@@ -266,12 +266,12 @@ RUN_DIRECTORIES = {
     ),
     "finished run": Bad(
         ["run", "--out", "finished"],
-        "finished: a finished run is there: see it with `crfl show finished`",
+        "finished: holds a finished run: see it with `crfl show finished`",
         ["another --out", "--force"],
     ),
     "other config": Bad(
         ["run", "--out", "unfinished"],
-        "unfinished: an unfinished run with another config is there: go on with `crfl resume unfinished`",
+        "unfinished: holds an unfinished run with another config: resume it with `crfl resume unfinished`",
         ["--force"],
     ),
     "show nothing": Bad(["show", "nope"], "nope: no run directory: give the path that `crfl run` printed"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import doctest
 import inspect
 import re
-import runpy
 import shlex
 import sys
 import tomllib
@@ -23,9 +22,11 @@ import torch
 from crfl_core import hookspecs, load_config, run
 from crfl_core.extend import Certificate, FileDataset, Registry
 from crfl_core.kinds import KINDS
+from docs.generate import pages
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+REFERENCE = DOCS / "reference"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 EXAMPLES = sorted(path for path in (ROOT / "examples").iterdir() if path.suffix in (".toml", ".yaml"))
 
@@ -78,7 +79,7 @@ def section(page: Path, heading: str) -> str:
 
 
 def write(block: Block, folder: Path, begun: set[str]) -> None:
-    """Write the file that a block stands for; a second block of the same name goes on where the first one ended."""
+    """Write the file that a block stands for; a second block of the same name continues where the first one ended."""
     assert block.file is not None
     with (folder / block.file).open("a" if block.file in begun else "w", encoding="utf-8") as file:
         file.write(block.text)
@@ -149,7 +150,8 @@ def test_the_code_and_commands_of_a_page_work_in_order(
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_blocks_that_are_not_run_say_so_by_their_language(page: Path) -> None:
-    assert {block.language for block in blocks(page)} <= {"python", "output", "console", "toml", "yaml", "sh", "text"}
+    run, not_run = {"python", "output", "console", "pycon"}, {"toml", "yaml", "sh", "text", "py"}
+    assert {block.language for block in blocks(page)} <= run | not_run
 
 
 def anchors(page: Path) -> set[str]:
@@ -183,18 +185,24 @@ def test_every_page_is_linked_from_the_readme_and_every_decision_from_its_index(
     kinds = (DOCS / "writing-plugins" / "README.md").read_text(encoding="utf-8")
     assert [page.name for page in DOCS.glob("*.md") if f"(docs/{page.name}" not in readme] == []
     assert [page.name for page in (DOCS / "decisions").glob("0*.md") if f"({page.name})" not in index] == []
-    pages = {page.name for page in (DOCS / "writing-plugins").glob("*.md")}
-    assert {name for name in pages if f"({name})" not in kinds} == {"README.md"}
-    assert pages >= {f"{kind}.md" for kind in (*KINDS, "stage")}
+    reference = (REFERENCE / "README.md").read_text(encoding="utf-8")
+    assert {page.name for page in REFERENCE.glob("*.md") if f"({page.name})" not in reference} == {"README.md"}
+    assert "(docs/reference/README.md)" in readme
+    writing = {page.name for page in (DOCS / "writing-plugins").glob("*.md")}
+    assert {name for name in writing if f"({name})" not in kinds} == {"README.md"}
+    assert writing >= {f"{kind}.md" for kind in (*KINDS, "stage")}
     assert "(docs/writing-plugins/README.md" in readme
 
 
-def test_the_generated_parts_are_up_to_date() -> None:
-    pages = runpy.run_path(str(DOCS / "generate.py"))["pages"]()
+def test_the_generated_pages_and_parts_are_up_to_date() -> None:
+    generated = pages()
+    assert set(generated) == {page for page in PAGES if "<!-- generated: " in page.read_text()} | {
+        *REFERENCE.glob("*.md")
+    }
     kinds = {f"writing-plugins/{kind}.md" for kind in (*KINDS, "stage", "testing")}
-    assert {str(path.relative_to(DOCS)) for path in pages} == {"configuration.md", "datasets.md", "plugins.md"} | kinds
-    for path, expected in pages.items():
-        assert path.read_text(encoding="utf-8") == expected, f"{name_of(path)}: run python docs/generate.py"
+    assert {DOCS / name for name in ("configuration.md", "datasets.md", "plugins.md", *kinds)} <= set(generated)
+    for path, expected in generated.items():
+        assert path.read_text(encoding="utf-8") == expected, f"{name_of(path)}: run python -m docs.generate"
 
 
 def test_the_hooks_page_gives_the_signature_of_every_hook_and_of_no_other() -> None:

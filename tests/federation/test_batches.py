@@ -18,7 +18,7 @@ STREAMS = Streams(seed=5)
 
 
 def holdings(sizes: Sequence[int]) -> list[NDArray[np.int64]]:
-    """Disjoint rows for clients with so many samples."""
+    """Disjoint rows for clients of these sizes."""
     return np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
 
 

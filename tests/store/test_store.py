@@ -102,14 +102,14 @@ def test_the_environment_names_versions_and_the_distribution_of_every_plugin(fin
 
 def test_a_finished_run_is_not_overwritten(run: Path) -> None:
     before = contents(run)
-    with pytest.raises(StoreError, match="a finished run is there"):
+    with pytest.raises(StoreError, match="holds a finished run"):
         crfl_core.run(tiny(), out=run)
     assert contents(run) == before
 
 
 def test_an_unfinished_run_is_not_continued_with_another_config(unfinished: Path) -> None:
     before = contents(unfinished)
-    with pytest.raises(StoreError, match="an unfinished run with another config is there"):
+    with pytest.raises(StoreError, match="holds an unfinished run with another config"):
         crfl_core.run(tiny(seed=5), out=unfinished)
     assert contents(unfinished) == before
 
@@ -261,7 +261,7 @@ def test_a_run_is_not_continued_on_other_data(unfinished: Path) -> None:
 
 
 class Spy(Tracker):
-    """Looks at the directory while the run goes on."""
+    """Looks at the directory while the run continues."""
 
     @hookimpl
     def crfl_round_finished(self, run: extend.RunContext) -> None:

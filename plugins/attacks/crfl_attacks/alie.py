@@ -13,7 +13,7 @@ from crfl_core.extend import ClientUpdates
 class Alie(Byzantine):
     """A little is enough (Baruch et al., 2019): all attackers submit mean - z standard deviations of honest updates.
 
-    The largest z that hides among so many clients is Phi^-1((n - m - s) / (n - m)), where m of n participants attack
+    The largest z that still hides among the clients is Phi^-1((n - m - s) / (n - m)), where m of n participants attack
     and s = floor(n / 2 + 1) - m more are needed for a majority. It is 0, and the attack harmless, if s is at least half
     of the honest clients. Here attackers see the honest updates; the paper estimates their mean and spread from the
     attackers' own.

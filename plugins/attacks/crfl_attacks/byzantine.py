@@ -1,4 +1,4 @@
-"""What all attacks share that submit something else than they trained."""
+"""What all attacks share that submit something other than what they trained."""
 
 from __future__ import annotations
 

@@ -21,7 +21,11 @@ class FileState:
 
 @dataclass(frozen=True)
 class CatalogueEntry:
-    """A dataset: what it is, its source if it is read from published files, and `problem` if it cannot be loaded."""
+    """A dataset: what it is, its source if it is read from published files, and `problem` if it cannot be loaded.
+
+    >>> CatalogueEntry("clouds", "Gaussian clouds around one random centre per class").files
+    ()
+    """
 
     name: str
     summary: str
@@ -31,7 +35,11 @@ class CatalogueEntry:
 
 
 def catalogue(registry: Registry | None = None, *, thorough: bool = False) -> tuple[CatalogueEntry, ...]:
-    """Every registered dataset. Sizes are compared, and checksums too if `thorough`."""
+    """Every registered dataset. Sizes are compared, and checksums too if `thorough`.
+
+    >>> "digits" in [entry.name for entry in catalogue()]
+    True
+    """
     registry = registry or Registry()
     return tuple(entry(registry, name, thorough=thorough) for name in registry.names("dataset"))
 
@@ -53,12 +61,22 @@ def entry(registry: Registry, name: str, *, thorough: bool) -> CatalogueEntry:
 def fetch_dataset(
     name: str, to: Path | None = None, *, report: Callable[[str], None] = print, registry: Registry | None = None
 ) -> None:
-    """Download what is missing of a dataset's files to a data directory, by default the user's cache."""
+    """Download what is missing of a dataset's files to a data directory, by default the user's cache.
+
+    >>> fetch_dataset("digits")
+    Traceback (most recent call last):
+    crfl_core.errors.DataError: dataset 'digits' is not read from published files: there is nothing to fetch or verify
+    """
     fetch(published(registry or Registry(), name).source(), to, report)
 
 
 def verify_datasets(name: str | None = None, *, registry: Registry | None = None) -> tuple[CatalogueEntry, ...]:
-    """One dataset, or all that are read from published files, with every file compared with its checksum."""
+    """One dataset, or all that are read from published files, with every file compared with its checksum.
+
+    >>> verify_datasets("digits")
+    Traceback (most recent call last):
+    crfl_core.errors.DataError: dataset 'digits' is not read from published files: there is nothing to fetch or verify
+    """
     registry = registry or Registry()
     if name is None:
         return tuple(found for found in catalogue(registry, thorough=True) if found.source is not None)

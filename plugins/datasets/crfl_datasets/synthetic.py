@@ -60,7 +60,7 @@ class Synthetic(Dataset):
     def _draw(
         self, generator: np.random.Generator, samples: int, means: NDArray[np.float64], shifts: NDArray[np.float64]
     ) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
-        """Inputs, labels and groups of so many samples."""
+        """Inputs, labels and groups of a number of samples."""
         groups = np.arange(samples) % self.groups
         skewed = generator.random(samples) < self.group_skew
         labels = np.where(skewed, groups % self.classes, generator.integers(self.classes, size=samples))

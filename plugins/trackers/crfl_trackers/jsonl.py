@@ -13,7 +13,7 @@ from crfl_core.extend import CertificateResult, RoundRecord, RunContext, RunResu
 class JsonLines(Tracker):
     """Appends one JSON object per event to a file, for tools that follow a run.
 
-    Every object has `event`: run_started, round_finished, certified or run_finished. After a resume the file goes on
+    Every object has `event`: run_started, round_finished, certified or run_finished. After a resume the file continues
     with another run_started; rounds that were lost to a kill appear twice.
     """
 
@@ -21,7 +21,7 @@ class JsonLines(Tracker):
 
     @hookimpl
     def crfl_run_started(self, run: RunContext) -> None:
-        """The run's name and where it goes on."""
+        """The run's name, and after which round it resumes."""
         self._write(run, "run_started", {"name": run.name, "rounds": run.rounds, "resumed_from": run.resumed_from})
 
     @hookimpl

@@ -24,7 +24,7 @@ from crfl_core.extend import CertificateResult, RoundRecord, RunContext, Tracker
 class Progress(Tracker):
     """A live bar over the rounds with loss and accuracy; plain lines where there is no terminal."""
 
-    seconds: float = Field(2.0, ge=0, description="without a terminal: at most one line in so many seconds")
+    seconds: float = Field(2.0, ge=0, description="without a terminal: least number of seconds between two lines")
 
     _bar: Bar | None = PrivateAttr(default=None)
     _task: TaskID = PrivateAttr(default=TaskID(0))

@@ -15,7 +15,7 @@ class Counted(Partitioner):
     clients: int = Field(20, ge=1, description="number of clients in the federation")
 
     def check_enough(self, samples: int, each: int = 1) -> None:
-        """Raise `OptionError` if there are too many clients for everybody to get so many samples."""
+        """Raise `OptionError` if there are too many clients for everybody to get `each` samples."""
         if self.clients * each > samples:
             need = f", and each needs {each}" if each > 1 else ""
             raise OptionError("clients", f"found {self.clients}, but there are only {samples} training samples{need}")

@@ -21,7 +21,7 @@ class Dirichlet(Counted):
 
     alpha: float = Field(0.9, gt=0, allow_inf_nan=False, description="concentration; smaller is more uneven")
     equal_sizes: bool = Field(False, description="mixtures of classes differ, sizes do not, up to one sample")
-    min_samples: int = Field(1, ge=1, description="every client gets at least so many samples")
+    min_samples: int = Field(1, ge=1, description="fewest samples that a client may get")
     attempts: int = Field(100, ge=1, description="draws until everybody has enough samples")
 
     def split(self, data: Data, streams: Streams) -> tuple[NDArray[np.int64], ...]:

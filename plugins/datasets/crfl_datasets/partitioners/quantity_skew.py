@@ -17,7 +17,7 @@ class QuantitySkew(Counted):
     """
 
     alpha: float = Field(0.5, gt=0, allow_inf_nan=False, description="concentration; smaller is more uneven")
-    min_samples: int = Field(1, ge=1, description="every client gets at least so many samples")
+    min_samples: int = Field(1, ge=1, description="fewest samples that a client may get")
 
     def split(self, data: Data, streams: Streams) -> tuple[NDArray[np.int64], ...]:
         """A random permutation, cut into uneven pieces."""

@@ -1,36 +1,27 @@
-"""Writes the parts of the documentation that the code already knows: `python docs/generate.py`.
-
-A page keeps its prose; only what stands between a `<!-- generated: NAME -->` and the next `<!-- end -->` is replaced.
-"""
+"""The generated parts of pages that people write: tables of keys, plugins, datasets and checks, scaffolded modules."""
 
 from __future__ import annotations
 
 import re
-import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import cleandoc
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from annotated_types import Ge, Gt, Le, Lt
 from crfl_commands.scaffold import Names, files
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
 
 from crfl_core import RunConfig
-from crfl_core.cli.explanation import toml
-from crfl_core.extend import DataSource, FileDataset, Plugin, Registry, Table
+from crfl_core.extend import DataSource, FileDataset, Plugin, Registry
 from crfl_core.kinds import KINDS
 from crfl_core.kinds.plugin import Configured
 from crfl_core.plugins import first_line
 from crfl_core.testing.suite import PROMISES
+from docs.generate.flow import flow
+from docs.generate.markdown import cell
+from docs.generate.options import marks, options_table, tables
 
-DOCS = Path(__file__).parent
 DISTRIBUTION = "crfl"
 PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
-WORDS = {int: "integer", float: "number", str: "string", bool: "true or false", Path: "path"}
 SCAFFOLDED = {
     "aggregator": "bounded-mean",
     "stage": "short-updates",
@@ -44,31 +35,24 @@ SCAFFOLDED = {
     "tracker": "norm-log",
 }
 """What the pages about writing plugins show as an example."""
-LIMITS = ((Ge, "ge", "≥"), (Gt, "gt", ">"), (Le, "le", "≤"), (Lt, "lt", "<"))
 
 
-def main() -> None:
-    """Write every page that has a generated part."""
-    for path, text in pages().items():
-        path.write_text(text, encoding="utf-8")
-
-
-def pages() -> dict[Path, str]:
-    """Every page with a generated part, as it should be."""
+def replaced(pages: Mapping[Path, str]) -> dict[Path, str]:
+    """The pages that have generated parts, with those parts as they should be."""
     parts: dict[str, Callable[[], str]] = {
         "keys": config_keys,
         "plugins": installed_plugins,
         "datasets": included_datasets,
         "checks": conformance_checks,
+        "flow": flow,
     }
     for kind, name in SCAFFOLDED.items():
         parts[kind.replace("-", "_")] = partial(scaffolded, kind, name)
-    found = {}
-    for path in sorted(DOCS.rglob("*.md")):
-        text = path.read_text(encoding="utf-8")
-        if PART.search(text):
-            found[path] = PART.sub(lambda match: f"{match[1]}\n{parts[match[2]]()}\n{match[3]}", text)
-    return found
+    return {
+        path: PART.sub(lambda match: f"{match[1]}\n{parts[match[2]]()}\n{match[3]}", text)
+        for path, text in pages.items()
+        if PART.search(text)
+    }
 
 
 def config_keys() -> str:
@@ -138,7 +122,7 @@ def files_section(name: str, source: DataSource) -> str:
         rows.append(f"| {names} | {'' if file.size is None else f'{file.size:,}'} | {digest} |")
     published = [file.urls for file in (*source.files, *([source.archive] if source.archive else [])) if file.urls]
     mirrors = "".join(f"\n- <{url.rpartition('/')[0]}/>" for url in published[0]) if published else ""
-    how = f"To get them, {source.how_to_get}. They belong into a folder `{source.folder}`."
+    how = f"To get them, {source.how_to_get}. They belong in a folder `{source.folder}`."
     return f"### Files of {name}\n\n{how}" + (f" Mirrors:\n{mirrors}" if mirrors else "") + "\n\n" + "\n".join(rows)
 
 
@@ -147,90 +131,6 @@ def plugin_section(name: str, plugin: type[Plugin]) -> str:
     parts = [f"### `{name}`", cleandoc(plugin.__doc__ or ""), options_table(plugin.model_fields)]
     for option, field in plugin.model_fields.items():
         for table in tables(field.annotation):
-            parts += [f"`{option}` as a table: {first_sentence(table)}", options_table(table.model_fields)]
+            summary = cleandoc(table.__doc__ or "").partition("\n")[0]
+            parts += [f"`{option}` as a table: {summary}", options_table(table.model_fields)]
     return "\n\n".join(parts)
-
-
-def options_table(fields: dict[str, FieldInfo]) -> str:
-    """The options of a table or plugin as a Markdown table."""
-    if not fields:
-        return "No options."
-    rows = ["| key | type | default | meaning |", "| --- | --- | --- | --- |"]
-    for name, field in fields.items():
-        kind = type_text(field.annotation, field.metadata)
-        rows.append(f"| `{name}` | {kind} | {default_text(field)} | {cell(field.description)} |")
-    return "\n".join(rows)
-
-
-def default_text(field: FieldInfo) -> str:
-    """A default as a config would write it."""
-    if field.default is PydanticUndefined:
-        return "required"
-    if field.default is None:
-        return "unset"
-    if isinstance(field.default, BaseModel):
-        options = field.default.model_dump(mode="json", include={"type"} | field.default.model_fields_set)
-        return f"`{plain(options)}`" if options else "its own defaults"
-    return f"`{plain(field.default)}`"
-
-
-def plain(value: Any) -> str:
-    """A value as TOML on one line."""
-    if isinstance(value, dict):
-        return f"{{ {', '.join(f'{key} = {plain(item)}' for key, item in value.items())} }}"
-    if isinstance(value, tuple):
-        return f"[{', '.join(map(plain, value))}]"
-    return toml(value)
-
-
-def cell(text: str | None) -> str:
-    """Text that Markdown leaves alone inside a table."""
-    return (text or "").replace("|", "\\|").replace("<", "&lt;")
-
-
-def type_text(annotation: Any, metadata: Sequence[Any] = ()) -> str:
-    """What may be written, in words: `integer ≥ 1 or list of integer ≥ 1`."""
-    for mark in metadata:
-        if isinstance(mark, Configured):
-            return f"{mark.kind} plugin"
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
-        return type_text(arguments[0], marks(annotation))
-    if origin in (Union, types.UnionType):
-        return " or ".join(type_text(member, metadata) for member in arguments if member is not type(None))
-    if origin is tuple:
-        return f"list of {type_text(arguments[0])}"
-    if origin is Literal:
-        return " or ".join(f'`"{value}"`' for value in arguments)
-    if isinstance(annotation, type) and issubclass(annotation, Table):
-        return f"table {{{', '.join(annotation.model_fields)}}}"
-    limits = [f"{sign} {getattr(mark, name)}" for mark in metadata for kind, name, sign in LIMITS if type(mark) is kind]
-    return " ".join([WORDS[annotation], " and ".join(limits)]).strip()
-
-
-def marks(annotation: Any, metadata: Sequence[Any] = ()) -> list[Any]:
-    """Everything that is attached to a type, at any depth, with the contents of `Field(...)` spread out."""
-    found = list(metadata)
-    for argument in get_args(annotation):
-        if isinstance(argument, FieldInfo):
-            found += argument.metadata
-        else:
-            found += marks(argument) if get_args(argument) else [argument]
-    return found
-
-
-def tables(annotation: Any) -> Iterator[type[Table]]:
-    """The tables, other than plugins, that an annotation mentions."""
-    if isinstance(annotation, type) and issubclass(annotation, Table) and not issubclass(annotation, Plugin):
-        yield annotation
-    for argument in get_args(annotation):
-        yield from tables(argument)
-
-
-def first_sentence(table: type[Table]) -> str:
-    """What a table is, from its docstring."""
-    return cleandoc(table.__doc__ or "").partition("\n")[0]
-
-
-if __name__ == "__main__":
-    main()

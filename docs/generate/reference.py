@@ -1,0 +1,75 @@
+"""The reference: an index of both doors, and a page for every subject."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from docs.generate.doors import Entry, all_entries, entries_of
+from docs.generate.examples import REFERENCE, Examples
+from docs.generate.markdown import fenced, table, wrapped
+from docs.generate.sections import Writer, headings_of, is_minor, places_of, summary_of
+from docs.generate.source import is_module, tree_of
+from docs.generate.subjects import SUBJECTS, Subject
+
+NOTE = "<!-- written by python -m docs.generate: do not edit -->"
+INTRODUCTION = (
+    "Every public name, with its signature, its docstring and an example. There are two doors: `crfl_core` for people "
+    "who run, `crfl_core.extend` for those who write plugins. Nothing else is public; what these pages call *not "
+    "exported* is what those names take and return.",
+    "An example is a doctest (`>>>`), or a link to a page whose code the tests run. These pages are written by "
+    "`python -m docs.generate` from the stubs `crfl_core/__init__.pyi` and `crfl_core/extend.pyi` and from the source.",
+)
+
+
+def reference_pages(examples: Examples) -> dict[Path, str]:
+    """The index and the page of every subject that has names."""
+    entries = all_entries()
+    headings, places = headings_of(entries), places_of(entries)
+    content = {subject: entries_of(subject, entries) for subject in SUBJECTS}
+    content = {subject: found for subject, found in content.items() if found}
+    pages = {REFERENCE / "README.md": index(content, places)}
+    for subject, found in content.items():
+        pages[REFERENCE / f"{subject.page}.md"] = page(subject, found, Writer(subject.page, headings, places, examples))
+    return pages
+
+
+def index(content: dict[Subject, list[Entry]], places: dict[str, str]) -> str:
+    """The names of both doors by subject, each with its summary."""
+    parts = ["# Reference", NOTE, *map(wrapped, INTRODUCTION)]
+    for subject, found in content.items():
+        rows = [
+            (
+                f"[`{one.name}`]({places[one.definition.qualified]})",
+                ", ".join(f"`{door}`" for door in one.doors),
+                summary_of(one.definition),
+            )
+            for one in found
+            if one.doors
+        ]
+        parts += [f"## [{subject.title}]({subject.page}.md)", table(("name", "from", "what it is"), rows)]
+    return "\n\n".join(parts) + "\n"
+
+
+def page(subject: Subject, found: list[Entry], writer: Writer) -> str:
+    """The page of a subject: what is on it, then a section for each name."""
+    public = [entry for entry in found if entry.doors]
+    rows = [
+        (f"[`{one.name}`]({writer.places[one.definition.qualified].partition('.md')[2]})", summary_of(one.definition))
+        for one in public
+    ]
+    parts = [f"# {subject.title}", NOTE, wrapped(subject.text), *drawings(subject)]
+    parts += [table(("name", "what it is"), rows)] if len(rows) > 1 else []
+    parts += [writer.section(entry) for entry in found if not is_minor(entry)]
+    if minor := [entry for entry in found if is_minor(entry)]:
+        parts.append(writer.aliases(minor))
+    return "\n\n".join(parts) + "\n"
+
+
+def drawings(subject: Subject) -> Iterator[str]:
+    """The trees that modules of a subject draw in their docstrings."""
+    for module in filter(is_module, subject.modules):
+        for paragraph in (ast.get_docstring(tree_of(module)) or "").split("\n\n"):
+            if "├──" in paragraph:
+                yield fenced("text", paragraph)

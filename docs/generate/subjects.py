@@ -1,0 +1,155 @@
+"""The pages of the reference, and which names belong on which of them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from docs.generate.source import PACKAGE, Definition
+
+
+class Subject(NamedTuple):
+    """A page of the reference: whatever `modules` define, the longest match deciding, and `names` from anywhere."""
+
+    page: str
+    title: str
+    text: str
+    modules: tuple[str, ...]
+    names: tuple[str, ...] = ()
+
+
+SUBJECTS = (
+    Subject(
+        "run",
+        "Runs",
+        "Train, attack, aggregate and certify; read what came out; put further questions to a finished run. "
+        "[From Python](../python.md) shows it in use.",
+        (
+            "crfl_core.api.execution",
+            "crfl_core.api.result",
+            "crfl_core.api.what_if",
+            "crfl_core.api.prediction",
+            "crfl_core.api",
+            "crfl_core.report",
+            "crfl_core._version",
+        ),
+    ),
+    Subject(
+        "metrics",
+        "Figures of merit",
+        "What a run is worth, as `metrics.json` has them and `RunResult.metrics` reads them.",
+        ("crfl_core.certification.metrics",),
+        ("AttackEffect",),
+    ),
+    Subject(
+        "configuration",
+        "Configs",
+        "From files, mappings and overrides to one frozen config. [Configuration](../configuration.md) lists its keys.",
+        ("crfl_core.config", "crfl_core.table", "crfl_core.schedules"),
+    ),
+    Subject(
+        "errors",
+        "Errors",
+        "What is raised on purpose. Every message says what is wrong, where, and what would be right.",
+        ("crfl_core.errors",),
+    ),
+    Subject(
+        "plugins",
+        "What all plugins share",
+        "The base class of every plugin, how plugins are found, and where their random numbers come from. "
+        "[Writing plugins](../writing-plugins/README.md) is the way in.",
+        (PACKAGE,),
+    ),
+    Subject(
+        "aggregation",
+        "Aggregation",
+        "Stages that transform the updates of a round, rules that combine them, and what both are handed. See "
+        "[Writing an aggregator](../writing-plugins/aggregator.md), [Writing a stage](../writing-plugins/stage.md) and "
+        "[Composing defences](../composing-defences.md).",
+        ("crfl_core.kinds.aggregator", "crfl_core.updates"),
+    ),
+    Subject(
+        "attacks",
+        "Attacks and threats",
+        "What malicious clients do, what they were measured to have done, and what a certificate assumes about them. "
+        "See [Writing an attack](../writing-plugins/attack.md).",
+        ("crfl_core.kinds.attack", "crfl_core.threat"),
+        ("Poisoning",),
+    ),
+    Subject(
+        "data",
+        "Datasets and partitions",
+        "Where samples come from, how they are scaled, and which client holds which. See "
+        "[Writing a dataset](../writing-plugins/dataset.md), "
+        "[Writing a partitioner](../writing-plugins/partitioner.md) and [Datasets](../datasets.md).",
+        (
+            "crfl_core.kinds.dataset",
+            "crfl_core.kinds.partitioner",
+            "crfl_core.data",
+            "crfl_core.data_files",
+            "crfl_core.download",
+            "crfl_core.api.catalogue",
+        ),
+    ),
+    Subject(
+        "models",
+        "Models and feature maps",
+        "From flat parameters and inputs to logits and gradients, for many models at once. "
+        "See [Writing a model](../writing-plugins/model.md) and "
+        "[Writing a feature map](../writing-plugins/feature-map.md).",
+        ("crfl_core.kinds.model", "crfl_core.kinds.module", "crfl_core.kinds.feature_map"),
+        ("Layout", "ModelFacts"),
+    ),
+    Subject(
+        "engines",
+        "Engines",
+        "Where clients train. See [Writing an engine](../writing-plugins/engine.md).",
+        ("crfl_core.kinds.engine", "crfl_core.federation"),
+        ("LocalUpdates", "open_job"),
+    ),
+    Subject(
+        "hooks",
+        "Hooks and trackers",
+        "How a plugin watches a run or takes part in it. [Hooks](../hooks.md) describes every hook, "
+        "[Writing a tracker](../writing-plugins/tracker.md) a plugin that has nothing else.",
+        ("crfl_core.hookspecs", "crfl_core.hooks", "crfl_core.kinds.tracker"),
+    ),
+    Subject(
+        "commands",
+        "Commands",
+        "Subcommands of `crfl` that plugins add.",
+        ("crfl_core.kinds.command", "crfl_core.cli"),
+    ),
+    Subject(
+        "ledger",
+        "The ledger",
+        "The record of a run: all that a certificate may know about training. See [Concepts](../concepts.md#ledger).",
+        ("crfl_core.ledger",),
+    ),
+    Subject(
+        "certificates",
+        "Certificates",
+        "From the ledger, the votes and a threat to a guarantee for every prediction, and the ground that the included "
+        "certificates stand on. See [Writing a certificate](../writing-plugins/certificate.md) and, for the proofs, "
+        "[Certificates](../certificates.md).",
+        ("crfl_core.kinds.certificate", "crfl_core.votes", "crfl_core.certification"),
+    ),
+    Subject(
+        "formulas",
+        "The mathematics",
+        "The mathematics of certification as pure functions on arrays; `from crfl_core import formulas`. "
+        "[Certificates](../certificates.md) has the proofs.",
+        ("crfl_core.certification.formulas",),
+    ),
+)
+
+
+def subject_of(definition: Definition) -> Subject:
+    """The page that a definition belongs to."""
+    named = [subject for subject in SUBJECTS if definition.name in subject.names]
+    return named[0] if named else max(SUBJECTS, key=lambda subject: len(place_in(subject, definition)))
+
+
+def place_in(subject: Subject, definition: Definition) -> str:
+    """The longest of a subject's modules that a definition lies in; empty if there is none."""
+    inside = [one for one in subject.modules if f"{definition.qualified}.".startswith(f"{one}.")]
+    return max(inside, key=len, default="")
