@@ -7,6 +7,7 @@ each client, which the ledger keeps, is found along the way.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -14,6 +15,10 @@ from torch import Tensor
 
 from crfl_aggregators.geometry import column_blocks
 from crfl_core.extend import Aggregator, ClientUpdates, RuleResult, State
+
+
+KEPT_NUMBERS = 2**22
+"""What was chosen is kept for updates of up to this size, so that reporting every weight needs no second look."""
 
 
 class Choice(NamedTuple):
@@ -46,9 +51,12 @@ class CoordinateWise(Aggregator):
         """Block by block, with each client's largest weight."""
         values, rows = updates.values, self.rows(updates)
         update, largest = torch.empty_like(values[0]), values.new_zeros(len(rows))
+        chosen: list[Choice] = []
         for columns in column_blocks(values):
             block = select(values, rows, columns)
             choice = self.choose(block)
+            if values.numel() <= KEPT_NUMBERS:
+                chosen.append(choice)
             update[columns] = choice.update
             # A client that was chosen somewhere has the largest weight there is: no need to look at it again.
             open_rows = torch.nonzero(largest < 1).flatten()
@@ -57,15 +65,15 @@ class CoordinateWise(Aggregator):
                 largest[open_rows] = torch.maximum(largest[open_rows], found)
         weights = values.new_zeros(len(values), dtype=torch.float64)
         weights[rows] = largest.double() / self.averaged(len(rows))
-        return RuleResult(update, weights, full_weights=lambda: self.full_weights(updates), state=state)
+        return RuleResult(update, weights, full_weights=lambda: self._full_weights(values, rows, chosen), state=state)
 
-    def full_weights(self, updates: ClientUpdates) -> Tensor:
-        """The weight of every client in every coordinate, (n, P)."""
-        values, rows = updates.values, self.rows(updates)
+    def _full_weights(self, values: Tensor, rows: Tensor, chosen: Sequence[Choice]) -> Tensor:
+        """The weight of every client in every coordinate, (n, P), from what was chosen, or found again."""
         weights = torch.zeros_like(values)
-        for columns in column_blocks(values):
+        for number, columns in enumerate(column_blocks(values)):
             block = select(values, rows, columns)
-            weights[rows, columns] = self.weights_in(block, self.choose(block)) / self.averaged(len(rows))
+            choice = chosen[number] if chosen else self.choose(block)
+            weights[rows, columns] = self.weights_in(block, choice) / self.averaged(len(rows))
         return weights
 
 
