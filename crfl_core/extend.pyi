@@ -35,8 +35,8 @@ from .data import FederatedData as FederatedData
 from .data import Scaling as Scaling
 from .data_files import DataFile as DataFile
 from .data_files import DataSource as DataSource
-from .data_files import UserPath as UserPath
 from .data_files import FileStatus as FileStatus
+from .data_files import UserPath as UserPath
 from .data_files import cache_dir as cache_dir
 from .data_files import data_cache as data_cache
 from .data_files import sha256 as sha256

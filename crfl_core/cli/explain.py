@@ -9,8 +9,8 @@ from crfl_core.cli import arguments
 
 def explain(config: arguments.ConfigArgument = None, overrides: arguments.SetOption = None) -> None:
     """Print every setting of CONFIG as it is resolved, and where it was written."""
-    from crfl_core.config import load_config
     from crfl_core.cli.explanation import explained
+    from crfl_core.config import load_config
 
     loaded = load_config(config, overrides=overrides or ())
     lines = explained(loaded)
