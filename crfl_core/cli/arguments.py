@@ -25,7 +25,7 @@ SetOption = Annotated[
         show_default=False,
     ),
 ]
-"""Overrides, any number of them: `overrides: SetOption = None`, then `load_config(config, overrides=overrides or ())`."""
+"""Any number of overrides: `overrides: SetOption = None`, and then `load_config(config, overrides=overrides or ())`."""
 
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no tables: only the run directory.")]
 """`--quiet`, for commands that run something."""

@@ -25,7 +25,7 @@ class Kind(NamedTuple):
         return isinstance(candidate, type) and issubclass(candidate, self.base)
 
 
-KINDS: dict[str, Kind] = {
+KINDS = {
     "aggregator": Kind("crfl.aggregators", "crfl_core.kinds.aggregator:AggregationStep"),
     "attack": Kind("crfl.attacks", "crfl_core.kinds.attack:Attack"),
     "dataset": Kind("crfl.datasets", "crfl_core.kinds.dataset:Dataset"),
@@ -37,6 +37,7 @@ KINDS: dict[str, Kind] = {
     "tracker": Kind("crfl.trackers", "crfl_core.kinds.tracker:Tracker"),
     "command": Kind("crfl.commands", "crfl_core.kinds.command:Command"),
 }
+"""Every kind of plugin, by the name that messages and `crfl plugins` give it."""
 
 CONFIGURABLE = tuple(kind for kind in KINDS if kind != "command")
 """The kinds that a config names. A command is typed."""

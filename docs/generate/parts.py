@@ -8,6 +8,7 @@ from functools import partial
 from inspect import cleandoc
 from pathlib import Path
 
+import click
 from crfl_commands.scaffold import Names, files
 
 from crfl_core import RunConfig
@@ -33,6 +34,7 @@ SCAFFOLDED = {
     "certificate": "final-round",
     "engine": "backwards",
     "tracker": "norm-log",
+    "command": "certified-share",
 }
 """What the pages about writing plugins show as an example."""
 
@@ -75,10 +77,28 @@ def installed_plugins() -> str:
         sections.append(f"## {kind}\n\nEntry-point group `{group}`.")
         for name in registry.names(kind):
             if any(found.distribution == DISTRIBUTION for found in registry.found[kind][name]):
+                if kind == "command":
+                    command = registry.command(f"{DISTRIBUTION}:{name}")
+                    rows.append(f"| {kind} | [`{name}`](#{name}) | {cell(command.summary)} |")
+                    sections.append(f"### `{name}`\n\n" + "\n\n".join(command_parts(name, command.click_command)))
+                    continue
                 plugin = registry.load(kind, f"{DISTRIBUTION}:{name}")
                 rows.append(f"| {kind} | [`{name}`](#{name}) | {cell(first_line(plugin))} |")
                 sections.append(plugin_section(name, plugin))
     return "\n\n".join(["\n".join(rows), *sections]) + "\n"
+
+
+def command_parts(name: str, command: click.Command) -> Iterator[str]:
+    """What people type to call a command, its help, arguments and options; then the same of its subcommands."""
+    rows = ["| argument or option | meaning |", "| --- | --- |"]
+    for parameter in command.params:
+        shown = ", ".join(parameter.opts) if isinstance(parameter, click.Option) else str(parameter.name).upper()
+        rows.append(f"| `{shown}` | {cell(getattr(parameter, 'help', None))} |")
+    yield f"`crfl {name}`: {cleandoc(command.help or '')}"
+    if command.params:
+        yield "\n".join(rows)
+    for inner, subcommand in command.commands.items() if isinstance(command, click.Group) else ():
+        yield from command_parts(f"{name} {inner}", subcommand)
 
 
 def scaffolded(kind: str, name: str) -> str:

@@ -76,7 +76,7 @@ def test_a_written_command_works_as_soon_as_it_is_installed(
     assert "Print which share of the test samples each certificate" in crfl("--help").stdout
     done = crfl("certified-share", finished_run, "--radius", "0.1")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "paper, feature level, test samples" in done.stdout
+    assert "paper, feature level, clean samples" in done.stdout
     assert crfl("plugins", "check", "certified-share").returncode == 0
 
 

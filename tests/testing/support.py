@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from crfl_core.extend import Plugin
+from crfl_core.kinds.command import Command
 from crfl_core.testing import Search, promises_of
 from crfl_core.testing.suite import PROMISES, Case, outcome
 
 
-def verdict(plugin: Plugin, check: str, search: Search | None = None) -> tuple[str, str]:
+def verdict(plugin: Plugin | Command, check: str, search: Search | None = None) -> tuple[str, str]:
     """Status and message of one check."""
     (promise,) = (promise for promise in promises_of(type(plugin)) if promise.name == check)
     return outcome(promise, Case(plugin, search), None)
 
 
-def assert_fails(plugin: Plugin, check: str, *words: str, search: Search | None = None) -> None:
+def assert_fails(plugin: Plugin | Command, check: str, *words: str, search: Search | None = None) -> None:
     """The check fails, and tells the author what was expected, what was found and what to fix."""
     status, message = verdict(plugin, check, search)
     assert status == "failed", f"{check} {status}: {message}"
@@ -24,6 +25,6 @@ def assert_fails(plugin: Plugin, check: str, *words: str, search: Search | None 
         assert word in message, message
 
 
-def checks_of(*bases: type[Plugin]) -> set[str]:
+def checks_of(*bases: type[Plugin | Command]) -> set[str]:
     """The names of the checks that are made for just these classes."""
     return {promise.name for promise in PROMISES if promise.base in bases}

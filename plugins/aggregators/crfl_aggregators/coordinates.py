@@ -16,7 +16,6 @@ from torch import Tensor
 from crfl_aggregators.geometry import column_blocks
 from crfl_core.extend import Aggregator, ClientUpdates, RuleResult, State
 
-
 KEPT_NUMBERS = 2**22
 """What was chosen is kept for updates of up to this size, so that reporting every weight needs no second look."""
 
