@@ -67,16 +67,18 @@ def config_keys() -> str:
 
 
 def installed_plugins() -> str:
-    """A row for every plugin of this distribution, then its options, kind by kind."""
+    """A row for every plugin of this distribution, then its options, kind by kind. What no config names has none."""
     registry = Registry()
     rows, sections = ["| kind | name | what it is |", "| --- | --- | --- |"], []
-    for kind, (group, _) in KINDS.items():
-        sections.append(f"## {kind}\n\nEntry-point group `{group}`.")
-        for name in registry.names(kind):
-            if any(found.distribution == DISTRIBUTION for found in registry.found[kind][name]):
-                plugin = registry.load(kind, f"{DISTRIBUTION}:{name}")
-                rows.append(f"| {kind} | [`{name}`](#{name}) | {cell(first_line(plugin))} |")
-                sections.append(plugin_section(name, plugin))
+    listing = [one for one in registry.listing() if one.distribution == DISTRIBUTION]
+    for kind in KINDS:
+        sections.append(f"## {kind}\n\nEntry-point group `{KINDS[kind].group}`.")
+        for one in (one for one in listing if one.kind == kind):
+            rows.append(f"| {kind} | [`{one.name}`](#{one.name}) | {cell(one.summary)} |")
+            if issubclass(KINDS[kind].base, Plugin):
+                sections.append(plugin_section(one.name, registry.load(kind, f"{DISTRIBUTION}:{one.name}")))
+            else:
+                sections.append(f"### `{one.name}`\n\n{one.summary}")
     return "\n\n".join(["\n".join(rows), *sections]) + "\n"
 
 
