@@ -1,6 +1,6 @@
 """The diagram of how data flows: a small run is watched, and the calls that make plain data are drawn as a tree.
 
-`python -m docs.generate.flow` prints it. It runs in a process of its own, so that nothing is cached beforehand.
+It runs in a process of its own, so that nothing was computed and kept beforehand.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ CONFIG = {
     "partition": {"type": "iid", "clients": 4},
     "model": {"type": "softmax", "features": {"type": "unit-ball"}},
     "training": {"learning_rate": 0.1, "steps": 2},
-    "aggregation": ["norm-bound", "fedavg"],
+    "aggregation": ["norm-filter", "rfa"],
     "attack": {"type": "dba", "rounds": [1]},
-    "certificates": ["pathwise-smoothed"],
+    "certificates": ["paper"],
     "votes": {"models": 10, "selection_models": 5},
     "storage": {"figures": []},
 }
@@ -139,10 +139,6 @@ def drawn() -> str:
 
 def flow() -> str:
     """The diagram as Markdown."""
-    command = [sys.executable, "-m", "docs.generate.flow"]
-    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, encoding="utf-8")
+    command = [sys.executable, "-X", "utf8", "-c", "from docs.generate.flow import drawn; print(drawn())"]
+    printed = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True, encoding="utf-8")
     return fenced("text", printed.stdout) + "\n"
-
-
-if __name__ == "__main__":
-    sys.stdout.write(drawn() + "\n")

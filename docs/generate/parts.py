@@ -70,11 +70,11 @@ def config_keys() -> str:
 
 
 def installed_plugins() -> str:
-    """A row for every plugin of this distribution, then its options, kind by kind."""
+    """A row for every plugin of this distribution, then its options, kind by kind. What no config names has none."""
     registry = Registry()
     rows, sections = ["| kind | name | what it is |", "| --- | --- | --- |"], []
-    for kind, (group, _) in KINDS.items():
-        sections.append(f"## {kind}\n\nEntry-point group `{group}`.")
+    for kind in KINDS:
+        sections.append(f"## {kind}\n\nEntry-point group `{KINDS[kind].group}`.")
         for name in registry.names(kind):
             if any(found.distribution == DISTRIBUTION for found in registry.found[kind][name]):
                 if kind == "command":

@@ -96,7 +96,7 @@ SUBJECTS = (
         "From flat parameters and inputs to logits and gradients, for many models at once. "
         "See [Writing a model](../writing-plugins/model.md) and "
         "[Writing a feature map](../writing-plugins/feature-map.md).",
-        ("crfl_core.kinds.model", "crfl_core.kinds.module", "crfl_core.kinds.feature_map"),
+        ("crfl_core.kinds.model", "crfl_core.kinds.module", "crfl_core.kinds.linear", "crfl_core.kinds.feature_map"),
         ("Layout", "ModelFacts"),
     ),
     Subject(
@@ -104,7 +104,7 @@ SUBJECTS = (
         "Engines",
         "Where clients train. See [Writing an engine](../writing-plugins/engine.md).",
         ("crfl_core.kinds.engine", "crfl_core.federation"),
-        ("LocalUpdates", "open_job"),
+        ("LocalUpdates", "TrainingTask", "open_job"),
     ),
     Subject(
         "hooks",
