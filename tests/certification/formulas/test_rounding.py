@@ -200,6 +200,37 @@ def test_with_large_weights_a_computed_drift_exceeds_the_exact_bound_but_not_the
     assert exceeded > 5
 
 
+def test_two_computed_worlds_stay_within_drift_and_rounding_over_many_rounds() -> None:
+    """The same flipped label in the first of ten noisy rounds: exactly the same gap ever after, but for rounding."""
+    size, rate, exceeded, weights = ModelSize(8, 3), 0.1, 0, np.array([0.25, 0.75])
+    model = SoftmaxRegression(size.features, size.classes, bias=True)
+    generator = np.random.default_rng(7)
+    for _ in range(30):
+        x = generator.uniform(0.1, 1.0, (2, 1, 1, size.features))
+        start = 1e6 * generator.uniform(-1.0, 1.0, size.parameters)
+        start[16:24] = start[26] = 3e6  # the third class wins, whatever is learnt
+        worlds, norms = [start, start], []
+        for number in range(10):
+            noise = generator.normal(size=len(start))
+            norms.append(np.linalg.norm(worlds[0]))
+            labels = [[0, 0], [1 if number == 0 else 0, 0]]
+            updates = [
+                [computed(model, world, Client(x[i], np.array([[label[i]]]), rate, 0.0), True) for i in range(2)]
+                for world, label in zip(worlds, labels, strict=True)
+            ]
+            worlds = [world + weights @ np.array(each) + noise for world, each in zip(worlds, updates, strict=True)]
+        bounds = [math.hypot(float(np.linalg.norm(inputs)), 1.0) for inputs in x]
+        local = LocalSteps(rate, 1, 1, 0.0, bounds)
+        server = Aggregation(weights, update_bound(rate, 1, bounds), 1.0, np.inf)
+        rounding = rounding_drift(round_rounding(size, local, server, norms), np.ones(10))[0]
+        gap = float(np.linalg.norm(worlds[0] - worlds[1]))
+        drift = float(weights[0] * rate * label_shift(bounds[0]))
+        final_addition = 2.0 * 2.0**-53 * np.linalg.norm(worlds[0])  # of noise, which belongs to the round that follows
+        assert gap <= drift + rounding + final_addition
+        exceeded += gap > drift * (1.0 + 1e-11)
+    assert exceeded > 5
+
+
 def mnist(rounds: int = 100, clients: int = 20) -> tuple[ModelSize, LocalSteps, Aggregation, Array]:
     """The settings of the paper: 28 x 28 pixels, norms up to 9.25, clip norms that grow slowly."""
     reach = update_bound(0.001, 30, 9.25)
