@@ -21,9 +21,11 @@ from crfl_core.certification.formulas import (
     ModelSize,
     Rounding,
     budget_per_unit_drift,
+    computed_weight_norm,
     gamma,
     label_shift,
     local_rounding,
+    local_weight_norm,
     logit_rounding,
     noisy_norm,
     retention,
@@ -129,6 +131,22 @@ def test_steps_too_small_to_be_seen_are_lost_and_the_bound_is_within_a_factor_of
     assert not update[:32].any()
     allowed = local_rounding(size, client.steps, np.linalg.norm(start)).error
     assert allowed / 100 < apart <= allowed
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e6])
+def test_computed_local_models_stay_within_their_weight_norm(scale: float) -> None:
+    """Also where all classes share a large vector, which centring has to remove."""
+    size, generator = ModelSize(20, 5), np.random.default_rng(8)
+    model = SoftmaxRegression(size.features, size.classes, bias=True)
+    for _ in range(10):
+        client, start = random_client(generator, size, 6, 10, 0.0), starts(generator, size, scale)
+        end = start + computed(model, start, client, own_layout=True)
+        weights = end[:100].reshape(5, 20).astype(np.longdouble)
+        reached = np.linalg.norm((weights - weights.mean(axis=0)).astype(np.float64), 2)
+        norm, length = model.operator_norm(torch.from_numpy(start)), np.linalg.norm(start)
+        bound = computed_weight_norm(size, norm, client.steps, length)
+        assert reached <= local_weight_norm(bound, math.sqrt(10.0), client.rate * 6)
+        assert bound - norm <= 1e-9 * scale
 
 
 def test_logits_stay_within_their_rounding() -> None:
