@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from crfl_core.certification.formulas._arrays import Array, floats
-from crfl_core.certification.formulas.budget import budget_per_unit_drift
+from crfl_core.certification.formulas.budget import tradeoff_budget
 from crfl_core.certification.formulas.drift import update_bound
 from crfl_core.certification.formulas.propagation import later_products
 
@@ -129,6 +129,22 @@ def local_rounding(size: ModelSize, local: LocalSteps, start_norm: ArrayLike) ->
     return Rounding(SECOND_ORDER * UNIT * units, SECOND_ORDER * UNIT * growing)
 
 
+def computed_weight_norm(size: ModelSize, operator_norm: ArrayLike, local: LocalSteps, start_norm: ArrayLike) -> Array:
+    """A spectral norm for `gradient_shift` that also holds for models as they are computed, one for each client.
+
+    `operator_norm` was computed from the Gram matrix of the centred weights, C x C, and local models leave the path of
+    exact ones by their `local_rounding`.
+
+    >>> local = LocalSteps(0.001, 30, 100, 0.0, 9.25)
+    >>> float(computed_weight_norm(ModelSize(784, 10), 2.0, local, 3.0) - 2.0) < 1e-11
+    True
+    """
+    norm, start = floats(operator_norm, start_norm)
+    of_products = gamma(size.classes * (size.features + 16 * size.classes))
+    centring = (size.classes + 2) * UNIT * start
+    return norm * (1.0 + of_products) + centring + local_rounding(size, local, start).error
+
+
 def server_rounding(parameters: int, aggregation: Aggregation, start_norm: ArrayLike) -> Rounding:
     """What float64 does to the model when updates are capped, added up, clipped and noised; the updates as they are.
 
@@ -187,15 +203,16 @@ def rounding_drift(rounding: Rounding, lipschitz: ArrayLike) -> Array:
 def rounding_budget(rounding: Rounding, noise_stds: ArrayLike, lipschitz: ArrayLike) -> float:
     """The trade-off budget that rounding costs in rounds whose noise is drawn again, to be taken from the threshold.
 
-    One entry per round. Every round adds a drift of `2 error`, which its noise and that of later rounds hides; budgets
-    of several drifts add up. After the last noise both worlds are the same bit for bit.
+    One entry per round. Every round adds a drift of `2 error`, which its noise and that of later rounds hides; the
+    budgets of an attack and of rounding add up. After the last noise both worlds are the same bit for bit.
 
     >>> rounding = Rounding(np.array([1e-12, 1e-12, 5.0]), np.zeros(3))
     >>> rounding_budget(rounding, [0.1, 0.1, 0.0], np.ones(3))  # doctest: +ELLIPSIS
-    3.4142...e-11
+    2.828...e-11
     """
-    prices = budget_per_unit_drift(noise_stds, floats(lipschitz)[0] + rounding.growth)
-    return float((2.0 * rounding.error * np.where(np.isfinite(prices), prices, 0.0)).sum())
+    stds, constants = floats(noise_stds, lipschitz)
+    noise_follows = np.maximum.accumulate(stds[::-1])[::-1] > 0
+    return float(tradeoff_budget(np.where(noise_follows, 2.0 * rounding.error, 0.0), stds, constants + rounding.growth))
 
 
 def noisy_norm(clip_norm: ArrayLike, noise_std: ArrayLike, parameters: int) -> Array:

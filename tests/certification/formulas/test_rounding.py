@@ -21,9 +21,11 @@ from crfl_core.certification.formulas import (
     ModelSize,
     Rounding,
     budget_per_unit_drift,
+    computed_weight_norm,
     gamma,
     label_shift,
     local_rounding,
+    local_weight_norm,
     logit_rounding,
     noisy_norm,
     retention,
@@ -131,6 +133,22 @@ def test_steps_too_small_to_be_seen_are_lost_and_the_bound_is_within_a_factor_of
     assert allowed / 100 < apart <= allowed
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e6])
+def test_computed_local_models_stay_within_their_weight_norm(scale: float) -> None:
+    """Also where all classes share a large vector, which centring has to remove."""
+    size, generator = ModelSize(20, 5), np.random.default_rng(8)
+    model = SoftmaxRegression(size.features, size.classes, bias=True)
+    for _ in range(10):
+        client, start = random_client(generator, size, 6, 10, 0.0), starts(generator, size, scale)
+        end = start + computed(model, start, client, own_layout=True)
+        weights = end[:100].reshape(5, 20).astype(np.longdouble)
+        reached = np.linalg.norm((weights - weights.mean(axis=0)).astype(np.float64), 2)
+        norm, length = model.operator_norm(torch.from_numpy(start)), np.linalg.norm(start)
+        bound = computed_weight_norm(size, norm, client.steps, length)
+        assert reached <= local_weight_norm(bound, math.sqrt(10.0), client.rate * 6)
+        assert bound - norm <= 1e-9 * scale
+
+
 def test_logits_stay_within_their_rounding() -> None:
     generator = np.random.default_rng(0)
     for scale in (1.0, 1e6):
@@ -197,6 +215,37 @@ def test_with_large_weights_a_computed_drift_exceeds_the_exact_bound_but_not_the
         allowed = local_rounding(size, worlds[0].steps, np.linalg.norm(flat)).error
         assert gap <= bound + 2.0 * allowed
         exceeded += gap > bound * (1.0 + 1.3e-11)
+    assert exceeded > 5
+
+
+def test_two_computed_worlds_stay_within_drift_and_rounding_over_many_rounds() -> None:
+    """The same flipped label in the first of ten noisy rounds: exactly the same gap ever after, but for rounding."""
+    size, rate, exceeded, weights = ModelSize(8, 3), 0.1, 0, np.array([0.25, 0.75])
+    model = SoftmaxRegression(size.features, size.classes, bias=True)
+    generator = np.random.default_rng(7)
+    for _ in range(30):
+        x = generator.uniform(0.1, 1.0, (2, 1, 1, size.features))
+        start = 1e6 * generator.uniform(-1.0, 1.0, size.parameters)
+        start[16:24] = start[26] = 3e6  # the third class wins, whatever is learnt
+        worlds, norms = [start, start], []
+        for number in range(10):
+            noise = generator.normal(size=len(start))
+            norms.append(np.linalg.norm(worlds[0]))
+            labels = [[0, 0], [1 if number == 0 else 0, 0]]
+            updates = [
+                [computed(model, world, Client(x[i], np.array([[label[i]]]), rate, 0.0), True) for i in range(2)]
+                for world, label in zip(worlds, labels, strict=True)
+            ]
+            worlds = [world + weights @ np.array(each) + noise for world, each in zip(worlds, updates, strict=True)]
+        bounds = [math.hypot(float(np.linalg.norm(inputs)), 1.0) for inputs in x]
+        local = LocalSteps(rate, 1, 1, 0.0, bounds)
+        server = Aggregation(weights, update_bound(rate, 1, bounds), 1.0, np.inf)
+        rounding = rounding_drift(round_rounding(size, local, server, norms), np.ones(10))[0]
+        gap = float(np.linalg.norm(worlds[0] - worlds[1]))
+        drift = float(weights[0] * rate * label_shift(bounds[0]))
+        final_addition = 2.0 * 2.0**-53 * np.linalg.norm(worlds[0])  # of noise, which belongs to the round that follows
+        assert gap <= drift + rounding + final_addition
+        exceeded += gap > drift * (1.0 + 1e-11)
     assert exceeded > 5
 
 
