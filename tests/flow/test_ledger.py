@@ -196,7 +196,7 @@ def of(run: RunResult, facts: dict[str, Any] | None = None, rounds: tuple[RoundR
 
 
 def test_another_format_is_refused_with_both_versions(run: RunResult) -> None:
-    with pytest.raises(StoreError, match="the ledger has format 99, this version of crfl reads format 1"):
+    with pytest.raises(StoreError, match="the ledger has format 99, this version of crfl reads format 2"):
         of(run, facts={"format": 99})
 
 

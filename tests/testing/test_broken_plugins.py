@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from crfl_aggregators.fedavg import FedAvg
+from crfl_aggregators.median import Median
 from pydantic import ConfigDict, Field, field_serializer
 
 from crfl_core.extend import Clients, Plugin, RoundRecord, hookimpl
@@ -53,7 +54,7 @@ class Malleable(FedAvg):
     model_config = ConfigDict(frozen=False)
 
 
-class Misspelt(FedAvg):
+class Misspelt(Median):
     """Has a hook that nobody calls."""
 
     @hookimpl
