@@ -14,6 +14,9 @@ from .certification.metrics import Backdoor as Backdoor
 from .certification.metrics import ClassHistogram as ClassHistogram
 from .certification.metrics import Curve as Curve
 from .certification.metrics import Metrics as Metrics
+from .certification.readings import forward_checks as forward_checks
+from .certification.readings import observed_breakdown as observed_breakdown
+from .certification.readings import pathwise_checks as pathwise_checks
 from .certification.scenario import Scenario as Scenario
 from .certification.scenario import bias_input as bias_input
 from .certification.scenario import input_bound as input_bound
@@ -51,6 +54,7 @@ from .kinds.certificate import ABSTAIN as ABSTAIN
 from .kinds.certificate import Certificate as Certificate
 from .kinds.certificate import CertificateResult as CertificateResult
 from .kinds.certificate import Check as Check
+from .kinds.certificate import Direction as Direction
 from .kinds.certificate import Guarantee as Guarantee
 from .kinds.certificate import Level as Level
 from .kinds.dataset import Dataset as Dataset
@@ -89,6 +93,9 @@ from .updates import Round as Round
 from .updates import RuleResult as RuleResult
 from .updates import StageResult as StageResult
 from .updates import State as State
+from .votes import CountVotes as CountVotes
+from .votes import ExactVotes as ExactVotes
+from .votes import LogitVotes as LogitVotes
 from .votes import VoteRequest as VoteRequest
 from .votes import Votes as Votes
 from .votes import VoteSettings as VoteSettings

@@ -97,8 +97,8 @@ class RoundRecord(Record):
     updates, if the rule knows; the entries end where it breaks down. `carries_state`: some plugin remembers more of the
     round than the noisy model. `rounding` bounds, in Euclidean norm, by how much the aggregate may differ from what the
     weights and caps of the ledger say: sums of floating-point numbers are not exact. `has_offset`: a part of the
-    aggregate is in nobody's weight. `accuracy` and `loss` of the clipped model on the clean test set are for people, not for
-    certificates.
+    aggregate is in nobody's weight. `accuracy` and `loss` of the clipped model on the clean test set are for people,
+    not for certificates.
     """
 
     round: int
@@ -121,16 +121,22 @@ class RoundRecord(Record):
     rounding: float = 0.0
     has_offset: bool = False
 
+    @property
+    def weighs_nobody(self) -> bool:
+        """Whether a part of the aggregate that depends on what was submitted is in nobody's weight."""
+        return self.has_offset and self.depends == "all"
+
 
 @dataclass(frozen=True)
 class ClientColumns:
     """One row per round and participant, in order of rounds.
 
     `weight` reached the model; `weight_bound` is the same with every factor that a client's own update shrank set to 1.
-    `retention` and `update_bound` say what the protocol allows, see `Clients`; `cap` is the norm that the server
+    `retention` and `update_bound` say what the protocol allows, see `Clients`. `cap` is the norm that the server
     enforced on the same residual (infinite if none), `residual_norm` the norm of that residual as it entered the
-    aggregate, behind the cap; `submitted_norm` that of the update as it arrived, `scale` the measured ratio of the submitted to the trained update.
-    `learning_rate` and `steps` are those that were used; attackers may have their own instead of the `honest_` ones.
+    aggregate, behind the cap; `submitted_norm` is that of the update as it arrived, `scale` the measured ratio of the
+    submitted to the trained update. `learning_rate` and `steps` are those that were used; attackers may have their own
+    instead of the `honest_` ones.
     The last six columns measure the poison, see `Poisoning`.
     """
 

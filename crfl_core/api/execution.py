@@ -20,8 +20,10 @@ from crfl_core._version import __version__
 from crfl_core.api.certifying import certify_all
 from crfl_core.api.result import RunResult
 from crfl_core.api.stored_votes import Voter, opened, packed, read_parameters, unpacked
-from crfl_core.certification.certifier import Audit, levels_of
-from crfl_core.certification.metrics import Backdoor, ClassHistogram, Curve, Metrics, attackers, curves
+from crfl_core.api.vote_seed import draw_vote_seed
+from crfl_core.certification.audits import levels_of
+from crfl_core.certification.metrics import Backdoor, ClassHistogram, Metrics, attackers
+from crfl_core.certification.questions import ask
 from crfl_core.config import LoadedConfig, RunConfig, dump_config, load_config
 from crfl_core.config.loading import ConfigSource
 from crfl_core.errors import ConfigError, OptionError, PluginError
@@ -36,7 +38,6 @@ from crfl_core.kinds.tracker import RunContext, Tracker
 from crfl_core.ledger import ClientColumns
 from crfl_core.plugins import Registry, hook_names
 from crfl_core.report.figures import partition_files
-from crfl_core.report.files import audit_table, certificate_csv, metrics_json
 from crfl_core.store import RunDirectory
 
 
@@ -198,19 +199,13 @@ def resampled_rounds(federation: Federation) -> Set[int]:
 def certify(federation: Federation, engine: Engine, hooks: Hooks, context: RunContext, directory: RunDirectory) -> None:
     """Votes, guarantees, audits and figures of a trained run."""
     config, ledger = federation.config, directory.read_ledger()
-    voter = Voter(federation, engine, hooks, context, directory, directory, ledger)
-    audits: list[Audit] = []
-    shown: list[Curve] = []
-    for audit, guarantees in certify_all(config, ledger, voter):
-        audits.append(audit)
-        found = []
-        for certified in guarantees:
-            hooks.observe("crfl_certified", run=context, certified=certified)
-            found.append(certified)
-        if found:
-            directory.write(f"certificates/{audit.certificate}.csv", certificate_csv(found))
-        shown += curves(found, config.evaluation.radii)
-    directory.write_json("audit.json", {"certificates": audit_table(audits)})
+    draw_vote_seed(config, directory)
+    results = certify_all(
+        ask(config, ledger),
+        Voter(federation, engine, hooks, context, directory, directory, ledger),
+        config.evaluation.radii,
+        lambda certified: hooks.observe("crfl_certified", run=context, certified=certified),
+    )
     parameters = read_parameters(directory, federation)
     figures = score(federation, parameters)
     triggered = score(federation, parameters, "backdoored") if "backdoored" in federation.test_sets else None
@@ -223,10 +218,10 @@ def certify(federation: Federation, engine: Engine, hooks: Hooks, context: RunCo
         backdoored_accuracy=None if triggered is None else triggered.accuracy,
         backdoor=backdoor(federation, parameters),
         attackers=attackers(ledger),
-        curves=tuple(shown),
-        refused={name: reason for audit in audits for name, reason in audit.refusals.items()},
+        curves=results.curves,
+        refused=results.refused,
     )
-    directory.write("metrics.json", metrics_json(metrics).encode() + b"\n")
+    results.write(directory, metrics)
     for suffix, content in partition_files(partition, config.storage.figures).items():
         directory.write(f"figures/partition.{suffix}", content)
     directory.set_state("finished")

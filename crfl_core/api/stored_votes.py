@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from crfl_core.certification.voting import vote
+from crfl_core.api.vote_seed import vote_streams
+from crfl_core.certification.voting import Electorate, vote
 from crfl_core.errors import StoreError
 from crfl_core.federation.continuations import continuations
 from crfl_core.federation.local import LocalTraining
@@ -51,36 +53,30 @@ class Voter:
         for directory in (self.directory, self.target):
             if directory.has_votes(request):
                 return directory.read_votes(self.ledger.facts, request, settings, digest)
-        federation = self.federation
-        parameters = read_parameters(self.directory, federation)
-        continued = self._continued(request) if request.kind == "continuations" else None
+        federation = replace(self.federation, streams=vote_streams(self.federation.config, self.directory))
+        electorate = Electorate(
+            federation.model,
+            read_parameters(self.directory, federation),
+            federation.streams,
+            cache(partial(self._continued, federation)),
+        )
         answers = {
-            name: vote(
-                federation.model,
-                parameters,
-                chosen.features,
-                chosen.labels,
-                request,
-                settings,
-                federation.streams,
-                continued,
-            )
+            name: vote(electorate, chosen.features, chosen.labels, request, settings)
             for name, chosen in federation.test_sets.items()
         }
         self.target.write_votes(self.ledger.facts, request, answers, digest)
-        return self.target.read_votes(self.ledger.facts, request, settings, digest)
+        return answers
 
-    def _continued(self, request: VoteRequest) -> Tensor:
+    def _continued(self, federation: Federation, request: VoteRequest) -> Tensor:
         """The noisy final models of all continuations, trained as one batch and kept for later predictions."""
         assert request.resample_from is not None
         tensors = self.directory.read_resampled(request.resample_from)
-        aggregate = unpacked(request.resample_from, tensors, self.federation)
+        aggregate = unpacked(request.resample_from, tensors, federation)
         total = request.selection_models + request.models
-        with opened(self.engine, self.federation):
-            batches = list(continuations(self.federation, self.engine, self.hooks, self.context, aggregate, total))
-        final = self.federation.config.rounds
+        with opened(self.engine, federation):
+            batches = list(continuations(federation, self.engine, self.hooks, self.context, aggregate, total))
         noisy = [
-            add_noise(model, request.noise_std, self.federation.streams, final, replica)
+            add_noise(model, request.noise_std, federation.streams, federation.config.rounds, replica)
             for replica, model in enumerate(torch.cat(batches), start=1)
         ]
         models = torch.stack(noisy)
@@ -93,10 +89,8 @@ def models_file(request: VoteRequest) -> str:
     return f"resample/models-{request.digest}.safetensors"
 
 
-def read_models(directory: RunDirectory, request: VoteRequest) -> Tensor | None:
-    """The models that voted in a request for continuations; None for other requests."""
-    if request.kind != "continuations":
-        return None
+def read_models(directory: RunDirectory, request: VoteRequest) -> Tensor:
+    """The models that voted in a request for continuations."""
     return torch.from_numpy(directory.read_tensors(models_file(request))[MODELS])
 
 
@@ -125,7 +119,7 @@ def packed(progress: Progress) -> dict[str, NDArray[Any]]:
 
 
 def unpacked(number: int, arrays: dict[str, NDArray[Any]], federation: Federation) -> Progress:
-    """The other way round."""
+    """The inverse of `packed`."""
     tensors = {name: torch.from_numpy(array).to(federation.device) for name, array in arrays.items()}
     parameters = tensors.pop(PARAMETERS)
     states: dict[str, dict[str, Tensor]] = {}

@@ -168,10 +168,11 @@ def clip(parameters: Tensor, norm: float) -> Tensor:
 
 
 def add_noise(parameters: Tensor, std: float, streams: Streams, number: int, replica: int = 0) -> Tensor:
-    """`w + N(0, std^2 I)` on every parameter."""
+    """`w + N(0, std^2 I)` on every parameter. Replica 0 is the run itself; the others vote, with noise of their own."""
     if std == 0:
         return parameters
-    generator = streams.generator("noise", round_number=number, replica=replica)
+    purpose = "votes/continuation" if replica else "noise"
+    generator = streams.generator(purpose, round_number=number, replica=replica)
     dtype = np.float64 if parameters.dtype == torch.float64 else np.float32
     noise = torch.from_numpy(generator.standard_normal(parameters.shape, dtype=dtype))
     return parameters + std * noise.to(parameters.device)

@@ -17,12 +17,12 @@ from crfl_certificates.pathwise_linear import PathwiseLinear
 from crfl_certificates.pathwise_smoothed import PathwiseSmoothed
 from crfl_certificates.postprocess import Postprocess
 from crfl_certificates.tail import Tail
+from crfl_core.certification.certifier import Audit
 from torch import Tensor
 
 import crfl_core
 from crfl_core import Threat
 from crfl_core.certification import certifier as certification
-from crfl_core.certification.certifier import Audit
 from crfl_core.extend import (
     Attack,
     Batches,
