@@ -28,7 +28,7 @@ def main() -> None:
     bounds = formulas.two_stage(counts, counts, ALPHA)
     rules = {
         "margin": lambda: radii(np.asarray(formulas.margin_threshold(logits, norms))),
-        "KL": lambda: radii(0.01 * np.asarray(formulas.kl_threshold(bounds.p_a, bounds.p_b))),
+        "KL": lambda: radii(0.01 * np.sqrt(2.0 * formulas.kl_budget(bounds.p_a, bounds.p_b))),
         "Gaussian": lambda: radii(0.01 * np.asarray(formulas.gaussian_threshold(bounds.p_a, bounds.p_b))),
         "hockey stick": lambda: radii(
             0.01 * np.asarray(formulas.hockey_stick_threshold(bounds.p_a, bounds.p_b, np.full(90, 6.0)))

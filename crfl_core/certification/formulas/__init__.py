@@ -1,23 +1,19 @@
 """The mathematics of certification: pure functions on numpy arrays, float64, in log space where it matters.
 
 From an attack to a certificate: `shift` (one sample's gradient) -> `drift` (one round's aggregate, `breakdown` for
-aggregators that look at the updates) -> `propagation`, `budget`, `hockey_stick` or `kl` (the end of the run). From the
-votes: `confidence` or `exact_votes` -> `rules`. `inversion` puts the two together. `paper` is the paper's own radius.
+aggregators that look at the updates) -> `propagation`, `budget` or `hockey_stick` (the end of the run). From the votes:
+`confidence` or `exact_votes` -> `rules`. `inversion` puts the two together, and `rounding` says what floating-point
+arithmetic adds. `paper` is the paper's own radius.
 """
 
 from crfl_core.certification.formulas._arrays import Array
 from crfl_core.certification.formulas.breakdown import (
     approximate_geometric_median_drift,
-    coordinate_median_drift,
-    geometric_median_drift,
     krum_drift,
 )
-from crfl_core.certification.formulas.budget import budget_per_unit_drift, composed_budget, tradeoff_budget
+from crfl_core.certification.formulas.budget import budget_per_unit_drift, tradeoff_budget
 from crfl_core.certification.formulas.confidence import (
     Bounds,
-    chernoff,
-    chernoff_lower,
-    chernoff_upper,
     clopper_pearson_lower,
     clopper_pearson_upper,
     hoeffding,
@@ -28,24 +24,22 @@ from crfl_core.certification.formulas.confidence import (
 from crfl_core.certification.formulas.drift import (
     attack_strength,
     byzantine_terms,
+    changing_attackers,
     effective_steps,
+    lasting_attackers,
     retention,
     scaling_terms,
     update_bound,
     worst_poisoned_share,
-    worst_total,
     worst_totals,
 )
 from crfl_core.certification.formulas.exact_votes import ExactVotes, exact_votes
 from crfl_core.certification.formulas.hockey_stick import (
-    hockey_stick_certifies,
     hockey_stick_threshold,
     log_divergence,
     log_theta,
-    theta,
 )
 from crfl_core.certification.formulas.inversion import client_count, feature_radius, sample_count, sample_ratio
-from crfl_core.certification.formulas.kl import kl_divergence
 from crfl_core.certification.formulas.paper import gradient_lipschitz, kl_budget, log_contraction, log_radius
 from crfl_core.certification.formulas.propagation import (
     accumulated_drift,
@@ -57,13 +51,24 @@ from crfl_core.certification.formulas.propagation import (
     round_contraction,
     scaled_round_expansion,
 )
+from crfl_core.certification.formulas.rounding import (
+    Aggregation,
+    LocalSteps,
+    ModelSize,
+    Rounding,
+    gamma,
+    local_rounding,
+    logit_rounding,
+    noisy_norm,
+    round_rounding,
+    rounding_drift,
+    server_rounding,
+)
 from crfl_core.certification.formulas.rules import (
     certified_size,
     gaussian_threshold,
     gaussian_threshold_of_logs,
-    kl_threshold,
     margin_threshold,
-    marginal_threshold,
 )
 from crfl_core.certification.formulas.shift import (
     SampleChange,
@@ -74,7 +79,6 @@ from crfl_core.certification.formulas.shift import (
     local_weight_norm,
     poisoned_input_bound,
     replacement_shift,
-    resampled_weight_norm,
     saturating_shift,
 )
 
@@ -89,20 +93,18 @@ __all__ = [
     "local_weight_norm",
     "poisoned_input_bound",
     "replacement_shift",
-    "resampled_weight_norm",
     "saturating_shift",
     "attack_strength",
     "byzantine_terms",
+    "changing_attackers",
     "effective_steps",
+    "lasting_attackers",
     "retention",
     "scaling_terms",
     "update_bound",
     "worst_poisoned_share",
-    "worst_total",
     "worst_totals",
     "approximate_geometric_median_drift",
-    "coordinate_median_drift",
-    "geometric_median_drift",
     "krum_drift",
     # from drift to the end of the run
     "accumulated_drift",
@@ -114,19 +116,24 @@ __all__ = [
     "round_contraction",
     "scaled_round_expansion",
     "budget_per_unit_drift",
-    "composed_budget",
     "tradeoff_budget",
-    "hockey_stick_certifies",
     "hockey_stick_threshold",
     "log_divergence",
     "log_theta",
-    "theta",
-    "kl_divergence",
+    # what floating-point arithmetic adds
+    "Aggregation",
+    "LocalSteps",
+    "ModelSize",
+    "Rounding",
+    "gamma",
+    "local_rounding",
+    "logit_rounding",
+    "noisy_norm",
+    "round_rounding",
+    "rounding_drift",
+    "server_rounding",
     # from votes to thresholds
     "Bounds",
-    "chernoff",
-    "chernoff_lower",
-    "chernoff_upper",
     "clopper_pearson_lower",
     "clopper_pearson_upper",
     "hoeffding",
@@ -138,9 +145,7 @@ __all__ = [
     "certified_size",
     "gaussian_threshold",
     "gaussian_threshold_of_logs",
-    "kl_threshold",
     "margin_threshold",
-    "marginal_threshold",
     # the answers
     "client_count",
     "feature_radius",

@@ -16,19 +16,6 @@ from numpy.typing import ArrayLike
 from crfl_core.certification.formulas._arrays import Array, floats
 
 
-def geometric_median_drift(update_bound: ArrayLike, attacking_weight: ArrayLike) -> Array:
-    """`U (1 + (1 - a) / sqrt(1 - 2 a))` for the exact geometric median with a share a of the weight attacking.
-
-    Infinite from a = 1/2 on.
-
-    >>> geometric_median_drift(1.0, [0.0, 0.25, 0.5]).round(6)
-    array([2.     , 2.06066,     inf])
-    """
-    bound, a = floats(update_bound, attacking_weight)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(a < 0.5, bound * (1.0 + (1.0 - a) / np.sqrt(1.0 - 2.0 * a)), np.inf)[()]
-
-
 def approximate_geometric_median_drift(
     update_bound: ArrayLike, attacking_weight: ArrayLike, objective_gap: ArrayLike
 ) -> Array:
@@ -57,14 +44,3 @@ def krum_drift(update_bound: ArrayLike, clients: int, attackers: int) -> Array:
     if clients < 2 * attackers + 3:
         return np.full(bound.shape, np.inf)[()]
     return 2.0 * bound * (1.0 + math.sqrt((clients - attackers - 2) / (clients - 2 * attackers - 1)))
-
-
-def coordinate_median_drift(changes: ArrayLike) -> float:
-    """`sqrt(sum_j max_i |u_ij - u'_ij|^2)` for the coordinate-wise median of updates, attackers by coordinates.
-
-    `changes` holds the differences between clean and submitted updates, or bounds on them. A single round only.
-
-    >>> coordinate_median_drift([[3.0, 0.0], [1.0, -4.0]])
-    5.0
-    """
-    return float(np.linalg.norm(np.abs(floats(changes)[0]).max(axis=0, initial=0.0)))

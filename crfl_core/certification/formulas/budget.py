@@ -23,7 +23,7 @@ def tradeoff_budget(drifts: ArrayLike, noise_stds: ArrayLike, lipschitz: ArrayLi
     With `d_t = Delta_t prod_{r>t} c_r` and `v_t = (s_t prod_{r>t} c_r)^2`, noise may hide a drift in its own round or
     later. The best way to share it out is isotonic: pool adjacent rounds until `sum d / sum v` increases from
     block to block, then `mu^2 = sum_blocks (sum d)^2 / sum v`. Infinite if a drift meets no noise from its round on.
-    Never above plain composition, `sqrt(sum (Delta_t / s_t)^2)`.
+    Never above plain composition, `sqrt(sum (Delta_t / s_t)^2)`, which needs no Lipschitz constants.
 
     >>> tradeoff_budget([0.2, 0.0, 0.0, 0.2], np.full(4, 0.1), np.ones(4)).round(6)
     np.float64(2.309401)
@@ -50,19 +50,6 @@ def budget_per_unit_drift(noise_stds: ArrayLike, lipschitz: ArrayLike) -> Array:
     hiding = np.sqrt(np.square(floats(noise_stds)[0] * products)[::-1].cumsum()[::-1])
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(products > 0, products / hiding, 0.0)
-
-
-def composed_budget(drifts: ArrayLike, noise_stds: ArrayLike) -> Array:
-    """`sqrt(sum_t (Delta_t / s_t)^2)`: plain composition, which needs no convexity and no Lipschitz constants.
-
-    >>> composed_budget([0.2, 0.0, 0.0, 0.2], np.full(4, 0.1)).round(6)
-    np.float64(2.828427)
-    """
-    each, stds = floats(drifts, noise_stds)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = np.where(each > 0, each / stds, 0.0)
-    total: Array = np.linalg.norm(ratios, axis=-1)
-    return total
 
 
 def _pooled(drifts: Array, variances: Array) -> float:

@@ -12,12 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import betainccinv, betaincinv, rel_entr
+from scipy.special import betainccinv, betaincinv
 
 from crfl_core.certification.formulas._arrays import Array, floats
 
 Counts = NDArray[np.int64]
-BISECTIONS = 64
 
 
 class Bounds(NamedTuple):
@@ -120,47 +119,3 @@ def one_stage_bonferroni(counts: Counts, alpha: float) -> Bounds:
     p_a = clopper_pearson_lower(ordered[:, -1], models, level)
     p_b = clopper_pearson_upper(ordered[:, -2], models, level)
     return Bounds(counts.argmax(axis=1), p_a, np.minimum(p_b, 1.0 - p_a))
-
-
-def chernoff_lower(mean: ArrayLike, count: ArrayLike, alpha: float) -> Array:
-    """The smallest p with `count kl(mean, p) <= log(1 / alpha)`: bounds the expectation of values in [0, 1] from below.
-
-    For averages of `count` independent values in [0, 1], to which Clopper-Pearson does not apply. The lower end of a
-    bisection, so never above the exact bound.
-
-    >>> chernoff_lower([0.0, 0.9, 1.0], 100, 0.001).round(6)
-    array([0.      , 0.754265, 0.933254])
-    """
-    (average,) = floats(mean)
-    return 1.0 - chernoff_upper(1.0 - average, count, alpha)
-
-
-def chernoff_upper(mean: ArrayLike, count: ArrayLike, alpha: float) -> Array:
-    """The largest p with `count kl(mean, p) <= log(1 / alpha)`: bounds the expectation of values in [0, 1] from above.
-
-    >>> chernoff_upper([0.0, 0.1, 1.0], 100, 0.001).round(6)
-    array([0.066746, 0.245735, 1.      ])
-    """
-    average, n = np.broadcast_arrays(*floats(mean, count))
-    limit = math.log(1.0 / alpha) / n
-    low, high = average.copy(), np.ones(average.shape)
-    for _ in range(BISECTIONS):
-        middle = (low + high) / 2.0
-        inside = rel_entr(average, middle) + rel_entr(1.0 - average, 1.0 - middle) <= limit
-        low, high = np.where(inside, middle, low), np.where(inside, high, middle)
-    return high[()]
-
-
-def chernoff(averages: Array, runs: int, alpha: float) -> Bounds:
-    """Bounds from `averages` (m, C) of the class probabilities in `runs` independent re-runs, for all classes at once.
-
-    Several noisy copies of one run are not independent, but their average is one value in [0, 1] per re-run.
-
-    >>> chernoff(np.array([[0.95, 0.03, 0.02]]), runs=300, alpha=0.001).p_a.round(4)
-    array([0.8799])
-    """
-    level = alpha / (2.0 * averages.shape[1])
-    ordered = np.sort(averages, axis=1)
-    p_a = chernoff_lower(ordered[:, -1], runs, level)
-    p_b = chernoff_upper(ordered[:, -2], runs, level)
-    return Bounds(averages.argmax(axis=1), p_a, np.minimum(p_b, 1.0 - p_a))

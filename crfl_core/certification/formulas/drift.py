@@ -2,7 +2,7 @@
 
 Everything here needs plain SGD on a convex loss and `eta <= 2 / beta`; with weight decay lambda (included in beta)
 `eta <= 2 / (beta + lambda)`. Functions broadcast over clients; `terms` are the contributions of single attackers,
-which `worst_total` adds up.
+which `worst_totals` adds up.
 """
 
 from __future__ import annotations
@@ -114,45 +114,63 @@ def scaling_terms(weight: ArrayLike, scale: ArrayLike, clean_update_bound: Array
         return np.where((gamma > 1.0) & (p > 0), (gamma - 1.0) * p * bound, 0.0)[()]
 
 
-def byzantine_terms(weight: ArrayLike, submitted_bound: ArrayLike, clean_update_bound: ArrayLike) -> Array:
-    """`p (C_u + U)`: an attacker that submits anything the server lets through, against the honest clean world.
+def byzantine_terms(weight: ArrayLike, submitted_bound: ArrayLike, other_bound: ArrayLike) -> Array:
+    """`p (C_u + V)`: an attacker that submits anything the server lets through.
 
-    `submitted_bound` is the server's cap, or the observed norm; it must refer to the same vector, update or centred
-    residual, as `clean_update_bound`. With the free cap `C_u = U` an attacker costs 2 p U.
+    `submitted_bound` bounds what it submits in this run: the server's cap, or the smaller of the cap and the observed
+    norm if the statement is about this run only. `other_bound` is V, the longest that the other world may have in its
+    place: what honest training can reach, U, if that world is the clean one, the cap if it is any other attack. Both
+    must refer to the same vector, update or centred residual.
 
     >>> byzantine_terms(0.05, 0.0424264, 0.0424264).round(6)
     np.float64(0.004243)
+    >>> byzantine_terms(0.05, np.minimum(0.0424264, [0.01, 7.0]), 0.0424264).round(6)
+    array([0.002621, 0.004243])
     """
-    p, cap, bound = floats(weight, submitted_bound, clean_update_bound)
+    p, cap, bound = floats(weight, submitted_bound, other_bound)
     with np.errstate(invalid="ignore"):
         return np.where(p > 0, p * (cap + bound), 0.0)[()]
 
 
-def worst_total(terms: ArrayLike, attackers: int | None = None, *, clip_norm: float = np.inf) -> Array:
-    """The drift of an aggregate: the `attackers` largest terms of the last axis (all if None), at most 2 rho.
+def worst_totals(terms: ArrayLike, *, clip_norm: ArrayLike = np.inf) -> Array:
+    """The drift of the 0, 1, ..., N worst of N attackers of the last axis, each at most 2 rho.
 
     Both worlds' aggregates are clipped to the ball of radius `clip_norm`, so they are never further apart than its
     diameter.
 
-    >>> worst_total([0.1, 0.4, 0.2], attackers=2).round(12), worst_total([3.0, 4.0], clip_norm=2.0)
-    (np.float64(0.6), np.float64(4.0))
-    """
-    (each,) = floats(terms)
-    if attackers is not None and attackers < each.shape[-1]:
-        first = each.shape[-1] - attackers
-        each = np.partition(each, first - 1, axis=-1)[..., first:]
-    total: Array = each.sum(axis=-1)
-    return np.minimum(total, 2.0 * clip_norm)
-
-
-def worst_totals(terms: ArrayLike, *, clip_norm: float = np.inf) -> Array:
-    """The drift of the 0, 1, ..., N worst of N attackers, each at most 2 rho.
-
     >>> worst_totals([0.25, 0.5, 0.125])
     array([0.   , 0.5  , 0.75 , 0.875])
     """
-    totals: Array = np.append(0.0, np.cumsum(np.sort(floats(terms)[0])[::-1]))
-    return np.minimum(totals, 2.0 * clip_norm)
+    ordered = np.flip(np.sort(floats(terms)[0], axis=-1), axis=-1).cumsum(axis=-1)
+    totals = np.concatenate([np.zeros((*ordered.shape[:-1], 1)), ordered], axis=-1)
+    return np.minimum(totals, 2.0 * floats(clip_norm)[0][..., None])
+
+
+def changing_attackers(terms: ArrayLike, fades: ArrayLike, *, clip_norms: ArrayLike = np.inf) -> Array:
+    """The drift of the 0, 1, ..., N worst attackers if they may be others in every round.
+
+    `terms` (rounds, clients) holds what each client costs in each attacked round, 0 where it takes no part; `fades`
+    (rounds,) what the rounds that follow leave of a drift. The worst clients of every round count, at most 2 rho_t.
+
+    >>> changing_attackers([[0.5, 0.25], [0.125, 0.25]], [0.5, 1.0])
+    array([0.  , 0.5 , 0.75])
+    """
+    each, fade, clips = floats(terms, fades, clip_norms)
+    totals: Array = (fade[:, None] * worst_totals(each, clip_norm=clips)).sum(axis=0)
+    return totals
+
+
+def lasting_attackers(terms: ArrayLike, fades: ArrayLike, *, clip_norms: ArrayLike = np.inf) -> Array:
+    """The drift of the 0, 1, ..., N worst attackers if they are the same in all rounds. Arguments as above.
+
+    The clients with the largest `sum_t terms_t fade_t` count. Attackers that may change are no weaker, so their drift
+    is a bound as well; with clip norms neither is always the smaller one.
+
+    >>> lasting_attackers([[0.5, 0.25], [0.125, 0.25]], [0.5, 1.0])
+    array([0.   , 0.375, 0.75 ])
+    """
+    each, fade = floats(terms, fades)
+    return np.minimum(worst_totals(fade @ each), changing_attackers(each, fade, clip_norms=clip_norms))
 
 
 def _log_retention(learning_rate: ArrayLike, steps: ArrayLike, weight_decay: ArrayLike) -> Array:

@@ -36,19 +36,10 @@ QUANTILES = np.linspace(-8.5, 8.5, 256)
 COARSE_BUDGETS, FINE_BUDGETS = 64, 256
 
 
-def theta(log_gamma: ArrayLike, distance: ArrayLike) -> Array:
-    """`E_gamma` of two unit Gaussians at a distance r: `Phi(r/2 - log(gamma)/r) - gamma Phi(-r/2 - log(gamma)/r)`.
-
-    >>> theta([0.0, 0.5, 2.0], [1.0, 1.0, 3.0]).round(12)
-    array([0.38292492, 0.23842171, 0.68587417])
-    """
-    return np.exp(log_theta(log_gamma, distance))
-
-
 def log_theta(log_gamma: ArrayLike, distance: ArrayLike) -> Array:
-    """The logarithm of `theta`, also where that underflows, rounded up by a few units in the last place.
+    """The logarithm of theta, `E_gamma` of two unit Gaussians at a distance r, rounded up by a few units.
 
-    With `a = log(gamma)/r - r/2`, `b = a + r` and Mills' ratio M, theta is `phi(a) (M(a) - M(b))`: gamma has cancelled.
+    `theta = Phi(r/2 - log(gamma)/r) - gamma Phi(-r/2 - log(gamma)/r)`, also where it underflows. With `a = log(gamma)/r - r/2`, `b = a + r` and Mills' ratio M, theta is `phi(a) (M(a) - M(b))`: gamma has cancelled.
 
     >>> log_theta([0.0, 1000.0], [np.inf, 2.0]).round(3)
     array([      0.   , -124513.155])
@@ -97,26 +88,6 @@ def log_divergence(log_gamma: ArrayLike, budget: ArrayLike, diameters: ArrayLike
         divergence += log_theta(larger, diameter)
     total: Array = divergence + weak
     return total[()]
-
-
-def hockey_stick_certifies(
-    p_a: ArrayLike, p_b: ArrayLike, log_gamma: ArrayLike, log_divergences: ArrayLike
-) -> NDArray[np.bool_]:
-    """The vote rule, for every pair of `p_a` and `p_b` (m,), with bounds on `E_gamma` on a grid of gammas (G,).
-
-    `max_gamma max((p_A - d)/gamma, 1 - gamma (1 - p_A) - d) > min_gamma min(gamma p_B + d, 1 - (1 - p_B - d)/gamma)`.
-    Each expression bounds what the clean world can give to A or B, for every gamma on its own.
-
-    >>> grid = LOG_GAMMAS
-    >>> hockey_stick_certifies([0.7, 0.7], [0.1, 0.3], grid, log_divergence(grid, 0.9, [8.0]))
-    array([ True, False])
-    """
-    first, second = (values[..., None] for values in floats(p_a, p_b))
-    level, exponent = floats(log_gamma, log_divergences)
-    gamma, d = np.exp(level), np.exp(exponent)
-    kept: Array = np.maximum((first - d) / gamma, 1.0 - gamma * (1.0 - first) - d).max(axis=-1)
-    gained: Array = np.minimum(gamma * second + d, 1.0 - (1.0 - second - d) / gamma).min(axis=-1)
-    return np.greater(kept, gained + MARGIN)
 
 
 def hockey_stick_threshold(

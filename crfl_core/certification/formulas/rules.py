@@ -3,6 +3,9 @@
 `p_a` bounds the probability of the predicted class from below, `p_b` that of any other class from above. All rules are
 strict, so thresholds are open: an attack *below* the threshold is certified, one that reaches it is not, and a
 threshold of 0 certifies nothing. `certified_size` turns a threshold into the largest attack that is certified.
+
+Thresholds are rounded to the safe side: arguments are taken for exact, and no threshold is above that of exact
+arithmetic, near ties as well (docs/certificates.md#rounding).
 """
 
 from __future__ import annotations
@@ -10,17 +13,18 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtr, ndtri, ndtri_exp
+from numpy.typing import ArrayLike
+from scipy.special import erfcx, log_ndtr, ndtri, ndtri_exp
 
 from crfl_core.certification.formulas._arrays import Array, floats
-from crfl_core.certification.formulas.paper import kl_budget
+from crfl_core.certification.formulas.rounding import UNIT, gamma, logit_rounding
 
-ROUNDING = 1e-13
-"""Relative allowance for the rounding of thresholds and of the drifts that they are compared with."""
-FARTHEST = 80.0
-"""A budget beyond every finite threshold: normal quantiles of floating-point numbers end at 38.5."""
-BISECTIONS = 60
+QUANTILE = 16.0 * UNIT
+"""Relative error of normal quantiles, from probabilities or their logarithms; tests find a quarter of it."""
+FORMULAS = 512
+"""More roundings than any formula has beside its sums over clients, rounds, steps and parameters."""
+NEWTON_BELOW = -500.0
+"""Logarithms of probabilities below which `ndtri_exp` stops too early: one more step of Newton's settles it."""
 
 
 def gaussian_threshold(p_a: ArrayLike, p_b: ArrayLike) -> Array:
@@ -32,8 +36,7 @@ def gaussian_threshold(p_a: ArrayLike, p_b: ArrayLike) -> Array:
     array([0.90297604, 0.        ,        inf])
     """
     first, second = floats(p_a, p_b)
-    with np.errstate(invalid="ignore"):
-        return np.where(first > second, (ndtri(first) - ndtri(second)) / 2.0, 0.0)[()]
+    return _half_distance(ndtri(first), ndtri(second), first > second)
 
 
 def gaussian_threshold_of_logs(log_p_a: ArrayLike, log_rest: ArrayLike, log_p_b: ArrayLike) -> Array:
@@ -44,25 +47,18 @@ def gaussian_threshold_of_logs(log_p_a: ArrayLike, log_rest: ArrayLike, log_p_b:
     """
     first, rest, second = floats(log_p_a, log_rest, log_p_b)
     likely = rest < -math.log(2.0)
-    with np.errstate(invalid="ignore"):
-        upper = np.where(likely, -ndtri_exp(rest), ndtri_exp(first))
-        return np.where(first > second, (upper - ndtri_exp(second)) / 2.0, 0.0)[()]
+    upper = np.where(likely, -_quantile_of_log(rest), _quantile_of_log(first))
+    return _half_distance(upper, _quantile_of_log(second), first > second)
 
 
-def kl_threshold(p_a: ArrayLike, p_b: ArrayLike) -> Array:
-    """`sqrt(2 eps)`: the paper's KL rule in units of mu, for comparison. At most 0.9 times `gaussian_threshold`.
-
-    >>> kl_threshold(0.7, 0.1).round(12)
-    np.float64(0.794827587856)
-    """
-    return np.sqrt(2.0 * kl_budget(p_a, p_b))
-
-
-def margin_threshold(logits: ArrayLike, input_norms: ArrayLike) -> Array:
+def margin_threshold(
+    logits: ArrayLike, input_norms: ArrayLike, *, features: int = 0, model_norm: ArrayLike = 0.0
+) -> Array:
     """`min_c (z_A - z_c) / (sqrt 2 ||x~||)`: the drift of a linear model's parameters below which no logit overtakes.
 
     Pathwise, without noise, and exact. `logits` is (..., C); they may come from the aggregate before its clip, which
-    rescales all of them. 0 for ties; an input of norm 0 always is one.
+    rescales all of them. 0 for ties; an input of norm 0 always is one. Logits and norms that were computed in float64
+    need `features` and `model_norm` (Frobenius): then no logit overtakes in computed predictions either.
 
     >>> margin_threshold([[2.0, 0.5, 1.0], [1.0, 1.0, 0.0]], [1.0, 1.0]).round(6)
     array([0.707107, 0.      ])
@@ -71,49 +67,45 @@ def margin_threshold(logits: ArrayLike, input_norms: ArrayLike) -> Array:
     top = np.partition(values, -2, axis=-1)[..., -2:]
     margin = top[..., 1] - top[..., 0]
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(margin > 0, margin / (math.sqrt(2.0) * norms), 0.0)[()]
+        drift = np.where(margin > 0, margin / (math.sqrt(2.0) * norms), 0.0)
+        return np.maximum(drift * (1.0 - gamma(2 * features + 32)) - logit_rounding(features, model_norm), 0.0)[()]
 
 
-def marginal_threshold(p_a: ArrayLike, p_b: ArrayLike, failure: float) -> Array:
-    """The largest `mu` that leaves the vote unchanged if a bound behind mu fails with probability `failure` d.
-
-    Certified are mu with `(1-d) Phi(Phi^-1((p_A-d)/(1-d)) - mu) > (1-d) Phi(Phi^-1(p_B/(1-d)) + mu) + d`: on the event
-    that the bound holds, at least `p_A - d` of the votes for A and at most p_B of those for B remain, and the rest may
-    go to B. The lower end of a bisection, so never above the exact threshold.
-
-    >>> marginal_threshold(0.7, 0.1, 1e-3).round(6), marginal_threshold(0.7, 0.1, 0.0).round(6)
-    (np.float64(0.900911), np.float64(0.902976))
-    """
-    if failure == 0.0:
-        return gaussian_threshold(p_a, p_b)
-    first, second = floats(p_a, p_b)
-    holds = 1.0 - failure
-    z_a = ndtri(np.clip((first - failure) / holds, 0.0, 1.0))
-    z_b = ndtri(np.clip(second / holds, 0.0, 1.0))
-
-    def certified(mu: Array | float) -> NDArray[np.bool_]:
-        return np.greater(holds * ndtr(z_a - mu), holds * ndtr(z_b + mu) + failure)
-
-    low = np.zeros(np.broadcast(first, second).shape)
-    with np.errstate(invalid="ignore"):
-        high = np.where(z_a > z_b, np.minimum((z_a - z_b) / 2.0, FARTHEST), 0.0)
-    for _ in range(BISECTIONS):
-        middle = (low + high) / 2.0
-        inside = certified(middle)
-        low, high = np.where(inside, middle, low), np.where(inside, high, middle)
-    return np.where(certified(FARTHEST), np.inf, low)[()]
-
-
-def certified_size(threshold: ArrayLike, per_unit: ArrayLike = 1.0) -> Array:
+def certified_size(
+    threshold: ArrayLike, per_unit: ArrayLike = 1.0, *, rounding: ArrayLike = 0.0, terms: int = 0
+) -> Array:
     """The largest attack that stays below a threshold, `threshold / per_unit`, if an attack of size 1 costs `per_unit`.
 
-    Rounded down, so the size itself is certified. NaN where the threshold is 0: nothing is certified, not even the
-    absence of an attack. Infinite for an infinite threshold, or where attacks cost nothing.
+    `rounding` is subtracted from the threshold first: what floating-point training adds to an attack, see
+    `rounding_drift`. `terms` says how many numbers (clients, rounds, steps, parameters) were added up for what
+    the size will be compared with, so it stays certified although those sums were rounded. NaN where nothing is left
+    of the threshold: nothing is certified, not even the absence of an attack. Infinite for an infinite threshold, or
+    where attacks cost nothing.
 
     >>> certified_size([0.902976, 0.0, np.inf], per_unit=100.0).round(8)
     array([0.00902976,        nan,        inf])
+    >>> certified_size([0.902976, 1e-10], rounding=1e-9).round(8)
+    array([0.902976,      nan])
     """
-    limit, unit = floats(threshold, per_unit)
+    limit, unit, less = floats(threshold, per_unit, rounding)
+    limit = limit - less
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        size = limit / unit * (1.0 - ROUNDING)
+        size = limit / unit * (1.0 - gamma(FORMULAS + terms))
     return np.where(limit > 0, np.where((unit > 0) & ~np.isposinf(limit), size, np.inf), np.nan)[()]
+
+
+def _half_distance(upper: Array, lower: Array, certain: ArrayLike) -> Array:
+    """Half the distance of two quantiles, less what they and the difference may be off by; 0 where not certain."""
+    with np.errstate(invalid="ignore"):
+        unsure = QUANTILE * (np.abs(upper) + np.abs(lower))
+        distance = np.where(np.isinf(unsure), upper - lower, upper - lower - unsure)
+        return np.where(certain, np.maximum(distance / 2.0, 0.0), 0.0)[()]
+
+
+def _quantile_of_log(log_p: Array) -> Array:
+    """`Phi^-1(exp(log_p))`, also where exp underflows."""
+    z = np.asarray(ndtri_exp(log_p))
+    deep = (log_p < NEWTON_BELOW) & np.isfinite(z)
+    start = np.where(deep, z, -1.0)
+    mills = math.sqrt(math.pi / 2.0) * erfcx(-start / math.sqrt(2.0))
+    return np.where(deep, z - (log_ndtr(start) - np.where(deep, log_p, 0.0)) * mills, z)

@@ -73,19 +73,6 @@ def local_weight_norm(start_norm: ArrayLike, largest_input: ArrayLike, path: Arr
         return start + np.where(rates > 0, SQRT2 * largest * rates, 0.0)
 
 
-def resampled_weight_norm(clip_norm: float, noise_std: float, inputs: int, classes: int, failure: float) -> float:
-    """A bound on the broadcast weights when their noise is drawn again, too; it fails with probability `failure`.
-
-    `rho + sigma (sqrt d_x + sqrt C + z)` with `failure = exp(-z^2 / 2)`. The failure belongs to the law of the votes:
-    use `marginal_threshold` with the same `failure`.
-
-    >>> round(resampled_weight_norm(2.0, 0.01, inputs=784, classes=10, failure=1e-9), 12)
-    2.37600175739
-    """
-    deviations = math.sqrt(inputs) + math.sqrt(classes) + math.sqrt(-2.0 * math.log(failure))
-    return clip_norm + noise_std * deviations
-
-
 def feature_shift(
     delta: ArrayLike,
     *,

@@ -7,13 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crfl_core.certification.formulas import (
-    Array,
-    approximate_geometric_median_drift,
-    coordinate_median_drift,
-    geometric_median_drift,
-    krum_drift,
-)
+from crfl_core.certification.formulas import Array, approximate_geometric_median_drift, krum_drift
 
 DIMENSION = 3
 
@@ -43,34 +37,6 @@ def weiszfeld(updates: Array, weights: Array, iterations: int) -> Array:
         inverse = weights / np.maximum(np.linalg.norm(updates - point, axis=1), 1e-12)
         point = inverse @ updates / inverse.sum()
     return point
-
-
-@pytest.mark.parametrize("attackers", [1, 3, 4])
-def test_the_geometric_median_moves_by_at_most_its_bound(attackers: int) -> None:
-    generator, clients = np.random.default_rng(attackers), 10
-    largest = 0.0
-    for _ in range(60):
-        weights = generator.dirichlet(np.full(clients, 5.0))
-        share = weights[:attackers].sum()
-        if share >= 0.45:
-            continue
-        clean = honest_updates(generator, clients)
-        dirty = np.concatenate([attacks(generator, attackers), clean[attackers:]])
-        gap = np.linalg.norm(weiszfeld(clean, weights, 400) - weiszfeld(dirty, weights, 400))
-        largest = max(largest, float(gap / geometric_median_drift(1.0, share)))
-    assert 0.3 < largest <= 1.0
-
-
-def test_the_bound_of_the_geometric_median_is_nearly_reached() -> None:
-    """Honest updates on a sphere around 0, seen from far away under the right angle, and attackers beyond them."""
-    share = 0.4
-    slope = share / (1.0 - share)
-    angles = np.linspace(0.0, 2.0 * np.pi, 40, endpoint=False)
-    ring = np.stack([np.full(40, slope), *(np.sqrt(1 - slope**2) * np.stack([np.cos(angles), np.sin(angles)]))], axis=1)
-    updates = np.concatenate([ring, [[1e6, 0.0, 0.0]]])
-    weights = np.append(np.full(40, (1.0 - share) / 40), share)
-    median = weiszfeld(updates, weights, 3000)
-    assert np.linalg.norm(median) == pytest.approx(float(geometric_median_drift(1.0, share)) - 1.0, rel=1e-2)
 
 
 @pytest.mark.parametrize("iterations", [1, 3, 30])
@@ -105,32 +71,16 @@ def test_krum_moves_by_at_most_its_bound(clients: int, attackers: int) -> None:
     assert 0.5 < largest <= krum_drift(1.0, clients, attackers)
 
 
-def test_the_median_of_coordinates_moves_by_at_most_the_largest_changes() -> None:
-    generator = np.random.default_rng(0)
-    for _ in range(300):
-        clean = generator.normal(size=(9, DIMENSION))
-        dirty = clean.copy()
-        dirty[:4] += generator.normal(size=(4, DIMENSION)) * 10.0 ** generator.uniform(-2.0, 2.0)
-        gap = np.linalg.norm(np.median(clean, axis=0) - np.median(dirty, axis=0))
-        assert gap <= coordinate_median_drift(clean[:4] - dirty[:4]) * (1 + 1e-12)
-
-
-def test_nobody_changing_anything_moves_no_median() -> None:
-    assert coordinate_median_drift(np.empty((0, 5))) == 0.0
-
-
 @settings(max_examples=100, deadline=None)
 @given(share=st.floats(0.0, 0.49), more=st.floats(0.0, 0.5), bound=st.floats(0.0, 1e6))
 def test_bounds_grow_with_the_attackers_and_scale_with_the_updates(share: float, more: float, bound: float) -> None:
-    for drift in (geometric_median_drift, lambda u, a: approximate_geometric_median_drift(u, a, 0.0)):
-        assert drift(1.0, share + more) >= drift(1.0, share)
-        assert drift(bound, share) == pytest.approx(bound * float(drift(1.0, share)))
-    assert approximate_geometric_median_drift(1.0, share, 0.0) >= geometric_median_drift(1.0, share)
+    one = float(approximate_geometric_median_drift(1.0, share, 0.0))
+    assert approximate_geometric_median_drift(1.0, share + more, 0.0) >= one
+    assert approximate_geometric_median_drift(bound, share, 0.0) == pytest.approx(bound * one)
 
 
 def test_too_many_attackers_have_no_bound() -> None:
     with np.errstate(all="raise", under="ignore"):
-        assert geometric_median_drift(1.0, [0.5, 0.7]).tolist() == [np.inf, np.inf]
-    assert approximate_geometric_median_drift(1.0, 0.5, 0.1) == np.inf
+        assert approximate_geometric_median_drift(1.0, [0.5, 0.7], 0.1).tolist() == [np.inf, np.inf]
     assert np.isfinite(krum_drift(1.0, 9, 3))
     assert krum_drift([1.0, 2.0], 8, 3).tolist() == [np.inf, np.inf]

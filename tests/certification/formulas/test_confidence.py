@@ -14,15 +14,11 @@ from scipy.stats import binom
 
 from crfl_core.certification.formulas import (
     Array,
-    chernoff,
-    chernoff_lower,
-    chernoff_upper,
     clopper_pearson_lower,
     clopper_pearson_upper,
     gaussian_threshold,
     hoeffding,
     kl_budget,
-    kl_threshold,
     one_stage,
     one_stage_bonferroni,
     two_stage,
@@ -50,7 +46,6 @@ def test_the_papers_bounds_have_their_reference_values(inputs: dict[str, Any], o
     assert bounds.abstains[0] == outputs["abstain"]
     if not outputs["abstain"]:
         assert kl_budget(*bounds[1:])[0] == pytest.approx(outputs["eps"], rel=1e-12)
-        assert kl_threshold(*bounds[1:])[0] == pytest.approx(outputs["mu_kl"], rel=1e-12)
         assert gaussian_threshold(*bounds[1:])[0] == pytest.approx(outputs["mu_gdp"], rel=1e-12)
 
 
@@ -100,8 +95,6 @@ def test_more_votes_raise_both_bounds(trials: int, alpha: float) -> None:
     counts = np.arange(trials + 1)
     for exact in (clopper_pearson_lower, clopper_pearson_upper):
         assert (np.diff(exact(counts, trials, alpha)) > 0).all()
-    for wider in (chernoff_lower, chernoff_upper):
-        assert (np.diff(wider(counts / trials, trials, alpha)) >= 0).all()
 
 
 def outcomes(models: int, classes: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
@@ -156,35 +149,6 @@ def test_the_second_stage_may_contradict_the_first() -> None:
     assert bounds.abstains.all()
 
 
-@pytest.mark.parametrize("alpha", [0.01, 0.2])
-def test_chernoff_holds_for_votes_and_is_wider_than_clopper_pearson(alpha: float) -> None:
-    """A vote is a value in [0, 1], too, and there the exact bound is narrower."""
-    trials, counts = 40, np.arange(41)
-    lower, upper = chernoff_lower(counts / trials, trials, alpha), chernoff_upper(counts / trials, trials, alpha)
-    assert (lower <= clopper_pearson_lower(counts, trials, alpha) * (1 + 1e-12)).all()
-    assert (upper >= clopper_pearson_upper(counts, trials, alpha) * (1 - 1e-12)).all()
-    for p in np.linspace(0.0, 1.0, 201):
-        assert binom.pmf(counts, trials, p)[lower > p].sum() <= alpha
-        assert binom.pmf(counts, trials, p)[upper < p].sum() <= alpha
-
-
-def test_chernoff_is_exact_at_the_ends() -> None:
-    assert chernoff_lower([0.0, 1.0], 30, 0.01) == pytest.approx([0.0, 0.01 ** (1 / 30)], rel=1e-12)
-    assert chernoff_upper([0.0, 1.0], 30, 0.01) == pytest.approx([1.0 - 0.01 ** (1 / 30), 1.0], rel=1e-12)
-    assert chernoff_lower(0.0, 30, 0.01) == 0.0
-    assert chernoff_upper(1.0, 30, 0.01) == 1.0
-
-
-def test_averages_of_runs_are_covered_for_all_classes_at_once() -> None:
-    """Class probabilities that vary from run to run; the bounds fail far less often than alpha."""
-    generator, truth, runs, alpha = np.random.default_rng(0), np.array([0.55, 0.3, 0.15]), 50, 0.1
-    averages = generator.dirichlet(4.0 * truth, size=(2000, runs)).mean(axis=1)
-    bounds = chernoff(averages, runs, alpha)
-    rivals = np.where(np.arange(3) == bounds.first[:, None], -1.0, truth).max(axis=1)
-    assert ((truth[bounds.first] < bounds.p_a) | (rivals > bounds.p_b)).mean() <= alpha
-    assert not bounds.abstains.all()
-
-
 @settings(max_examples=100, deadline=None)
 @given(votes=st.lists(st.integers(0, 300), min_size=2, max_size=6).filter(any), alpha=st.floats(1e-6, 0.2))
 def test_bounds_are_probabilities_of_exclusive_events(votes: list[int], alpha: float) -> None:
@@ -194,7 +158,6 @@ def test_bounds_are_probabilities_of_exclusive_events(votes: list[int], alpha: f
         one_stage(counts, alpha),
         one_stage_bonferroni(counts, alpha),
         two_stage(counts, counts, alpha),
-        chernoff(frequencies, int(counts.sum()), alpha),
     ):
         assert 0.0 <= bounds.p_a[0] <= frequencies.max() * (1 + 1e-12)
         assert 0.0 <= bounds.p_b[0] <= 1.0

@@ -8,20 +8,31 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import ArrayLike
 from scipy.special import ndtr
 
 from crfl_core.certification.formulas import (
     Array,
     gaussian_threshold,
-    hockey_stick_certifies,
     hockey_stick_threshold,
-    kl_threshold,
+    kl_budget,
     log_divergence,
     log_theta,
-    theta,
 )
 from crfl_core.certification.formulas.hockey_stick import LOG_GAMMAS
 from tests.certification.formulas.reference import vectors
+
+
+def theta(log_gamma: ArrayLike, distance: ArrayLike) -> Array:
+    return np.exp(log_theta(log_gamma, distance))
+
+
+def certifies(p_a: float, p_b: float, log_divergences: Array) -> bool:
+    """The vote rule as it is stated, gamma by gamma."""
+    gamma, d = np.exp(LOG_GAMMAS), np.exp(log_divergences)
+    kept = np.maximum((p_a - d) / gamma, 1.0 - gamma * (1.0 - p_a) - d).max()
+    gained = np.minimum(gamma * p_b + d, 1.0 - (1.0 - p_b - d) / gamma).min()
+    return bool(kept > gained)
 
 
 @pytest.mark.parametrize(("inputs", "outputs"), vectors("theta"))
@@ -137,7 +148,7 @@ def test_a_certified_vote_never_differs_in_the_clean_world() -> None:
         )
         second, first = np.sort(observed)[-2:]
         with np.errstate(divide="ignore"):
-            if hockey_stick_certifies(first, second, LOG_GAMMAS, np.log(both)):
+            if certifies(first, second, np.log(both)):
                 certified += 1
                 assert clean.argmax() == observed.argmax()
     assert 100 < certified < 900
@@ -153,10 +164,9 @@ def test_every_threshold_of_the_table_passes_the_rule_itself() -> None:
     assert (found >= gaussian).all()
     assert (found > 1.02 * gaussian).mean() > 0.9
     for a, b, budget in zip(p_a, p_b, found, strict=True):
-        certified = hockey_stick_certifies(a, b, LOG_GAMMAS, log_divergence(LOG_GAMMAS, min(budget, 80.0), diameters))
-        assert certified
+        assert certifies(a, b, log_divergence(LOG_GAMMAS, min(budget, 80.0), diameters))
         too_much = log_divergence(LOG_GAMMAS, 1.05 * budget, diameters)
-        assert np.isinf(budget) or not hockey_stick_certifies(a, b, LOG_GAMMAS, too_much)
+        assert np.isinf(budget) or not certifies(a, b, too_much)
 
 
 def test_strong_contraction_certifies_any_attack() -> None:
@@ -177,7 +187,7 @@ def test_unclear_and_unanimous_votes_keep_their_threshold() -> None:
 def test_the_rule_dominates_the_papers_divergence(p_a: float, p_b: float, rounds: int) -> None:
     """KL contracts by the product of theta_1, so the paper's threshold grows by its square root, and is still lower."""
     diameters = np.full(rounds, 4.0)
-    paper = float(kl_threshold(p_a, p_b)) * np.exp(-0.5 * log_theta(0.0, diameters).sum())
+    paper = np.sqrt(2.0 * kl_budget(p_a, p_b)) * np.exp(-0.5 * log_theta(0.0, diameters).sum())
     assert hockey_stick_threshold(p_a, p_b, diameters) >= paper
 
 
