@@ -7,6 +7,8 @@ from .certification import assumptions as assumptions
 from .certification import formulas as formulas
 from .certification.bounds import bounds_of as bounds_of
 from .certification.bounds import counting_request as counting_request
+from .certification.floating import final_norm as final_norm
+from .certification.floating import margins as margins
 from .certification.levels import Costs as Costs
 from .certification.levels import guarantee as guarantee
 from .certification.metrics import Attackers as Attackers

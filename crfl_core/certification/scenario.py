@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from crfl_core.certification import formulas
+from crfl_core.certification import floating, formulas
 from crfl_core.certification.measurements import norm_error, observed_residuals, precision, relative_error
 from crfl_core.ledger import ClientColumns, Ledger
 from crfl_core.threat import Threat
@@ -103,15 +103,49 @@ class Scenario:
 
     @cached_property
     def lipschitz(self) -> Array:
-        """The Lipschitz constant of every clean round of the run: 1, or less with weight decay."""
-        return np.array([self._lipschitz_of(number) for number in range(1, self.ledger.facts.rounds + 1)])
+        """The Lipschitz constant of every clean round of the run: 1, or less with weight decay, as it is computed."""
+        numbers = range(1, self.ledger.facts.rounds + 1)
+        growth = [float(one.growth) for one in self._roundings]
+        constants: Array = np.array([self._lipschitz_of(number) for number in numbers]) + np.array(growth)
+        return constants
+
+    @cached_property
+    def _roundings(self) -> list[formulas.Rounding]:
+        """What rounding does to each round; models after the horizon were not seen."""
+        anything = self.threat.poison == "update"
+        bound = input_bound(self.ledger)
+        bound = bound if anything else max(bound, domain_bound(self.ledger, self.threat))
+        scale = 1.0 if anything else self.threat.scale
+        starts = [
+            record.start_norm if record.round <= self.horizon else floating.unseen_start(self.ledger, record.round)
+            for record in self.ledger.rounds
+        ]
+        return [
+            floating.of_round(self.ledger, number, start, bound, scale) for number, start in enumerate(starts, start=1)
+        ]
 
     @cached_property
     def rounding(self) -> float:
-        """How far rounding may drive the two worlds apart: what it does to each aggregate, in both of them."""
-        fades = formulas.later_products(self.lipschitz[: self.horizon])
-        errors = np.array([record.rounding for record in self.ledger.rounds[: self.horizon]])
-        return float(2.0 * (fades * errors).sum())
+        """How much further rounding may drive the worlds apart, from the first attacked round to the horizon."""
+        parted = min(self.threat.rounds, default=self.horizon + 1)
+        if parted > self.horizon:
+            return 0.0
+        errors = np.array([float(one.error) for one in self._roundings[: self.horizon]])
+        drifts = formulas.rounding_drift(
+            formulas.Rounding(errors, np.zeros(self.horizon)), self.lipschitz[: self.horizon]
+        )
+        return float(drifts[parted - 1])
+
+    @property
+    def terms(self) -> int:
+        """How many numbers were added up for a cost, at most."""
+        return floating.terms(self.ledger)
+
+    def rounding_budget(self, noises: Array) -> float:
+        """What rounding costs in the rounds after the horizon, where noise is drawn again; `noises` begin there."""
+        later = self._roundings[self.horizon :]
+        drifts = np.array([0.0, *(2.0 * float(one.error) for one in later)])
+        return float(formulas.tradeoff_budget(drifts, noises, self.lipschitz[self.horizon - 1 :]))
 
     def feature_cost(self, delta: Array) -> Array:
         """The drift if poisoned inputs move by at most `delta` in scaled input space, for every delta."""
@@ -165,18 +199,14 @@ class Scenario:
             worst = np.minimum(np.concatenate([[0.0], np.sort(each)[::-1].cumsum()]), attacked.diameter)
             of_rounds += attacked.fade * np.pad(worst, (0, total - len(each)), mode="edge")
         persistent: Array = np.concatenate([[0.0], np.sort(of_client)[::-1].cumsum()])
-        return self._rounded(np.minimum(persistent, of_rounds))
+        return np.minimum(persistent, of_rounds)
 
     def _total(self, data_terms: Callable[[AttackedRound], Array], columns: int) -> Array:
         """The drift of all attacked rounds, for every column of terms."""
         total = np.zeros(columns)
         for attacked in self.attacked:
             total += self._drift(attacked, data_terms(attacked))
-        return self._rounded(total)
-
-    def _rounded(self, drifts: Array) -> Array:
-        """Drifts with what rounding adds; two worlds without any difference are rounded alike."""
-        return np.where(drifts > 0, drifts + self.rounding, 0.0)
+        return total
 
     def _drift(self, attacked: AttackedRound, data_terms: Array) -> Array:
         """What the attackers of one round together leave in the model of the horizon, for every column of terms."""

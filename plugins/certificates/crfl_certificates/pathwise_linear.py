@@ -19,8 +19,8 @@ from crfl_core.extend import (
     Votes,
     VoteSettings,
     bias_input,
-    formulas,
     guarantee,
+    margins,
     pathwise_checks,
 )
 
@@ -45,7 +45,7 @@ class PathwiseLinear(Capped):
     def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:
         """Margins as drifts, drifts as radii."""
         logits, norms = votes.expect(LogitVotes).logits, np.hypot(votes.input_norms, bias_input(ledger))
-        threshold = formulas.margin_threshold(logits, norms)
+        threshold = margins(ledger, logits, norms)
         unknown = np.full(len(norms), np.nan)
         scenario = Scenario(ledger, threat, ledger.facts.rounds, observed=True)
         return guarantee(scenario, level, logits.argmax(axis=1), threshold, unknown, unknown)

@@ -22,6 +22,7 @@ from crfl_core.extend import (
     assumptions,
     bounds_of,
     counting_request,
+    final_norm,
     formulas,
     guarantee,
     pathwise_checks,
@@ -57,6 +58,7 @@ class PathwiseSmoothed(Capped):
         noise = votes.request.noise_std
         if isinstance(votes, ExactVotes):
             threshold = noise * formulas.gaussian_threshold_of_logs(votes.log_p_a, votes.log_rest, votes.log_p_b)
+            threshold = np.maximum(0.0, threshold - formulas.logit_rounding(ledger.facts.features, final_norm(ledger)))
             first, p_a, p_b = votes.winner, np.exp(votes.log_p_a), np.exp(votes.log_p_b)
         else:
             first, p_a, p_b = bounds_of(votes)

@@ -95,15 +95,18 @@ def costs(ledger: Ledger, threat: Threat, start: int) -> Costs:
     """The drift of the attacked round's model."""
     if kind_of_drift(ledger, threat) == "scenario":
         return Scenario(ledger, threat, start)
-    return Breakdown(np.array(ledger.round(start).breakdown), ledger.facts.clients, threat.attackers)
+    return Breakdown(ledger, start, threat.attackers)
 
 
 class Breakdown:
     """A rule that looks at the updates: what attackers do does not matter, only how many they are."""
 
-    def __init__(self, drifts: Array, clients: int, attackers: int) -> None:
+    def __init__(self, ledger: Ledger, number: int, attackers: int) -> None:
+        record, clients = ledger.round(number), ledger.facts.clients
+        drifts = np.array(record.breakdown)
         self._costs = np.concatenate([drifts, np.full(max(0, clients + 1 - len(drifts)), np.inf)])
         self._cost = float(self._costs[attackers])
+        self.rounding, self.terms = 2.0 * record.rounding, ledger.facts.parameters
 
     def feature_cost(self, delta: Array) -> Array:
         """The same for every perturbation."""

@@ -48,6 +48,7 @@ class Tail(Resampled):
         scenario = Scenario(ledger, threat, start)
         noises = fresh_noise(ledger, start, votes.request.noise_std)
         per_unit = formulas.budget_per_unit_drift(noises, scenario.lipschitz[start - 1 :])[0]
+        budget = np.maximum(0.0, formulas.gaussian_threshold(p_a, p_b) - scenario.rounding_budget(noises))
         with np.errstate(divide="ignore", invalid="ignore"):
-            threshold = formulas.gaussian_threshold(p_a, p_b) / per_unit
+            threshold = budget / per_unit
         return guarantee(scenario, level, first, np.asarray(threshold), p_a, p_b)
