@@ -7,6 +7,8 @@ from .certification import assumptions as assumptions
 from .certification import formulas as formulas
 from .certification.bounds import bounds_of as bounds_of
 from .certification.bounds import counting_request as counting_request
+from .certification.floating import final_norm as final_norm
+from .certification.floating import margins as margins
 from .certification.levels import Costs as Costs
 from .certification.levels import guarantee as guarantee
 from .certification.metrics import Attackers as Attackers
@@ -14,6 +16,9 @@ from .certification.metrics import Backdoor as Backdoor
 from .certification.metrics import ClassHistogram as ClassHistogram
 from .certification.metrics import Curve as Curve
 from .certification.metrics import Metrics as Metrics
+from .certification.readings import forward_checks as forward_checks
+from .certification.readings import observed_breakdown as observed_breakdown
+from .certification.readings import pathwise_checks as pathwise_checks
 from .certification.scenario import Scenario as Scenario
 from .certification.scenario import bias_input as bias_input
 from .certification.scenario import input_bound as input_bound
@@ -62,6 +67,7 @@ from .kinds.certificate import ABSTAIN as ABSTAIN
 from .kinds.certificate import Certificate as Certificate
 from .kinds.certificate import CertificateResult as CertificateResult
 from .kinds.certificate import Check as Check
+from .kinds.certificate import Direction as Direction
 from .kinds.certificate import Guarantee as Guarantee
 from .kinds.certificate import Level as Level
 from .kinds.command import OWN_COMMANDS as OWN_COMMANDS
@@ -106,6 +112,9 @@ from .updates import RuleResult as RuleResult
 from .updates import StageResult as StageResult
 from .updates import State as State
 from .updates import TrainingTask as TrainingTask
+from .votes import CountVotes as CountVotes
+from .votes import ExactVotes as ExactVotes
+from .votes import LogitVotes as LogitVotes
 from .votes import VoteRequest as VoteRequest
 from .votes import Votes as Votes
 from .votes import VoteSettings as VoteSettings

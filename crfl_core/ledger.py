@@ -120,6 +120,11 @@ class RoundRecord(Record):
     rounding: float = 0.0
     has_offset: bool = False
 
+    @property
+    def weighs_nobody(self) -> bool:
+        """Whether a part of the aggregate that depends on what was submitted is in nobody's weight."""
+        return self.has_offset and self.depends == "all"
+
 
 @dataclass(frozen=True)
 class ClientColumns:

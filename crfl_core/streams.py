@@ -21,11 +21,12 @@ PURPOSES: tuple[str, ...] = get_args(Purpose)
 class Streams:
     """All random numbers of a run, derived from one seed.
 
-    `seeds` gives single purposes a seed of their own, for example to vary the noise while the data stay.
+    `seeds` gives single purposes a seed of their own, for example to vary the noise while the data stay; None is one
+    that is secret and not known here.
     """
 
     seed: int
-    seeds: Mapping[str, int] = field(default_factory=dict)
+    seeds: Mapping[str, int | None] = field(default_factory=dict)
 
     def generator(
         self, purpose: str, *, round_number: int = 0, client: int = 0, replica: int = 0
@@ -45,6 +46,8 @@ class Streams:
         if family not in PURPOSES:
             raise ValueError(f"unknown purpose {purpose!r}: start it with one of {', '.join(PURPOSES)}")
         seed = self.seeds.get(family, self.seed)
+        if seed is None:
+            raise ValueError(f"the seed of {family!r} is secret: it is drawn after training")
         key = f"{seed}|{purpose}|{round_number}|{client}|{replica}".encode()
         digest = hashlib.blake2b(key, digest_size=16, person=b"crfl-streams").digest()
         return np.random.Generator(np.random.SFC64(int.from_bytes(digest, "little")))

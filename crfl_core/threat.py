@@ -12,8 +12,8 @@ from crfl_core.table import Table
 Poison = Literal["features", "labels", "features+labels", "replacement", "update"]
 CleanWorld = Literal["scaled", "honest"]
 
-# A realised size may exceed the declared one by rounding alone: triggers are built in float32.
 ROUNDING = 1e-5
+"""What the measured scale of an update may be off by, relatively, and still be taken for the stated one."""
 
 
 class Threat(Table):
@@ -40,7 +40,7 @@ class Threat(Table):
         return self.clients if isinstance(self.clients, int) else len(self.clients)
 
     def excess(self, realised: Threat) -> tuple[str, ...]:
-        """Where an attack that really happened goes beyond this threat; empty if it is covered.
+        """Where an attack that really happened goes beyond this threat; empty if it is covered. Compared exactly.
 
         >>> assumed = Threat(clients=1, rounds=(10,), poison_ratio=0.05, scale=10)
         >>> assumed.excess(assumed.model_copy(update={"scale": 50.0}))
@@ -56,11 +56,24 @@ class Threat(Table):
             found.append(f"rounds {sorted(extra_rounds)} were attacked and are not among the assumed ones")
         for name in ("poison_ratio", "scale", "delta"):
             limit, value = getattr(self, name), getattr(realised, name)
-            if limit is not None and value is not None and value > limit * (1 + ROUNDING):
+            if limit is not None and value is not None and value > limit:
                 found.append(f"{name} {value:g} is above the assumed {limit:g}")
         if not covers(self.poison, realised.poison):
             found.append(f"poison {realised.poison!r} is not covered by {self.poison!r}")
         return tuple(found)
+
+    def enlarged(self, shares: float, sizes: float) -> Threat:
+        """The same with all shares and sizes enlarged by so much, relatively. Who does not scale, does not at all.
+
+        >>> Threat(clients=1, rounds=(10,), poison_ratio=0.05, scale=10).enlarged(shares=0.5, sizes=0.1).scale
+        11.0
+        """
+        changes: dict[str, float] = {"poison_ratio": min(1.0, self.poison_ratio * (1.0 + shares))}
+        for name in ("delta", "input_bound", "scale"):
+            value = getattr(self, name)
+            if value is not None and (name, value) != ("scale", 1.0):
+                changes[name] = value * (1.0 + sizes)
+        return self.model_copy(update=changes)
 
 
 def covers(assumed: Poison, realised: Poison) -> bool:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from crfl_core.errors import PluginFailure
 from crfl_core.table import Table
 
 VoteKind = Literal["logits", "monte-carlo", "exact", "continuations"]
 VoteBound = Literal["two-stage", "one-stage", "bonferroni", "hoeffding"]
+Kind = TypeVar("Kind", bound="Votes")
 
 
 class VoteSettings(Table):
@@ -66,24 +69,77 @@ class VoteRequest:
         text = json.dumps(asdict(self), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
+    @property
+    def answer(self) -> type[Votes]:
+        """The class of the answer."""
+        return ANSWERS[self.kind]
+
+    @property
+    def trains(self) -> bool:
+        """Whether rounds are trained again for the answer, which takes long."""
+        return self.kind == "continuations"
+
 
 @dataclass(frozen=True)
 class Votes:
-    """The answer to a request on one test set of m samples.
+    """The answer to a request on one test set of m samples: `LogitVotes`, `CountVotes` or `ExactVotes`.
 
-    `input_norms` are those behind the feature map, (m,). Exactly the fields that the request's kind calls for are set:
-    `logits` (m, C); or `counts` (m, C) and, if asked for, `selection_counts`; or, for exact votes of linear models, the
-    logarithms of the probabilities of the first class, of the second, and of all but the first. `settings` are those of
-    the certificate that asked; they are not part of the stored answer.
+    `input_norms` are those behind the feature map, (m,). `settings` are those of the certificate that asked; they are
+    not part of the stored answer.
     """
 
     request: VoteRequest
     settings: VoteSettings
     labels: NDArray[np.int64]
     input_norms: NDArray[np.float64]
-    logits: NDArray[np.float64] | None = None
-    counts: NDArray[np.int64] | None = None
-    selection_counts: NDArray[np.int64] | None = None
-    log_p_a: NDArray[np.float64] | None = None
-    log_p_b: NDArray[np.float64] | None = None
-    log_rest: NDArray[np.float64] | None = None
+
+    @classmethod
+    def stored(cls) -> tuple[str, ...]:
+        """The names of the arrays, each with an entry or a row per sample."""
+        return tuple(field.name for field in fields(cls) if field.name not in ("request", "settings"))
+
+    def expect(self, kind: type[Kind]) -> Kind:
+        """These votes as those that `certify` reads; a `PluginFailure` if `request` asked for others."""
+        if not isinstance(self, kind):
+            raise PluginFailure(
+                f"request() asked for {self.request.kind!r}, which are {type(self).__name__}, and certify() reads "
+                f"{kind.__name__}: ask for what is read"
+            )
+        return self
+
+
+@dataclass(frozen=True)
+class LogitVotes(Votes):
+    """The model's own logits, (m, C)."""
+
+    logits: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class CountVotes(Votes):
+    """How many models choose each class, (m, C). Those of `selection` voted apart, to select the class; it is all zero
+    if the request wants no such models.
+    """
+
+    counts: NDArray[np.int64]
+    selection: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class ExactVotes(Votes):
+    """Probabilities under noise in closed form, for linear models: the class that wins, and the logarithms of its
+    probability, of the second class's, and of all but the first's together, (m,) each.
+    """
+
+    winner: NDArray[np.int64]
+    log_p_a: NDArray[np.float64]
+    log_p_b: NDArray[np.float64]
+    log_rest: NDArray[np.float64]
+
+
+ANSWERS: Mapping[VoteKind, type[Votes]] = {
+    "logits": LogitVotes,
+    "monte-carlo": CountVotes,
+    "exact": ExactVotes,
+    "continuations": CountVotes,
+}

@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 
-from crfl_core.certification import certifier, threats
-from crfl_core.certification.certifier import Audit, VoteSource
-from crfl_core.config import RunConfig
+from crfl_core.certification.metrics import Curve, curves
+from crfl_core.certification.questions import Inquiry, VoteSource
 from crfl_core.kinds.certificate import CertificateResult
-from crfl_core.ledger import Ledger
+from crfl_core.report.results import Results
+
+
+def unwatched(certified: CertificateResult) -> None:
+    """Nobody wants to see guarantees as they come."""
 
 
 def certify_all(
-    config: RunConfig, ledger: Ledger, source: VoteSource
-) -> Iterator[tuple[Audit, Iterator[CertificateResult]]]:
-    """Every certificate of a config with its audit and its guarantees.
-
-    The votes are asked for even if a certificate is refused, so that every model is voted on; only continuations
-    are too dear for that.
-    """
-    threat, uncovered = threats.resolve(config.threat, config.attack, ledger)
-    for certificate in config.certificates:
-        audit = certifier.audit(certificate, ledger, threat)
-        request = certifier.request_of(certificate, ledger, threat, config.votes)
-        if not audit.refusal or request.kind != "continuations":
-            source(request, certificate.votes.apply(config.votes))
-        yield (
-            audit,
-            certifier.certify(certificate, audit, ledger, threat, config.votes, source, uncovered),
-        )
+    inquiry: Inquiry,
+    source: VoteSource,
+    radii: Sequence[float] | None = None,
+    watch: Callable[[CertificateResult], None] = unwatched,
+) -> Results:
+    """The answers to all questions, one after the other; `watch` sees each guarantee as soon as it is there."""
+    found: list[CertificateResult] = []
+    shown: list[Curve] = []
+    for question in inquiry.questions:
+        answers = source(question.request, question.settings) if question.is_voted_on else {}
+        own = []
+        for certified in question.results(inquiry.ledger, answers):
+            watch(certified)
+            own.append(certified)
+        found += own
+        shown += curves(own, radii)
+    return Results(tuple(question.audit for question in inquiry.questions), tuple(found), tuple(shown))

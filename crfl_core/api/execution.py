@@ -15,8 +15,10 @@ from crfl_core.api.certifying import certify_all
 from crfl_core.api.result import RunResult
 from crfl_core.api.stored_votes import Voter, read_parameters
 from crfl_core.api.training import train
-from crfl_core.certification.certifier import Audit, levels_of
-from crfl_core.certification.metrics import Backdoor, ClassHistogram, Curve, Metrics, attackers, curves
+from crfl_core.api.vote_seed import draw_vote_seed
+from crfl_core.certification.audits import levels_of
+from crfl_core.certification.metrics import Backdoor, ClassHistogram, Metrics, attackers
+from crfl_core.certification.questions import ask
 from crfl_core.config import LoadedConfig, RunConfig, dump_config, load_config
 from crfl_core.config.loading import ConfigSource
 from crfl_core.errors import ConfigError
@@ -29,7 +31,6 @@ from crfl_core.kinds.plugin import Plugin
 from crfl_core.kinds.tracker import Tracker
 from crfl_core.plugins import Registry, hook_names
 from crfl_core.report.figures import partition_files
-from crfl_core.report.files import audit_table, certificate_csv, metrics_json
 from crfl_core.store import RunDirectory
 
 
@@ -133,19 +134,13 @@ def certify(session: Session, directory: RunDirectory) -> None:
     """Votes, guarantees, audits and figures of a trained run."""
     federation = session.federation
     config, ledger = federation.config, directory.read_ledger()
-    voter = Voter(session, directory, directory, ledger)
-    audits: list[Audit] = []
-    shown: list[Curve] = []
-    for audit, guarantees in certify_all(config, ledger, voter):
-        audits.append(audit)
-        found = []
-        for certified in guarantees:
-            session.hooks.observe("crfl_certified", run=session.context, certified=certified)
-            found.append(certified)
-        if found:
-            directory.write(f"certificates/{audit.certificate}.csv", certificate_csv(found))
-        shown += curves(found, config.evaluation.radii)
-    directory.write_json("audit.json", {"certificates": audit_table(audits)})
+    draw_vote_seed(config, directory)
+    results = certify_all(
+        ask(config, ledger),
+        Voter(session, directory, directory, ledger),
+        config.evaluation.radii,
+        lambda certified: session.hooks.observe("crfl_certified", run=session.context, certified=certified),
+    )
     parameters = read_parameters(directory, federation)
     figures = score(federation, parameters)
     triggered = score(federation, parameters, "backdoored") if "backdoored" in federation.test_sets else None
@@ -158,10 +153,10 @@ def certify(session: Session, directory: RunDirectory) -> None:
         backdoored_accuracy=None if triggered is None else triggered.accuracy,
         backdoor=backdoor(federation, parameters),
         attackers=attackers(ledger),
-        curves=tuple(shown),
-        refused={name: reason for audit in audits for name, reason in audit.refusals.items()},
+        curves=results.curves,
+        refused=results.refused,
     )
-    directory.write("metrics.json", metrics_json(metrics).encode() + b"\n")
+    results.write(directory, metrics)
     for suffix, content in partition_files(partition, config.storage.figures).items():
         directory.write(f"figures/partition.{suffix}", content)
     directory.set_state("finished")

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from crfl_core.api.certifying import certify_all
 from crfl_core.api.result import RunResult, data_facts
-from crfl_core.certification.voting import vote
+from crfl_core.api.vote_seed import vote_streams
+from crfl_core.certification.voting import Electorate, vote
 from crfl_core.data import Scaling
 from crfl_core.errors import DataError
-from crfl_core.federation.setup import build_model, mapped, streams_of
+from crfl_core.federation.setup import build_model, mapped
 from crfl_core.kinds.certificate import CertificateResult
 from crfl_core.votes import VoteRequest, Votes, VoteSettings
 
@@ -45,10 +46,10 @@ def predict(run: RunResult, x: NDArray[Any], *, scaled: bool = False) -> Predict
     features = mapped(maps, torch.from_numpy(np.ascontiguousarray(inputs)).to(parameters))
     unknown = torch.full((len(features),), -1)
 
-    def source(request: VoteRequest, settings: VoteSettings) -> Mapping[str, Votes]:
-        continued, streams = run.continued(request), streams_of(run.config)
-        return {"inputs": vote(model, parameters, features, unknown, request, settings, streams, continued)}
+    electorate = Electorate(model, parameters, vote_streams(run.config, run.directory), run.continued)
 
-    certified = [one for _, guarantees in certify_all(run.config, run.ledger, source) for one in guarantees]
+    def source(request: VoteRequest, settings: VoteSettings) -> Mapping[str, Votes]:
+        return {"inputs": vote(electorate, features, unknown, request, settings)}
+
     classes = model.logits(parameters[None], features)[0].argmax(-1)
-    return Prediction(classes.numpy(), tuple(certified))
+    return Prediction(classes.numpy(), certify_all(run.inquiry, source).certified)

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from crfl_core.api.certifying import certify_all
 from crfl_core.api.stored_votes import flat_parameters, read_models
-from crfl_core.certification import threats
-from crfl_core.certification.certifier import Audit
+from crfl_core.certification.audits import Audit
 from crfl_core.certification.metrics import Metrics
+from crfl_core.certification.questions import Inquiry, ask
 from crfl_core.config import RunConfig, load_config
 from crfl_core.data import DataFacts, Domain
 from crfl_core.errors import StoreError
@@ -32,7 +32,7 @@ class RunResult:
 
     def __init__(self, path: Path, registry: Registry | None = None) -> None:
         self.path = path
-        self._directory = RunDirectory(path)
+        self.directory = RunDirectory(path)
         self.registry = registry or Registry()
 
     @cached_property
@@ -43,29 +43,30 @@ class RunResult:
     @cached_property
     def metrics(self) -> Metrics:
         """Accuracy, backdoor success, certified accuracy and rate."""
-        return self._directory.read_facts("metrics.json", Metrics)
+        return self.directory.read_facts("metrics.json", Metrics)
 
     @cached_property
     def ledger(self) -> Ledger:
         """What happened in training: all that certification reads."""
-        return self._directory.read_ledger()
+        return self.directory.read_ledger()
 
     @cached_property
     def audits(self) -> tuple[Audit, ...]:
         """Every assumption of every certificate, and whether it held."""
-        content = self._directory.read_json("audit.json")
+        content = self.directory.read_json("audit.json")
         try:
             return tuple(
                 Audit(
                     entry["certificate"],
                     entry["sound"],
                     entry["label"],
+                    tuple(entry["directions"]),
                     tuple(Check(**check) for check in entry["checks"]),
                 )
                 for entry in content["certificates"]
             )
         except (KeyError, TypeError) as error:
-            raise self._directory.damaged("audit.json", error) from error
+            raise self.directory.damaged("audit.json", error) from error
 
     @cached_property
     def layout(self) -> Layout:
@@ -75,28 +76,31 @@ class RunResult:
     @cached_property
     def parameters(self) -> Tensor:
         """The clipped final aggregate, (P,), before any test noise."""
-        return flat_parameters(self._directory, [name for name, _ in self.layout.shapes])
+        return flat_parameters(self.directory, [name for name, _ in self.layout.shapes])
 
     @cached_property
+    def inquiry(self) -> Inquiry:
+        """What the certificates of this run ask, and what they assume."""
+        return ask(self.config, self.ledger)
+
+    @property
     def threat(self) -> Threat:
         """What the certificates assume about the attackers."""
-        return threats.resolve(self.config.threat, self.config.attack, self.ledger)[0]
+        return self.inquiry.threat
 
     def votes(self, request: VoteRequest, settings: VoteSettings | None = None) -> dict[str, Votes]:
         """The stored answer to a request, by test set."""
-        directory = self._directory
+        directory = self.directory
         return directory.read_votes(self.ledger.facts, request, settings or self.config.votes, directory.model_digest)
 
-    def continued(self, request: VoteRequest) -> Tensor | None:
-        """The models of the continuations that voted on a request; None for other kinds of requests."""
-        return read_models(self._directory, request)
+    def continued(self, request: VoteRequest) -> Tensor:
+        """The models of the continuations that voted on a request."""
+        return read_models(self.directory, request)
 
     @cached_property
     def certified(self) -> tuple[CertificateResult, ...]:
         """Every guarantee, computed again from ledger, votes and threat, of which it is a pure function."""
-        return tuple(
-            certified for _, guarantees in certify_all(self.config, self.ledger, self.votes) for certified in guarantees
-        )
+        return certify_all(self.inquiry, self.votes).certified
 
 
 def load(path: str | Path, *, plugins: Mapping[str, type[Plugin]] | None = None) -> RunResult:

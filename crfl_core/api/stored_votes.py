@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache, partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from crfl_core.api.checkpoints import unpacked
-from crfl_core.certification.voting import vote
+from crfl_core.api.vote_seed import vote_streams
+from crfl_core.certification.voting import Electorate, vote
 from crfl_core.errors import StoreError
 from crfl_core.federation.continuations import continuations, with_test_noise
 from crfl_core.federation.session import Session
@@ -39,34 +41,30 @@ class Voter:
         for directory in (self.directory, self.target):
             if directory.has_votes(request):
                 return directory.read_votes(self.ledger.facts, request, settings, digest)
-        federation = self.session.federation
-        parameters = read_parameters(self.directory, federation)
-        continued = self._continued(request) if request.kind == "continuations" else None
+        drawn = vote_streams(self.session.federation.config, self.directory)
+        federation = replace(self.session.federation, streams=drawn)
+        electorate = Electorate(
+            federation.model,
+            read_parameters(self.directory, federation),
+            drawn,
+            cache(partial(self._continued, replace(self.session, federation=federation))),
+        )
         answers = {
-            name: vote(
-                federation.model,
-                parameters,
-                chosen.features,
-                chosen.labels,
-                request,
-                settings,
-                federation.streams,
-                continued,
-            )
+            name: vote(electorate, chosen.features, chosen.labels, request, settings)
             for name, chosen in federation.test_sets.items()
         }
         self.target.write_votes(self.ledger.facts, request, answers, digest)
-        return self.target.read_votes(self.ledger.facts, request, settings, digest)
+        return answers
 
-    def _continued(self, request: VoteRequest) -> Tensor:
+    def _continued(self, session: Session, request: VoteRequest) -> Tensor:
         """The noisy final models of all continuations, trained as one batch and kept for later predictions."""
         assert request.resample_from is not None
         tensors = self.directory.read_resampled(request.resample_from)
-        kept = unpacked(request.resample_from, tensors, self.session.federation)
+        kept = unpacked(request.resample_from, tensors, session.federation)
         total = request.selection_models + request.models
-        with self.session.opened():
-            batches = list(continuations(self.session, kept, total))
-        models = with_test_noise(torch.cat(batches), request.noise_std, self.session)
+        with session.opened():
+            batches = list(continuations(session, kept, total))
+        models = with_test_noise(torch.cat(batches), request.noise_std, session)
         self.target.write_tensors(models_file(request), {MODELS: models.cpu().numpy()}, {})
         return models
 
@@ -76,10 +74,8 @@ def models_file(request: VoteRequest) -> str:
     return f"resample/models-{request.digest}.safetensors"
 
 
-def read_models(directory: RunDirectory, request: VoteRequest) -> Tensor | None:
-    """The models that voted in a request for continuations; None for other requests."""
-    if request.kind != "continuations":
-        return None
+def read_models(directory: RunDirectory, request: VoteRequest) -> Tensor:
+    """The models that voted in a request for continuations."""
     return torch.from_numpy(directory.read_tensors(models_file(request))[MODELS])
 
 

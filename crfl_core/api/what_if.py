@@ -14,16 +14,13 @@ from crfl_core.api.certifying import certify_all
 from crfl_core.api.execution import located
 from crfl_core.api.result import RunResult
 from crfl_core.api.stored_votes import Voter
-from crfl_core.certification import certifier as certification
-from crfl_core.certification import threats
-from crfl_core.certification.certifier import Audit
-from crfl_core.certification.metrics import Curve, curves
+from crfl_core.certification.audits import levels_of
+from crfl_core.certification.questions import Inquiry, ask
 from crfl_core.config import LoadedConfig, RunConfig, dump_config, load_config
 from crfl_core.errors import ConfigError, CrflError, StoreError
 from crfl_core.federation.session import Session
 from crfl_core.federation.setup import build, check_threat, settings_of
-from crfl_core.kinds.certificate import CertificateResult
-from crfl_core.report.files import audit_table, certificate_csv
+from crfl_core.report.results import Results
 from crfl_core.store import RunDirectory
 from crfl_core.threat import Threat
 
@@ -32,15 +29,12 @@ Needs = Literal["formulas", "votes", "continuations"]
 
 
 @dataclass(frozen=True)
-class WhatIf:
+class WhatIf(Results):
     """The answer to a what-if question, like the parts of a `RunResult`. `needs` says what had to be computed."""
 
     config: RunConfig
     threat: Threat
     needs: Needs
-    audits: tuple[Audit, ...]
-    certified: tuple[CertificateResult, ...]
-    curves: tuple[Curve, ...]
 
 
 def certify(run: RunResult, overrides: Sequence[str] = (), *, save: str | None = None) -> WhatIf:
@@ -55,7 +49,7 @@ def certify(run: RunResult, overrides: Sequence[str] = (), *, save: str | None =
         check_threat(config, run.ledger.facts.clients)
         for position, certificate in enumerate(config.certificates):
             with settings_of(f"certificates.{position}", certificate):
-                certification.levels_of(certificate)
+                levels_of(certificate)
     if save is None:
         with TemporaryDirectory(prefix="crfl-") as scratch:
             return answer(run, config, RunDirectory(Path(scratch)))
@@ -67,7 +61,8 @@ def certify(run: RunResult, overrides: Sequence[str] = (), *, save: str | None =
     with TemporaryDirectory(prefix=".what-if-", dir=run.path) as scratch:
         fresh = RunDirectory(Path(scratch, save))
         result = answer(run, config, fresh)
-        write(fresh, result)
+        fresh.write("config.toml", dump_config(config).encode())
+        result.write(fresh)
         target.parent.mkdir(exist_ok=True)
         fresh.path.rename(target)  # there at once or not at all
     return result
@@ -85,34 +80,22 @@ def changed(run: RunResult, overrides: Sequence[str]) -> LoadedConfig:
     return load_config(run.path / "config.toml", overrides=overrides, registry=run.registry)
 
 
-def needs(run: RunResult, config: RunConfig) -> Needs:
+def needs(run: RunResult, inquiry: Inquiry) -> Needs:
     """What has to be computed to answer: formulas only, new votes of the stored model, or new continuations."""
-    directory, found = RunDirectory(run.path), "formulas"
-    threat, _ = threats.resolve(config.threat, config.attack, run.ledger)
-    for certificate in config.certificates:
-        request = certification.request_of(certificate, run.ledger, threat, config.votes)
-        refused = certification.audit(certificate, run.ledger, threat).refusal
-        if not directory.has_votes(request) and not (refused and request.kind == "continuations"):
-            found = "continuations" if request.kind == "continuations" or found == "continuations" else "votes"
-    return found  # type: ignore[return-value]
+    asked = [question.request for question in inquiry.questions if question.is_voted_on]
+    missing = [request for request in asked if not run.directory.has_votes(request)]
+    if any(request.trains for request in missing):
+        return "continuations"
+    return "votes" if missing else "formulas"
 
 
 def answer(run: RunResult, config: RunConfig, target: RunDirectory) -> WhatIf:
     """The guarantees under another config."""
-    required = needs(run, config)
+    inquiry = ask(config, run.ledger)
+    required = needs(run, inquiry)
     source = run.votes if required == "formulas" else new_votes(run, config, target)
-    audits, certified = [], []
-    for audit, guarantees in certify_all(config, run.ledger, source):
-        audits.append(audit)
-        certified += list(guarantees)
-    return WhatIf(
-        config=config,
-        threat=threats.resolve(config.threat, config.attack, run.ledger)[0],
-        needs=required,
-        audits=tuple(audits),
-        certified=tuple(certified),
-        curves=curves(certified, config.evaluation.radii),
-    )
+    results = certify_all(inquiry, source, config.evaluation.radii)
+    return WhatIf(**vars(results), config=config, threat=inquiry.threat, needs=required)
 
 
 def new_votes(run: RunResult, config: RunConfig, target: RunDirectory) -> Voter:
@@ -128,15 +111,4 @@ def new_votes(run: RunResult, config: RunConfig, target: RunDirectory) -> Voter:
         if getattr(federation.facts, name) != getattr(run.ledger.facts, name):
             raise CrflError(f"{run.path}: the training data are not those of this run, {name} differ: restore them")
     session = Session.of(federation, target.path, resumed_from=config.rounds)
-    return Voter(session, RunDirectory(run.path), target, run.ledger)
-
-
-def write(target: RunDirectory, result: WhatIf) -> None:
-    """The answer as files, in the format of a run directory."""
-    target.write("config.toml", dump_config(result.config).encode())
-    for audit in result.audits:
-        of_certificate = [one for one in result.certified if one.certificate == audit.certificate]
-        if of_certificate:
-            target.write(f"certificates/{audit.certificate}.csv", certificate_csv(of_certificate))
-    target.write_json("audit.json", {"certificates": audit_table(result.audits)})
-    target.write_json("metrics.json", {"curves": [one.model_dump() for one in result.curves]})
+    return Voter(session, run.directory, target, run.ledger)

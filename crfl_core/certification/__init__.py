@@ -1,4 +1,4 @@
-"""From votes to guarantees. `formulas` are pure functions; `certifier` puts the questions."""
+"""From votes to guarantees. `formulas` are pure functions; `questions` puts certificates to a run."""
 
 import lazy_loader
 

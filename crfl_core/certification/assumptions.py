@@ -5,22 +5,29 @@ A check that fails refuses the certificate; one that cannot be verified from the
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from crfl_core.certification.scenario import input_bound, smoothness
-from crfl_core.kinds.certificate import Check
+from crfl_core.certification.measurements import norm_error, precision
+from crfl_core.certification.scenario import declared_bound, input_bound, smoothness
+from crfl_core.kinds.certificate import Check, Direction, Level
 from crfl_core.ledger import Ledger
 from crfl_core.threat import Threat
 
 UNIT_BALL = "set model.features = { type = 'unit-ball' }"
-ROUNDING = 1e-6
-"""What sums and norms in single precision may be off by, relatively."""
-ROUNDS = "attacked rounds"
+SUMS = 1e-6
+"""How far weights may be from summing to 1; what they are off by counts as an expansion of their round."""
 
 
 def check(name: str, holds: bool, measured: str, required: str, remedy: str = "") -> Check:
     """A check that is either held or failed."""
     return Check(name, "held" if holds else "failed", measured, required, "" if holds else remedy)
+
+
+def only(check: Check, *, level: Level | None = None, direction: Direction | None = None) -> Check:
+    """The same check about one level, or about the reading in one direction."""
+    return replace(check, level=level, direction=direction)
 
 
 def softmax_regression(ledger: Ledger) -> Check:
@@ -64,15 +71,15 @@ def non_expansive(ledger: Ledger, threat: Threat) -> Check:
 def inputs_bounded(ledger: Ledger, threat: Threat) -> Check:
     """All clean inputs lie within the declared bound; so do poisoned ones, which need a finite bound."""
     declared, found = ledger.facts.feature_norm_bound, max(ledger.facts.feature_norms)
-    holds = found <= declared * (1 + ROUNDING)
+    error = norm_error(ledger.facts)
+    holds = found <= declared * (1 + 2 * error)
     if threat.poison == "update":  # what attackers feed their models does not matter
         measured = f"largest {found:.4g}, declared {declared:.4g}"
         return check("input norms", holds, measured, "all inputs keep the bound", UNIT_BALL)
-    limit = declared if threat.input_bound is None else threat.input_bound
-    poisoned = float(ledger.clients.poisoned_norm.max(initial=0.0))
+    limit, poisoned = declared_bound(ledger, threat), float(ledger.clients.poisoned_norm.max(initial=0.0))
     return check(
         "input norms",
-        holds and np.isfinite(limit) and poisoned <= max(found, limit) * (1 + ROUNDING),
+        holds and np.isfinite(limit) and poisoned * (1 + error) <= limit,
         f"largest {found:.4g}, poisoned {poisoned:.4g}, declared {limit:.4g}",
         "a finite declared bound that all inputs keep",
         f"{UNIT_BALL}, use a bounded scaling, or set threat.input_bound",
@@ -94,7 +101,7 @@ def fixed_weights(ledger: Ledger) -> Check:
     if rejected is not None or ledger.facts.rejects:
         return check(name, False, "a plugin may reject rounds", required, "remove the plugin that judges rounds")
     if any(record.depends == "own" for record in ledger.rounds):
-        low = ledger.clients.cap < ledger.clients.update_bound * (1 - ROUNDING)
+        low = ledger.clients.cap < ledger.clients.update_bound * (1 - 4 * precision(ledger.facts))
         if low.any():
             row = int(np.argmax(low))
             cap, bound = ledger.clients.cap[row], ledger.clients.update_bound[row]
@@ -109,21 +116,23 @@ def fixed_weights(ledger: Ledger) -> Check:
         return check(name, False, f"a weight of {weights.min():.3g}", f"{required}, none negative", "use fedavg")
     sums = np.bincount(ledger.clients.round, weights=weights, minlength=ledger.facts.rounds + 1)[1:]
     off = float(np.abs(sums - 1.0).max())
-    return check(name, off <= ROUNDING, f"sums within {off:.1e} of 1", required, "use fedavg")
+    return check(name, off <= SUMS, f"sums within {off:.1e} of 1", required, "use fedavg")
 
 
 def participation_fixed(ledger: Ledger, threat: Threat) -> Check:
     """Who takes part is drawn from a seed; a bad update is an attacker's, and changed nobody else's weight.
 
-    The server puts zero in place of a bad update. That is some update, but not one of the protocol's.
+    The server puts zero in place of a bad update. That is some update, but not one of the protocol's. Whoever submitted
+    one in any round counts as an attacker, beside those who are known to be.
     """
     name, required = "participation does not depend on the attackers", "no bad updates but those of arbitrary attackers"
     bad = ledger.clients.take(ledger.clients.quarantined)
-    measured = f"drawn from the seed; {len(bad)} bad updates"
+    measured = f"drawn from the seed; {len(bad)} bad updates of {len(np.unique(bad.client))} clients"
     if (bad.weight_bound == 0).any():
         return check(name, False, f"{measured}, dropped with their weights", required, "set server.bad_update = 'zero'")
     if isinstance(threat.clients, int):
-        malicious = int(np.bincount(bad.round, minlength=1).max()) <= threat.clients
+        attackers = ledger.clients.client[ledger.clients.quarantined | ledger.clients.attacking]
+        malicious = len(np.unique(attackers)) <= threat.clients
     else:
         malicious = bool(np.isin(bad.client, threat.clients).all())
     covered = threat.poison == "update" and malicious and bool(np.isin(bad.round, threat.rounds).all())
@@ -131,18 +140,17 @@ def participation_fixed(ledger: Ledger, threat: Threat) -> Check:
     return check(name, len(bad) == 0 or covered, measured, required, remedy)
 
 
-def attack_bounded(ledger: Ledger, threat: Threat) -> Check:
-    """Updates are capped by the server, or the scale is the attacker's promise."""
-    rounds = np.isin(ledger.clients.round, threat.rounds)
-    capped = bool(np.isfinite(ledger.clients.cap[rounds]).all()) and bool(rounds.any())
-    if capped:
-        return Check("size of malicious updates", "held", "capped by the server", "an update cap, or a declared scale")
-    if threat.poison == "update":
-        remedy = "add { type = 'update-cap', bound = 'honest' } to aggregation"
-        return check("size of malicious updates", False, "no cap", "an update cap", remedy)
-    return Check(
-        "size of malicious updates", "declared", f"scale at most {threat.scale:g}", "a cap, or a declared scale"
-    )
+def attack_bounded(ledger: Ledger, threat: Threat, *, observed: bool = False) -> Check:
+    """Updates are capped by the server, or known from the run if the statement is about it, or scaled as declared."""
+    rows = ledger.clients.take(np.isin(ledger.clients.round, threat.rounds))
+    name, required = "size of malicious updates", "an update cap, or a declared scale"
+    if len(rows) and np.isfinite(rows.cap).all():
+        return Check(name, "held", "capped by the server", required)
+    if threat.poison != "update":
+        return Check(name, "declared", f"scale at most {threat.scale:g}", required)
+    known = observed and threat.clean_world == "honest" and bool(np.isfinite(rows.update_bound).all())
+    measured = "no cap; what was submitted is known" if known else "no cap"
+    return check(name, known, measured, "an update cap", "add { type = 'update-cap', bound = 'honest' } to aggregation")
 
 
 def public_preprocessing(ledger: Ledger) -> Check:
@@ -160,21 +168,21 @@ def public_preprocessing(ledger: Ledger) -> Check:
 def feature_map_lipschitz(ledger: Ledger) -> Check:
     """There is a feature level only if the maps have a Lipschitz constant."""
     constant = ledger.facts.feature_lipschitz
-    return Check(
+    found = check(
         "feature maps are Lipschitz",
-        "held" if constant is not None else "failed",
+        constant is not None,
         "no constant" if constant is None else f"constant {constant:.4g}",
         "a Lipschitz constant",
-        "" if constant is not None else "use 'unit-ball' instead of 'unit-sphere'",
-        level="feature",
+        "use 'unit-ball' instead of 'unit-sphere'",
     )
+    return only(found, level="feature")
 
 
 def rounds_exist(ledger: Ledger, threat: Threat, last: int) -> Check:
     """All attacked rounds lie where the certificate can compare the two worlds."""
     outside = [number for number in threat.rounds if not 1 <= number <= last]
     return check(
-        ROUNDS,
+        "attacked rounds",
         not outside and bool(threat.rounds),
         f"{list(threat.rounds)}" if len(threat.rounds) <= 8 else f"{len(threat.rounds)} rounds",
         f"within 1..{last}" + ("" if last == ledger.facts.rounds else ", before the noise is drawn again"),
@@ -185,7 +193,7 @@ def rounds_exist(ledger: Ledger, threat: Threat, last: int) -> Check:
 def one_round(ledger: Ledger, threat: Threat) -> Check:
     """Exactly one attacked round, which exists."""
     return check(
-        ROUNDS,
+        "attacked rounds",
         len(threat.rounds) == 1 and 1 <= threat.rounds[0] <= ledger.facts.rounds,
         f"{list(threat.rounds)}",
         f"one round within 1..{ledger.facts.rounds}",
@@ -265,6 +273,18 @@ def model_kept(ledger: Ledger, number: int) -> Check:
 def independent_votes() -> Check:
     """One vote per continuation, each with noise of its own, also at test time."""
     return Check("votes are independent", "held", "one vote per continuation, noise streams keyed by continuation")
+
+
+def secret_votes(ledger: Ledger) -> Check:
+    """Nobody could tailor an attack to the noise that votes. A seed in a config is known to whoever reads that."""
+    secret = ledger.facts.secret_votes
+    return Check(
+        "vote noise is secret",
+        "held" if secret else "declared",
+        "its seed was drawn after training" if secret else "its seed was set before training",
+        "noise that no attacker knew",
+        "" if secret else "set seeds.votes = 'secret'",
+    )
 
 
 def seeded_streams() -> Check:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from crfl_core.certification import formulas
-from crfl_core.votes import VoteRequest, Votes, VoteSettings
+from crfl_core.votes import CountVotes, VoteRequest, Votes, VoteSettings
 
 
 def counting_request(settings: VoteSettings, noise_std: float) -> VoteRequest:
@@ -14,13 +14,12 @@ def counting_request(settings: VoteSettings, noise_std: float) -> VoteRequest:
 
 def bounds_of(votes: Votes) -> formulas.Bounds:
     """The predicted class and bounds that hold together with probability 1 - alpha, per sample."""
-    assert votes.counts is not None
-    alpha = votes.settings.alpha
-    if votes.selection_counts is not None and votes.request.selection_models:
-        return formulas.two_stage(votes.selection_counts, votes.counts, alpha)
+    counted, alpha = votes.expect(CountVotes), votes.settings.alpha
+    if votes.request.selection_models:
+        return formulas.two_stage(counted.selection, counted.counts, alpha)
     if votes.settings.bound == "one-stage":
-        return formulas.one_stage(votes.counts, alpha)
+        return formulas.one_stage(counted.counts, alpha)
     if votes.settings.bound == "hoeffding":
         # The class is selected on the same counts: a union over all classes and both bounds.
-        return formulas.hoeffding(votes.counts, alpha / (2 * votes.counts.shape[1]))
-    return formulas.one_stage_bonferroni(votes.counts, alpha)
+        return formulas.hoeffding(counted.counts, alpha / (2 * counted.counts.shape[1]))
+    return formulas.one_stage_bonferroni(counted.counts, alpha)

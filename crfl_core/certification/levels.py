@@ -14,7 +14,18 @@ Array = NDArray[np.float64]
 
 
 class Costs(Protocol):
-    """The drift that an attack causes, as a function of what is asked for."""
+    """The drift that an attack causes, as a function of what is asked for.
+
+    `rounding` is what floating-point arithmetic adds to any of them, `terms` how many numbers were added up for one.
+    """
+
+    @property
+    def rounding(self) -> float:
+        """What rounding adds."""
+
+    @property
+    def terms(self) -> int:
+        """How many numbers were added up."""
 
     def feature_cost(self, delta: Array) -> Array:
         """For perturbations of inputs by at most delta."""
@@ -33,7 +44,7 @@ def guarantee(
     costs: Costs, level: Level, first: NDArray[np.int64], threshold: Array, p_a: Array, p_b: Array
 ) -> Guarantee:
     """The answer for every sample; `threshold` is the drift below which nothing changes."""
-    drift = np.asarray(formulas.certified_size(threshold))
+    drift = np.asarray(formulas.certified_size(threshold, rounding=costs.rounding, terms=costs.terms))
     count: Array | None = None
     if level == "feature":
         radius = formulas.feature_radius(drift, costs.feature_cost)

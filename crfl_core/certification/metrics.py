@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from crfl_core.kinds.certificate import CertificateResult, Level
+from crfl_core.kinds.certificate import CertificateResult, Direction, Level
 from crfl_core.ledger import Ledger, Record
 
 Array = NDArray[np.float64]
@@ -19,20 +19,23 @@ class Curve(Record):
     """Certified accuracy and rate of one certificate at one level on one test set.
 
     At radius r, `certified_rate` is the share of samples whose prediction is certified at r or beyond, and
-    `certified_accuracy` the share of those that are also right; abstentions count as neither.
+    `certified_accuracy` the share of those that are also right; abstentions count as neither. `median_radius` is the
+    largest radius at which at least half of all samples are certified, None if fewer are certified at all.
+    `directions` are the readings that hold, see `Direction`.
     """
 
     certificate: str
     level: str
     test_set: str
     statement: str
+    directions: tuple[Direction, ...]
     clean_world: str
     label: str
     conditional: tuple[str, ...]
     samples: int
     accuracy: float
     abstained: float
-    median_radius: float
+    median_radius: float | None
     radii: tuple[float, ...]
     certified_accuracy: tuple[float, ...]
     certified_rate: tuple[float, ...]
@@ -86,13 +89,14 @@ class Attackers(Record):
     """Who attacked, and how much of the model was theirs.
 
     A round's share is the attackers' part of the weights that reached the model, of coordinate-wise rules each client's
-    largest; `rounds` are those in which an attacker took part.
+    largest; `rounds` are those in which an attacker took part. The shares are None if weights do not tell: in some of
+    these rounds a part of the aggregate depends on what was submitted and is in nobody's weight.
     """
 
     clients: tuple[int, ...]
     rounds: tuple[int, ...]
-    mean_weight_share: float
-    largest_weight_share: float
+    mean_weight_share: float | None
+    largest_weight_share: float | None
 
 
 class Metrics(Record):
@@ -118,11 +122,12 @@ def attackers(ledger: Ledger) -> Attackers | None:
         rows = ledger.clients.of_round(int(number))
         weights = np.abs(rows.weight)
         shares.append(float(weights[rows.attacking].sum() / max(weights.sum(), np.finfo(float).tiny)))
+    told = not any(ledger.round(int(number)).weighs_nobody for number in numbers)
     return Attackers(
         clients=tuple(map(int, np.unique(ledger.clients.client[ledger.clients.attacking]))),
         rounds=tuple(map(int, numbers)),
-        mean_weight_share=float(np.mean(shares)),
-        largest_weight_share=max(shares),
+        mean_weight_share=float(np.mean(shares)) if told else None,
+        largest_weight_share=max(shares) if told else None,
     )
 
 
@@ -146,23 +151,34 @@ def curve(certified: CertificateResult, grid: tuple[float, ...]) -> Curve:
     guarantee = certified.guarantee
     reaches = guarantee.radius[:, None] >= np.asarray(grid)[None, :]  # NaN reaches nothing
     right = guarantee.prediction == certified.labels
-    certain = guarantee.radius[~np.isnan(guarantee.radius)]
     return Curve(
         certificate=certified.certificate,
         level=certified.level,
         test_set=certified.test_set,
         statement=certified.statement,
+        directions=certified.directions,
         clean_world=certified.clean_world,
         label=certified.label,
         conditional=certified.conditional,
         samples=len(right),
         accuracy=float(right.mean()),
         abstained=float(guarantee.abstained.mean()),
-        median_radius=float(np.median(certain)) if len(certain) else 0.0,
+        median_radius=median(guarantee.radius),
         radii=grid,
         certified_accuracy=tuple(map(float, (reaches & right[:, None]).mean(axis=0))),
         certified_rate=tuple(map(float, reaches.mean(axis=0))),
     )
+
+
+def median(radius: Array) -> float | None:
+    """The largest radius that at least half of all samples reach; what is not certified reaches none.
+
+    >>> median(np.array([np.nan, 2.0, np.inf, 3.0])), median(np.array([np.nan, np.nan, np.inf]))
+    (3.0, None)
+    """
+    ordered = np.sort(np.where(np.isnan(radius), -np.inf, radius))[::-1]
+    middle = float(ordered[(len(ordered) - 1) // 2])
+    return None if math.isinf(middle) and middle < 0 else middle
 
 
 def default_grid(radius: Array, level: Level = "feature") -> tuple[float, ...]:

@@ -13,7 +13,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from crfl_core.certification import formulas
+from crfl_core.certification import floating, formulas
+from crfl_core.certification.measurements import norm_error, observed_residuals, precision, relative_error
 from crfl_core.ledger import ClientColumns, Ledger
 from crfl_core.threat import Threat
 
@@ -27,18 +28,29 @@ def bias_input(ledger: Ledger) -> float:
 
 def input_bound(ledger: Ledger) -> float:
     """B: the largest norm among all clean training inputs, measured behind the feature maps."""
-    return float(np.hypot(max(ledger.facts.feature_norms), bias_input(ledger)))
+    exact = 1.0 + relative_error(ledger.facts.features, "float64")
+    return float(np.hypot(max(ledger.facts.feature_norms) * exact, bias_input(ledger)))
 
 
 def domain_bound(ledger: Ledger, threat: Threat) -> float:
     """B': a bound on the norm of any poisoned input, declared by the threat, else by the domain of the data."""
-    declared = ledger.facts.feature_norm_bound if threat.input_bound is None else threat.input_bound
-    return float(np.hypot(declared, bias_input(ledger)))
+    return float(np.hypot(declared_bound(ledger, threat), bias_input(ledger)))
+
+
+def declared_bound(ledger: Ledger, threat: Threat) -> float:
+    """The same without the constant 1 of the bias; the domain's is enlarged by what feature maps may round."""
+    facts = ledger.facts
+    return threat.input_bound or facts.feature_norm_bound * (1.0 + 2.0 * norm_error(facts))
 
 
 def smoothness(ledger: Ledger) -> float:
     """beta without weight decay: `B^2 / 2`."""
     return input_bound(ledger) ** 2 / 2.0
+
+
+def capped_as_honest(ledger: Ledger, rows: ClientColumns) -> NDArray[np.bool_]:
+    """Whose cap is no larger than what an honest client may submit, up to rounding."""
+    return np.less_equal(rows.cap, rows.update_bound * (1.0 + 4.0 * precision(ledger.facts)))
 
 
 def follows_protocol(rows: ClientColumns) -> NDArray[np.bool_]:
@@ -53,7 +65,7 @@ class AttackedRound:
     `fade` is what the rounds up to the horizon leave of a drift; `diameter` = 2 rho bounds any drift of the round.
     `strength` is S_i per unit of poison ratio; `deviating` what multiplying a clean update, or training it with another
     rate or number of steps, moves in the honest clean world; `arbitrary` what a client costs that submits anything the
-    server lets through, infinite without a cap.
+    server lets through: infinite without a cap, unless what was submitted is known.
     """
 
     rows: ClientColumns
@@ -69,12 +81,15 @@ class AttackedRound:
 class Scenario:
     """The drift that a threat can cause in the model of round `horizon`.
 
-    Costs are sums over the attackers: the named ones, or as many of the worst as the threat assumes.
+    Costs are sums over the attackers: the named ones, or as many of the worst as the threat assumes. With `observed`,
+    what a client really submitted bounds what it costs, together with what it might have submitted instead. That is for
+    statements about this one run, with all its noise: pathwise ones.
     """
 
     ledger: Ledger
     threat: Threat
     horizon: int
+    observed: bool = False
 
     @cached_property
     def attacked(self) -> tuple[AttackedRound, ...]:
@@ -88,8 +103,49 @@ class Scenario:
 
     @cached_property
     def lipschitz(self) -> Array:
-        """The Lipschitz constant of every clean round of the run: 1, or less with weight decay."""
-        return np.array([self._lipschitz_of(number) for number in range(1, self.ledger.facts.rounds + 1)])
+        """The Lipschitz constant of every clean round of the run: 1, or less with weight decay, as it is computed."""
+        numbers = range(1, self.ledger.facts.rounds + 1)
+        growth = [float(one.growth) for one in self._roundings]
+        constants: Array = np.array([self._lipschitz_of(number) for number in numbers]) + np.array(growth)
+        return constants
+
+    @cached_property
+    def _roundings(self) -> list[formulas.Rounding]:
+        """What rounding does to each round; models after the horizon were not seen."""
+        anything = self.threat.poison == "update"
+        bound = input_bound(self.ledger)
+        bound = bound if anything else max(bound, domain_bound(self.ledger, self.threat))
+        scale = 1.0 if anything else self.threat.scale
+        starts = [
+            record.start_norm if record.round <= self.horizon else floating.unseen_start(self.ledger, record.round)
+            for record in self.ledger.rounds
+        ]
+        return [
+            floating.of_round(self.ledger, number, start, bound, scale) for number, start in enumerate(starts, start=1)
+        ]
+
+    @cached_property
+    def rounding(self) -> float:
+        """How much further rounding may drive the worlds apart, from the first attacked round to the horizon."""
+        parted = min(self.threat.rounds, default=self.horizon + 1)
+        if parted > self.horizon:
+            return 0.0
+        errors = np.array([float(one.error) for one in self._roundings[: self.horizon]])
+        drifts = formulas.rounding_drift(
+            formulas.Rounding(errors, np.zeros(self.horizon)), self.lipschitz[: self.horizon]
+        )
+        return float(drifts[parted - 1])
+
+    @property
+    def terms(self) -> int:
+        """How many numbers were added up for a cost, at most."""
+        return floating.terms(self.ledger)
+
+    def rounding_budget(self, noises: Array) -> float:
+        """What rounding costs in the rounds after the horizon, where noise is drawn again; `noises` begin there."""
+        later = self._roundings[self.horizon :]
+        drifts = np.array([0.0, *(2.0 * float(one.error) for one in later)])
+        return float(formulas.tradeoff_budget(drifts, noises, self.lipschitz[self.horizon - 1 :]))
 
     def feature_cost(self, delta: Array) -> Array:
         """The drift if poisoned inputs move by at most `delta` in scaled input space, for every delta."""
@@ -143,8 +199,7 @@ class Scenario:
             worst = np.minimum(np.concatenate([[0.0], np.sort(each)[::-1].cumsum()]), attacked.diameter)
             of_rounds += attacked.fade * np.pad(worst, (0, total - len(each)), mode="edge")
         persistent: Array = np.concatenate([[0.0], np.sort(of_client)[::-1].cumsum()])
-        result: Array = np.minimum(persistent, of_rounds)
-        return result
+        return np.minimum(persistent, of_rounds)
 
     def _total(self, data_terms: Callable[[AttackedRound], Array], columns: int) -> Array:
         """The drift of all attacked rounds, for every column of terms."""
@@ -213,7 +268,9 @@ class Scenario:
         steps = np.where(self._contracting(rows.learning_rate, rows.weight_decay), damped, rows.steps)
         scale, honest = self.threat.scale, self.threat.clean_world == "honest"
         # Attackers that multiply in the clean world as well reach the cap there, too.
-        clean = np.minimum(rows.cap, rows.update_bound) if honest else rows.cap
+        instead = rows.update_bound if honest else rows.cap
+        instead = np.where(capped_as_honest(self.ledger, rows), rows.cap, instead)
+        submitted = observed_residuals(self.ledger, number) if self.observed else rows.cap
         return AttackedRound(
             rows=rows,
             fade=fade,
@@ -221,7 +278,7 @@ class Scenario:
             start_norm=np.inf if record.start_operator_norm is None else record.start_operator_norm,
             strength=formulas.attack_strength(rows.weight_bound, scale, rows.learning_rate, steps),
             deviating=self._deviating(rows, record.start_norm) if honest else np.zeros(len(rows)),
-            arbitrary=formulas.byzantine_terms(rows.weight_bound, rows.cap, clean),
+            arbitrary=formulas.byzantine_terms(rows.weight_bound, submitted, instead),
         )
 
     def _deviating(self, rows: ClientColumns, start_norm: float) -> Array:

@@ -2,39 +2,61 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from crfl_core.certification import formulas
+from crfl_core.certification.measurements import norm_error, scale_error, share_error
 from crfl_core.errors import failures_named
 from crfl_core.kinds.attack import Attack, Realised
 from crfl_core.ledger import Ledger
 from crfl_core.threat import Threat, ThreatSettings
 
 
+class Resolved(NamedTuple):
+    """The threat of a run as it was written, and where the attack that was run goes beyond it."""
+
+    threat: Threat
+    uncovered: tuple[str, ...]
+
+
 def realised(ledger: Ledger) -> Realised:
-    """What the attackers did, as the ledger measured it.
+    """What the attackers did, as the ledger measured it, rounded up by what measuring may be off by.
 
     The poison ratio is the one that would amount to the same poison if it were alike in all steps. Weight decay makes
     late steps count most, so there all poison is taken for late.
     """
-    rows = ledger.clients.take(ledger.clients.attacking)
+    rows, norms = ledger.clients.take(ledger.clients.attacking), 1.0 + norm_error(ledger.facts)
     steps = formulas.effective_steps(rows.learning_rate, np.maximum(1, rows.steps), rows.weight_decay)
     return Realised(
         round=rows.round,
         client=rows.client,
-        poison_ratio=rows.poisoned_share / steps,
-        delta=rows.delta,
+        poison_ratio=np.minimum(1.0, rows.poisoned_share / steps * (1.0 + share_error(ledger))),
+        delta=rows.delta * norms,
         flips=rows.label_flips,
-        scale=rows.scale,
+        scale=rows.scale * (1.0 + scale_error(ledger.facts)),
     )
 
 
-def resolve(settings: ThreatSettings, attack: Attack | None, ledger: Ledger) -> tuple[Threat, tuple[str, ...]]:
-    """The threat of a run, and where the attack that was run goes beyond it."""
+def resolve(settings: ThreatSettings, attack: Attack | None, ledger: Ledger) -> Resolved:
+    """The threat of a run, from the settings and from what the attack says that it did.
+
+    What an attack says is not believed: it is compared with what was measured, and with what its class can do.
+    """
     done = realised(ledger)
     if attack is None or len(done.round) == 0:
-        return settings.resolve(None, ledger.facts.rounds), ()
+        return Resolved(settings.resolve(None, ledger.facts.rounds), ())
     with failures_named(f"attack: {attack.full_name} failed"):
         own = attack.threat(done)
     threat = settings.resolve(own, ledger.facts.rounds)
-    return threat, threat.excess(own)
+    assumed = enlarged(threat, ledger)
+    return Resolved(threat, assumed.excess(own) or assumed.excess(Attack.threat(attack, done)))
+
+
+def enlarged(threat: Threat, ledger: Ledger) -> Threat:
+    """The threat that certificates are handed, larger by more than what was measured is rounded up.
+
+    So whoever states what an attack did is covered, and the numbers hold for all that counts as covered.
+    """
+    return threat.enlarged(shares=2.0 * share_error(ledger), sizes=2.0 * norm_error(ledger.facts))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 from crfl_core.certification import formulas
 from crfl_core.kinds.model import BoundModel
 from crfl_core.streams import Streams
-from crfl_core.votes import VoteRequest, Votes, VoteSettings
+from crfl_core.votes import CountVotes, ExactVotes, LogitVotes, VoteKind, VoteRequest, Votes, VoteSettings
 
 BLOCK = 8
 """Noisy copies that share a random stream: opening one costs as much as drawing two thousand numbers."""
@@ -22,50 +23,85 @@ MODELS_AT_ONCE = 32 * BLOCK
 """Noisy copies in memory at a time."""
 
 
-def vote(
-    model: BoundModel,
-    parameters: Tensor,
-    features: Tensor,
-    labels: Tensor,
-    request: VoteRequest,
-    settings: VoteSettings,
-    streams: Streams,
-    continued: Tensor | None = None,
-) -> Votes:
-    """The answer to a request on one test set. The same noisy models vote on every set and sample.
-
-    For "continuations", `continued` holds their noisy final models, (selection_models + models, P).
+@dataclass(frozen=True)
+class Electorate:
+    """Who votes: a trained model, the streams of its noise, and what answers a request for continuations with their
+    noisy final models, (selection_models + models, P).
     """
+
+    model: BoundModel
+    parameters: Tensor
+    streams: Streams
+    continued: Callable[[VoteRequest], Tensor]
+
+
+def vote(
+    electorate: Electorate, features: Tensor, labels: Tensor, request: VoteRequest, settings: VoteSettings
+) -> Votes:
+    """The answer to a request on one test set. The same noisy models vote on every set and sample."""
     norms: NDArray[np.float64] = features.norm(dim=1, dtype=torch.float64).cpu().numpy()
-    answer = Votes(request, settings, labels.cpu().numpy(), norms)
-    if request.kind in ("logits", "exact"):
-        logits = model.logits(parameters[None].double(), features.double())[0].cpu().numpy()
-        if request.kind == "logits":
-            return replace(answer, logits=logits)
-        noise = request.noise_std * np.hypot(norms, 1.0 if model.facts.bias else 0.0)
-        exact = formulas.exact_votes(logits, noise)
-        return replace(answer, logits=logits, log_p_a=exact.log_p_a, log_rest=exact.log_rest, log_p_b=exact.log_p_b)
-    if request.kind == "continuations":
-        assert continued is not None
-        first, rest = continued[: request.selection_models], continued[request.selection_models :]
-        chosen, counted = first.split(MODELS_AT_ONCE), rest.split(MODELS_AT_ONCE)
-        return replace(answer, selection_counts=count(model, chosen, features), counts=count(model, counted, features))
-    copies = noisy_models(parameters, request.noise_std, request.models, streams, "votes")
-    counts = count(model, copies, features)
-    if not request.selection_models:
-        return replace(answer, counts=counts)
-    others = noisy_models(parameters, request.noise_std, request.selection_models, streams, "votes/selection")
-    return replace(answer, counts=counts, selection_counts=count(model, others, features))
+    return VOTING[request.kind](electorate, features, Votes(request, settings, labels.cpu().numpy(), norms))
+
+
+def own_logits(electorate: Electorate, features: Tensor, asked: Votes) -> LogitVotes:
+    """What the model itself says, in double precision."""
+    logits = electorate.model.logits(electorate.parameters[None].double(), features.double())[0]
+    return LogitVotes(**vars(asked), logits=logits.cpu().numpy())
+
+
+def exact_probabilities(electorate: Electorate, features: Tensor, asked: Votes) -> ExactVotes:
+    """The votes of all noisy copies of a linear model, by quadrature."""
+    logits = own_logits(electorate, features, asked).logits
+    bias = 1.0 if electorate.model.facts.bias else 0.0
+    found = formulas.exact_votes(logits, asked.request.noise_std * np.hypot(asked.input_norms, bias))
+    return ExactVotes(
+        **vars(asked),
+        winner=logits.argmax(axis=1),
+        log_p_a=found.log_p_a,
+        log_p_b=found.log_p_b,
+        log_rest=found.log_rest,
+    )
+
+
+def noisy_copies(electorate: Electorate, features: Tensor, asked: Votes) -> CountVotes:
+    """The votes of noisy copies of the model."""
+    request = asked.request
+
+    def copies(number: int, purpose: str) -> Iterator[Tensor]:
+        return noisy_models(electorate.parameters, request.noise_std, number, electorate.streams, purpose)
+
+    counted, chosen = copies(request.models, "votes"), copies(request.selection_models, "votes/selection")
+    return counts_of(electorate.model, counted, chosen, features, asked)
+
+
+def continued_runs(electorate: Electorate, features: Tensor, asked: Votes) -> CountVotes:
+    """The votes of continuations, one each; the first of them select the class."""
+    models, first = electorate.continued(asked.request), asked.request.selection_models
+    counted, chosen = models[first:].split(MODELS_AT_ONCE), models[:first].split(MODELS_AT_ONCE)
+    return counts_of(electorate.model, counted, chosen, features, asked)
+
+
+VOTING: Mapping[VoteKind, Callable[[Electorate, Tensor, Votes], Votes]] = {
+    "logits": own_logits,
+    "exact": exact_probabilities,
+    "monte-carlo": noisy_copies,
+    "continuations": continued_runs,
+}
+
+
+def counts_of(
+    model: BoundModel, counted: Iterable[Tensor], chosen: Iterable[Tensor], features: Tensor, asked: Votes
+) -> CountVotes:
+    """The votes of two groups of models, the second of which may be empty."""
+    counts = count(model, counted, features)
+    separate = asked.request.selection_models > 0
+    selection = count(model, chosen, features) if separate else np.zeros_like(counts)
+    return CountVotes(**vars(asked), counts=counts, selection=selection)
 
 
 def count(model: BoundModel, chunks: Iterable[Tensor], features: Tensor) -> NDArray[np.int64]:
-    """How many of the models in all chunks choose each class, (m, C)."""
-    total: Tensor | int = 0
-    for models in chunks:
-        total = total + model.counts(models, features)
-    assert isinstance(total, Tensor)
-    result: NDArray[np.int64] = total.cpu().numpy()
-    return result
+    """How many of the models in all chunks choose each class, (m, C). There is at least one model."""
+    return reduce(np.add, (model.counts(models, features).cpu().numpy() for models in chunks))
 
 
 def noisy_models(parameters: Tensor, std: float, count: int, streams: Streams, purpose: str) -> Iterator[Tensor]:

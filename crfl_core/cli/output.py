@@ -42,10 +42,10 @@ def report(result: RunResult, *, quiet: bool) -> None:
 
 def show_tables(result: RunResult) -> None:
     """The tables of a finished run."""
-    from crfl_core.report.files import audit_table
+    from crfl_core.report.files import audit_entries
     from crfl_core.report.tables import show
 
-    show(terminal(), result.path.name, result.metrics, audit_table(result.audits), result.path)
+    show(terminal(), result.path.name, result.metrics, audit_entries(result.audits), result.path)
 
 
 def terminal() -> Console:
@@ -57,14 +57,14 @@ def terminal() -> Console:
 
 def show_what_if(result: WhatIf) -> None:
     """The answer to a what-if question: the threat that was assumed, then the guarantees."""
-    from crfl_core.report.files import audit_table
+    from crfl_core.report.files import audit_entries
     from crfl_core.report.tables import show_guarantees
 
     console = terminal()
     threat = ", ".join(f"{key} = {value}" for key, value in result.threat.model_dump(exclude_none=True).items())
     console.print(f"assumed: {threat}")
     console.print(f"computed anew: {result.needs}")
-    show_guarantees(console, result.curves, audit_table(result.audits))
+    show_guarantees(console, result.curves, audit_entries(result.audits))
 
 
 def show_effect(effect: AttackEffect) -> None:

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from crfl_core.config import origins as places
 from crfl_core.config.origins import Origins
-from crfl_core.config.schema import UPDATE_CAP, RunConfig, Trust
+from crfl_core.config.schema import RunConfig, Trust
 from crfl_core.errors import ConfigError
 from crfl_core.plugins import Registry
 
@@ -42,10 +42,11 @@ def load_config(
         allow = Trust.model_validate(tree).plugins.allow
         context = {"resolver": (registry or Registry()).allowing(allow)}
         config = RunConfig.model_validate(tree, context=context)
-        if config.wants_cap:
-            steps = [{"type": UPDATE_CAP, "bound": "known"}, *config.aggregation]
+        if stages := config.missing_stages:
+            steps = [*stages, *config.aggregation]
             config = RunConfig.model_validate({**dict(config), "aggregation": steps}, context=context)
-            found = found.shifted("aggregation", "server.cap_updates")
+            for _ in stages:
+                found = found.shifted("aggregation", "server.cap_updates")
     except ValidationError as error:
         raise places.explain(error, tree, found) from error
     return LoadedConfig(config, found)

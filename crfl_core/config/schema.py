@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from crfl_core import schedules
+from crfl_core.errors import ConfigError, failures_named
 from crfl_core.kinds.aggregator import AggregationStep, Aggregator, Stage
 from crfl_core.kinds.attack import Attack
 from crfl_core.kinds.certificate import Certificate
@@ -27,7 +28,6 @@ from crfl_core.votes import VoteSettings
 PositiveRate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 FigureFormat = Literal["svg", "png", "pdf"]
-UPDATE_CAP = "update-cap"
 DISTRIBUTION_OR_PLUGIN = r"^[A-Za-z0-9][A-Za-z0-9._-]*(:[^:\s]+)?$"
 
 
@@ -50,7 +50,11 @@ class Seeds(Table):
     participation: int | None = Field(None, ge=0, description="who takes part in which round")
     aggregation: int | None = Field(None, ge=0, description="random aggregators")
     noise: int | None = Field(None, ge=0, description="training noise of the server")
-    votes: int | None = Field(None, ge=0, description="test-time noise")
+    votes: Annotated[int, Field(ge=0)] | Literal["secret"] | None = Field(
+        None,
+        description="test-time noise, and noise that is drawn again; 'secret': drawn and recorded after training, so "
+        "that no attacker can know it",
+    )
     attack: int | None = Field(None, ge=0, description="attackers and what they draw")
 
 
@@ -78,8 +82,8 @@ class Server(Table):
     noise_std: Schedule = Field(0.01, description="sigma_t: a number, a list, or {start, slope}")
     cap_updates: bool | None = Field(
         None,
-        description="put the stage update-cap in front, which no honest client notices; unset: if a sound certificate "
-        "is asked for its client level",
+        description="put a stage that caps updates in front of the aggregation, unnoticed by honest clients; unset: if "
+        "a certificate wants it, as the sound ones do for their client level",
     )
     bad_update: Literal["zero", "drop"] = Field(
         "zero",
@@ -196,16 +200,20 @@ class RunConfig(Table):
         return self.model_copy(update={"attack": None})
 
     @property
-    def wants_cap(self) -> bool:
-        """Whether the update cap is still to be put in front of the aggregation."""
-        if any(step.configured_as.rpartition(":")[2] == UPDATE_CAP for step in self.aggregation):
-            return False
-        if self.server.cap_updates is not None:
-            return self.server.cap_updates
-        return any(
-            certificate.sound and "client" in (certificate.levels or certificate.levels_offered)
-            for certificate in self.certificates
-        )
+    def missing_stages(self) -> list[Mapping[str, Any]]:
+        """The stages that certificates want in front of the aggregation, without those that are in it already."""
+        capping = self.server.cap_updates
+        there = {step.configured_as.rpartition(":")[2] for step in self.aggregation}
+        wanted: dict[str, Mapping[str, Any]] = {}
+        for certificate in self.certificates if capping is not False else ():
+            with failures_named(f"certificate {certificate.full_name} failed in wanted_stages"):
+                wanted |= {str(stage["type"]).rpartition(":")[2]: stage for stage in certificate.wanted_stages(capping)}
+        if capping and not wanted and len(self.aggregation) == 1:
+            raise ConfigError(
+                "server.cap_updates = true: no certificate names a stage that caps updates: put one into aggregation, "
+                "in front of the rule"
+            )
+        return [stage for name, stage in wanted.items() if name not in there]
 
     def _check_aggregation(self) -> None:
         if not self.aggregation:

@@ -167,9 +167,9 @@ def load_data(config: RunConfig, streams: Streams) -> tuple[Data, Partition]:
 
 
 def streams_of(config: RunConfig) -> Streams:
-    """All random streams of a run."""
-    seeds = {purpose: seed for purpose in PURPOSES if (seed := getattr(config.seeds, purpose)) is not None}
-    return Streams(config.seed, seeds)
+    """All random streams of a run; those of a secret purpose are not known here, see `api/vote_seed`."""
+    chosen = {purpose: seed for purpose in PURPOSES if (seed := getattr(config.seeds, purpose)) is not None}
+    return Streams(config.seed, {purpose: None if seed == "secret" else seed for purpose, seed in chosen.items()})
 
 
 def build_model(config: RunConfig, facts: DataFacts) -> tuple[FeatureMaps, BoundModel]:
@@ -337,6 +337,7 @@ def run_facts(federation: Federation) -> RunFacts:
         scaling_factor=tuple(map(float, scaling.factor)),
         test_noise_std=schedules.value_at(config.server.noise_std, config.rounds),
         bad_update=config.server.bad_update,
+        secret_votes=config.seeds.votes == "secret",
         rejects=any("crfl_accept_round" in hook_names(type(plugin)) for _, plugin in config.named_plugins()),
         resampled=federation.resampled,
         attack=None if config.attack is None else config.attack.configured_as,

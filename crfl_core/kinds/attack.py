@@ -136,7 +136,7 @@ class Attack(Plugin):
         )
 
     def _realised_scale(self, realised: Realised) -> float:
-        """The scale that was declared, or more if more was measured. Norms of float32 vectors are not exact."""
-        declared = 1.0 if self.scale == "replace" else float(self.scale)
+        """What was measured, or what was declared if that is the same: norms are not exact, and multiplying is."""
         measured = float(realised.scale.max(initial=1.0))
-        return declared if measured <= declared * (1 + ROUNDING) else measured * (1 + ROUNDING)
+        same = self.scale != "replace" and measured <= self.scale * (1 + ROUNDING)
+        return float(self.scale) if same else measured

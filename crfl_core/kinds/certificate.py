@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,10 @@ Level = Literal["feature", "sample", "client"]
 """What a radius counts: the change of an input, the share of poisoned samples, or the number of malicious clients."""
 
 Statement = Literal["pathwise", "tail", "marginal"]
+Direction = Literal["backward", "forward"]
+"""How a guarantee may be read. "backward": about a run that may have been attacked, and its own clean world, in which
+the attackers behave. "forward": about the run as it is, and attacks that might come instead of what was submitted."""
+DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
 ABSTAIN = -1
 """The prediction of a classifier that is not sure enough."""
 
@@ -28,8 +33,8 @@ class Check:
     """One assumption, and whether it holds in this run.
 
     "held": verified on the ledger. "declared": relied upon, not verifiable. "failed": does not hold; this refuses the
-    certificate, or only one `level` of it, unless `refuses` is False, which only a certificate that claims no soundness
-    may set.
+    certificate, or only one `level` of it, or only the reading in one `direction`, unless `refuses` is False, which
+    only a certificate that claims no soundness may set.
     """
 
     name: str
@@ -39,6 +44,7 @@ class Check:
     remedy: str = ""
     refuses: bool = True
     level: Level | None = None
+    direction: Direction | None = None
 
 
 @dataclass(frozen=True)
@@ -68,14 +74,16 @@ class Guarantee:
 class CertificateResult:
     """A guarantee with everything that it is conditional on. Built by the core, not by certificates.
 
-    `label` is empty for a sound certificate, else says what kind of number this is. `conditional` lists what the
-    guarantee additionally hangs on; empty if nothing.
+    `directions` are the readings that hold, none for a certificate that claims no soundness. `label` is empty for a
+    sound certificate, else says what kind of number this is. `conditional` lists what the guarantee additionally hangs
+    on; empty if nothing.
     """
 
     certificate: str
     level: Level
     test_set: str
     statement: Statement
+    directions: tuple[Direction, ...]
     clean_world: str
     label: str
     conditional: tuple[str, ...]
@@ -108,6 +116,14 @@ class Certificate(Plugin):
 
     def resampled_rounds(self, attacked: tuple[int, ...]) -> tuple[int, ...]:  # noqa: ARG002
         """Rounds whose model before noise must be kept, so that noise can be drawn again from there."""
+        return ()
+
+    def wanted_stages(self, cap_updates: bool | None) -> tuple[Mapping[str, Any], ...]:  # noqa: ARG002
+        """Stages to put in front of the aggregation unless they are in it, as tables of a config.
+
+        `cap_updates` is `server.cap_updates`: True asks for the stage that caps updates, None leaves it to the
+        certificate. It is not asked if that says false.
+        """
         return ()
 
     @abstractmethod

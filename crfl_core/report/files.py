@@ -11,9 +11,9 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from crfl_core.certification.certifier import Audit
-from crfl_core.certification.metrics import Metrics
+from crfl_core.certification.audits import Audit
 from crfl_core.kinds.certificate import CertificateResult
+from crfl_core.ledger import Record
 
 NUMBERS = re.compile(r"\[\n([-+.,eE\d\s]+)\]")  # not within a string, which has no line breaks in JSON
 COLUMNS = (
@@ -23,6 +23,7 @@ COLUMNS = (
     "certificate",
     "level",
     "statement",
+    "directions",
     "prediction",
     "abstained",
     "p_a",
@@ -78,6 +79,7 @@ def rows(certified: CertificateResult) -> Iterable[tuple[Any, ...]]:
         constant(certified.certificate),
         constant(certified.level),
         constant(certified.statement),
+        constant("+".join(certified.directions)),
         predictions(certified),
         guarantee.abstained.tolist(),
         cells(guarantee.p_a),
@@ -95,12 +97,12 @@ def cells(values: NDArray[np.float64]) -> list[str]:
     return ["" if value != value else repr(value) for value in values.tolist()]
 
 
-def metrics_json(metrics: Metrics) -> str:
+def metrics_json(metrics: Record) -> str:
     """The text of metrics.json, with every list of numbers on a line of its own instead of a line per number."""
     return NUMBERS.sub(lambda match: f"[{' '.join(match[1].split())}]", metrics.model_dump_json(indent=2))
 
 
-def audit_table(audits: Sequence[Audit]) -> list[dict[str, Any]]:
+def audit_entries(audits: Sequence[Audit]) -> list[dict[str, Any]]:
     """The audits as plain data for audit.json."""
     return [
         {
@@ -108,6 +110,7 @@ def audit_table(audits: Sequence[Audit]) -> list[dict[str, Any]]:
             "sound": audit.sound,
             "label": audit.label,
             "refused": audit.refusals,
+            "directions": audit.directions,
             "checks": [vars(check) for check in audit.checks],
         }
         for audit in audits

@@ -14,7 +14,13 @@ from rich.text import Text
 
 from crfl_core.certification.metrics import Curve, Metrics, group
 
-STATUS_STYLES = {"held": "green", "declared": "yellow", "failed": "red"}
+STATUS_STYLES = {
+    "held": "green",
+    "declared": "yellow",
+    "failed": "red",
+    "not forward": "yellow",
+    "not backward": "yellow",
+}
 
 
 def show(console: Console, name: str, metrics: Metrics, audit: Sequence[dict[str, Any]], path: Path) -> None:
@@ -55,9 +61,14 @@ def headline(name: str, metrics: Metrics) -> RenderableType:
         table.add_row(f"taken for class {backdoor.target} without it", f"{backdoor.clean_rate:.3f}")
     if metrics.attackers is not None:
         shares = metrics.attackers
-        table.add_row("attackers' share of the weights", f"{shares.mean_weight_share:.3f}")
-        table.add_row(f"the largest in {len(shares.rounds)} attacked rounds", f"{shares.largest_weight_share:.3f}")
+        table.add_row("attackers' share of the weights", share(shares.mean_weight_share))
+        table.add_row(f"the largest in {len(shares.rounds)} attacked rounds", share(shares.largest_weight_share))
     return table
+
+
+def share(value: float | None) -> str:
+    """A share of the weights; there is none if a part of the aggregate is in nobody's."""
+    return "not in the weights" if value is None else f"{value:.3f}"
 
 
 def effect_table(effect: Mapping[str, float | None]) -> RenderableType:
@@ -91,10 +102,11 @@ def curve_table(curves: Sequence[Curve]) -> RenderableType:
 def footnotes(curves: Sequence[Curve]) -> list[str]:
     """What the numbers of a table hang on."""
     first = curves[0]
-    notes = [f"  {first.statement} statement, compared with the {first.clean_world} clean world"]
+    reading = f", read {' and '.join(first.directions)}" if first.directions else ""
+    notes = [f"  {first.statement} statement{reading}, compared with the {first.clean_world} clean world"]
     notes += [
         f"  {curve.test_set}: {curve.samples} samples, accuracy {curve.accuracy:.3f}, abstained on "
-        f"{curve.abstained:.1%}, median {curve.median_radius:.3g}"
+        f"{curve.abstained:.1%}, median {'none' if curve.median_radius is None else format(curve.median_radius, '.3g')}"
         for curve in curves
     ]
     return notes + [f"  conditional: {condition}" for condition in first.conditional]
@@ -105,13 +117,16 @@ def audit_table(audit: Sequence[dict[str, Any]]) -> RenderableType:
     users: dict[tuple[str, ...], list[str]] = {}
     for entry in audit:
         for check in entry["checks"]:
-            key = tuple(check[part] for part in ("name", "status", "measured", "required"))
+            status = check["status"]
+            if status == "failed" and check["direction"] is not None:
+                status = f"not {check['direction']}"
+            key = (check["name"], status, check["measured"], check["required"])
             users.setdefault(key, []).append(entry["certificate"])
     table = Table(title="audit", box=box.SIMPLE, title_justify="left")
     for column in ("assumption", "status", "found", "by"):
         table.add_column(column, overflow="fold")
     for (name, status, found, needed), names in users.items():
         by = "all" if len(names) == len(audit) > 1 else ", ".join(names)
-        shown = f"{found}; needed: {needed}" if status == "failed" else found
+        shown = found if status in ("held", "declared") else f"{found}; needed: {needed}"
         table.add_row(name, Text(status, style=STATUS_STYLES[status]), shown, by)
     return table

@@ -1,15 +1,13 @@
-"""The directory of one run: ledger, checkpoint, model, votes."""
+"""The directory of one run: ledger, checkpoint, model; its votes are in `votes`."""
 
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 import shutil
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast, get_args
 
@@ -19,13 +17,11 @@ from pydantic import ValidationError
 
 from crfl_core.errors import StoreError
 from crfl_core.ledger import ClientColumns, Ledger, RoundRecord, RunFacts
-from crfl_core.store.files import Arrays, Files
-from crfl_core.votes import VoteRequest, Votes, VoteSettings
+from crfl_core.store.files import Arrays
+from crfl_core.store.votes import VoteFiles
 
 FORMAT = 1
 ROUND = "round"
-MODEL = "model"
-STORED_VOTES = tuple(field.name for field in fields(Votes) if field.name not in ("request", "settings"))
 State = Literal["training", "trained", "finished"]
 
 
@@ -38,7 +34,7 @@ class Checkpoint(NamedTuple):
     clients: list[ClientColumns]
 
 
-class RunDirectory(Files):
+class RunDirectory(VoteFiles):
     """The files of one run. Reading never changes anything; writing needs the lock."""
 
     @property
@@ -188,50 +184,7 @@ class RunDirectory(Files):
             )
         return self.read_tensors(resampled_file(number))
 
-    def has_votes(self, request: VoteRequest) -> bool:
-        """Whether a request was answered already."""
-        return (self.path / votes_file(request)).exists()
-
-    @property
-    def model_digest(self) -> str:
-        """A digest of the final model, by which stored votes are matched to it."""
-        return hashlib.sha256(self.read("model.safetensors")).hexdigest()
-
-    def write_votes(self, facts: RunFacts, request: VoteRequest, answers: Mapping[str, Votes], model: str) -> None:
-        """Store the answers on all test sets in one file, with the digests of the sets and of the model."""
-        arrays: dict[str, NDArray[Any]] = {MODEL: np.array(model)}
-        for name, votes in answers.items():
-            arrays[f"{name}/digest"] = np.array(facts.test_sets[name].digest)
-            for field in STORED_VOTES:
-                if (values := getattr(votes, field)) is not None:
-                    arrays[f"{name}/{field}"] = values
-        self.write_arrays(votes_file(request), arrays)
-
-    def read_votes(self, facts: RunFacts, request: VoteRequest, settings: VoteSettings, model: str) -> dict[str, Votes]:
-        """The stored answers by test set, checked against the digests of the ledger and of the model."""
-        arrays = self.read_arrays(votes_file(request))
-        if str(arrays.pop(MODEL, "")) != model:
-            raise StoreError(
-                f"{self.path / votes_file(request)}: these are votes of another model: delete the file and resume the "
-                "run"
-            )
-        answers = {}
-        for name, expected in facts.test_sets.items():
-            fields = {key.partition("/")[2]: value for key, value in arrays.items() if key.startswith(f"{name}/")}
-            if str(fields.pop("digest", "")) != expected.digest:
-                raise StoreError(
-                    f"{self.path / votes_file(request)}: does not belong to the {name} test set of this run: "
-                    "delete the file and resume the run"
-                )
-            answers[name] = Votes(request=request, settings=settings, **fields)
-        return answers
-
 
 def resampled_file(number: int) -> str:
     """Where the model of a round before noise is kept."""
     return f"resample/round-{number:04d}.safetensors"
-
-
-def votes_file(request: VoteRequest) -> str:
-    """Where the answer to a request is stored."""
-    return f"votes/{request.digest}.npz"

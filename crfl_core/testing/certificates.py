@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import singledispatch
 from typing import Any, get_args
 
 import numpy as np
@@ -14,7 +15,7 @@ from crfl_core.kinds.certificate import Certificate, Guarantee, Level, Statement
 from crfl_core.ledger import ClientColumns, Ledger, ModelFacts
 from crfl_core.testing.sample_run import Trial, trial_of
 from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by, used_as
-from crfl_core.votes import Votes
+from crfl_core.votes import CountVotes, ExactVotes, LogitVotes, Votes
 
 ROUNDING = 1e-9
 
@@ -216,36 +217,55 @@ def certified(guarantee: Guarantee) -> NDArray[np.float64]:
     return np.where(np.isnan(guarantee.radius), 0.0, 1.0 + guarantee.radius)
 
 
+@singledispatch
 def surer(votes: Votes) -> Votes:
     """Votes that leave less doubt about the same first class."""
-    changes: dict[str, Any] = {}
-    if votes.logits is not None:
-        changes["logits"] = 2.0 * votes.logits
-    if votes.counts is not None:
-        chosen = votes.counts if votes.selection_counts is None else votes.selection_counts
-        winners = np.eye(chosen.shape[1], dtype=np.int64)[chosen.argmax(1)]
-        changes["counts"] = winners * votes.counts.sum(1, keepdims=True)
-        if votes.selection_counts is not None:
-            changes["selection_counts"] = winners * votes.selection_counts.sum(1, keepdims=True)
-    if votes.log_rest is not None and votes.log_p_b is not None:
-        rest = 2.0 * votes.log_rest
-        changes |= {"log_rest": rest, "log_p_b": 2.0 * votes.log_p_b, "log_p_a": np.log1p(-np.exp(rest))}
-    return replace(votes, **changes)
+    raise NotImplementedError(type(votes).__name__)
 
 
+@surer.register
+def _(votes: LogitVotes) -> Votes:
+    return replace(votes, logits=2.0 * votes.logits)
+
+
+@surer.register
+def _(votes: CountVotes) -> Votes:
+    chosen = votes.selection if votes.request.selection_models else votes.counts
+    winners = np.eye(chosen.shape[1], dtype=np.int64)[chosen.argmax(1)]
+    totals = (winners * part.sum(1, keepdims=True) for part in (votes.counts, votes.selection))
+    return replace(votes, **dict(zip(("counts", "selection"), totals, strict=True)))
+
+
+@surer.register
+def _(votes: ExactVotes) -> Votes:
+    rest = 2.0 * votes.log_rest
+    return replace(votes, log_rest=rest, log_p_b=2.0 * votes.log_p_b, log_p_a=np.log1p(-np.exp(rest)))
+
+
+@singledispatch
 def tied(votes: Votes) -> Votes:
     """Votes that are divided equally among all classes."""
-    changes: dict[str, Any] = {}
-    for name in ("logits", "counts", "selection_counts"):
-        part: NDArray[Any] | None = getattr(votes, name)
-        if part is not None:
-            even = 0 if name == "logits" else part.sum(1, keepdims=True) // part.shape[1]
-            changes[name] = np.zeros_like(part) + even
-    if votes.log_p_a is not None and votes.logits is not None:
-        classes = votes.logits.shape[1]
-        levels = {"log_p_a": 1 / classes, "log_p_b": 1 / classes, "log_rest": 1 - 1 / classes}
-        changes |= {name: np.full_like(votes.log_p_a, math.log(share)) for name, share in levels.items()}
-    return replace(votes, **changes)
+    raise NotImplementedError(type(votes).__name__)
+
+
+@tied.register
+def _(votes: LogitVotes) -> Votes:
+    return replace(votes, logits=np.zeros_like(votes.logits))
+
+
+@tied.register
+def _(votes: CountVotes) -> Votes:
+    even = {
+        name: np.zeros_like(part) + part.sum(1, keepdims=True) // part.shape[1]
+        for name, part in (("counts", votes.counts), ("selection", votes.selection))
+    }
+    return replace(votes, **even)
+
+
+@tied.register
+def _(votes: ExactVotes) -> Votes:
+    half = np.full_like(votes.log_p_a, math.log(0.5))
+    return replace(votes, log_p_a=half, log_p_b=half, log_rest=half)
 
 
 def ledgers(trial: Trial) -> dict[str, Ledger]:

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crfl_core.api import run
-from crfl_core.certification import certifier
-from crfl_core.certification.certifier import Audit
+from crfl_core.certification.audits import Audit, audit, levels_of
 from crfl_core.errors import PluginFailure, StoreError
 from crfl_core.kinds.attack import Attack
 from crfl_core.kinds.certificate import Certificate, Guarantee, Level
@@ -47,23 +46,23 @@ class Trial:
 
     def audit(self, threat: Threat | None = None, ledger: Ledger | None = None) -> Audit:
         """The certificate's assumptions, evaluated on this run or on another ledger."""
-        return certifier.audit(self.certificate, ledger or self.ledger, threat or self.threat)
+        return audit(self.certificate, ledger or self.ledger, threat or self.threat)
 
-    def certify(self, level: Level, threat: Threat | None = None, votes: Votes | None = None) -> Guarantee:
-        """What the certificate says about the clean test set."""
-        return self.certificate.certify(self.ledger, votes or self.votes, threat or self.threat, level)
+    def certify(
+        self, level: Level, threat: Threat | None = None, votes: Votes | None = None, ledger: Ledger | None = None
+    ) -> Guarantee:
+        """What the certificate says about the clean test set, of this run or of another ledger."""
+        return self.certificate.certify(ledger or self.ledger, votes or self.votes, threat or self.threat, level)
 
     def allowed(self, threat: Threat | None = None) -> tuple[Level, ...]:
         """The levels that the audit does not refuse."""
-        audit = self.audit(threat)
-        return tuple(
-            level for level in certifier.levels_of(self.certificate) if not (audit.refusal or audit.refusal_at(level))
-        )
+        found = self.audit(threat)
+        return tuple(level for level in found.levels if not (found.refusal or found.refusal_at(level)))
 
     @property
     def predictions(self) -> NDArray[np.int64]:
         """The classes that the certificate predicts, `ABSTAIN` where it is not sure."""
-        return self.certify(certifier.levels_of(self.certificate)[0]).prediction
+        return self.certify(levels_of(self.certificate)[0]).prediction
 
     def attacked(self, attack: Attack) -> Trial:
         """The same run, data and noise, with an attack."""
@@ -108,13 +107,14 @@ def finished(certificate: Certificate, threat: dict[str, Any], attack: Attack | 
                 str(error),
                 "return a Guarantee for every sample, with NaN for the radius where prediction is ABSTAIN",
             ) from error
-        ledger, assumed, settings = result.ledger, result.threat, certificate.votes.apply(result.config.votes)
-        request = certifier.request_of(certificate, ledger, assumed, settings)
+        (question,) = result.inquiry.questions
         try:
-            votes = result.votes(request, settings)["clean"]
+            votes = result.votes(question.request, question.settings)["clean"]
         except StoreError as error:
-            why = certifier.audit(certificate, ledger, assumed).refusal
-            raise Skipped(f"it refuses a run of softmax regression with fedavg, so nobody voted: {why}") from error
+            raise Skipped(
+                f"it refuses a run of softmax regression with fedavg, so nobody voted: {question.audit.refusal}"
+            ) from error
+        ledger, assumed = result.ledger, result.threat
     return Trial(certificate, read_only(ledger), assumed, frozen(votes))
 
 

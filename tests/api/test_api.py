@@ -16,6 +16,7 @@ from crfl_core import CrflWarning, Metrics, Prediction, RunConfig, RunResult, Th
 from crfl_core.extend import (
     CertificateResult,
     ConfigError,
+    CountVotes,
     DataError,
     Ledger,
     RoundRecord,
@@ -52,8 +53,7 @@ def test_a_result_has_its_documented_parts(run: RunResult) -> None:
         ("paper", "feature", "backdoored"),
     ]
     stored = run.votes(VoteRequest("monte-carlo", models=64, noise_std=0.02))["clean"]
-    assert stored.counts is not None
-    assert stored.counts.shape == (60, 10)
+    assert stored.expect(CountVotes).counts.shape == (60, 10)
 
 
 def test_a_loaded_result_equals_the_one_that_run_returned(run: RunResult) -> None:

@@ -21,9 +21,9 @@ from torch import Tensor
 
 from crfl_core import Threat, load_config
 from crfl_core.api.stored_votes import opened
-from crfl_core.certification import certifier as certification
+from crfl_core.certification import audits as certification
 from crfl_core.certification import formulas, threats
-from crfl_core.certification.voting import vote
+from crfl_core.certification.voting import Electorate, vote
 from crfl_core.extend import (
     Attack,
     Batches,
@@ -324,15 +324,16 @@ class World:
         settings = certificate.votes.apply(self.federation.config.votes)
         request = certificate.request(self.ledger, threat, settings)
         if request not in self._answered:
-            tests, model, streams = self.federation.test_sets["clean"], self.federation.model, self.federation.streams
-            models = None
-            if request.resample_from is not None:
-                replicas = range(1, request.selection_models + request.models + 1)
-                models = continued(self, request.resample_from, replicas, request.noise_std)
-            self._answered[request] = vote(
-                model, self.final, tests.features, tests.labels, request, settings, streams, models
-            )
+            tests, streams = self.federation.test_sets["clean"], self.federation.streams
+            electorate = Electorate(self.federation.model, self.final, streams, self.continued)
+            self._answered[request] = vote(electorate, tests.features, tests.labels, request, settings)
         return self._answered[request]
+
+    def continued(self, request: VoteRequest) -> Tensor:
+        """The models that vote on a request for continuations."""
+        assert request.resample_from is not None
+        replicas = range(1, request.selection_models + request.models + 1)
+        return continued(self, request.resample_from, replicas, request.noise_std)
 
     @cached_property
     def predictions(self) -> NDArray[np.int64]:
@@ -376,12 +377,16 @@ def synthetic_ledger(
     batch_size: int = 16,
     decay: float = 0.0,
     cap: float = np.inf,
+    residual: float | None = None,
     clip_norm: float = 4.0,
     noise_std: float = 0.1,
     start_norm: float = 1.0,
     **facts: Any,
 ) -> Ledger:
-    """A ledger without a run: everybody trains alike, weights are shares of samples among a round's participants."""
+    """A ledger without a run: everybody trains alike, weights are shares of samples among a round's participants.
+
+    Unless a `residual` is given, everybody submitted what only attackers submit, ten times what is honest.
+    """
     clients = np.concatenate([np.asarray(ids) for ids in participants])
     held = np.asarray(samples)
     numbers = np.concatenate([np.full(len(ids), number) for number, ids in enumerate(participants, start=1)])
@@ -410,7 +415,7 @@ def synthetic_ledger(
         update_bound=each(float(reach)),
         cap=each(cap),
         submitted_norm=each(0.1),
-        residual_norm=each(0.1),
+        residual_norm=each(min(cap, 10 * float(reach) if residual is None else residual)),
         quarantined=each(0, np.bool_),
         attacking=each(0, np.bool_),
         scale=each(1.0),

@@ -21,8 +21,8 @@ from torch import Tensor
 
 import crfl_core
 from crfl_core import Threat
-from crfl_core.certification import certifier as certification
-from crfl_core.certification.certifier import Audit
+from crfl_core.certification import audits as certification
+from crfl_core.certification.audits import Audit
 from crfl_core.extend import (
     Attack,
     Batches,
@@ -97,10 +97,14 @@ def refused(found: dict[str, Audit]) -> set[str]:
 
 
 def test_a_run_as_the_certificates_like_it_holds_every_check() -> None:
-    found = audits(attacked_world(small(aggregation=[{"type": "update-cap"}, {"type": "fedavg"}])))
-    assert not refused(found)
-    assert {check.status for name in SOUND for check in found[name].checks} == {"held"}
-    assert not any(audit.refusals for audit in found.values())
+    capped = small(aggregation=[{"type": "update-cap"}, {"type": "fedavg"}], seeds={"votes": "secret"})
+    attacked, clean = audits(attacked_world(capped)), audits(play(federation_of(capped | {"attack": "none"})))
+    for found in (attacked, clean):
+        assert not refused(found)
+        assert not any(audit.refusals for audit in found.values())
+    assert {check.status for name in SOUND for check in clean[name].checks} == {"held"}
+    checks = [check for name in SOUND for check in attacked[name].checks]
+    assert {check.status for check in checks if check.direction != "forward"} == {"held"}
 
 
 def test_a_rate_above_the_limit_is_refused_with_the_norm_that_makes_it_too_large() -> None:
@@ -363,10 +367,14 @@ def test_postprocess_is_about_one_round_and_its_noise() -> None:
 
 
 def test_arbitrary_updates_need_a_cap_and_scales_are_declared_without_one() -> None:
+    """Of the run itself it is known what was submitted; of continuations, and of attacks to come, it is not."""
     world = attacked_world(small())
     found = audits(world, world.threat(poison="update"))
-    assert refused(found) == SOUND
-    assert "add { type = 'update-cap', bound = 'honest' } to aggregation" in found["linear"].refusal
+    assert refused(found) == {"tail", "postprocess"}
+    assert "add { type = 'update-cap', bound = 'honest' } to aggregation" in found["tail"].refusal
+    assert found["linear"].directions_at("client") == ("backward",)
+    scaled = audits(world, world.threat(poison="update", clean_world="scaled"))
+    assert refused(scaled) == SOUND
     (check,) = (check for check in audits(world)["linear"].checks if check.name == "size of malicious updates")
     assert (check.status, check.measured) == ("declared", "scale at most 1")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,10 @@ from crfl_certificates.postprocess import Breakdown, Postprocess
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crfl_core.certification import certifier as certification
+from crfl_core.certification import audits as certification
 from crfl_core.extend import Aggregator, Level
 from tests.aggregators.support import participants, updates_of
-from tests.certificates.support import attacked, federation_of, honest_world, play, small
+from tests.certificates.support import attacked, federation_of, honest_world, play, small, synthetic_ledger
 
 BOUND = 2.0
 """The norm that no honest update exceeds."""
@@ -105,7 +106,11 @@ def test_the_model_of_the_attacked_round_drifts_no_further(rule: dict[str, Any])
 
 @pytest.mark.parametrize("level", ["feature", "sample", "client"])
 def test_what_attackers_do_does_not_matter_only_how_many_they_are(level: Level) -> None:
-    costs = Breakdown(np.array([0.0, 0.4, 0.7]), clients=5, attackers=2)
+    ledger = synthetic_ledger(participants=[(0, 1, 2, 3, 4)], samples=(40,) * 5)
+    (record,) = ledger.rounds
+    known = replace(ledger, rounds=(record.model_copy(update={"breakdown": (0.0, 0.4, 0.7), "rounding": 0.1}),))
+    costs = Breakdown(known, 1, attackers=2)
+    assert costs.rounding == 0.2  # the aggregates of both worlds are rounded
     assert costs.client_costs().tolist() == [0.0, 0.4, 0.7, np.inf, np.inf, np.inf]
     assert costs.feature_cost(np.array([0.0, 3.0, np.inf])).tolist() == [0.7] * 3
     assert costs.sample_cost(np.array([0.0, 0.1, 1.0])).tolist() == [0.0, 0.7, 0.7]

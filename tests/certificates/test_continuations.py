@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 from crfl_certificates.postprocess import Postprocess, costs
-from crfl_certificates.tail import Tail, fresh_noise
+from crfl_certificates.resampled import fresh_noise
+from crfl_certificates.tail import Tail
 from crfl_datasets.digits import Digits
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
@@ -20,7 +21,7 @@ import crfl_core
 from crfl_core import RunResult, extend
 from crfl_core.certification import formulas
 from crfl_core.certification.scenario import Scenario
-from crfl_core.extend import StoreError
+from crfl_core.extend import CountVotes, StoreError
 from crfl_core.streams import Streams
 from tests.certificates.support import (
     PLUGINS,
@@ -97,8 +98,9 @@ def test_a_continuation_is_the_rest_of_algorithm_1_with_noise_of_its_own() -> No
 
 
 def draw(streams: Streams, number: int, replica: int, size: int) -> NDArray[np.float64]:
-    """The noise of one round in one continuation."""
-    return streams.generator("noise", round_number=number, replica=replica).standard_normal(size)
+    """The noise of one round in one continuation, or in the run itself, which is replica 0."""
+    purpose = "votes/continuation" if replica else "noise"
+    return streams.generator(purpose, round_number=number, replica=replica).standard_normal(size)
 
 
 def test_continuations_do_not_replay_the_attack_of_later_rounds() -> None:
@@ -220,9 +222,8 @@ def test_stored_votes_are_those_of_the_stored_models(run: RunResult) -> None:
         request = certificate.request(run.ledger, run.threat, run.config.votes)
         models = load_file(run.path / "resample" / f"models-{request.digest}.safetensors")["models"]
         assert models.shape == (total, run.layout.size)
-        votes = run.votes(request)["clean"]
-        assert votes.counts is not None
-        assert votes.selection_counts is not None
+        votes = run.votes(request)["clean"].expect(CountVotes)
+        assert votes.selection.sum(axis=1).tolist() == [request.selection_models] * 40
         assert votes.counts.sum(axis=1).tolist() == [request.models] * 40
         weights = run.layout.unflatten(torch.from_numpy(models[request.selection_models :]))
         x = torch.from_numpy(Digits(test_samples=40).load().test_x).double()

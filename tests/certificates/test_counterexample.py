@@ -19,7 +19,7 @@ from scipy.special import ndtr
 
 from crfl_core import Threat
 from crfl_core.certification import formulas
-from crfl_core.extend import Ledger, VoteRequest, Votes, VoteSettings
+from crfl_core.extend import CountVotes, Ledger, LogitVotes, VoteRequest, VoteSettings
 from tests.certificates.support import coins, federation_of, play
 
 Array = NDArray[np.float64]
@@ -44,7 +44,7 @@ def simulated(noise: Array, clip_norm: float, drift: float = 0.0) -> Array:
     return clipped
 
 
-def votes_of(w: Array, test_noise: float, request: VoteRequest) -> Votes:
+def votes_of(w: Array, test_noise: float, request: VoteRequest) -> CountVotes:
     """What noisy copies of each run's final model vote: tails if the parameter is positive."""
     generator = np.random.default_rng(1)
     tails = np.array([(one + test_noise * generator.standard_normal(request.models) > 0).sum() for one in w])
@@ -52,7 +52,7 @@ def votes_of(w: Array, test_noise: float, request: VoteRequest) -> Votes:
     chosen = np.stack([w <= 0, w > 0], axis=1).astype(np.int64)
     settings = VoteSettings(models=request.models, alpha=ALPHA)
     labels = np.zeros(len(w), np.int64)
-    return Votes(request, settings, labels, np.ones(len(w)), counts=counts, selection_counts=chosen)
+    return CountVotes(request, settings, labels, np.ones(len(w)), counts=counts, selection=chosen)
 
 
 def paper_drift(ledger: Ledger, threat: Threat, radius: Array) -> Array:
@@ -87,7 +87,7 @@ def test_the_paper_certifies_nearly_every_run_though_runs_contradict_each_other(
     counts = np.stack([MODELS - tails, tails], axis=1)
     chosen = (counts == counts.max(axis=1, keepdims=True)).astype(np.int64)
     settings = VoteSettings(models=MODELS, alpha=ALPHA)
-    votes = Votes(fresh, settings, np.zeros(20, np.int64), np.ones(20), counts=counts, selection_counts=chosen)
+    votes = CountVotes(fresh, settings, np.zeros(20, np.int64), np.ones(20), counts=counts, selection=chosen)
     tail = Tail(continuations=MODELS, resample_from=1).certify(ledger, votes, THREAT, "client")
     assert tail.abstained.all()
 
@@ -114,7 +114,7 @@ def test_with_less_test_noise_the_paper_is_wrong_about_the_same_noise_too_and_pa
     selected = VoteRequest("monte-carlo", models=MODELS, noise_std=0.1, selection_models=1)
     votes = votes_of(poisoned, 0.1, selected)
     smoothed = PathwiseSmoothed(method="monte-carlo").certify(ledger, votes, THREAT, "client")
-    bounds = formulas.two_stage(votes.selection_counts, votes.counts, ALPHA)  # type: ignore[arg-type]
+    bounds = formulas.two_stage(votes.selection, votes.counts, ALPHA)
     tolerated = 0.1 * np.asarray(formulas.gaussian_threshold(bounds.p_a, bounds.p_b))
     certified = ~smoothed.abstained & (tolerated > drift)
     assert (smoothed.prediction[certified] == expected[certified]).all()
@@ -124,7 +124,7 @@ def test_with_less_test_noise_the_paper_is_wrong_about_the_same_noise_too_and_pa
     margins = np.asarray(formulas.margin_threshold(logits, np.ones(RUNS)))
     linear = PathwiseLinear().certify(
         ledger,
-        Votes(VoteRequest("logits"), VoteSettings(), np.zeros(RUNS, np.int64), np.ones(RUNS), logits=logits),
+        LogitVotes(VoteRequest("logits"), VoteSettings(), np.zeros(RUNS, np.int64), np.ones(RUNS), logits=logits),
         THREAT,
         "client",
     )

@@ -16,7 +16,7 @@ from scipy.special import erf
 
 import crfl_core
 from crfl_core import ABSTAIN, RunResult, Threat, formulas
-from crfl_core.extend import Ledger, VoteRequest, Votes, VoteSettings
+from crfl_core.extend import CountVotes, Ledger, VoteRequest, Votes, VoteSettings
 from tests.certification.formulas.reference import VECTORS
 from tests.oracle import tiny
 
@@ -233,7 +233,9 @@ def counted(counts: list[list[int]], noise_std: float = 0.1, alpha: float = 0.00
     """Votes as they would come from a model."""
     request = VoteRequest("monte-carlo", models=sum(counts[0]), noise_std=noise_std)
     zeros = np.zeros(len(counts), np.int64)
-    return Votes(request, VoteSettings(alpha=alpha), zeros, zeros.astype(np.float64), counts=np.array(counts))
+    found = np.array(counts)
+    norms = zeros.astype(np.float64)
+    return CountVotes(request, VoteSettings(alpha=alpha), zeros, norms, counts=found, selection=np.zeros_like(found))
 
 
 def test_the_certificate_puts_the_ledger_into_corollary_1(run: RunResult) -> None:

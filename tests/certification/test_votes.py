@@ -15,7 +15,18 @@ from torch import Tensor
 import crfl_core
 from crfl_core import RunResult
 from crfl_core.certification import voting
-from crfl_core.extend import BoundModel, DataFacts, Domain, StoreError, Streams, VoteRequest, VoteSettings
+from crfl_core.certification.voting import Electorate
+from crfl_core.extend import (
+    BoundModel,
+    CountVotes,
+    DataFacts,
+    Domain,
+    LogitVotes,
+    StoreError,
+    Streams,
+    VoteRequest,
+    VoteSettings,
+)
 from crfl_core.federation.setup import build
 from tests.oracle import tiny
 
@@ -30,12 +41,20 @@ def gaussian(*shape: int, seed: int = 0) -> Tensor:
 PARAMETERS, FEATURES, LABELS = gaussian(MODEL.layout.size), gaussian(20, 6, seed=1), torch.arange(20) % 3
 
 
+def nobody(request: VoteRequest) -> Tensor:
+    raise AssertionError(f"nobody continued the run for {request}")
+
+
+def electorate(model: BoundModel = MODEL, parameters: Tensor = PARAMETERS, seed: int = 0) -> Electorate:
+    """A model that votes without continuations."""
+    return Electorate(model, parameters, Streams(seed), nobody)
+
+
 def counts(models: int, *, model: BoundModel = MODEL, noise_std: float = 0.5, seed: int = 0) -> NDArray[np.int64]:
     """The votes on some samples."""
     request = VoteRequest("monte-carlo", models=models, noise_std=noise_std)
-    votes = voting.vote(model, PARAMETERS, FEATURES, LABELS, request, SETTINGS, Streams(seed))
-    assert votes.counts is not None
-    return votes.counts
+    votes = voting.vote(electorate(model, seed=seed), FEATURES, LABELS, request, SETTINGS)
+    return votes.expect(CountVotes).counts
 
 
 @pytest.mark.parametrize("models", [1, 7, 8, 64, 300, 519])
@@ -48,8 +67,7 @@ def test_the_votes_are_those_of_gaussian_copies_of_the_model() -> None:
     model = Softmax().build(DataFacts(6, 2, Domain()))
     parameters, std, models = gaussian(model.layout.size), 0.5, 20_000
     request = VoteRequest("monte-carlo", models=models, noise_std=std)
-    votes = voting.vote(model, parameters, FEATURES, LABELS, request, SETTINGS, Streams(0))
-    assert votes.counts is not None
+    votes = voting.vote(electorate(model, parameters), FEATURES, LABELS, request, SETTINGS).expect(CountVotes)
     logits = model.logits(parameters[None], FEATURES)[0]
     spread = std * torch.sqrt(2 * (FEATURES.norm(dim=1) ** 2 + 1))
     expected = torch.special.ndtr((logits[:, 0] - logits[:, 1]) / spread).numpy()
@@ -91,17 +109,14 @@ def test_the_same_models_vote_on_every_sample() -> None:
     """Two equal inputs get equal counts, wherever they stand."""
     features = FEATURES[torch.tensor([0, 5, 0, 5, 0])]
     request = VoteRequest("monte-carlo", models=40, noise_std=0.5)
-    votes = voting.vote(MODEL, PARAMETERS, features, LABELS[:5], request, SETTINGS, Streams(0)).counts
-    assert votes is not None
+    votes = voting.vote(electorate(), features, LABELS[:5], request, SETTINGS).expect(CountVotes).counts
     assert votes[[0, 2, 4]].tolist() == [votes[0].tolist()] * 3
     assert votes[1].tolist() == votes[3].tolist() == counts(40)[5].tolist()
 
 
 def test_logits_are_answered_in_float64_with_norms_and_labels() -> None:
-    votes = voting.vote(
-        MODEL, PARAMETERS.float(), FEATURES.float(), LABELS, VoteRequest("logits"), SETTINGS, Streams(0)
-    )
-    assert votes.logits is not None
+    single = electorate(parameters=PARAMETERS.float())
+    votes = voting.vote(single, FEATURES.float(), LABELS, VoteRequest("logits"), SETTINGS).expect(LogitVotes)
     assert votes.logits.dtype == np.float64
     np.testing.assert_allclose(votes.logits, MODEL.logits(PARAMETERS[None], FEATURES)[0], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(votes.input_norms, FEATURES.norm(dim=1), rtol=1e-6)
@@ -154,18 +169,9 @@ def test_stored_votes_are_those_of_the_stored_model(tmp_path: Path) -> None:
     federation = build(result.config)
     for name, votes in stored.items():
         chosen = federation.test_sets[name]
-        again = voting.vote(
-            federation.model,
-            result.parameters,
-            chosen.features,
-            chosen.labels,
-            request,
-            result.config.votes,
-            federation.streams,
-        )
-        assert votes.counts is not None
-        assert again.counts is not None
-        np.testing.assert_array_equal(votes.counts, again.counts)
+        voters = Electorate(federation.model, result.parameters, federation.streams, result.continued)
+        again = voting.vote(voters, chosen.features, chosen.labels, request, result.config.votes)
+        np.testing.assert_array_equal(votes.expect(CountVotes).counts, again.expect(CountVotes).counts)
         np.testing.assert_array_equal(votes.labels, chosen.labels)
 
 

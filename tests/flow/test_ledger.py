@@ -17,6 +17,7 @@ from crfl_core import RunResult
 from crfl_core.extend import ClientColumns, Ledger, RoundRecord, RunFacts, StoreError, TrainingTask
 from crfl_core.federation.local import LocalTraining
 from crfl_core.federation.setup import Federation
+from crfl_core.ledger import FORMAT
 from tests.oracle import Momentum, Veto, federation_of, played, tiny
 
 CONFIG = tiny(
@@ -196,7 +197,7 @@ def of(run: RunResult, facts: dict[str, Any] | None = None, rounds: tuple[RoundR
 
 
 def test_another_format_is_refused_with_both_versions(run: RunResult) -> None:
-    with pytest.raises(StoreError, match="the ledger has format 99, this version of crfl reads format 2"):
+    with pytest.raises(StoreError, match=f"the ledger has format 99, this version of crfl reads format {FORMAT}"):
         of(run, facts={"format": 99})
 
 

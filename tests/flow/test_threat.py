@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,8 +49,19 @@ def test_a_number_of_unknown_clients_is_compared_with_how_many_attacked() -> Non
     assert assumed.excess(changed(clients=(1, 7))) == ("2 clients attacked, 1 assumed",)
 
 
-def test_float32_rounding_of_a_trigger_is_not_an_excess() -> None:
-    assert ASSUMED.excess(changed(delta=0.5 * (1 + 1e-6), scale=10.000001)) == ()
+@pytest.mark.parametrize("key", ["poison_ratio", "delta", "scale"])
+def test_not_even_the_last_digit_may_be_exceeded(key: str) -> None:
+    """What measuring may be off by is nobody's allowance: it is added to what is assumed, and counted there."""
+    above = float(np.nextafter(getattr(ASSUMED, key), np.inf))
+    (reason,) = ASSUMED.excess(changed(**{key: above}))
+    assert reason.startswith(f"{key} ")
+    assert ASSUMED.enlarged(shares=1e-9, sizes=1e-9).excess(changed(**{key: above})) == ()
+
+
+def test_a_threat_is_enlarged_in_every_size_but_who_does_not_scale_does_not_at_all() -> None:
+    larger = changed(input_bound=2.0, scale=1.0, poison_ratio=0.8).enlarged(shares=0.5, sizes=0.25)
+    assert (larger.poison_ratio, larger.delta, larger.scale, larger.input_bound) == (1.0, 0.625, 1.0, 2.5)
+    assert changed(delta=None).enlarged(shares=0.5, sizes=0.25).delta is None
 
 
 def test_an_open_delta_is_what_the_certificate_answers_and_cannot_be_exceeded() -> None:

@@ -12,7 +12,7 @@ from crfl_certificates.pathwise_linear import PathwiseLinear
 from numpy.typing import NDArray
 
 from crfl_core import ABSTAIN, Threat
-from crfl_core.extend import Certificate, Check, Guarantee, Ledger, Level, Plugin, Votes
+from crfl_core.extend import Certificate, Check, Guarantee, Ledger, Level, LogitVotes, Plugin, Votes
 from crfl_core.testing import Trial, check_plugin
 from tests.testing.support import assert_fails, checks_of, verdict
 
@@ -68,8 +68,7 @@ class Doubtful(PathwiseLinear):
 
     def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:
         found = super().certify(ledger, votes, threat, level)
-        assert votes.logits is not None
-        return changed(found, radius=1.0 / (1.0 + np.ptp(votes.logits, axis=1)))
+        return changed(found, radius=1.0 / (1.0 + np.ptp(votes.expect(LogitVotes).logits, axis=1)))
 
 
 class Generous(PathwiseLinear):
@@ -114,8 +113,7 @@ class Meddling(PathwiseLinear):
     """Changes the votes that it reads."""
 
     def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:
-        assert votes.logits is not None
-        votes.logits[:] = 0.0
+        votes.expect(LogitVotes).logits[:] = 0.0
         return super().certify(ledger, votes, threat, level)
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import numpy as np
 
+from crfl_certificates.capped import UPDATE_CAP
 from crfl_core.extend import (
     ABSTAIN,
     Certificate,
     Check,
+    CountVotes,
     Guarantee,
     Ledger,
     Level,
@@ -17,6 +21,7 @@ from crfl_core.extend import (
     VoteRequest,
     Votes,
     VoteSettings,
+    assumptions,
     formulas,
     input_bound,
     smoothness,
@@ -48,85 +53,22 @@ class Paper(Certificate):
         """The paper's proof lets attackers scale their clean updates, too."""
         return "scaled"
 
+    def wanted_stages(self, cap_updates: bool | None) -> tuple[Mapping[str, Any], ...]:
+        """The paper's server caps no updates; ours does if it is told to."""
+        return (UPDATE_CAP,) if cap_updates else ()
+
     def audit(self, ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
         """What Corollary 1 needs, and what it passes over."""
-        facts = ledger.facts
-        convex = facts.model_facts.linear and facts.model_facts.convex
-        rounds = [number for number in threat.rounds if number <= facts.rounds]
-        single = len(threat.rounds) == 1 and len(rounds) == 1
-        noisy = not single or noise_of(ledger, rounds[0]) > 0
-        depends = {ledger.round(number).depends for number in rounds} | ({"all"} if facts.rejects else set())
-        rate, limit = float(ledger.clients.learning_rate.max()), 1.0 / smoothness(ledger)
-        norm = input_bound(ledger)
         return (
-            Check(
-                "softmax regression",
-                "held" if convex else "failed",
-                measured=f"model {facts.model!r}",
-                required="a convex loss, linear in the parameters",
-                remedy="" if convex else "use model.type = 'softmax'",
-            ),
-            Check(
-                "one attacked round",
-                "held" if single else "failed",
-                measured=f"rounds {list(threat.rounds)} of 1..{facts.rounds}",
-                required="exactly one",
-                remedy="" if single else "set threat.rounds to one round",
-            ),
-            Check(
-                "feature maps are Lipschitz",
-                "held" if facts.feature_lipschitz is not None else "failed",
-                measured="no constant" if facts.feature_lipschitz is None else f"constant {facts.feature_lipschitz:g}",
-                required="a Lipschitz constant, by which the radius is divided",
-                remedy="" if facts.feature_lipschitz is not None else "use 'unit-ball' instead of 'unit-sphere'",
-                level="feature",
-            ),
-            Check(
-                "noise in the attacked round",
-                "held" if noisy else "failed",
-                measured="above 0" if noisy else "0",
-                required="server.noise_std > 0",
-                remedy="" if noisy else "set server.noise_std above 0",
-            ),
-            Check(
-                "fixed aggregation weights",
-                "failed" if "all" in depends else "held",
-                measured=" and ".join(sorted(depends)) or "none",
-                required="fixed, or capped one by one",
-                remedy="the weights differ between the two worlds; use fedavg",
-                refuses=False,
-            ),
-            Check(
-                "input norm",
-                "held" if norm <= LEMMA_NORM else "failed",
-                measured=f"{norm:.3g}",
-                required=f"at most {LEMMA_NORM:g}",
-                remedy="set model.features = { type = 'unit-ball' }",
-                refuses=False,
-            ),
-            Check(
-                "step size",
-                "held" if rate <= limit * (1 + ROUNDING) else "failed",
-                measured=f"{rate:g}",
-                required=f"at most 1/beta = {limit:.3g}",
-                remedy="lower training.learning_rate, or the norms of the inputs",
-                refuses=False,
-            ),
-            Check(
-                "labels unchanged",
-                "held" if threat.poison == "features" else "failed",
-                measured=f"poison {threat.poison!r}",
-                required="'features'",
-                remedy="the radius does not cover label flips",
-                refuses=False,
-            ),
+            *needed(ledger, threat),
+            *(replace(check, refuses=False) for check in passed_over(ledger, threat)),
+            assumptions.secret_votes(ledger),
             Check("votes of one run stand for all runs", "declared"),
         )
 
     def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:  # noqa: ARG002
         """Algorithm 2: bounds on the votes, abstention, radius."""
-        assert votes.counts is not None
-        first, p_a, p_b = formulas.hoeffding(votes.counts, votes.settings.alpha)
+        first, p_a, p_b = formulas.hoeffding(votes.expect(CountVotes).counts, votes.settings.alpha)
         (attacked,) = threat.rounds
         later = ledger.rounds[attacked:]
         noises = [record.noise_std for record in later[:-1]] + [votes.request.noise_std] * bool(later)
@@ -150,6 +92,89 @@ class Paper(Certificate):
             p_a=p_a,
             p_b=p_b,
         )
+
+
+def needed(ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
+    """Without these there is no number."""
+    facts, rounds = ledger.facts, attacked_rounds(ledger, threat)
+    convex = facts.model_facts.linear and facts.model_facts.convex
+    single = len(threat.rounds) == 1 and len(rounds) == 1
+    noisy = not single or noise_of(ledger, rounds[0]) > 0
+    weighed = not any(ledger.round(number).weighs_nobody for number in rounds)
+    return (
+        assumptions.check(
+            "softmax regression",
+            convex,
+            f"model {facts.model!r}",
+            "a convex loss, linear in the parameters",
+            "use model.type = 'softmax'",
+        ),
+        assumptions.check(
+            "one attacked round",
+            single,
+            f"rounds {list(threat.rounds)} of 1..{facts.rounds}",
+            "exactly one",
+            "set threat.rounds to one round",
+        ),
+        assumptions.feature_map_lipschitz(ledger),
+        assumptions.check(
+            "noise in the attacked round",
+            noisy,
+            "above 0" if noisy else "0",
+            "server.noise_std > 0",
+            "set server.noise_std above 0",
+        ),
+        assumptions.check(
+            "weights say who moved the model",
+            weighed,
+            "they do" if weighed else "a part of the aggregate depends on the updates and is in nobody's weight",
+            "an aggregate that is a weighted sum of the updates",
+            "use fedavg",
+        ),
+    )
+
+
+def passed_over(ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
+    """Where these fail, the number is conditional."""
+    rounds = attacked_rounds(ledger, threat)
+    depends = {ledger.round(number).depends for number in rounds} | ({"all"} if ledger.facts.rejects else set())
+    rate, limit = float(ledger.clients.learning_rate.max()), 1.0 / smoothness(ledger)
+    norm = input_bound(ledger)
+    return (
+        assumptions.check(
+            "fixed aggregation weights",
+            "all" not in depends,
+            " and ".join(sorted(depends)) or "none",
+            "fixed, or capped one by one",
+            "the weights differ between the two worlds; use fedavg",
+        ),
+        assumptions.check(
+            "input norm",
+            norm <= LEMMA_NORM * (1 + ROUNDING),
+            f"{norm:.3g}",
+            f"at most {LEMMA_NORM:g}",
+            "set model.features = { type = 'unit-ball' }",
+        ),
+        assumptions.check(
+            "step size",
+            rate <= limit * (1 + ROUNDING),
+            f"{rate:g}",
+            f"at most 1/beta = {limit:.3g}",
+            "lower training.learning_rate, or the norms of the inputs",
+        ),
+        assumptions.check(
+            "labels unchanged",
+            threat.poison == "features",
+            f"poison {threat.poison!r}",
+            "'features'",
+            "the radius does not cover label flips",
+        ),
+    )
+
+
+def attacked_rounds(ledger: Ledger, threat: Threat) -> list[int]:
+    """The attacked rounds that exist."""
+    return [number for number in threat.rounds if number <= ledger.facts.rounds]
 
 
 def noise_of(ledger: Ledger, number: int) -> float:

@@ -7,10 +7,10 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from crfl_certificates.pathwise_linear import pathwise_checks
+from crfl_certificates.capped import Capped
 from crfl_core.extend import (
-    Certificate,
     Check,
+    ExactVotes,
     Guarantee,
     Ledger,
     Level,
@@ -19,21 +19,23 @@ from crfl_core.extend import (
     VoteRequest,
     Votes,
     VoteSettings,
+    assumptions,
     bounds_of,
     counting_request,
+    final_norm,
     formulas,
     guarantee,
+    pathwise_checks,
 )
 
 
-class PathwiseSmoothed(Certificate):
+class PathwiseSmoothed(Capped):
     """Same noise, same batches, no attack: the vote over test-time noise would have been the same.
 
     Sound for softmax regression: the drift of the attack shifts the centre of the Gaussian vote, and below
     `sigma_T mu*` no shift changes its winner. Exact votes need no Monte Carlo and no error level.
     """
 
-    levels_offered: ClassVar[tuple[Level, ...]] = ("feature", "sample", "client")
     statement: ClassVar = "pathwise"
 
     method: Literal["exact", "monte-carlo"] = Field("exact", description="quadrature, or votes of noisy copies")
@@ -46,20 +48,18 @@ class PathwiseSmoothed(Certificate):
         return counting_request(settings, noise)
 
     def audit(self, ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
-        """The checks of every pathwise certificate."""
-        return pathwise_checks(ledger, threat)
+        """The checks of every pathwise certificate; what is computed draws no noise that could be known."""
+        checks = pathwise_checks(ledger, threat, ledger.facts.rounds, observed=True)
+        return checks if self.method == "exact" else (*checks, assumptions.secret_votes(ledger))
 
     def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:
         """Votes as drifts, drifts as radii."""
-        scenario = Scenario(ledger, threat, ledger.facts.rounds)
+        scenario = Scenario(ledger, threat, ledger.facts.rounds, observed=True)
         noise = votes.request.noise_std
-        if votes.request.kind == "exact":
-            assert votes.logits is not None
-            assert votes.log_p_a is not None
-            assert votes.log_p_b is not None
-            assert votes.log_rest is not None
+        if isinstance(votes, ExactVotes):
             threshold = noise * formulas.gaussian_threshold_of_logs(votes.log_p_a, votes.log_rest, votes.log_p_b)
-            first, p_a, p_b = votes.logits.argmax(axis=1), np.exp(votes.log_p_a), np.exp(votes.log_p_b)
+            threshold = np.maximum(0.0, threshold - formulas.logit_rounding(ledger.facts.features, final_norm(ledger)))
+            first, p_a, p_b = votes.winner, np.exp(votes.log_p_a), np.exp(votes.log_p_b)
         else:
             first, p_a, p_b = bounds_of(votes)
             threshold = noise * formulas.gaussian_threshold(p_a, p_b)

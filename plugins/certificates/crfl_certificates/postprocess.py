@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from crfl_certificates.tail import Resampled, fresh_noise
+from crfl_certificates.resampled import Resampled, fresh_noise
 from crfl_core.extend import (
     Check,
     Costs,
@@ -18,8 +18,11 @@ from crfl_core.extend import (
     Threat,
     Votes,
     assumptions,
+    bounds_of,
     formulas,
+    forward_checks,
     guarantee,
+    observed_breakdown,
 )
 
 Array = NDArray[np.float64]
@@ -41,14 +44,13 @@ class Postprocess(Resampled):
             *drift_checks(ledger, threat),
             assumptions.participation_fixed(ledger, threat),
             assumptions.public_preprocessing(ledger),
-            assumptions.model_kept(ledger, self.start(threat.rounds)),
-            assumptions.independent_votes(),
             assumptions.feature_map_lipschitz(ledger),
+            *self.vote_checks(ledger, threat),
         )
 
     def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:
         """Votes as a budget, the budget as a drift of the attacked round's model, the drift as a radius."""
-        first, p_a, p_b = self.bounds(votes)
+        first, p_a, p_b = bounds_of(votes)
         start = self.start(threat.rounds)
         noises = fresh_noise(ledger, start, votes.request.noise_std)
         clips = np.array([record.clip_norm for record in ledger.rounds[start - 1 :]])
@@ -71,9 +73,15 @@ def drift_checks(ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
     common = (assumptions.never_rejected(ledger), assumptions.only_model_leaves(ledger, number))
     if kind_of_drift(ledger, threat) == "breakdown":
         anything = threat.model_copy(update={"poison": "update"})
-        return (*common, assumptions.breakdown_known(ledger, threat), assumptions.inputs_bounded(ledger, anything))
+        return (
+            *common,
+            assumptions.breakdown_known(ledger, threat),
+            assumptions.inputs_bounded(ledger, anything),
+            observed_breakdown(),
+        )
     checks = [
         *common,
+        *forward_checks(ledger, threat),
         assumptions.fixed_weights_in(ledger, number),
         assumptions.inputs_bounded(ledger, threat),
         assumptions.attack_bounded(ledger, threat),
@@ -87,15 +95,18 @@ def costs(ledger: Ledger, threat: Threat, start: int) -> Costs:
     """The drift of the attacked round's model."""
     if kind_of_drift(ledger, threat) == "scenario":
         return Scenario(ledger, threat, start)
-    return Breakdown(np.array(ledger.round(start).breakdown), ledger.facts.clients, threat.attackers)
+    return Breakdown(ledger, start, threat.attackers)
 
 
 class Breakdown:
     """A rule that looks at the updates: what attackers do does not matter, only how many they are."""
 
-    def __init__(self, drifts: Array, clients: int, attackers: int) -> None:
+    def __init__(self, ledger: Ledger, number: int, attackers: int) -> None:
+        record, clients = ledger.round(number), ledger.facts.clients
+        drifts = np.array(record.breakdown)
         self._costs = np.concatenate([drifts, np.full(max(0, clients + 1 - len(drifts)), np.inf)])
         self._cost = float(self._costs[attackers])
+        self.rounding, self.terms = 2.0 * record.rounding, ledger.facts.parameters
 
     def feature_cost(self, delta: Array) -> Array:
         """The same for every perturbation."""

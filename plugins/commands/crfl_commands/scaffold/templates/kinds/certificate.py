@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 from crfl_core.extend import (
@@ -12,11 +13,15 @@ from crfl_core.extend import (
     Guarantee,
     Ledger,
     Level,
+    LogitVotes,
     Threat,
     VoteRequest,
     Votes,
     VoteSettings,
+    assumptions,
+    bias_input,
     formulas,
+    margins,
 )
 
 
@@ -31,6 +36,10 @@ class MyPlugin(Certificate):
     levels_offered: ClassVar[tuple[Level, ...]] = ("client",)
     statement: ClassVar = "pathwise"
 
+    def wanted_stages(self, cap_updates: bool | None) -> tuple[Mapping[str, Any], ...]:  # noqa: ARG002 - always
+        """The cap that the proof uses, where honest clients do not notice it."""
+        return ({"type": "update-cap", "bound": "known"},)
+
     def request(self, ledger: Ledger, threat: Threat, settings: VoteSettings) -> VoteRequest:  # noqa: ARG002
         """The logits of the final model on every test set."""
         return VoteRequest("logits")
@@ -40,59 +49,62 @@ class MyPlugin(Certificate):
         facts, final = ledger.facts, ledger.rounds[-1]
         clients = ledger.clients.of_round(facts.rounds)
         independent = final.depends != "all" and final.weights_from == "chain" and not facts.rejects
+        keeps = assumptions.check(
+            "bad updates keep their weight",
+            facts.bad_update == "zero",
+            f"server.bad_update = {facts.bad_update!r}",
+            "'zero'",
+            "set server.bad_update = 'zero'",
+        )
         return (
-            check(
+            assumptions.check(
                 "linear model",
                 facts.model_facts.linear,
                 f"model {facts.model!r}",
                 "logits that are linear in the parameters",
                 "use model.type = 'softmax'",
             ),
-            check(
+            assumptions.check(
                 "attacked rounds",
                 threat.rounds == (facts.rounds,),
                 f"rounds {list(threat.rounds)} of 1..{facts.rounds}",
                 "the final round and no other",
                 f"set threat.rounds = [{facts.rounds}]",
             ),
-            check(
+            assumptions.check(
                 "weights in the final round",
                 independent and bool((clients.weight_bound >= 0).all()),
                 f"depend on {final.depends!r}",
                 "weights that attackers cannot move",
                 "use fedavg, and no plugin that judges rounds",
             ),
-            check(
+            assumptions.check(
                 "capped updates",
                 bool(np.isfinite(clients.cap).all()),
                 f"largest cap {clients.cap.max():.4g}",
                 "a finite cap on every update",
-                "set server.cap_updates = true",
+                "leave server.cap_updates unset",
             ),
+            # Attackers of this run that were dropped would show in its weights; those of another would not.
+            assumptions.only(keeps, direction="forward"),
         )
 
     def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:  # noqa: ARG002
         """For all samples at once: the largest number of the worst clients that the margin outweighs."""
-        assert votes.logits is not None
-        bias = 1.0 if ledger.facts.model_facts.bias else 0.0
-        threshold = formulas.margin_threshold(votes.logits, np.hypot(votes.input_norms, bias))
+        logits, norms = votes.expect(LogitVotes).logits, np.hypot(votes.input_norms, bias_input(ledger))
         clients = ledger.clients.of_round(ledger.facts.rounds)
         worst_first = np.sort(2.0 * clients.weight_bound * clients.cap)[::-1]
         costs = np.concatenate([[0.0], np.cumsum(worst_first)])
-        count = np.asarray(formulas.client_count(formulas.certified_size(threshold), costs))
+        drift = formulas.certified_size(margins(ledger, logits, norms), terms=ledger.facts.clients)
+        count = np.asarray(formulas.client_count(drift, costs))
         with np.errstate(divide="ignore", invalid="ignore"):
             log_count = np.log(count)
         unknown = np.full(len(count), np.nan)
         return Guarantee(
-            prediction=np.where(np.isnan(count), ABSTAIN, votes.logits.argmax(axis=1)),
+            prediction=np.where(np.isnan(count), ABSTAIN, logits.argmax(axis=1)),
             radius=count,
             log_radius=log_count,
             p_a=unknown,
             p_b=unknown,
             count=count,
         )
-
-
-def check(name: str, holds: bool, measured: str, required: str, remedy: str) -> Check:
-    """An assumption that either holds or refuses the certificate."""
-    return Check(name, "held" if holds else "failed", measured, required, "" if holds else remedy)

@@ -1,0 +1,48 @@
+"""How exact the measurements of a ledger are. Whatever was measured counts as the largest that it may have been."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crfl_core.ledger import Ledger, RunFacts
+
+Array = NDArray[np.float64]
+FURTHER = 8
+"""Operations around a sum: differences, squares, roots, quotients."""
+
+
+def precision(facts: RunFacts) -> float:
+    """The distance from 1 to the next number in the arithmetic of a run."""
+    return float(np.finfo(facts.dtype).eps)
+
+
+def relative_error(terms: int, dtype: str) -> float:
+    """`n u / (1 - n u)`: what a sum of so many products, or a norm of so many numbers, may be off by, relatively."""
+    error = (terms + FURTHER) * float(np.finfo(dtype).eps) / 2.0
+    return error / (1.0 - error) if error < 1.0 else math.inf
+
+
+def norm_error(facts: RunFacts) -> float:
+    """What the norm of an input or of a change of one may be off by, in front of the feature maps or behind them."""
+    return relative_error(max(facts.inputs, facts.features), facts.dtype)
+
+
+def share_error(ledger: Ledger) -> float:
+    """What a poisoned share may be off by: a sum over steps, which is always in single precision."""
+    return relative_error(int(ledger.clients.steps.max(initial=1)), "float32")
+
+
+def scale_error(facts: RunFacts) -> float:
+    """What the quotient of the norms of two updates may be off by."""
+    return 2.0 * relative_error(facts.parameters, facts.dtype)
+
+
+def observed_residuals(ledger: Ledger, number: int) -> Array:
+    """The norms of the residuals that entered the aggregate of a round, behind the cap: never less than they were."""
+    facts, rows = ledger.facts, ledger.clients.of_round(number)
+    centring = 2.0 * precision(facts) * (1.0 - rows.retention) * ledger.round(number).start_norm
+    norms = rows.residual_norm * (1.0 + relative_error(facts.parameters, facts.dtype)) + centring
+    return np.minimum(rows.cap, norms)

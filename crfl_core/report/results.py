@@ -1,0 +1,42 @@
+"""What all certificates say about a run, and its one way into files: of runs and of what-if questions alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from crfl_core.certification.audits import Audit
+from crfl_core.certification.metrics import Curve
+from crfl_core.kinds.certificate import CertificateResult
+from crfl_core.ledger import Record
+from crfl_core.report.files import audit_entries, certificate_csv, metrics_json
+from crfl_core.store import RunDirectory
+
+
+class CurveMetrics(Record):
+    """The `metrics.json` of a what-if question, which measures no model: a part of a run's."""
+
+    curves: tuple[Curve, ...]
+    refused: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Results:
+    """The audits of all certificates, their guarantees and the curves of these."""
+
+    audits: tuple[Audit, ...]
+    certified: tuple[CertificateResult, ...]
+    curves: tuple[Curve, ...]
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """Everything that is refused, and why."""
+        return {name: reason for audit in self.audits for name, reason in audit.refusals.items()}
+
+    def write(self, directory: RunDirectory, metrics: Record | None = None) -> None:
+        """A table per certificate, audit.json and metrics.json: the given metrics, or else the curves alone."""
+        for audit in self.audits:
+            if found := [one for one in self.certified if one.certificate == audit.certificate]:
+                directory.write(f"certificates/{audit.certificate}.csv", certificate_csv(found))
+        directory.write_json("audit.json", {"certificates": audit_entries(self.audits)})
+        shown = metrics or CurveMetrics(curves=self.curves, refused=self.refused)
+        directory.write("metrics.json", metrics_json(shown).encode() + b"\n")

@@ -1,0 +1,22 @@
+"""What the sound certificates have in common: three levels, and a cap on updates that makes the third possible."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from crfl_core.extend import Certificate, Level
+
+UPDATE_CAP: Mapping[str, Any] = {"type": "update-cap", "bound": "known"}
+"""A cap where there is a bound on honest updates, so that no honest client notices it."""
+
+
+class Capped(Certificate):
+    """A certificate that counts clients, for which updates have to be capped."""
+
+    levels_offered: ClassVar[tuple[Level, ...]] = ("feature", "sample", "client")
+
+    def wanted_stages(self, cap_updates: bool | None) -> tuple[Mapping[str, Any], ...]:
+        """The update cap, if it is asked about clients."""
+        counts_clients = "client" in (self.levels or self.levels_offered)
+        return (UPDATE_CAP,) if cap_updates or counts_clients else ()

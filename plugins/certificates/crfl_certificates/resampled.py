@@ -1,0 +1,52 @@
+"""What certificates with fresh noise have in common."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from crfl_certificates.capped import Capped
+from crfl_core.extend import Check, Ledger, Threat, VoteRequest, VoteSettings, assumptions
+
+
+class Resampled(Capped):
+    """Continuations of the run that vote, one vote each."""
+
+    statement: ClassVar = "tail"
+
+    continuations: int = Field(300, ge=1, description="independent continuations that vote, one vote each")
+    selection: int = Field(60, ge=1, description="further continuations that only select the class")
+
+    def start(self, attacked: tuple[int, ...]) -> int:
+        """The round whose noise is the first to be drawn again."""
+        return max(attacked)
+
+    def resampled_rounds(self, attacked: tuple[int, ...]) -> tuple[int, ...]:
+        """The one from which continuations start."""
+        return (self.start(attacked),)
+
+    def request(self, ledger: Ledger, threat: Threat, settings: VoteSettings) -> VoteRequest:
+        """Continuations, one vote each."""
+        return VoteRequest(
+            "continuations",
+            models=self.continuations,
+            noise_std=ledger.facts.test_noise_std if settings.noise_std is None else settings.noise_std,
+            selection_models=self.selection if settings.bound == "two-stage" else 0,
+            resample_from=self.start(threat.rounds),
+        )
+
+    def vote_checks(self, ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
+        """What makes the votes of continuations bounds on probabilities."""
+        return (
+            assumptions.model_kept(ledger, self.start(threat.rounds)),
+            assumptions.independent_votes(),
+            assumptions.secret_votes(ledger),
+        )
+
+
+def fresh_noise(ledger: Ledger, start: int, test_noise: float) -> NDArray[np.float64]:
+    """The noise of every round from `start` on; in the final round it is the test noise."""
+    return np.array([record.noise_std for record in ledger.rounds[start - 1 : -1]] + [test_noise])
