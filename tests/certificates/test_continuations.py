@@ -97,8 +97,9 @@ def test_a_continuation_is_the_rest_of_algorithm_1_with_noise_of_its_own() -> No
 
 
 def draw(streams: Streams, number: int, replica: int, size: int) -> NDArray[np.float64]:
-    """The noise of one round in one continuation."""
-    return streams.generator("noise", round_number=number, replica=replica).standard_normal(size)
+    """The noise of one round in one continuation; 0 is the run itself."""
+    purpose = "votes/continuation" if replica else "noise"
+    return streams.generator(purpose, round_number=number, replica=replica).standard_normal(size)
 
 
 def test_continuations_do_not_replay_the_attack_of_later_rounds() -> None:

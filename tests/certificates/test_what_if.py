@@ -243,10 +243,10 @@ def test_a_run_that_is_not_there_or_not_finished_is_an_error(tmp_path: Path, cop
 
 def test_a_ledger_of_another_version_is_an_error(copy: RunResult, crfl: Crfl) -> None:
     ledger = copy.path / "ledger.json"
-    ledger.write_text(ledger.read_text().replace('"format": 1', '"format": 99'))
+    ledger.write_text(ledger.read_text().replace('"format": 2', '"format": 99'))
     outcome = crfl("certify", copy.path)
     assert outcome.returncode == 2
-    assert "the ledger has format 99, this version of crfl reads format 1" in " ".join(outcome.stderr.split())
+    assert "the ledger has format 99, this version of crfl reads format 2" in " ".join(outcome.stderr.split())
 
 
 def test_a_ledger_with_missing_rounds_or_clients_is_an_error(copy: RunResult) -> None:
