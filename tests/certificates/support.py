@@ -20,7 +20,6 @@ from pydantic import Field, PrivateAttr
 from torch import Tensor
 
 from crfl_core import Threat, load_config
-from crfl_core.api.stored_votes import opened
 from crfl_core.certification import audits as certification
 from crfl_core.certification import formulas, threats
 from crfl_core.certification.voting import Electorate, vote
@@ -48,16 +47,18 @@ from crfl_core.extend import (
     VoteRequest,
     Votes,
 )
-from crfl_core.federation import rounds
-from crfl_core.federation.continuations import continue_all
+from crfl_core.federation import continuations, rounds
 from crfl_core.federation.participants import Participation
-from crfl_core.federation.rounds import Outcome, Progress
+from crfl_core.federation.recording import record
+from crfl_core.federation.rounds import Progress
 from crfl_core.federation.server import add_noise
+from crfl_core.federation.session import Session
 from crfl_core.federation.setup import Federation, build
 from crfl_core.hooks import Hooks
-from crfl_core.kinds.feature_map import Chain
+from crfl_core.kinds.feature_map import FeatureMaps
 from crfl_core.kinds.model import BoundModel
 from crfl_core.threat import ThreatSettings
+from tests.oracle import Played
 
 torch.set_num_threads(1)
 
@@ -119,7 +120,7 @@ class Halves(Partitioner):
 class Knowledge:
     """What an attacker knows: how inputs become features, the model it starts from, and where to push it, all (P,)."""
 
-    maps: Chain
+    maps: FeatureMaps
     model: BoundModel
     parameters: Tensor
     direction: Tensor
@@ -293,7 +294,7 @@ class World:
     """A federation and what became of it."""
 
     federation: Federation
-    outcomes: Sequence[Outcome]
+    outcomes: Sequence[Played]
 
     @cached_property
     def ledger(self) -> Ledger:
@@ -308,8 +309,8 @@ class World:
     def start(self, number: int) -> Tensor:
         """The model that was broadcast in a round."""
         if number == 1:
-            return rounds.initial(self.federation).parameters
-        return self.outcomes[number - 2].progress.parameters
+            return rounds.initial(self.federation).models[0]
+        return self.outcomes[number - 2].parameters
 
     @property
     def final(self) -> Tensor:
@@ -465,29 +466,22 @@ def context_of(federation: Federation) -> RunContext:
 def play(federation: Federation, hooks: Hooks = HOOKS) -> World:
     """All rounds, in memory. The model before noise counts as kept in every round."""
     config = federation.config
-    everywhere = {"resampled": tuple(range(1, config.rounds + 1))}
-    federation = replace(federation, facts=federation.facts.model_copy(update=everywhere))
-    engine = config.engine.model_copy()
-    with opened(engine, federation):
-        start, context = rounds.initial(federation), context_of(federation)
-        return World(federation, list(rounds.train(federation, engine, hooks, context, start)))
+    federation = replace(federation, resampled=tuple(range(1, config.rounds + 1)))
+    session = Session(federation, config.engine.model_copy(), hooks, context_of(federation))
+    with session.opened():
+        outcomes = rounds.train(session, rounds.initial(federation))
+        return World(federation, [Played(outcome, *record(federation, outcome)) for outcome in outcomes])
 
 
 def continued(world: World, number: int, replicas: range, noise_std: float | None = None) -> Tensor:
     """The noisy final models of continuations with fresh noise from a round on, (k, P)."""
     federation, outcome = world.federation, world.outcomes[number - 1]
-    aggregate = Progress(number, outcome.aggregate, outcome.progress.states)
-    engine = federation.config.engine.model_copy()
-    with opened(engine, federation):
-        finals = continue_all(federation, engine, HOOKS, context_of(federation), aggregate, replicas)
+    kept = Progress(number, outcome.aggregate[None], (outcome.states,))
+    session = Session(federation, federation.config.engine.model_copy(), HOOKS, context_of(federation))
+    with session.opened():
+        finals = continuations.continued(session, kept, replicas)
     std = federation.facts.test_noise_std if noise_std is None else noise_std
-    total = federation.config.rounds
-    return torch.stack(
-        [
-            add_noise(model, std, federation.streams, total, replica)
-            for model, replica in zip(finals, replicas, strict=True)
-        ]
-    )
+    return add_noise(finals, std, federation.streams, federation.config.rounds, replicas)
 
 
 def with_attack(federation: Federation, attack: Attack | None) -> Federation:
@@ -496,19 +490,12 @@ def with_attack(federation: Federation, attack: Attack | None) -> Federation:
     samples = federation.facts.samples
     bound = gradient_bound_of(federation)
     participation = Participation(config, samples, bound, federation.streams)
-    facts = federation.facts.model_copy(
-        update={
-            "attack": None if attack is None else attack.configured_as,
-            "attackers": participation.attackers,
-            "attack_rounds": participation.attack_rounds,
-        }
-    )
-    return replace(federation, config=config, attack=attack, participation=participation, facts=facts)
+    return replace(federation, config=config, participation=participation)
 
 
 def gradient_bound_of(federation: Federation) -> float:
     """The bound on gradients that the federation was built with, from what it says about honest updates."""
-    clients = federation.participation.honest(1)
+    clients = federation.participation.round(1)
     rate, decay = clients.learning_rate, clients.weight_decay
     reach = np.where(decay > 0, (1 - clients.retention) / np.where(decay > 0, decay, 1.0), rate * clients.steps)
     return float((clients.update_bound / reach).max())

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from subprocess import CompletedProcess
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -29,7 +29,6 @@ from crfl_core.extend import (
     Certificate,
     Clients,
     ClientUpdates,
-    Dependence,
     FederatedData,
     LinearAggregator,
     Plugin,
@@ -53,6 +52,7 @@ from tests.certificates.support import (
     federation_of,
     honest_world,
     play,
+    with_attack,
 )
 from tests.certificates.support import small as small_config
 
@@ -144,7 +144,7 @@ def test_models_that_are_not_convex_get_only_what_needs_no_convexity() -> None:
     assert isinstance(federation.attack, Submitting)
     parameters = torch.ones(federation.facts.parameters)
     knowledge = Knowledge(federation.maps, federation.model, parameters, parameters)
-    world = play(replace(federation, attack=federation.attack.informed(knowledge)))
+    world = play(with_attack(federation, federation.attack.informed(knowledge)))
     found = audits(world)
     assert refused(found) == PATHWISE | {"paper"}
     assert "use model.type = 'softmax', or the certificate 'postprocess'" in found["linear"].refusal
@@ -282,13 +282,8 @@ def test_replaced_weights_are_never_fixed() -> None:
     assert "round 1: replaced by tracker 'Replacing'" in found["linear"].refusal
 
 
-class Judge(Stage):
-    """Lets updates through, but may reject the model."""
-
-    depends: ClassVar[Dependence] = "fixed"
-
-    def transform(self, updates: ClientUpdates, state: State) -> StageResult:
-        return StageResult(updates.values.clone(), torch.eye(len(updates.values), dtype=updates.values.dtype))
+class Judge(Tracker):
+    """Sees no updates, but may reject the model."""
 
     @hookimpl
     def crfl_accept_round(self, candidate: Tensor) -> bool:
@@ -297,7 +292,7 @@ class Judge(Stage):
 
 def test_a_plugin_that_judges_rounds_could_judge_the_clean_world_differently() -> None:
     """Even if it never rejected anything here, and even for postprocess: the attacked round itself was judged."""
-    config = small(aggregation=[{"type": "judge"}, {"type": "fedavg"}])
+    config = small(trackers=[{"type": "judge"}])
     found = audits(attacked_world(config, {"judge": Judge}))
     assert refused(found) == SOUND
     for name in SOUND:
@@ -306,8 +301,6 @@ def test_a_plugin_that_judges_rounds_could_judge_the_clean_world_differently() -
 
 class Remembering(Stage):
     """Keeps what it saw for the next round."""
-
-    depends: ClassVar[Dependence] = "fixed"
 
     def transform(self, updates: ClientUpdates, state: State) -> StageResult:
         eye = torch.eye(len(updates.values), dtype=updates.values.dtype)
@@ -318,7 +311,7 @@ def test_memory_of_the_attacked_round_is_not_hidden_by_noise() -> None:
     config = small(aggregation=[{"type": "remembering"}, {"type": "fedavg"}])
     found = audits(attacked_world(config, {"remembering": Remembering}))
     assert refused(found) == SOUND
-    assert "a plugin remembers earlier updates" in found["tail"].refusal
+    assert "they depend on all updates" in found["tail"].refusal  # nobody else has a memory
     assert "only the noisy model leaves the attacked round" in found["postprocess"].refusal
     last = small(aggregation=[{"type": "remembering"}, {"type": "fedavg"}], attack=LABELS | {"rounds": [4]})
     assert refused(audits(attacked_world(last, {"remembering": Remembering}))) == PATHWISE
