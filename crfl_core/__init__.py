@@ -18,10 +18,10 @@ RENAMED = {
 
 
 def __getattr__(name: str) -> object:
-    from crfl_core import extend
+    from crfl_core.extend import __all__ as extending
 
     current = RENAMED.get(name, name)
-    if name not in __all__ and current in extend.__all__:
+    if name not in __all__ and current in extending:
         raise AttributeError(
             f"crfl_core.{name} is crfl_core.extend.{current} since plugin API 2: "
             "docs/writing-plugins/api-contract.md says how to migrate"
