@@ -1,5 +1,5 @@
-"""From votes to guarantees. `formulas` are pure functions; `engine` puts the questions."""
+"""From votes to guarantees. `formulas` are pure functions; `certifier` puts the questions."""
 
-from crfl_core.certification import formulas
+import lazy_loader
 
-__all__ = ["formulas"]
+__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, ["assumptions", "formulas"])
