@@ -17,6 +17,7 @@ from torch import Tensor
 
 from crfl_core import schedules, store
 from crfl_core._version import __version__
+from crfl_core.absent import Reading
 from crfl_core.api.certifying import certify_all
 from crfl_core.api.result import RunResult
 from crfl_core.api.stored_votes import Voter, opened, packed, read_parameters, unpacked
@@ -28,13 +29,16 @@ from crfl_core.errors import ConfigError, OptionError, PluginError
 from crfl_core.federation import rounds
 from crfl_core.federation.evaluation import backdoor_score, score
 from crfl_core.federation.local import LocalTraining
-from crfl_core.federation.setup import Federation, build, settings_of
+from crfl_core.federation.setup import Federation, build
 from crfl_core.hooks import Hooks
+from crfl_core.kinds import KINDS
+from crfl_core.kinds.complaints import settings_of
 from crfl_core.kinds.engine import Engine, Job
 from crfl_core.kinds.plugin import Plugin
 from crfl_core.kinds.tracker import RunContext, Tracker
 from crfl_core.ledger import ClientColumns
-from crfl_core.plugins import Registry, hook_names
+from crfl_core.plugins import Registry
+from crfl_core.refusals import hook_names
 from crfl_core.report.figures import partition_files
 from crfl_core.report.files import audit_table, certificate_csv, metrics_json
 from crfl_core.store import RunDirectory
@@ -77,7 +81,8 @@ def resume(
     directory, registry = RunDirectory(Path(path)), Registry(plugins)
     if directory.state == "finished":
         return RunResult(directory.path, registry)
-    loaded = load_config(directory.path / "config.toml", registry=registry)
+    installed = Reading(registry, store.used_plugins(directory.path), needed=KINDS)
+    loaded = load_config(directory.path / "config.toml", registry=installed)
     with located(loaded):
         return execute(loaded.config, registry, directory.path, trackers, force=False)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
 
+from crfl_core.absent import absences
 from crfl_core.api.certifying import certify_all
 from crfl_core.api.execution import located
 from crfl_core.api.result import RunResult
@@ -19,10 +20,11 @@ from crfl_core.certification import threats
 from crfl_core.certification.certifier import Audit
 from crfl_core.certification.metrics import Curve, curves
 from crfl_core.config import LoadedConfig, RunConfig, dump_config, load_config
-from crfl_core.errors import ConfigError, CrflError, StoreError
-from crfl_core.federation.setup import build, check_threat, settings_of
+from crfl_core.errors import ConfigError, CrflError, PluginError, StoreError
+from crfl_core.federation.setup import build, check_threat
 from crfl_core.hooks import Hooks
 from crfl_core.kinds.certificate import CertificateResult
+from crfl_core.kinds.complaints import settings_of
 from crfl_core.kinds.engine import Engine
 from crfl_core.kinds.tracker import RunContext
 from crfl_core.report.files import audit_table, certificate_csv
@@ -84,7 +86,8 @@ def changed(run: RunResult, overrides: Sequence[str]) -> LoadedConfig:
                 f"--set {override}: changes training: start another run; a finished one can be asked about "
                 f"{', '.join(ASKABLE)}"
             )
-    return load_config(run.path / "config.toml", overrides=overrides, registry=run.registry)
+    registry = run.registry.needing(("certificate",))
+    return load_config(run.path / "config.toml", overrides=overrides, registry=registry)
 
 
 def needs(run: RunResult, config: RunConfig) -> Needs:
@@ -102,6 +105,8 @@ def needs(run: RunResult, config: RunConfig) -> Needs:
 def answer(run: RunResult, config: RunConfig, target: RunDirectory) -> WhatIf:
     """The guarantees under another config."""
     required = needs(run, config)
+    if required == "continuations" and (missing := absences(config.named_plugins())):
+        raise PluginError(f"{missing[0]}: new continuations train with it")
     source = run.votes if required == "formulas" else new_votes(run, config, target)
     audits, certified = [], []
     for audit, guarantees in certify_all(config, run.ledger, source):

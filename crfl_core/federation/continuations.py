@@ -15,9 +15,10 @@ from crfl_core import schedules
 from crfl_core.federation import server
 from crfl_core.federation.chain import States, combine
 from crfl_core.federation.rounds import Progress
-from crfl_core.federation.setup import Federation, settings_of
+from crfl_core.federation.setup import Federation
 from crfl_core.hooks import Hooks
 from crfl_core.kinds.aggregator import LinearAggregator
+from crfl_core.kinds.complaints import settings_of
 from crfl_core.kinds.engine import Engine
 from crfl_core.kinds.tracker import RunContext
 from crfl_core.updates import ClientUpdates, Round

@@ -14,9 +14,10 @@ from crfl_core.errors import failures_named
 from crfl_core.federation import server
 from crfl_core.federation.chain import States
 from crfl_core.federation.evaluation import score
-from crfl_core.federation.setup import Federation, settings_of
+from crfl_core.federation.setup import Federation
 from crfl_core.hooks import Hooks
 from crfl_core.kinds.aggregator import Aggregator
+from crfl_core.kinds.complaints import settings_of
 from crfl_core.kinds.engine import Engine
 from crfl_core.kinds.tracker import RunContext
 from crfl_core.ledger import ClientColumns, RoundRecord

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from crfl_core.errors import PluginFailure, RunError
 from crfl_core.federation.chain import ChainResult, States, combine, dependence
-from crfl_core.federation.setup import Federation, settings_of
+from crfl_core.federation.setup import Federation
 from crfl_core.hooks import Hooks
 from crfl_core.kinds.aggregator import LinearAggregator
+from crfl_core.kinds.complaints import settings_of
 from crfl_core.streams import Streams
 from crfl_core.updates import ClientUpdates, LocalUpdates, Poisoning, Round, RuleResult
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -17,16 +16,16 @@ from torch import Tensor
 from crfl_core import schedules
 from crfl_core.config import RunConfig, dump_config
 from crfl_core.data import Data, DataFacts, FederatedData
-from crfl_core.errors import ConfigError, OptionError, PluginFailure, failures_named
+from crfl_core.errors import ConfigError, OptionError, PluginFailure
+from crfl_core.federation.checks import check_steps
 from crfl_core.federation.participants import Participation
-from crfl_core.kinds.aggregator import Stage
 from crfl_core.kinds.attack import Attack
+from crfl_core.kinds.complaints import settings_of
 from crfl_core.kinds.feature_map import Chain
 from crfl_core.kinds.model import BoundModel
 from crfl_core.kinds.partitioner import Partitioner
-from crfl_core.kinds.plugin import Plugin
 from crfl_core.ledger import RunFacts, SetFacts
-from crfl_core.plugins import hook_names
+from crfl_core.refusals import hook_names
 from crfl_core.streams import PURPOSES, Streams
 from crfl_core.updates import State
 
@@ -90,12 +89,7 @@ def build(config: RunConfig) -> Federation:
     maps, model = build_model(config, data.facts)
     bound = gradient_bound(model, maps.norm_bound(data.facts.domain.norm_bound(data.facts.inputs)))
     participation = Participation(config, [len(rows) for rows in holdings.rows], bound, streams)
-    clients = participation.round(1)
-    for position, step in enumerate(config.aggregation):
-        with settings_of(f"aggregation.{position}", step):
-            step.check(clients)
-            if isinstance(step, Stage):
-                clients = clients.take(slice(step.outputs(len(clients))))
+    check_steps(config.aggregation, participation.round(1))
     check_threat(config, data.clients)
     prepared = prepare_attack(config, data, participation, streams)
     features = mapped(maps, data.x)
@@ -155,16 +149,6 @@ def gradient_bound(model: BoundModel, norm_bound: float) -> float:
     if not (model.facts.linear and model.facts.loss == "cross-entropy"):
         return math.inf
     return math.sqrt(2.0) * math.hypot(norm_bound, 1.0 if model.facts.bias else 0.0)
-
-
-@contextmanager
-def settings_of(table: str, plugin: Plugin) -> Iterator[None]:
-    """Say which table of the config a plugin's complaint is about."""
-    try:
-        with failures_named(f"{table}: {plugin.full_name} failed"):
-            yield
-    except OptionError as error:
-        raise ConfigError(error.message, key=f"{table}.{error.option}") from error
 
 
 def pick_device(config: RunConfig) -> torch.device:

@@ -147,8 +147,8 @@ class Stops(Tracker):
     after: int = 1
 
     @hookimpl
-    def crfl_round_started(self, run, round):
-        if run.resumed_from < self.after < round.number:
+    def crfl_round_started(self, run, current):
+        if run.resumed_from < self.after < current.number:
             raise KeyboardInterrupt
 """
 
@@ -161,15 +161,15 @@ class Stops(Tracker):
         return [*small, "--set", 'trackers=["stops"]', "--set", "storage.checkpoint_seconds=0"]
 
     @pytest.mark.parametrize("out", [[], ["--out", "elsewhere"]])
-    def test_it_says_how_to_go_on(self, crfl: Crfl, stopping: list[str], out: list[str]) -> None:
+    def test_it_says_how_to_resume(self, crfl: Crfl, stopping: list[str], out: list[str]) -> None:
         path = out[-1] if out else str(Path("runs", "digits"))
         result = crfl("run", "-q", *out, *stopping)
         assert (result.returncode, result.stdout) == (130, "")
-        assert result.stderr == f"interrupted: go on with `crfl resume {path}`\n"
+        assert result.stderr == f"interrupted: resume with `crfl resume {path}`\n"
         result = crfl("resume", "-q", path)
         assert (result.returncode, result.stdout) == (0, f"{path}\n")
 
-    def test_the_same_command_goes_on_as_well(self, crfl: Crfl, stopping: list[str], small: list[str]) -> None:
+    def test_the_same_command_resumes_as_well(self, crfl: Crfl, stopping: list[str], small: list[str]) -> None:
         crfl("run", "-q", "--out", "stopped", *stopping)
         assert crfl("run", "-q", "--out", "stopped", *stopping).returncode == 0
         assert crfl("run", "-q", "--out", "straight", *small).returncode == 0
@@ -178,7 +178,7 @@ class Stops(Tracker):
     def test_a_resumed_run_may_be_interrupted_again(self, crfl: Crfl, stopping: list[str]) -> None:
         crfl("run", "-q", "--out", "here", *stopping, "--set", 'trackers=[{type="stops"}, {type="stops", after=2}]')
         result = crfl("resume", "-q", "here")
-        assert (result.returncode, result.stderr) == (130, "interrupted: go on with `crfl resume here`\n")
+        assert (result.returncode, result.stderr) == (130, "interrupted: resume with `crfl resume here`\n")
         assert crfl("resume", "-q", "here").returncode == 0
 
     def test_before_anything_is_written_there_is_nothing_to_resume(
