@@ -11,12 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.metadata import Distribution, EntryPoint, distribution, distributions
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from crfl_core.errors import PluginError, closest, reason
 from crfl_core.kinds import KINDS
-from crfl_core.kinds.plugin import LOCAL, Plugin
-from crfl_core.refusals import checked, hook_names
+from crfl_core.kinds.plugin import LOCAL
+
+if TYPE_CHECKING:
+    from crfl_core.kinds.plugin import Plugin
 
 DISABLE = "CRFL_DISABLE_PLUGINS"
 OWN = "crfl"
@@ -169,6 +171,8 @@ class Registry:
         ) + tuple(self._declared.broken)
 
     def _listed(self, found: Found, *, conflict: bool) -> Listed:
+        from crfl_core.refusals import hook_names
+
         status: ListedStatus = "ok"
         reason, summary = "", ""
         hooks: tuple[str, ...] = ()
@@ -191,6 +195,8 @@ class Registry:
     def _import(self, found: Found) -> type[Plugin]:
         key = (found.kind, found.distribution, found.name)
         if key not in self._loaded:
+            from crfl_core.refusals import checked
+
             base = KINDS[found.kind].base
             self._loaded[key] = checked(found.full_name, imported(found), base, found.distribution)
         return self._loaded[key]
@@ -238,15 +244,20 @@ def add(result: Declared, name: str, version: str, points: Iterable[EntryPoint])
         if point.group in GROUPS:
             result.points.append((name, version, point))
         elif is_meant_for_us(point.group):
-            hint = closest(point.group, GROUPS) or f"groups are {', '.join(GROUPS)}"
+            hint = f"did you mean {near!r}?" if (near := nearest(point.group)) else f"groups are {', '.join(GROUPS)}"
             problem = f"there is no entry-point group {point.group!r}: {hint}"
             result.broken.append(Listed("unknown", point.name, name, version, "failed", problem, "", ()))
 
 
-@cache
 def is_meant_for_us(group: str) -> bool:
     """Whether a group of entry points is ours, or was meant to be."""
-    return group.startswith(f"{OWN}.") or bool(difflib.get_close_matches(group, GROUPS, cutoff=0.9))
+    return group.startswith(f"{OWN}.") or bool(nearest(group))
+
+
+@cache
+def nearest(group: str) -> str:
+    """The group of ours whose name is almost the same, or an empty string."""
+    return next(iter(difflib.get_close_matches(group, GROUPS, n=1, cutoff=0.85)), "")
 
 
 def identity(candidate: Distribution) -> tuple[str, str]:

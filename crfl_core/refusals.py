@@ -10,7 +10,7 @@ from crfl_core import hookspecs
 from crfl_core.errors import PluginError, closest
 from crfl_core.kinds.complaints import function_of, written_at
 from crfl_core.kinds.final_methods import refuse_overriding
-from crfl_core.kinds.plugin import API_VERSION, OLDEST_API_VERSION, Plugin
+from crfl_core.kinds.plugin import API_VERSION, Plugin
 
 HOOKS = {
     name: tuple(inspect.signature(hook).parameters)
@@ -41,16 +41,13 @@ def checked(who: str, candidate: object, base: type[Plugin], distribution: str) 
 
 
 def check_version(who: str, plugin: type[Plugin], distribution: str) -> None:
-    """Refuse a class that was written for another plugin interface than those that are served."""
+    """Refuse a class that was written for another plugin interface than this one."""
     needs = plugin.api_version
     if not isinstance(needs, int) or needs > API_VERSION:
         raise PluginError(f"{who} needs plugin API {needs}, this crfl offers {API_VERSION}: upgrade crfl")
-    if needs < OLDEST_API_VERSION:
-        versions = range(OLDEST_API_VERSION, API_VERSION + 1)
-        offered = f"this crfl offers {' and '.join(map(str, versions))}"
-        raise PluginError(
-            f"{who} was written for plugin API {needs}, {offered}: upgrade {distribution}; if it is yours, {MIGRATING}"
-        )
+    if needs < API_VERSION:
+        upgrade = f"upgrade {distribution}; if it is yours, {MIGRATING}"
+        raise PluginError(f"{who} was written for plugin API {needs}, this crfl offers {API_VERSION}: {upgrade}")
 
 
 def check_hooks(who: str, plugin: type[Plugin]) -> None:

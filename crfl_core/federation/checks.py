@@ -28,5 +28,5 @@ def check_steps(steps: Sequence[AggregationStep], clients: Clients) -> None:
             if isinstance(step, Stage):
                 before, after = len(clients), step.outputs(len(clients))
                 if after != before:
-                    changes.append(f"{step.configured_as!r} in aggregation.{position} made {after} of {before} clients")
+                    changes.append(f"{step.configured_as!r}, aggregation.{position}, makes {after} of {before} updates")
                 clients = clients.take(slice(after))

@@ -38,5 +38,5 @@ def instead(base: type) -> str:
     free = sorted(getattr(base, "__abstractmethods__", ())) or [
         name for name, member in vars(base).items() if inspect.isfunction(member) and not is_final(member)
     ]
-    public = [name for name in free if not name.startswith("_")]
+    public = [name for name in free if not name.startswith(("_", "model_"))]
     return f"implement {' or '.join(public)} instead" if public else "derive from another class"

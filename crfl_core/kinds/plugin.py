@@ -23,9 +23,6 @@ from crfl_core.table import Table
 API_VERSION = 2
 """The plugin interface of this release. A plugin class may name the one it was written for in `api_version`."""
 
-OLDEST_API_VERSION = 2
-"""The oldest plugin interface that this release still serves."""
-
 LOCAL = "(this process)"
 """Where plugins come from that no distribution declares."""
 

@@ -168,13 +168,21 @@ CONFIG_FILES = {
     ),
     "misspelt hook": file(
         "trackers = ['misspelt']\n",
-        "bad.toml: trackers.0.type = 'misspelt': tracker 'misspelt' of bad-tools 1.0: there is no hook 'crfl_finishd' (",
+        "bad.toml: trackers.0.type = 'misspelt': tracker 'misspelt' of bad-tools 1.0: there is no hook ",
+        "'crfl_finishd' (",
         "bad_tools.py:60): did you mean 'crfl_run_finished'",
     ),
 }
 
 OVERRIDES = {
-    "no equals sign": Bad(["run", "--set", "rounds"], "--set rounds: write it as key=value, for example "),
+    "no equals sign": Bad(
+        ["run", "--set", "rounds"], "--set rounds: write it as key=value, for example --set rounds=1"
+    ),
+    "too few clients behind a stage": Bad(
+        ["run", "--set", 'aggregation=[{type="bucketing", size=25}, "krum"]', "--set", "certificates=['paper']"],
+        '--set aggregation=[{type="bucketing", size=25}, "krum"]: aggregation.1.f: ',
+        ["krum needs clients >= 2 f + 3, found 2 clients", "; 'bucketing', aggregation.0, makes 2 of 50 updates"],
+    ),
     "no key": Bad(["run", "--set", "=3"], "--set =3: write it as key=value"),
     "missing list item": Bad(
         ["run", "--set", "certificates.7.name=x"],

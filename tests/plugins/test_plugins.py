@@ -336,13 +336,12 @@ class TestAllowing:
         assert load_config(tmp_path / "saved.toml").config == config
 
 
-def test_a_plugin_for_an_older_interface_is_served_as_long_as_the_interface_is(
+def test_a_plugin_for_an_older_interface_is_refused_with_what_to_upgrade(
     install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install("robust-tools", "1.2", {"crfl.trackers": {"quiet": "Quiet"}}, QUIET)
-    monkeypatch.setattr(refusals, "API_VERSION", 3)
     assert Registry().load("tracker", "quiet").api_version == 2
-    monkeypatch.setattr(refusals, "OLDEST_API_VERSION", 3)
+    monkeypatch.setattr(refusals, "API_VERSION", 3)
     message = (
         "was written for plugin API 2, this crfl offers 3: upgrade robust-tools; if it is yours, docs/writing-plugins"
     )

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from crfl_core import Aggregate, Clients, ClientUpdates, Layout, OptionError, Round, Streams, run
+from crfl_core import run
+from crfl_core.extend import Clients, ClientUpdates, Layout, OptionError, Round, RuleResult, Streams
 from crfl_core.testing import parametrize_with_checks
 
 from crfl_cge import Cge
@@ -34,7 +35,7 @@ def round_of(values: torch.Tensor) -> ClientUpdates:
     return ClientUpdates(values, Round(1, 1, torch.zeros(size).to(values), clients, layout, Streams(0)))
 
 
-def mean_of_shortest(values: torch.Tensor, f: int) -> Aggregate:
+def mean_of_shortest(values: torch.Tensor, f: int) -> RuleResult:
     return Cge(f=f).aggregate(round_of(values), {})
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from crfl_core import Aggregate, Aggregator, Clients, ClientUpdates, OptionError, State
+from crfl_core.extend import Aggregator, Clients, ClientUpdates, OptionError, RuleResult, State
 from numpy.typing import NDArray
 from pydantic import Field
 
@@ -22,16 +22,16 @@ class Cge(Aggregator):
         if len(clients) <= 2 * self.f:
             raise OptionError("f", f"2 f must be below the number of clients, found f = {self.f} for {len(clients)}")
 
-    def aggregate(self, updates: ClientUpdates, state: State) -> Aggregate:
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         """The mean of the shorter updates. Rounds may have fewer updates than planned: at least one is kept."""
         lengths = torch.linalg.vector_norm(updates.values.double(), dim=1).cpu().numpy()
         order = np.lexsort((updates.round.clients.ids, lengths))
         kept = order[: max(1, len(order) - self.f)]
         weights = updates.values.new_zeros(len(order), dtype=torch.float64)
         weights[torch.from_numpy(kept)] = 1.0 / len(kept)
-        return Aggregate(update=weights.to(updates.values) @ updates.values, weights=weights, state=state)
+        return RuleResult(update=weights.to(updates.values) @ updates.values, weights=weights, state=state)
 
-    def breakdown(self, clients: Clients, aggregate: Aggregate, update_bound: float) -> NDArray[np.float64] | None:  # noqa: ARG002
+    def breakdown(self, clients: Clients, aggregate: RuleResult, update_bound: float) -> NDArray[np.float64] | None:  # noqa: ARG002
         """`2 m U / (n - f)` for m <= f arbitrary clients, if no honest update is longer than U; infinite beyond.
 
         Both means are over vectors no longer than U: if one of at most f attackers is kept, some honest client was
