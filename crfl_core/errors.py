@@ -68,6 +68,10 @@ class StoreError(CrflError):
     """A run directory is missing, busy, damaged, or would be overwritten."""
 
 
+UNEXPECTED = (Exception, SystemExit)
+"""What a plugin may raise though it should not. Ctrl-C is not its doing."""
+
+
 @contextmanager
 def failures_named(what: str) -> Iterator[None]:
     """Turn whatever a plugin raises unexpectedly into a `PluginFailure` that says what failed.
@@ -81,8 +85,18 @@ def failures_named(what: str) -> Iterator[None]:
         yield
     except CrflError:
         raise
-    except Exception as error:
-        raise PluginFailure(f"{what}: {type(error).__name__}: {error}") from error
+    except UNEXPECTED as error:
+        raise PluginFailure(f"{what}: {reason(error)}") from error
+
+
+def reason(error: BaseException) -> str:
+    """What a plugin raised, in words.
+
+    >>> reason(KeyError("f")), reason(SystemExit(7))
+    ("KeyError: 'f'", 'SystemExit: 7: a plugin must not end the process')
+    """
+    ends = ": a plugin must not end the process" if isinstance(error, SystemExit) else ""
+    return f"{type(error).__name__}: {error}{ends}"
 
 
 def closest(name: str, known: Iterable[str]) -> str:

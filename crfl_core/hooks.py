@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 from crfl_core import hookspecs
-from crfl_core.errors import CrflError, CrflWarning, PluginFailure
+from crfl_core.errors import UNEXPECTED, CrflError, CrflWarning, PluginFailure, reason
 from crfl_core.kinds.aggregator import state_key
 from crfl_core.kinds.plugin import Plugin
 from crfl_core.kinds.tracker import RunContext, Tracker
-from crfl_core.plugins import hook_names
+from crfl_core.refusals import check_hooks, hook_names
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -68,22 +68,16 @@ class Hooks:
 
     def _register(self, key: str, who: str, plugin: Plugin, owner: str) -> None:
         """Register wrapped methods instead of the instance: pluggy would touch every attribute of a pydantic model."""
+        check_hooks(who, type(plugin))
         methods = {name: getattr(plugin, name) for name in hook_names(type(plugin))}
         holder = SimpleNamespace(
             **{name: self._guarded(key, who, plugin, owner, name, method) for name, method in methods.items()}
         )
-        try:
-            self._manager.register(holder, name=key)
-            self._manager.check_pending()
-        except pluggy.PluginValidationError as error:
-            raise PluginFailure(f"{who} has a hook that does not exist or does not fit: {error}") from error
+        self._manager.register(holder, name=key)
 
     def _guarded(
         self, key: str, who: str, plugin: Plugin, owner: str, name: str, method: Callable[..., Any]
     ) -> Callable[..., Any]:
-        if inspect.isgeneratorfunction(method):
-            raise PluginFailure(f"{who}: {name} is a hook wrapper, which a run has no use for: write a plain method")
-
         parameters = tuple(inspect.signature(method).parameters)
 
         @functools.wraps(method)
@@ -94,11 +88,11 @@ class Hooks:
             )
             try:
                 answer = method(*own)
-            except Exception as error:
-                reason = f"{who} failed in {name}: {type(error).__name__}: {error}"
+            except UNEXPECTED as error:
+                failure = f"{who} failed in {name}: {reason(error)}"
                 if not isinstance(plugin, Tracker):
-                    raise error if isinstance(error, CrflError) else PluginFailure(reason) from error
-                warnings.warn(f"{reason}; the run goes on without it", CrflWarning, stacklevel=2)
+                    raise error if isinstance(error, CrflError) else PluginFailure(failure) from error
+                warnings.warn(f"{failure}; the run goes on without it", CrflWarning, stacklevel=2)
                 if self._manager.has_plugin(key):
                     self._manager.unregister(name=key)
                 return None

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
+import difflib
 import os
+import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.metadata import Distribution, EntryPoint, distribution, distributions
-from typing import TYPE_CHECKING, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from crfl_core.errors import PluginError, closest
+from crfl_core.errors import PluginError, closest, reason
 from crfl_core.kinds import KINDS, LOCAL
 from crfl_core.kinds.command import Command
 
@@ -23,7 +24,10 @@ DISABLE = "CRFL_DISABLE_PLUGINS"
 OWN = "crfl"
 """The distribution that this code belongs to. Whoever runs it trusts it, so no allow-list needs to name it."""
 
-Status = Literal["ok", "failed", "conflict", "blocked"]
+GROUPS = {kind.group: name for name, kind in KINDS.items()}
+"""The kind of every entry-point group."""
+
+ListedStatus = Literal["ok", "failed", "conflict", "blocked"]
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,11 @@ class Found:
         """Distribution and version, as errors name them."""
         return f"{self.distribution} {self.version}".strip()
 
+    @property
+    def full_name(self) -> str:
+        """Kind, name, distribution and version, as errors begin."""
+        return f"{self.kind} {self.name!r} of {self.origin}"
+
 
 @dataclass(frozen=True)
 class Listed:
@@ -50,17 +59,17 @@ class Listed:
     name: str
     distribution: str
     version: str
-    status: Status
+    status: ListedStatus
     reason: str
     summary: str
     hooks: tuple[str, ...]
 
 
 class Declared(NamedTuple):
-    """The entry points of all distributions, with name and version, and the distributions that cannot be read."""
+    """The entry points of all distributions, with name and version, and what is no plugin though it should be."""
 
     points: list[tuple[str, str, EntryPoint]]
-    unreadable: list[Listed]
+    broken: list[Listed]
 
 
 class Registry:
@@ -78,10 +87,9 @@ class Registry:
     def found(self) -> dict[str, dict[str, list[Found]]]:
         """Everything declared, by kind and name; more than one entry under a name is a conflict."""
         table: dict[str, dict[str, list[Found]]] = {kind: {} for kind in KINDS}
-        kinds = {group: kind for kind, (group, _) in KINDS.items()}
         for owner, version, point in self._declared.points:
-            if (kind := kinds.get(point.group)) is not None:
-                table[kind].setdefault(point.name, []).append(Found(kind, point.name, owner, version, point))
+            kind = GROUPS[point.group]
+            table[kind].setdefault(point.name, []).append(Found(kind, point.name, owner, version, point))
         for name, plugin in self._local.items():
             for kind in (kind for kind, described in KINDS.items() if described.has(plugin)):
                 table[kind][name] = [Found(kind, name, LOCAL, "", plugin)]
@@ -163,10 +171,11 @@ class Registry:
             for kind in KINDS
             for _, candidates in sorted(self.found[kind].items())
             for found in candidates
-        ) + tuple(self._declared.unreadable)
+        ) + tuple(self._declared.broken)
 
     def _listed(self, found: Found, *, conflict: bool) -> Listed:
-        status: Status = "ok"
+
+        status: ListedStatus = "ok"
         reason, summary = "", ""
         hooks: tuple[str, ...] = ()
         if not self.usable(found):
@@ -187,13 +196,18 @@ class Registry:
     def _described(self, found: Found) -> tuple[str, tuple[str, ...]]:
         if found.kind == "command":
             return command_of(found).summary, ()
+        from crfl_core.refusals import hook_names
+
         plugin = self._import(found)
         return first_line(plugin), hook_names(plugin)
 
     def _import(self, found: Found) -> type[Plugin]:
         key = (found.kind, found.distribution, found.name)
         if key not in self._loaded:
-            self._loaded[key] = checked(found, imported(found))
+            from crfl_core.refusals import checked
+
+            base = KINDS[found.kind].base
+            self._loaded[key] = checked(found.full_name, imported(found), base, found.distribution)
         return self._loaded[key]
 
     def _refusal(self, found: Found) -> str:
@@ -206,6 +220,8 @@ class Registry:
         hint = closest(name.rpartition(":")[2], names)
         where = [other for other in KINDS if name in self.found[other]]
         also = f"{name!r} is the name of another kind, {where[0]}; " if where else ""
+        lost = [line for line in self._declared.broken if line.name == name.rpartition(":")[2]]
+        also += "".join(f"{line.distribution} {line.version} declares it, but {line.reason}; " for line in lost)
         installed = ", ".join(names) or "none"
         return " ".join(f"there is no {kind} {name!r}: {hint} {also}installed: {installed}".split())
 
@@ -215,21 +231,42 @@ def declared() -> Declared:
 
     The standard library's own `entry_points()` raises as soon as one distribution has broken metadata.
     """
-    result, groups, seen = Declared([], []), {kind.group for kind in KINDS.values()}, set()
+    result, seen = Declared([], []), set()
     for candidate in distributions():
         try:
-            if groups.isdisjoint(point.group for point in candidate.entry_points):
+            if not any(is_meant_for_us(point.group) for point in candidate.entry_points):
                 continue
             name = candidate.name
             if spelling(name) not in seen:
                 seen.add(spelling(name))
                 first = distribution(name)  # of two with one name, the first on the path counts
-                version = first.version
-                result.points.extend((name, version, point) for point in first.entry_points)
+                add(result, name, first.version, first.entry_points)
         except Exception as error:
-            reason = f"its entry points cannot be read: {type(error).__name__}: {error}"
-            result.unreadable.append(Listed("unknown", "", *identity(candidate), "failed", reason, "", ()))
+            problem = f"its entry points cannot be read: {reason(error)}"
+            result.broken.append(Listed("unknown", "", *identity(candidate), "failed", problem, "", ()))
     return result
+
+
+def add(result: Declared, name: str, version: str, points: Iterable[EntryPoint]) -> None:
+    """Sort the entry points of a distribution into plugins, strangers, and those that nobody would find."""
+    for point in points:
+        if point.group in GROUPS:
+            result.points.append((name, version, point))
+        elif is_meant_for_us(point.group):
+            hint = f"did you mean {near!r}?" if (near := nearest(point.group)) else f"groups are {', '.join(GROUPS)}"
+            problem = f"there is no entry-point group {point.group!r}: {hint}"
+            result.broken.append(Listed("unknown", point.name, name, version, "failed", problem, "", ()))
+
+
+def is_meant_for_us(group: str) -> bool:
+    """Whether a group of entry points is ours, or was meant to be."""
+    return group.startswith(f"{OWN}.") or bool(nearest(group))
+
+
+@cache
+def nearest(group: str) -> str:
+    """The group of ours whose name is almost the same, or an empty string."""
+    return next(iter(difflib.get_close_matches(group, GROUPS, n=1, cutoff=0.85)), "")
 
 
 def identity(candidate: Distribution) -> tuple[str, str]:
@@ -251,9 +288,8 @@ def imported(found: Found) -> object:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        raise PluginError(
-            f"{found.kind} {found.name!r} of {found.origin} cannot be imported: {type(error).__name__}: {error}"
-        ) from error
+        hint = moved_name(error) if isinstance(error, ImportError) else ""
+        raise PluginError(f"{found.full_name} cannot be imported: {reason(error)}{hint}") from error
 
 
 def command_of(found: Found) -> Command:
@@ -262,24 +298,15 @@ def command_of(found: Found) -> Command:
     return Command(found.name, target, found.origin, None if isinstance(found.source, type) else found.source)
 
 
-def checked(found: Found, candidate: object) -> type[Plugin]:
-    """The object as a plugin class of its kind, or a `PluginError` that says what is wrong with it."""
-    from crfl_core.kinds.plugin import API_VERSION, OLDEST_API_VERSION
+def moved_name(error: ImportError) -> str:
+    """Where a name went that a plugin wants to import from `crfl_core`: Python drops that part of the message."""
+    import crfl_core
 
-    kind, where = KINDS[found.kind], f"{found.kind} {found.name!r} of {found.origin}"
-    if not kind.has(candidate):
-        raise PluginError(f"{where} is {candidate!r}, not a subclass of crfl_core.extend.{kind.base.__name__}")
-    plugin = cast("type[Plugin]", candidate)
-    needs = plugin.api_version
-    if not isinstance(needs, int) or needs > API_VERSION:
-        raise PluginError(f"{where} needs plugin API {needs}, this crfl offers {API_VERSION}: upgrade crfl")
-    if needs < OLDEST_API_VERSION:
-        offered = f"this crfl offers {OLDEST_API_VERSION} to {API_VERSION}"
-        raise PluginError(f"{where} was written for plugin API {needs}, {offered}: upgrade {found.distribution}")
-    if inspect.isabstract(plugin):
-        missing = ", ".join(sorted(plugin.__abstractmethods__))
-        raise PluginError(f"{where} does not implement {missing}")
-    return plugin
+    name = re.match(r"cannot import name '(\w+)' from 'crfl_core'", str(error))
+    try:
+        return "" if name is None else f": {getattr(crfl_core, name[1])}"
+    except AttributeError as moved:
+        return f": {moved}"
 
 
 def blocked(found: Found) -> bool:
@@ -302,15 +329,3 @@ def spelling(name: str) -> str:
 def first_line(plugin: type[Plugin]) -> str:
     """The summary of a plugin: the first line of its own docstring."""
     return (plugin.__doc__ or "").strip().partition("\n")[0]
-
-
-def marked(plugin: type[Plugin]) -> Iterator[str]:
-    """Names of the methods of a plugin class that carry `@hookimpl`."""
-    for name in {name: None for base in plugin.__mro__ for name in vars(base)}:
-        if hasattr(inspect.getattr_static(plugin, name, None), "crfl_impl"):
-            yield name
-
-
-def hook_names(plugin: type[Plugin]) -> tuple[str, ...]:
-    """The hooks that a plugin class implements, sorted."""
-    return tuple(sorted(marked(plugin)))

@@ -10,6 +10,7 @@ from pathlib import Path
 from torch import Tensor
 
 from crfl_core import store
+from crfl_core.absent import Reading
 from crfl_core.api import environment
 from crfl_core.api.certifying import certify_all
 from crfl_core.api.result import RunResult
@@ -25,11 +26,14 @@ from crfl_core.errors import ConfigError
 from crfl_core.federation.evaluation import backdoor_score, score
 from crfl_core.federation.local import LocalTraining
 from crfl_core.federation.session import Session
-from crfl_core.federation.setup import Federation, build, settings_of
+from crfl_core.federation.setup import Federation, build
+from crfl_core.kinds import KINDS
+from crfl_core.kinds.complaints import settings_of
 from crfl_core.kinds.engine import Job
 from crfl_core.kinds.plugin import Plugin
 from crfl_core.kinds.tracker import Tracker
-from crfl_core.plugins import Registry, hook_names
+from crfl_core.plugins import Registry
+from crfl_core.refusals import hook_names
 from crfl_core.report.figures import partition_files
 from crfl_core.store import RunDirectory
 
@@ -71,7 +75,8 @@ def resume(
     directory, registry = RunDirectory(Path(path)), Registry(plugins)
     if directory.state == "finished":
         return RunResult(directory.path, registry)
-    loaded = load_config(directory.path / "config.toml", registry=registry)
+    installed = Reading(registry, store.used_plugins(directory.path), needed=KINDS)
+    loaded = load_config(directory.path / "config.toml", registry=installed)
     with located(loaded):
         return execute(loaded.config, registry, directory.path, trackers, force=False)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from crfl_core.absent import Reading
 from crfl_core.api.certifying import certify_all
 from crfl_core.api.stored_votes import flat_parameters, read_models
 from crfl_core.certification.audits import Audit
@@ -21,19 +22,23 @@ from crfl_core.kinds.certificate import CertificateResult, Check
 from crfl_core.kinds.plugin import Plugin
 from crfl_core.ledger import Ledger
 from crfl_core.plugins import Registry
-from crfl_core.store import RunDirectory
+from crfl_core.store import RunDirectory, used_plugins
 from crfl_core.threat import Threat
 from crfl_core.updates import Layout
 from crfl_core.votes import VoteRequest, Votes, VoteSettings
 
 
 class RunResult:
-    """A finished run. Its parts are read from the run directory when they are first asked for."""
+    """A finished run. Its parts are read from the run directory when they are first asked for.
+
+    Plugins that trained it need not be installed any more; whoever asks for something that only such a plugin can do
+    gets a `PluginError` that says what to install.
+    """
 
     def __init__(self, path: Path, registry: Registry | None = None) -> None:
         self.path = path
         self.directory = RunDirectory(path)
-        self.registry = registry or Registry()
+        self.registry = Reading(registry or Registry(), used_plugins(path))
 
     @cached_property
     def config(self) -> RunConfig:

@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
 
+from crfl_core.absent import absences
 from crfl_core.api.certifying import certify_all
 from crfl_core.api.execution import located
 from crfl_core.api.result import RunResult
@@ -17,9 +18,10 @@ from crfl_core.api.stored_votes import Voter
 from crfl_core.certification.audits import levels_of
 from crfl_core.certification.questions import Inquiry, ask
 from crfl_core.config import LoadedConfig, RunConfig, dump_config, load_config
-from crfl_core.errors import ConfigError, CrflError, StoreError
+from crfl_core.errors import ConfigError, CrflError, PluginError, StoreError
 from crfl_core.federation.session import Session
-from crfl_core.federation.setup import build, check_threat, settings_of
+from crfl_core.federation.setup import build, check_threat
+from crfl_core.kinds.complaints import settings_of
 from crfl_core.report.results import Results
 from crfl_core.store import RunDirectory
 from crfl_core.threat import Threat
@@ -77,7 +79,8 @@ def changed(run: RunResult, overrides: Sequence[str]) -> LoadedConfig:
                 f"--set {override}: changes training: start another run; a finished one can be asked about "
                 f"{', '.join(ASKABLE)}"
             )
-    return load_config(run.path / "config.toml", overrides=overrides, registry=run.registry)
+    registry = run.registry.needing(("certificate",))
+    return load_config(run.path / "config.toml", overrides=overrides, registry=registry)
 
 
 def needs(run: RunResult, inquiry: Inquiry) -> Needs:
@@ -93,6 +96,8 @@ def answer(run: RunResult, config: RunConfig, target: RunDirectory) -> WhatIf:
     """The guarantees under another config."""
     inquiry = ask(config, run.ledger)
     required = needs(run, inquiry)
+    if required == "continuations" and (missing := absences(config.named_plugins())):
+        raise PluginError(f"{missing[0]}: new continuations train with it")
     source = run.votes if required == "formulas" else new_votes(run, config, target)
     results = certify_all(inquiry, source, config.evaluation.radii)
     return WhatIf(**vars(results), config=config, threat=inquiry.threat, needs=required)

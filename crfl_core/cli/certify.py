@@ -8,6 +8,15 @@ import typer
 
 from crfl_core.cli import arguments, output
 
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Ask with another setting of threat, votes, certificates or evaluation.radii, e.g. threat.clients=3.",
+        show_default=False,
+    ),
+]
 Save = Annotated[
     str | None, typer.Option("--save", metavar="NAME", help="Also write RUN/what-if/NAME/.", show_default=False)
 ]
@@ -17,5 +26,6 @@ def certify(run: arguments.RunArgument, overrides: arguments.SetOption = None, s
     """Certify a finished RUN again with other settings of threat, votes or certificates; nothing is trained again."""
     from crfl_core import api
 
-    result = api.certify(api.load(run), overrides or (), save=save)
+    with output.plugins_at_work():
+        result = api.certify(api.load(run), overrides or (), save=save)
     output.show_what_if(result)

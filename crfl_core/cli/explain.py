@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import sys
+
 import typer
 
-from crfl_core.cli import arguments
+from crfl_core.cli import arguments, output
 
 
 def explain(config: arguments.ConfigArgument = None, overrides: arguments.SetOption = None) -> None:
-    """Print every setting of CONFIG as it is resolved, and where it was written."""
+    """Print every setting of CONFIG, a file or a run directory, as it is resolved, and where it was written."""
+    from crfl_core.absent import Reading, absences
     from crfl_core.cli.explanation import explained
     from crfl_core.config import load_config
+    from crfl_core.plugins import Registry
+    from crfl_core.store import used_plugins
 
-    loaded = load_config(config, overrides=overrides or ())
-    lines = explained(loaded)
+    if config is not None and (config / "config.toml").exists():
+        config = config / "config.toml"
+    with output.plugins_at_work():
+        registry = Reading(Registry(), {} if config is None else used_plugins(config.parent))
+        loaded = load_config(config, overrides=overrides or (), registry=registry)
+        lines = explained(loaded)
     width = max(len(setting) for setting, _ in lines)
     for setting, origin in lines:
         typer.echo(f"{setting:<{min(width, 72)}}  # {origin}")
+    for sentence in absences(loaded.config.named_plugins()):
+        sys.stderr.write(f"warning: {sentence}; its options are shown as they were written\n")

@@ -8,16 +8,37 @@ from typing import Any
 import tomli_w
 
 from crfl_core.config.loading import LoadedConfig
-from crfl_core.config.origins import Path
+from crfl_core.config.origins import DEFAULT, KeyPath
+from crfl_core.config.schema import RunConfig
+from crfl_core.table import Table
 
 
 def explained(loaded: LoadedConfig) -> list[tuple[str, str]]:
     """Pairs of `key = value` and origin, for every setting."""
-    tree = loaded.config.model_dump(mode="json", exclude_none=True)
-    return [(f"{'.'.join(path)} = {toml(value)}", loaded.origins.of(path)) for path, value in settings(tree, ())]
+    config, origins = loaded
+    tree = config.model_dump(mode="json", exclude_none=True)
+    return [
+        (f"{'.'.join(path)} = {toml(value)}", origins.of(path) if is_set(config, path) else DEFAULT)
+        for path, value in settings(tree, ())
+    ]
 
 
-def settings(tree: Any, path: Path) -> Iterator[tuple[Path, Any]]:
+def is_set(config: RunConfig, path: KeyPath) -> bool:
+    """Whether anybody set a value. Where only the name of a plugin was written, its options are defaults."""
+    here: Any = config
+    for step in path:
+        if isinstance(here, Table):
+            if step in type(here).model_fields and step not in here.model_fields_set:
+                return False
+            here = getattr(here, step, None)
+        elif isinstance(here, tuple):
+            here = here[int(step)]
+        else:  # the value is one table or list, whatever it looks like inside
+            return True
+    return True
+
+
+def settings(tree: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
     """The paths and values of all settings; items of a list of tables are numbered."""
     if isinstance(tree, Mapping) and tree:
         for key, value in tree.items():

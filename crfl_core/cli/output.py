@@ -2,19 +2,45 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
+import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from crfl_core.cli import INTERRUPTED
+from crfl_core.errors import PluginFailure, reason
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from crfl_core.api import AttackEffect, RunResult, WhatIf
     from crfl_core.kinds.tracker import Tracker
+
+
+@contextlib.contextmanager
+def plugins_at_work() -> Iterator[None]:
+    """Where plugins may run: what they print goes to stderr, so that stdout holds nothing but what a command says.
+
+    This includes the processes that they start. `sys.exit` in a plugin is its failure and does not end the command.
+    """
+    sys.stdout.flush()
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # one of the two is closed
+            stdout = os.dup(1)
+            stack.callback(os.close, stdout)
+            stack.callback(os.dup2, stdout, 1)
+            os.dup2(2, 1)
+        stack.enter_context(contextlib.redirect_stdout(sys.stderr))
+        try:
+            yield
+        except SystemExit as stop:
+            frame = traceback.extract_tb(stop.__traceback__)[-1]
+            raise PluginFailure(f"{frame.filename}:{frame.lineno}: {reason(stop)}") from stop
 
 
 def progress(quiet: bool) -> list[Tracker]:
@@ -75,7 +101,7 @@ def show_effect(effect: AttackEffect) -> None:
 
 
 def interrupted(path: Path) -> typer.Exit:
-    """Say how to go on after Ctrl-C."""
+    """Say how to resume after Ctrl-C."""
     begun = (path / "status.json").exists()
-    sys.stderr.write(f"interrupted: {f'go on with `crfl resume {path}`' if begun else 'nothing was written yet'}\n")
+    sys.stderr.write(f"interrupted: {f'resume with `crfl resume {path}`' if begun else 'nothing was written yet'}\n")
     return typer.Exit(INTERRUPTED)

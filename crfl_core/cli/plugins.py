@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from crfl_core.cli import output
+
 if TYPE_CHECKING:
     from crfl_core.kinds.command import Command
     from crfl_core.kinds.plugin import Plugin
-    from crfl_core.plugins import Registry
+    from crfl_core.plugins import Listed, Registry
 
 BROKEN_PROMISE = 1
+WIDE, UNLIMITED = 110, 1_000_000
 STYLES = {"passed": "green", "failed": "red", "skipped": "yellow", "expected failure": "yellow"}
 
 plugins = typer.Typer(invoke_without_command=True, help="List every installed plugin, or check one.")
@@ -36,33 +39,40 @@ def list_(context: typer.Context, json: Json = False) -> None:
         return
     from crfl_core.plugins import Registry
 
-    listing = Registry().listing()
+    with output.plugins_at_work():
+        listing = Registry().listing()
     if json:
         import json as codec
 
         typer.echo(codec.dumps([asdict(plugin) for plugin in listing], indent=2))
         return
+    show_listing(listing)
+
+
+def show_listing(listing: Iterable[Listed]) -> None:
+    """A table, in which no name is ever broken: a line for every plugin in a pipe, two on a narrow terminal."""
     from rich import box
-    from rich.console import Console
+    from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE)
-    for column in ("kind", "name", "distribution", "state", "what it does"):
-        table.add_column(column, overflow="fold")
+    console, table = output.terminal(), Table(box=box.SIMPLE)
+    for column in ("kind", "name", "distribution", "state"):
+        table.add_column(column, no_wrap=True)
+    table.add_column("what it does", overflow="fold")
     for plugin in listing:
-        style = "green" if plugin.status == "ok" else "red"
-        about = plugin.reason or plugin.summary
-        if plugin.hooks:
-            about += f" [hooks: {', '.join(plugin.hooks)}]"
-        table.add_row(
-            plugin.kind,
-            plugin.name,
-            f"{plugin.distribution} {plugin.version}",
-            Text(plugin.status, style=style),
-            Text(about),
-        )
-    Console(highlight=False).print(table)
+        state = Text(plugin.status, style="green" if plugin.status == "ok" else "red")
+        hooks = f" [hooks: {', '.join(plugin.hooks)}]" if plugin.hooks else ""
+        about = Text((plugin.reason or plugin.summary) + hooks)
+        origin = f"{plugin.distribution} {plugin.version}".strip()
+        table.add_row(plugin.kind, plugin.name, origin, state, about)
+        if console.is_terminal and console.width < WIDE:
+            console.print(Text(f"{plugin.kind} {plugin.name} ({origin}): ") + state)
+            console.print(Padding(about, (0, 0, 0, 4)))
+    if not console.is_terminal:
+        console.width = console.measure(table, options=console.options.update(max_width=UNLIMITED)).maximum
+    if console.width >= WIDE:
+        console.print(table)
 
 
 @plugins.command()
@@ -76,7 +86,8 @@ def check(
     from crfl_core.plugins import Registry
     from crfl_core.testing import check_plugin
 
-    results = check_plugin(configured(Registry(), kind, name, options or []))
+    with output.plugins_at_work():
+        results = check_plugin(configured(Registry(), kind, name, options or []))
     if json:
         import json as codec
 
@@ -86,15 +97,14 @@ def check(
         from rich.table import Table
         from rich.text import Text
 
-        from crfl_core.cli.output import terminal
-
         table = Table(box=box.SIMPLE)
-        for column in ("check", "result", "what it promises, or what to fix"):
-            table.add_column(column, overflow="fold")
+        for column in ("check", "result"):
+            table.add_column(column, no_wrap=True)
+        table.add_column("what it promises, or what to fix", overflow="fold")
         for result in results:
             status = Text(result.status, style=STYLES[result.status])
             table.add_row(result.check, status, Text(result.message or result.promise))
-        console = terminal()
+        console = output.terminal()
         console.print(table)
         counts = Counter(result.status for result in results)
         console.print(", ".join(f"{count} {status}" for status, count in counts.items()))
@@ -106,23 +116,25 @@ def configured(registry: Registry, kind: str | None, name: str, options: Sequenc
     """The installed plugin of this name, with these options."""
     from pydantic import ValidationError
 
-    from crfl_core.config.loading import apply_override
     from crfl_core.config.origins import Origins, explain
-    from crfl_core.errors import PluginError
+    from crfl_core.config.overrides import apply_override
+    from crfl_core.errors import ConfigError, PluginError
 
     kind = kind_of(registry, kind, name)
     if kind == "command":
         if options:
             raise PluginError(f"--set {options[0]}: command {name!r} has no options of a config")
         return registry.command(name)
-    plugin = registry.load(kind, name)
+    plugin, origin = registry.load(kind, name), registry.origin(kind, name)
     values: dict[str, object] = {}
     for option in options:
         values = apply_override(values, option, {})
     try:
-        return plugin.model_validate(values, context={"resolver": registry}).named(name, registry.origin(kind, name))
+        return plugin.model_validate(values, context={"resolver": registry}).named(name, origin)
     except ValidationError as error:
-        raise explain(error, values, Origins()) from error
+        problems = str(explain(error, values, Origins())).splitlines()
+        sentences = [f"{kind} {name!r} of {origin}: {problem} (options are given with --set)" for problem in problems]
+        raise ConfigError("\n".join(sentences)) from error
 
 
 def kind_of(registry: Registry, kind: str | None, name: str) -> str:

@@ -8,7 +8,7 @@ from zipfile import BadZipFile
 
 import typer
 
-from crfl_core.cli import arguments
+from crfl_core.cli import arguments, output
 
 Data = Annotated[Path, typer.Argument(help="npz file with the inputs in `x`, one per row.", show_default=False)]
 Out = Annotated[
@@ -25,7 +25,8 @@ def predict(run: arguments.RunArgument, data: Data, out: Out = None, scaled: Sca
 
     result = api.load(run)
     try:
-        prediction = api.predict(result, read_inputs(data), scaled=scaled)
+        with output.plugins_at_work():
+            prediction = api.predict(result, read_inputs(data), scaled=scaled)
     except DataError as error:
         raise DataError(f"{data}: {error}") from error
     text = prediction_csv(prediction.classes, prediction.certified)

@@ -1,4 +1,4 @@
-"""`crfl resume`: go on after a kill."""
+"""`crfl resume`: finish a run that was interrupted."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from crfl_core.cli import arguments, output
 
 
 def resume(run: arguments.RunArgument, quiet: arguments.QuietOption = False) -> None:
-    """Go on with an unfinished run, bit by bit as if it had never stopped."""
+    """Resume an unfinished run, bit for bit as if it had never stopped."""
     from crfl_core import api
 
-    try:
-        result = api.resume(run, trackers=output.progress(quiet))
-    except KeyboardInterrupt:
-        raise output.interrupted(run) from None
+    with output.plugins_at_work():
+        try:
+            result = api.resume(run, trackers=output.progress(quiet))
+        except KeyboardInterrupt:
+            raise output.interrupted(run) from None
     output.report(result, quiet=quiet)

@@ -23,14 +23,15 @@ def run(
     force: Force = False,
     quiet: arguments.QuietOption = False,
 ) -> None:
-    """Train, attack, aggregate and certify as CONFIG says; goes on if its directory holds an unfinished run."""
+    """Train, attack, aggregate and certify as CONFIG says; resumes if its directory holds an unfinished run."""
     from crfl_core import api
     from crfl_core.api.execution import default_path
     from crfl_core.config import load_config
 
-    try:
-        result = api.run(config, overrides=overrides or (), out=out, force=force, trackers=output.progress(quiet))
-    except KeyboardInterrupt:
-        path = out or default_path(load_config(config, overrides=overrides or ()).config)
-        raise output.interrupted(path) from None
+    with output.plugins_at_work():
+        try:
+            result = api.run(config, overrides=overrides or (), out=out, force=force, trackers=output.progress(quiet))
+        except KeyboardInterrupt:
+            path = out or default_path(load_config(config, overrides=overrides or ()).config)
+            raise output.interrupted(path) from None
     output.report(result, quiet=quiet)

@@ -24,7 +24,8 @@ def show(
 
     result = load(run)
     if clean is not None:
-        effect = attack_effect(result, load(clean))
+        with output.plugins_at_work():
+            effect = attack_effect(result, load(clean))
         if json:
             typer.echo(effect.model_dump_json(indent=2))
         else:

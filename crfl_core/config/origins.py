@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,19 +13,23 @@ from pydantic_core import ErrorDetails
 from crfl_core.errors import ConfigError
 
 DEFAULT = "default"
-Path = tuple[str, ...]
+KeyPath = tuple[str, ...]
+"""The keys that lead to a value; items of a list are numbered."""
 
-ABSENT = ("missing", "union_tag_not_found")
-"""pydantic's names for a key that is not there."""
+ABSENT = ("missing", "missing_key", "union_tag_not_found")
+"""Types of errors about a key that is not there: pydantic's, and that of our own tables."""
+
+PLAIN = re.compile(r"^\s*([-+]?(\d[\d_]*\.?\d*([eE][-+]?\d+)?|inf|nan)|true|false)\s*$")
+"""Text that would be a number or a truth value without its quotes."""
 
 
 @dataclass(frozen=True)
 class Origins:
     """Maps the path of a value to the file, override or mapping that set it."""
 
-    written: Mapping[Path, str] = field(default_factory=dict)
+    written: Mapping[KeyPath, str] = field(default_factory=dict)
 
-    def of(self, path: Path) -> str:
+    def of(self, path: KeyPath) -> str:
         """Where a value was written; what nobody wrote is a default."""
         single = tuple(part for part in path if part != "0")  # a single table may stand for a list of one
         for candidate in (path, single):
@@ -44,7 +48,7 @@ class Origins:
         }
         return Origins({**moved, (key, "0"): origin})
 
-    def near(self, path: Path) -> str:
+    def near(self, path: KeyPath) -> str:
         """Where to look for a value: where it, or the table around it, was written."""
         if (origin := self.of(path)) != DEFAULT:
             return origin
@@ -63,8 +67,8 @@ class Origins:
 
 def explain(error: ValidationError, tree: Mapping[str, Any], origins: Origins) -> ConfigError:
     """One sentence per wrong key: where it was written, the key, the value found, what would be right."""
-    problems: dict[Path, list[str]] = {}
-    inputs: dict[Path, Any] = {}
+    problems: dict[KeyPath, list[ErrorDetails]] = {}
+    inputs: dict[KeyPath, Any] = {}
     for detail in error.errors(include_url=False):
         path, value, present = walk(tree, detail["loc"])
         if key := inner_key(detail):
@@ -72,40 +76,52 @@ def explain(error: ValidationError, tree: Mapping[str, Any], origins: Origins) -
             value = walk(value, [int(step) if step.isdecimal() else step for step in key])[1]
         if present:
             inputs[path] = value
-        problems.setdefault(path, []).append(wording(detail))
+        problems.setdefault(path, []).append(detail)
     # A union tries all its members: what is wrong inside of one says more than that the others did not fit.
     innermost = [path for path in problems if not any(path == other[: len(path)] != other for other in problems)]
     return ConfigError("\n".join(sentence(path, problems[path], inputs, origins) for path in innermost))
 
 
-def inner_key(detail: ErrorDetails) -> Path:
+def inner_key(detail: ErrorDetails) -> KeyPath:
     """The key inside of an error's location that is meant: our own errors name it, and a missing key has no value."""
     context = detail.get("ctx", {})
     if "discriminator" in context:
         return (context["discriminator"].strip("'"),)
-    if detail["type"] in ABSENT:
-        return (str(detail["loc"][-1]),)
-    return tuple(context["key"].split(".")) if "key" in context else ()
+    if "key" in context:
+        return tuple(context["key"].split("."))
+    return (str(detail["loc"][-1]),) if detail["type"] in ABSENT else ()
 
 
 def wording(detail: ErrorDetails) -> str:
     """pydantic's message in the words of a config."""
-    if detail["type"] in ABSENT:
+    if detail["type"] in ("missing", "union_tag_not_found"):
         return "is missing"
     if detail["type"] == "union_tag_invalid":
         return f"must be one of {detail['ctx']['expected_tags']}"
+    if detail["type"] == "bool_type":
+        return "must be true or false"
     message = re.sub(r"^\w+ should ", "must ", detail["msg"].removeprefix("Value error, "))
     return re.sub(r" or instance of \w+", "", message).replace("tuple", "list").replace("dictionary", "table")
 
 
-def sentence(path: Path, messages: Sequence[str], inputs: Mapping[Path, Any], origins: Origins) -> str:
+def remedy(value: Any, types: Set[str]) -> str:
+    """What to do about a value that is right but for the way it is written."""
+    if isinstance(value, bool):
+        return ": true and false are no numbers" if types & {"int_type", "float_type"} else ""
+    if isinstance(value, str) and PLAIN.match(value) and types & {"int_type", "float_type", "bool_type"}:
+        return ": write it without quotes"
+    return ": write it in quotes" if isinstance(value, int | float) and "string_type" in types else ""
+
+
+def sentence(path: KeyPath, details: Sequence[ErrorDetails], inputs: Mapping[KeyPath, Any], origins: Origins) -> str:
     """`file: key = value: what would be right`."""
     origin = origins.near(path)
     where = [] if origin == DEFAULT else [origin]
     if path:
         shown = path in inputs and not leads_to_table(inputs[path])
         where.append(".".join(path) + (f" = {inputs[path]!r}" if shown else ""))
-    return ": ".join([*where, ", or ".join(dict.fromkeys(messages))])
+    right = ", or ".join(dict.fromkeys(map(wording, details)))
+    return ": ".join([*where, right + remedy(inputs.get(path), {detail["type"] for detail in details})])
 
 
 def leads_to_table(value: Any) -> bool:
@@ -113,7 +129,7 @@ def leads_to_table(value: Any) -> bool:
     return isinstance(value, Mapping) or (isinstance(value, list | tuple) and any(map(leads_to_table, value)))
 
 
-def walk(tree: Any, location: Sequence[int | str]) -> tuple[Path, Any, bool]:
+def walk(tree: Any, location: Sequence[int | str]) -> tuple[KeyPath, Any, bool]:
     """Follow an error's location as far as the input goes.
 
     pydantic adds the names of union members to a location; they are no keys of the input and are passed over.

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from crfl_core.data import Batches
 from crfl_core.errors import PluginFailure
-from crfl_core.federation.setup import Federation, mapped, settings_of
+from crfl_core.federation.setup import Federation, mapped
 from crfl_core.kinds.attack import Attack
+from crfl_core.kinds.complaints import settings_of
 from crfl_core.kinds.model import BoundModel, GradientSteps
 from crfl_core.updates import Poisoning
 

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from crfl_core.federation.setup import Federation, settings_of
+from crfl_core.federation.setup import Federation
+from crfl_core.kinds.complaints import settings_of
 
 
 class Score(NamedTuple):

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from crfl_core.federation import batches
 from crfl_core.federation.attackers import AttackedSteps, bends, poison
-from crfl_core.federation.setup import Federation, settings_of
+from crfl_core.federation.setup import Federation
+from crfl_core.kinds.complaints import settings_of
 from crfl_core.kinds.model import LocalModels
 from crfl_core.updates import Clients, LocalUpdates, TrainingTask
 

@@ -11,7 +11,8 @@ from torch import Tensor
 from crfl_core.federation import server
 from crfl_core.federation.chain import States
 from crfl_core.federation.session import Plan, Session
-from crfl_core.federation.setup import Federation, settings_of
+from crfl_core.federation.setup import Federation
+from crfl_core.kinds.complaints import settings_of
 
 
 @dataclass(frozen=True)

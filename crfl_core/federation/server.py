@@ -20,8 +20,9 @@ from crfl_core.federation import answers
 from crfl_core.federation.attackers import overrides
 from crfl_core.federation.chain import ChainResult, LinearChain, States, dependence, row_norms, run_chain, shrinkage
 from crfl_core.federation.session import Plan, Session
-from crfl_core.federation.setup import Federation, settings_of
+from crfl_core.federation.setup import Federation
 from crfl_core.kinds.aggregator import LinearAggregator
+from crfl_core.kinds.complaints import settings_of
 from crfl_core.kinds.engine import Engine
 from crfl_core.streams import Streams
 from crfl_core.updates import ClientUpdates, LocalUpdates, Poisoning, TrainingTask

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -17,19 +16,19 @@ from torch import Tensor
 from crfl_core import schedules
 from crfl_core.config import RunConfig, dump_config
 from crfl_core.data import Data, DataFacts, FederatedData, Scaling
-from crfl_core.errors import ConfigError, OptionError, PluginFailure, failures_named
+from crfl_core.errors import ConfigError, OptionError, PluginFailure
+from crfl_core.federation.checks import check_steps
 from crfl_core.federation.participants import Participation
-from crfl_core.kinds.aggregator import Stage
 from crfl_core.kinds.attack import Attack
+from crfl_core.kinds.complaints import settings_of
 from crfl_core.kinds.feature_map import FeatureMaps
 from crfl_core.kinds.linear import LinearModel
 from crfl_core.kinds.model import BoundModel, Model
 from crfl_core.kinds.partitioner import Partitioner
-from crfl_core.kinds.plugin import Plugin
 from crfl_core.ledger import RunFacts, SetFacts
-from crfl_core.plugins import hook_names
+from crfl_core.refusals import hook_names
 from crfl_core.streams import PURPOSES, Streams
-from crfl_core.updates import Clients, State
+from crfl_core.updates import State
 
 ROWS_AT_ONCE = 65536
 NOT_LOCAL = frozenset({"aggregation", "certificates", "engine", "trackers", "storage"})
@@ -103,7 +102,7 @@ def build(config: RunConfig) -> Federation:
     with settings_of("model", config.model):
         bound = model.gradient_bound(maps.norm_bound(data.facts.domain.norm_bound(data.facts.inputs)))
     participation = Participation(config, [len(rows) for rows in partition.rows], bound, streams)
-    check_aggregation(config, participation.round(1))
+    check_steps(config.aggregation, participation.round(1))
     check_threat(config, data.clients)
     prepared = prepare_attack(config, data, participation, streams)
     return Federation(
@@ -121,15 +120,6 @@ def build(config: RunConfig) -> Federation:
         device=device,
         dtype=dtype,
     )
-
-
-def check_aggregation(config: RunConfig, clients: Clients) -> None:
-    """The options of every step fit the clients that it will see."""
-    for position, step in enumerate(config.aggregation):
-        with settings_of(f"aggregation.{position}", step):
-            step.check(clients)
-            if isinstance(step, Stage):
-                clients = clients.take(slice(step.outputs(len(clients))))
 
 
 def resampled_rounds(config: RunConfig, participation: Participation) -> tuple[int, ...]:
@@ -191,16 +181,6 @@ def check_linear(plugin: Model, model: BoundModel) -> None:
             f"model: {plugin.full_name} says that it is linear in its parameters: build a LinearModel and "
             "put what it does to inputs into a feature map, or set linear = False"
         )
-
-
-@contextmanager
-def settings_of(table: str, plugin: Plugin) -> Iterator[None]:
-    """Say which table of the config a plugin's complaint is about."""
-    try:
-        with failures_named(f"{table}: {plugin.full_name} failed"):
-            yield
-    except OptionError as error:
-        raise ConfigError(error.message, key=f"{table}.{error.option}") from error
 
 
 def pick_device(config: RunConfig) -> torch.device:

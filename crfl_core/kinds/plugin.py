@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Unpack
 
-from pydantic import ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, PrivateAttr, ValidationInfo
+from pydantic import (
+    ConfigDict,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    PrivateAttr,
+    ValidationError,
+    ValidationInfo,
+)
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from crfl_core.errors import PluginError
+from crfl_core.errors import UNEXPECTED, CrflError, PluginError, reason
 from crfl_core.kinds import LOCAL
+from crfl_core.kinds.final_methods import refuse_overriding
 from crfl_core.table import Table
 
 API_VERSION = 2
 """The plugin interface of this release. A plugin class may name the one it was written for in `api_version`."""
-
-OLDEST_API_VERSION = 2
-"""The oldest plugin interface that this release still serves."""
 
 
 class Plugin(Table):
@@ -35,6 +40,10 @@ class Plugin(Table):
     # The `type` under which a config named this plugin. Not a field, so a plugin's options are its own.
     _configured_as: str | None = PrivateAttr(default=None)
     _provided_by: str = PrivateAttr(default=LOCAL)
+
+    def __init_subclass__(cls, **settings: Unpack[ConfigDict]) -> None:
+        super().__init_subclass__(**settings)
+        refuse_overriding(cls, Plugin)
 
     @property
     def configured_as(self) -> str:
@@ -99,21 +108,37 @@ class Configured:
         if isinstance(value, str):
             value = {"type": value}
         if not isinstance(value, Mapping):
-            raise ValueError(f"expected a table with the name of a {self.kind} in `type`")
+            raise ValueError(f"must be a table with the name of {with_article(self.kind)} in `type`")
         name = value.get("type")
         if not isinstance(name, str):
             raise ValueError(f"needs `type`, the name of an installed {self.kind}: `crfl plugins` lists them")
         if resolver is None:
-            raise ValueError(f"a {self.kind} given by name needs a registry: pass an instance of its class instead")
+            raise ValueError(f"{name!r} alone needs a registry: pass an instance of its class instead")
         options = {key: option for key, option in value.items() if key != "type"}
         try:
             plugin_class = resolver.load(self.kind, name)
         except PluginError as error:
             raise PydanticCustomError("plugin", "{message}", {"message": str(error), "key": "type"}) from error
-        plugin = plugin_class.model_validate(options, context=info.context)
-        plugin._configured_as, plugin._provided_by = name, resolver.origin(self.kind, name)
+        origin = resolver.origin(self.kind, name)
+        try:
+            plugin = plugin_class.model_validate(options, context=info.context)
+        except (ValidationError, CrflError):
+            raise
+        except UNEXPECTED as error:
+            message = f"{self.kind} {name!r} of {origin} failed to check its options: {reason(error)}"
+            raise PydanticCustomError("plugin", "{message}", {"message": message}) from error
+        plugin._configured_as, plugin._provided_by = name, origin
         return plugin
 
     @staticmethod
     def _serialise(value: Plugin) -> dict[str, Any]:
         return {"type": value.configured_as} | value.model_dump(mode="json", exclude_none=True)
+
+
+def with_article(kind: str) -> str:
+    """A kind as a sentence names one of it.
+
+    >>> with_article("aggregator"), with_article("model")
+    ('an aggregator', 'a model')
+    """
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"

@@ -16,5 +16,6 @@ figures/             partition.svg and partition.png: the same as a picture
 
 from crfl_core.store.claims import claim, remove_previous
 from crfl_core.store.directory import Checkpoint, RunDirectory
+from crfl_core.store.environment import used_plugins
 
-__all__ = ["Checkpoint", "RunDirectory", "claim", "remove_previous"]
+__all__ = ["Checkpoint", "RunDirectory", "claim", "remove_previous", "used_plugins"]

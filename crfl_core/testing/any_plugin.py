@@ -17,13 +17,14 @@ import numpy as np
 import torch
 
 from crfl_core.config import dump_config, load_config
-from crfl_core.errors import CrflError, PluginError, PluginFailure
+from crfl_core.errors import CrflError, PluginError
 from crfl_core.hooks import Hooks
 from crfl_core.kinds import LOCAL
 from crfl_core.kinds.aggregator import Stage
 from crfl_core.kinds.plugin import Plugin
 from crfl_core.kinds.tracker import Tracker
-from crfl_core.plugins import Found, Registry, checked, first_line, hook_names
+from crfl_core.plugins import Registry, first_line
+from crfl_core.refusals import check_version, hook_names
 from crfl_core.testing.comparing import difference
 from crfl_core.testing.suite import USES, Case, CheckFailed, Skipped, Use, promised_by
 
@@ -58,7 +59,7 @@ def table_of(case: Case[Plugin]) -> dict[str, Any]:
 def check_class_can_be_loaded(case: Case[Plugin]) -> None:
     """The class is complete and written for an API version that this release offers."""
     try:
-        checked(Found(case.kind, case.name, LOCAL, "", type(case.plugin)), type(case.plugin))
+        check_version(case.plugin.full_name, type(case.plugin), LOCAL)
     except PluginError as error:
         raise CheckFailed(
             "a class that the registry loads", str(error), "correct `api_version`, an integer, or leave it out"
@@ -137,7 +138,7 @@ def check_hooks_exist(case: Case[Plugin]) -> None:
         raise CheckFailed("@hookimpl on every hook", f"{bare[0]} without it", "mark it with @crfl_core.hookimpl")
     try:
         Hooks([(case.kind, case.plugin)])
-    except PluginFailure as error:
+    except PluginError as error:
         raise CheckFailed("hooks that exist", str(error), "see docs/hooks.md for names and arguments") from error
     if isinstance(case.plugin, Tracker) and not marked:
         raise CheckFailed("a tracker that watches something", "no hook at all", "mark its methods with @hookimpl")

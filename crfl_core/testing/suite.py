@@ -8,6 +8,7 @@ from functools import cached_property
 from inspect import cleandoc
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
+from crfl_core.errors import UNEXPECTED, reason
 from crfl_core.kinds import KINDS
 from crfl_core.kinds.command import Command
 from crfl_core.kinds.plugin import Plugin
@@ -89,10 +90,10 @@ class Promise:
             self.function(case)
         except (CheckFailed, Skipped):
             raise
-        except Exception as error:
+        except UNEXPECTED as error:
             raise CheckFailed(
                 f"no exception ({self.text.rstrip('.')})",
-                f"{type(error).__name__}: {error}",
+                reason(error),
                 "handle this input; options that do not fit a run are an OptionError before training",
             ) from error
 

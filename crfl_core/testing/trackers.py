@@ -16,7 +16,7 @@ from crfl_core.kinds.aggregator import Aggregator
 from crfl_core.kinds.plugin import Plugin
 from crfl_core.kinds.tracker import Tracker
 from crfl_core.ledger import RoundRecord
-from crfl_core.plugins import hook_names
+from crfl_core.refusals import hook_names
 from crfl_core.testing.comparing import difference
 from crfl_core.testing.samples import SPOTS, Spots, small_config
 from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by, used_as

@@ -73,7 +73,7 @@ CONFIG_FILES = {
     "extends a number": file("extends = 3\n", "bad.toml: extends = 3: ", "must be a file name"),
     "extends itself": file("extends = 'bad.toml'\n", "bad.toml: extends: ", "circle", "remove one `extends`"),
     "wrong type": file("rounds = 'many'\n", "bad.toml: rounds = 'many': ", "must be a valid integer"),
-    "truth value for a number": file("rounds = true\n", "bad.toml: rounds = True: true and false are no values of"),
+    "truth value for a number": file("rounds = true\n", "bad.toml: rounds = True: must be a valid integer: true and"),
     "number for a table": file("training = 3\n", "bad.toml: training = 3: must be a valid table"),
     "unknown key": file("ronds = 3\n", "bad.toml: ronds = 3: unknown key; did you mean 'rounds'? known: name, seed,"),
     "unknown key in a table": file(
@@ -168,13 +168,21 @@ CONFIG_FILES = {
     ),
     "misspelt hook": file(
         "trackers = ['misspelt']\n",
-        "tracker 'misspelt' of bad-tools 1.0 has a hook that does not exist",
-        "crfl_finishd",
+        "bad.toml: trackers.0.type = 'misspelt': tracker 'misspelt' of bad-tools 1.0: there is no hook ",
+        "'crfl_finishd' (",
+        "bad_tools.py:60): did you mean 'crfl_run_finished'",
     ),
 }
 
 OVERRIDES = {
-    "no equals sign": Bad(["run", "--set", "rounds"], "--set rounds: write it as key=value, for example "),
+    "no equals sign": Bad(
+        ["run", "--set", "rounds"], "--set rounds: write it as key=value, for example --set rounds=1"
+    ),
+    "too few clients behind a stage": Bad(
+        ["run", "--set", 'aggregation=[{type="bucketing", size=25}, "krum"]', "--set", "certificates=['paper']"],
+        '--set aggregation=[{type="bucketing", size=25}, "krum"]: aggregation.1.f: ',
+        ["krum needs clients >= 2 f + 3, found 2 clients", "; 'bucketing', aggregation.0, makes 2 of 50 updates"],
+    ),
     "no key": Bad(["run", "--set", "=3"], "--set =3: write it as key=value"),
     "missing list item": Bad(
         ["run", "--set", "certificates.7.name=x"],

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,9 +15,11 @@ from subprocess import CompletedProcess
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import crfl_core
 from crfl_core import extend
+from crfl_core.cli import output
 from crfl_core.cli.app import app
 
 Install = Callable[..., None]
@@ -44,6 +47,11 @@ class TestHelp:
         result = crfl(command, "--help")
         assert result.returncode == 0
         assert f"crfl {command}" in result.stdout
+
+    def test_certify_offers_an_example_that_it_takes(self, crfl: Crfl, finished_run: Path) -> None:
+        text = " ".join(crfl("certify", "--help").stdout.replace("│", " ").split())
+        (example,) = re.findall(r"e\.g\. (\S+=\d+)\.", text)
+        assert crfl("certify", finished_run, "--set", example).returncode == 0
 
     def test_no_command_at_all_shows_the_help(self, crfl: Crfl) -> None:
         result = crfl()
@@ -146,8 +154,8 @@ class Stops(Tracker):
     after: int = 1
 
     @hookimpl
-    def crfl_round_started(self, run, round):
-        if run.resumed_from < self.after < round.number:
+    def crfl_round_started(self, run, current):
+        if run.resumed_from < self.after < current.number:
             raise KeyboardInterrupt
 """
 
@@ -160,15 +168,15 @@ class Stops(Tracker):
         return [*small, "--set", 'trackers=["stops"]', "--set", "storage.checkpoint_seconds=0"]
 
     @pytest.mark.parametrize("out", [[], ["--out", "elsewhere"]])
-    def test_it_says_how_to_go_on(self, crfl: Crfl, stopping: list[str], out: list[str]) -> None:
+    def test_it_says_how_to_resume(self, crfl: Crfl, stopping: list[str], out: list[str]) -> None:
         path = out[-1] if out else str(Path("runs", "digits"))
         result = crfl("run", "-q", *out, *stopping)
         assert (result.returncode, result.stdout) == (130, "")
-        assert result.stderr == f"interrupted: go on with `crfl resume {path}`\n"
+        assert result.stderr == f"interrupted: resume with `crfl resume {path}`\n"
         result = crfl("resume", "-q", path)
         assert (result.returncode, result.stdout) == (0, f"{path}\n")
 
-    def test_the_same_command_goes_on_as_well(self, crfl: Crfl, stopping: list[str], small: list[str]) -> None:
+    def test_the_same_command_resumes_as_well(self, crfl: Crfl, stopping: list[str], small: list[str]) -> None:
         crfl("run", "-q", "--out", "stopped", *stopping)
         assert crfl("run", "-q", "--out", "stopped", *stopping).returncode == 0
         assert crfl("run", "-q", "--out", "straight", *small).returncode == 0
@@ -177,7 +185,7 @@ class Stops(Tracker):
     def test_a_resumed_run_may_be_interrupted_again(self, crfl: Crfl, stopping: list[str]) -> None:
         crfl("run", "-q", "--out", "here", *stopping, "--set", 'trackers=[{type="stops"}, {type="stops", after=2}]')
         result = crfl("resume", "-q", "here")
-        assert (result.returncode, result.stderr) == (130, "interrupted: go on with `crfl resume here`\n")
+        assert (result.returncode, result.stderr) == (130, "interrupted: resume with `crfl resume here`\n")
         assert crfl("resume", "-q", "here").returncode == 0
 
     def test_before_anything_is_written_there_is_nothing_to_resume(
@@ -241,6 +249,22 @@ class TestPlugins:
         (jsonl,) = [line for line in lines if " jsonl " in line]
         assert f"crfl {crfl_core.__version__}" in jsonl
         assert " ok " in jsonl
+
+    def test_a_name_is_never_broken_in_a_pipe(self, crfl: Crfl, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("COLUMNS", "60")
+        listing = json.loads(crfl("plugins", "--json").stdout)
+        lines = crfl("plugins").stdout.splitlines()
+        assert len(lines) == len(listing) + 4  # a heading, a rule, and empty lines around them
+        for plugin in listing:
+            (line,) = [line for line in lines if line.split()[:2] == [plugin["kind"], plugin["name"]]]
+            assert plugin["summary"] in line
+
+    def test_nor_on_a_narrow_terminal(self, crfl: Crfl, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(output, "terminal", lambda: Console(width=60, force_terminal=True, color_system=None))
+        printed = crfl("plugins").stdout
+        for plugin in json.loads(crfl("plugins", "--json").stdout):
+            assert f"{plugin['kind']} {plugin['name']} ({plugin['distribution']} {plugin['version']}): " in printed
+        assert max(map(len, printed.splitlines())) <= 60
 
     def test_json_is_for_programs(self, crfl: Crfl) -> None:
         listing = json.loads(crfl("plugins", "--json").stdout)

@@ -6,6 +6,7 @@ import ast
 import functools
 import inspect
 import json
+import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -23,8 +24,11 @@ from crfl_core.extend import (
     Aggregator,
     CertificateResult,
     ClientUpdates,
+    ConfigError,
     Plugin,
+    PluginError,
     PluginFailure,
+    Registry,
     Round,
     RoundRecord,
     RuleResult,
@@ -426,9 +430,22 @@ def test_an_exception_in_any_other_plugin_stops_the_run(install: Install, tmp_pa
 
 
 MISFITS = {
-    "misspelt": ("crfl_round_finishd(self, record): pass", "crfl_round_finishd"),
-    "unknown argument": ("crfl_round_finished(self, recrod): pass", "recrod"),
-    "wrapper": ("crfl_round_finished(self, record): yield", "is a hook wrapper"),
+    "misspelt": (
+        "crfl_round_finishd(self, record): pass",
+        "there is no hook 'crfl_round_finishd' (PLACE): did you mean 'crfl_round_finished'",
+    ),
+    "unknown argument": (
+        "crfl_round_finished(self, recrod): pass",
+        "the hook crfl_round_finished has no argument 'recrod' (PLACE): it has run, record",
+    ),
+    "argument of plugin API 1": (
+        "crfl_round_started(self, run, round): pass",
+        "the hook crfl_round_started has no argument 'round' (PLACE): it is 'current' since plugin API 2",
+    ),
+    "wrapper": (
+        "crfl_round_finished(self, record): yield",
+        "crfl_round_finished (PLACE) is a hook wrapper, which a run has no use for: write a plain method",
+    ),
 }
 
 
@@ -438,7 +455,34 @@ def test_a_hook_that_does_not_fit_is_an_error_before_anything_is_written(
 ) -> None:
     source = RAISES.split("    @hookimpl")[0] + f"    @hookimpl\n    def {method}\n"
     install("sloppy-tools", "0.1", {"crfl.trackers": {"sloppy": "Raises"}}, source)
-    with pytest.raises(PluginFailure, match=r"tracker 'sloppy' of sloppy-tools 0\.1") as stop:
+    module = tmp_path / "site-packages" / "sloppy_tools.py"
+    place = f"{module}:{module.read_text().splitlines().index('    @hookimpl') + 1}"
+    sentence = f"tracker 'sloppy' of sloppy-tools 0.1: {reason.replace('PLACE', place)}"
+    with pytest.raises(ConfigError, match=re.escape(f"trackers.0.type = 'sloppy': {sentence}")):
         crfl_core.run(SMALL | {"trackers": ["sloppy"]}, out=tmp_path / "run")
-    assert reason in str(stop.value)
+    assert not (tmp_path / "run").exists()
+    (line,) = [line for line in Registry().listing() if line.name == "sloppy"]
+    assert line.status == "failed"
+    assert line.reason.startswith(sentence)
+
+
+def test_a_hook_without_its_mark_is_an_error_because_nobody_would_call_it(tmp_path: Path) -> None:
+    class Forgetful(Tracker):
+        def crfl_round_finished(self, record: RoundRecord) -> None: ...
+
+    with pytest.raises(
+        ConfigError, match=r"nobody would call crfl_round_finished \(.*test_hooks\.py:\d+\): mark it with"
+    ):
+        run(tmp_path, Forgetful)
+
+
+def test_an_instance_beside_the_config_is_checked_as_well(tmp_path: Path) -> None:
+    class Sloppy(Tracker):
+        @hookimpl
+        def crfl_round_finishd(self) -> None: ...
+
+    with pytest.raises(
+        PluginError, match=r"there is no hook 'crfl_round_finishd' \(.*test_hooks\.py:\d+\): did you mean"
+    ):
+        crfl_core.run(SMALL, out=tmp_path / "run", trackers=[Sloppy()])
     assert not (tmp_path / "run").exists()

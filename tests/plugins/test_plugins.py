@@ -12,7 +12,7 @@ import pytest
 from crfl_datasets.digits import Digits
 
 import crfl_core
-from crfl_core import dump_config, load_config, plugins
+from crfl_core import dump_config, load_config, refusals
 from crfl_core.extend import ConfigError, PluginError, Registry, Tracker
 from crfl_core.kinds import KINDS
 from crfl_core.plugins import Listed
@@ -87,14 +87,20 @@ def test_only_the_named_plugin_is_imported(install: Install) -> None:
 BROKEN = {
     "raises on import": ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
     "has a syntax error": ("def (", "SyntaxError"),
-    "exits on import": ("raise SystemExit('bye')", "cannot be imported: SystemExit: bye"),
+    "exits on import": (
+        "raise SystemExit('bye')",
+        "cannot be imported: SystemExit: bye: a plugin must not end the process",
+    ),
     "lacks the class": ("", "AttributeError: module 'broken_tools' has no attribute 'Broken'"),
-    "is no class": ("Broken = 3", "is 3, not a subclass of extend.Tracker"),
-    "is of another kind": ("from crfl_core import Aggregator as Broken", "not a subclass of extend.Tracker"),
+    "is no class": ("Broken = 3", "is 3, not a subclass of crfl_core.extend.Tracker"),
+    "is of another kind": (
+        "from crfl_core.extend import Aggregator as Broken",
+        "not a subclass of crfl_core.extend.Tracker",
+    ),
     "needs a newer crfl": (
-        "from crfl_core import Tracker\nfrom typing import ClassVar\n"
+        "from crfl_core.extend import Tracker\nfrom typing import ClassVar\n"
         "class Broken(Tracker):\n    api_version: ClassVar[int] = 99\n",
-        "needs plugin API 99, this crfl offers 1: upgrade crfl",
+        "needs plugin API 99, this crfl offers 2: upgrade crfl",
     ),
 }
 
@@ -117,7 +123,7 @@ def test_a_broken_plugin_is_listed_and_matters_only_when_a_config_names_it(
 
 
 def test_a_class_that_leaves_methods_out_is_refused(install: Install) -> None:
-    source = "from crfl_core import Aggregator\nclass Half(Aggregator): pass\n"
+    source = "from crfl_core.extend import Aggregator\nclass Half(Aggregator): pass\n"
     install("broken-tools", "0.3", {"crfl.aggregators": {"half": "Half"}}, source)
     with pytest.raises(PluginError, match=r"aggregator 'half' of broken-tools 0\.3 does not implement aggregate"):
         Registry().load("aggregator", "half")
@@ -330,11 +336,14 @@ class TestAllowing:
         assert load_config(tmp_path / "saved.toml").config == config
 
 
-def test_a_plugin_for_an_older_interface_goes_on_working(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plugin_for_an_older_interface_is_refused_with_what_to_upgrade(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
     install("robust-tools", "1.2", {"crfl.trackers": {"quiet": "Quiet"}}, QUIET)
-    monkeypatch.setattr(plugins, "API_VERSION", 3)
     assert Registry().load("tracker", "quiet").api_version == 2
-    monkeypatch.setattr(plugins, "OLDEST_API_VERSION", 2)
-    message = "was written for plugin API 1, this crfl offers 2 to 3: upgrade robust-tools"
+    monkeypatch.setattr(refusals, "API_VERSION", 3)
+    message = (
+        "was written for plugin API 2, this crfl offers 3: upgrade robust-tools; if it is yours, docs/writing-plugins"
+    )
     with pytest.raises(PluginError, match=f"tracker 'quiet' of robust-tools 1.2 {message}"):
         Registry().load("tracker", "quiet")

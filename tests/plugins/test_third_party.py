@@ -173,7 +173,7 @@ def test_packages_are_installed_listed_trained_certified_and_removed(environment
     assert not (tmp_path / "gone").exists()
 
 
-TRACKER = "from crfl_core import Tracker, hookimpl\nclass Plugin(Tracker):\n"
+TRACKER = "from crfl_core.extend import Tracker, hookimpl\nclass Plugin(Tracker):\n"
 BROKEN = {
     "raises-on-import": ("crfl.trackers", "raise RuntimeError('out of order')"),
     "misspelt-hook": ("crfl.trackers", TRACKER + "    @hookimpl\n    def crfl_round_finnished(self): pass\n"),
@@ -185,7 +185,7 @@ BROKEN = {
     ),
     "raises-in-a-rule": (
         "crfl.aggregators",
-        "import torch\nfrom crfl_core import LinearAggregator, hookimpl\nclass Plugin(LinearAggregator):\n"
+        "import torch\nfrom crfl_core.extend import LinearAggregator, hookimpl\nclass Plugin(LinearAggregator):\n"
         "    def weights(self, clients): return torch.ones(len(clients)) / len(clients)\n"
         "    @hookimpl\n    def crfl_accept_round(self): raise KeyError('lost')\n",
     ),
@@ -229,12 +229,14 @@ def test_broken_packages_disturb_nobody_and_say_what_is_wrong(
     assert {name: (line["version"], line["status"]) for name, line in lines.items() if name != "crfl"} == {
         f"crfl-{name}": (
             version(name),
-            {"raises-on-import": "failed", "newer-api": "failed", "rival": "conflict"}.get(name, "ok"),
+            {"raises-on-import": "failed", "misspelt-hook": "failed", "newer-api": "failed", "rival": "conflict"}.get(
+                name, "ok"
+            ),
         )
         for name in BROKEN
     }
     assert "RuntimeError: out of order" in lines["crfl-raises-on-import"]["reason"]
-    assert "needs plugin API 99, this crfl offers 1" in lines["crfl-newer-api"]["reason"]
+    assert "needs plugin API 99, this crfl offers 2" in lines["crfl-newer-api"]["reason"]
     assert lines["crfl-raises-in-a-hook"]["hooks"] == ["crfl_round_finished"]
 
     assert (unaware.returncode, unaware.stderr) == (0, "")
@@ -253,4 +255,5 @@ def test_broken_packages_disturb_nobody_and_say_what_is_wrong(
         assert result.returncode == 2
         assert f"tracker {name!r} of crfl-{name} {version(name)}" in result.stderr
         assert not (tmp_path / name).exists()
-    assert "crfl_round_finnished" in refused[1].stderr
+    assert "there is no hook 'crfl_round_finnished'" in refused[1].stderr
+    assert "did you mean 'crfl_round_finished'" in refused[1].stderr

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from crfl_models.softmax import SoftmaxRegression
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -36,7 +35,7 @@ from crfl_core.certification.formulas import (
     tradeoff_budget,
     update_bound,
 )
-from crfl_core.extend import BoundModel
+from crfl_core.extend import BoundModel, LinearModel
 from crfl_core.kinds.model import GradientSteps
 
 Long = NDArray[np.longdouble]
@@ -68,8 +67,8 @@ def random_client(generator: np.random.Generator, size: ModelSize, steps: int, b
 
 def computed(model: BoundModel, start: Array, client: Client, own_layout: bool) -> Array:
     """The update as the core computes it, (P,), in the model's own layout of local training or along its gradient."""
-    begin = torch.from_numpy(start)[None]
-    local = model.local(begin, 1) if own_layout else GradientSteps(model, begin, 1)
+    begin = torch.from_numpy(start)[None, None]
+    local = model.local(begin) if own_layout else GradientSteps(model, begin)
     decay = torch.tensor([client.decay], dtype=torch.float64) if client.decay else None
     for x, y in zip(client.x, client.y, strict=True):
         weights = torch.full((1, len(y)), 1.0 / len(y), dtype=torch.float64)
@@ -111,7 +110,7 @@ def starts(generator: np.random.Generator, size: ModelSize, scale: float) -> Arr
 def test_local_training_stays_within_its_rounding(scale: float, decay: float, own_layout: bool) -> None:
     generator = np.random.default_rng(int(scale))
     for size, steps, batch in ((ModelSize(4, 2), 30, 1), (ModelSize(60, 10), 8, 20), (ModelSize(10, 47), 5, 64)):
-        model = SoftmaxRegression(size.features, size.classes, bias=True)
+        model = LinearModel(size.features, size.classes, bias=True)
         for _ in range(4):
             client, start = random_client(generator, size, steps, batch, decay), starts(generator, size, scale)
             apart = np.linalg.norm(computed(model, start, client, own_layout) - exact(size, start, client))
@@ -122,7 +121,7 @@ def test_local_training_stays_within_its_rounding(scale: float, decay: float, ow
 def test_steps_too_small_to_be_seen_are_lost_and_the_bound_is_within_a_factor_of_a_hundred() -> None:
     """Weights of 1.5 x 2^20, each to be moved by nearly half a unit in the last place in every step."""
     size, steps = ModelSize(16, 2), 50
-    model = SoftmaxRegression(size.features, size.classes, bias=True)
+    model = LinearModel(size.features, size.classes, bias=True)
     x = np.full((steps, 1, size.features), 0.25)
     start = np.concatenate([np.full(16, -1.5 * 2.0**20), np.full(16, 1.5 * 2.0**20), np.zeros(2)])
     client = Client(x, np.zeros((steps, 1), np.int64), 0.95 * 2.0**-33 / 0.25, 0.0)  # the label is never learnt
@@ -137,7 +136,7 @@ def test_steps_too_small_to_be_seen_are_lost_and_the_bound_is_within_a_factor_of
 def test_computed_local_models_stay_within_their_weight_norm(scale: float) -> None:
     """Also where all classes share a large vector, which centring has to remove."""
     size, generator = ModelSize(20, 5), np.random.default_rng(8)
-    model = SoftmaxRegression(size.features, size.classes, bias=True)
+    model = LinearModel(size.features, size.classes, bias=True)
     for _ in range(10):
         client, start = random_client(generator, size, 6, 10, 0.0), starts(generator, size, scale)
         end = start + computed(model, start, client, own_layout=True)
@@ -200,7 +199,7 @@ def test_the_server_stays_within_its_rounding(
 def test_with_large_weights_a_computed_drift_exceeds_the_exact_bound_but_not_the_allowance() -> None:
     """One flipped label, seen by a model that is hopelessly wrong about both: exactly `eta sqrt 2 ||x||` of drift."""
     size, rate, exceeded = ModelSize(8, 3), 0.1, 0
-    model = SoftmaxRegression(size.features, size.classes, bias=True)
+    model = LinearModel(size.features, size.classes, bias=True)
     generator = np.random.default_rng(2)
     for _ in range(50):
         x = generator.normal(size=(1, 1, size.features))
@@ -221,7 +220,7 @@ def test_with_large_weights_a_computed_drift_exceeds_the_exact_bound_but_not_the
 def test_two_computed_worlds_stay_within_drift_and_rounding_over_many_rounds() -> None:
     """The same flipped label in the first of ten noisy rounds: exactly the same gap ever after, but for rounding."""
     size, rate, exceeded, weights = ModelSize(8, 3), 0.1, 0, np.array([0.25, 0.75])
-    model = SoftmaxRegression(size.features, size.classes, bias=True)
+    model = LinearModel(size.features, size.classes, bias=True)
     generator = np.random.default_rng(7)
     for _ in range(30):
         x = generator.uniform(0.1, 1.0, (2, 1, 1, size.features))

@@ -1,0 +1,131 @@
+"""Plugins that a run used and that are not here: what is said about them, and what stands in for them in its config."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, NoReturn
+
+from pydantic import ConfigDict
+
+from crfl_core.errors import PluginError
+from crfl_core.kinds import KINDS, LOCAL
+from crfl_core.kinds.aggregator import Aggregator, Stage
+from crfl_core.kinds.certificate import Certificate
+from crfl_core.kinds.plugin import Plugin
+from crfl_core.plugins import Registry
+
+KEPT = ("features", "name")
+"""Options of base classes that the core itself reads from a config: the feature maps of a model, the name of a
+certificate. What the others may be, only the missing class knows."""
+
+
+class Requirement(NamedTuple):
+    """The distribution and version that a run took a plugin from."""
+
+    distribution: str
+    version: str
+
+    def __str__(self) -> str:
+        return f"{self.distribution}=={self.version}" if self.version else self.distribution
+
+
+Used = Mapping[tuple[str, str], Requirement]
+"""Where a run took its plugins from, by kind and name."""
+
+
+class StandIn(Plugin):
+    """Keeps the name and the options of a plugin that is not here, and says what to install when it is used."""
+
+    absence: ClassVar[str]
+
+    def model_dump(self, **settings: Any) -> dict[str, Any]:
+        """Only what was written: the defaults of the missing class are not known."""
+        return super().model_dump(**settings | {"exclude_unset": True})
+
+
+class Reading:
+    """The plugins of a config that is read and not run: one that cannot be loaded is replaced by a `StandIn`.
+
+    Plugins of a kind that is `needed` are an error instead. `used` says where the run took its plugins from, so that
+    what is missing can be named with its version.
+    """
+
+    def __init__(self, registry: Registry, used: Used | None = None, needed: Collection[str] = ()) -> None:
+        self._registry, self._used, self._needed = registry, used or {}, needed
+
+    def allowing(self, entries: Sequence[str] | None) -> Reading:
+        """The same with an allow-list, as of a `Registry`."""
+        return Reading(self._registry.allowing(entries), self._used, self._needed)
+
+    def needing(self, kinds: Collection[str]) -> Reading:
+        """The same, in which plugins of these kinds must be there."""
+        return Reading(self._registry, self._used, kinds)
+
+    def load(self, kind: str, name: str) -> type[Plugin]:
+        """The class that a name stands for, or a stand-in."""
+        try:
+            return self._registry.load(kind, name)
+        except PluginError as error:
+            sentence = self._absence(kind, name, error)
+            if kind in self._needed:
+                raise PluginError(sentence) from error
+            return stand_in(kind, sentence)
+
+    def name_of(self, kind: str, plugin: type[Plugin]) -> str:
+        """The name under which a class is registered. Raises `PluginError`."""
+        return self._registry.name_of(kind, plugin)
+
+    def origin(self, kind: str, name: str) -> str:
+        """Distribution and version that a name stands for, or stood for when the run was made."""
+        try:
+            return self._registry.origin(kind, name)
+        except PluginError:
+            used = self._used.get((kind, name))
+            return f"{used.distribution} {used.version}".strip() if used else "a package that is not installed"
+
+    def _absence(self, kind: str, name: str, error: PluginError) -> str:
+        used, (distribution, _, bare) = self._used.get((kind, name)), name.rpartition(":")
+        if used is None:
+            return f"{error}; pip install {distribution}" if distribution else str(error)
+        if used.distribution == LOCAL:
+            return f"{kind} {name!r} was a class of the program that made the run: give it as plugins={{{name!r}: ...}}"
+        if bare in self._registry.found[kind]:  # it is here, and cannot be used
+            return f"{error}; the run used {used.distribution} {used.version}: pip install {used}"
+        return f"{kind} {name!r} is not installed: pip install {used}"
+
+
+def stand_in(kind: str, sentence: str) -> type[StandIn]:
+    """A class of a kind that takes any options. Whatever it is asked to do, it raises `PluginError`: the sentence."""
+    bases: tuple[type[Plugin], ...] = (Stage, Aggregator) if kind == "aggregator" else (KINDS[kind].base,)
+    options = {name: field for base in bases for name, field in base.model_fields.items() if name not in KEPT}
+    namespace = {
+        "__module__": __name__,
+        "__annotations__": dict.fromkeys(options, Any),
+        "model_config": ConfigDict(extra="allow"),
+    }
+    namespace |= {name: field.get_default() for name, field in options.items()}
+    plugin: type[StandIn] = types.new_class("Absent", (StandIn, *bases), {}, lambda body: body.update(namespace))
+    for name in {name for base in bases for part in base.__mro__ if part not in Plugin.__mro__ for name in vars(part)}:
+        member = inspect.getattr_static(plugin, name)
+        if inspect.isfunction(member) and not name.startswith(("_", "model_")):  # those of pydantic stay
+            setattr(plugin, name, raising(sentence))  # not in the namespace: some of them are final
+    plugin.absence, plugin.__abstractmethods__ = sentence, frozenset()
+    if issubclass(plugin, Certificate):
+        plugin.sound = False  # it asks for no stages then
+    return plugin
+
+
+def raising(sentence: str) -> Callable[..., NoReturn]:
+    """A method that has nothing to say but this."""
+
+    def method(*_: object, **__: object) -> NoReturn:
+        raise PluginError(sentence)
+
+    return method
+
+
+def absences(plugins: Iterable[tuple[str, Plugin]]) -> tuple[str, ...]:
+    """What is to be said about those of a config's plugins that are not here, once each."""
+    return tuple({plugin.absence: None for _, plugin in plugins if isinstance(plugin, StandIn)})

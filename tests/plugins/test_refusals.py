@@ -1,0 +1,247 @@
+"""Classes and packages that cannot be used as plugins: refused when they are loaded, with what to do instead."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any, final
+
+import pytest
+import torch
+from torch import Tensor
+
+import crfl_core
+from crfl_core import load_config
+from crfl_core.extend import (
+    Aggregator,
+    Clients,
+    ClientUpdates,
+    ConfigError,
+    LinearAggregator,
+    PluginError,
+    Registry,
+    RuleResult,
+    State,
+    Tracker,
+)
+from crfl_core.plugins import Listed
+
+Install = Callable[..., None]
+Crfl = Callable[..., CompletedProcess[str]]
+
+FIXTURES = Path(__file__).parent / "fixtures"
+
+
+class Mean(LinearAggregator):
+    """The plain mean, as an honest plugin would write it."""
+
+    def weights(self, clients: Clients) -> Tensor:
+        return torch.full((len(clients),), 1 / len(clients), dtype=torch.float64)
+
+
+def longest(_self: Any, updates: ClientUpdates, state: State) -> RuleResult:
+    """The longest update, reported as a mean: what nobody may do in the name of a linear rule."""
+    values = updates.values
+    weights = torch.full((len(values),), 1 / len(values), dtype=torch.float64)
+    return RuleResult(update=values[values.norm(dim=1).argmax()], weights=weights, state=state)
+
+
+class Mixin:
+    """Brings a method along that is not its host's to replace."""
+
+    aggregate = longest
+
+
+class TestFinalMethods:
+    def test_a_class_that_replaces_one_cannot_be_defined(self) -> None:
+        with pytest.raises(PluginError) as stop:
+            type("Liar", (Mean,), {"aggregate": longest, "__module__": __name__})
+        place = f"{__file__}:{longest.__code__.co_firstlineno}"
+        assert str(stop.value) == (
+            f"Liar.aggregate ({place}) replaces LinearAggregator.aggregate, which is final: implement weights instead"
+        )
+
+    def test_neither_by_a_mixin(self) -> None:
+        with pytest.raises(
+            PluginError, match=r"Sly\.aggregate .* replaces LinearAggregator\.aggregate, which is final"
+        ):
+            type("Sly", (Mixin, Mean), {"__module__": __name__})
+
+    def test_nor_by_an_option_of_that_name(self) -> None:
+        with pytest.raises(PluginError, match=r"Odd\.aggregate \(.*\) replaces LinearAggregator\.aggregate"):
+            type("Odd", (Mean,), {"aggregate": longest, "__annotations__": {"aggregate": Any}, "__module__": __name__})
+
+    def test_nor_after_the_class_was_defined(self) -> None:
+        class Late(Mean):
+            """Waits until nobody looks."""
+
+        setattr(Late, "aggregate", longest)  # noqa: B010  # type checkers know that it is final
+        message = r"aggregator 'late' of \(this process\): .*Late\.aggregate .* replaces LinearAggregator\.aggregate"
+        with pytest.raises(PluginError, match=message):
+            Registry({"late": Late}).load("aggregator", "late")
+
+    def test_an_installed_one_is_refused_by_name_and_listed_as_failed(self, install: Install) -> None:
+        source = (
+            "from crfl_core.extend import LinearAggregator\n\n\nclass Liar(LinearAggregator):\n"
+            "    def weights(self, clients): ...\n\n    def aggregate(self, updates, state): ...\n"
+        )
+        install("lying-tools", "0.1", {"crfl.aggregators": {"liar": "Liar"}}, source)
+        with pytest.raises(ConfigError) as stop:
+            load_config({"aggregation": "liar"})
+        assert "aggregation.0.type = 'liar': aggregator 'liar' of lying-tools 0.1 cannot be imported: " in str(
+            stop.value
+        )
+        assert "lying_tools.py:7) replaces LinearAggregator.aggregate, which is final" in str(stop.value)
+        assert [line.status for line in Registry().listing() if line.name == "liar"] == ["failed"]
+
+    def test_methods_of_any_sort_can_be_final_and_all_others_be_overridden(self) -> None:
+        class Base(Tracker):
+            """Has final methods of every sort, and one that is free."""
+
+            @property
+            @final
+            def prop(self) -> int:
+                return 1
+
+            @final
+            @classmethod
+            def of_class(cls) -> int:
+                return 1
+
+            @staticmethod
+            @final
+            def static() -> int:
+                return 1
+
+            def free(self) -> int:
+                return 1
+
+        class Fine(Base):
+            """Overrides what it may."""
+
+            def free(self) -> int:
+                return 2
+
+        assert Fine().free() == 2
+        members: dict[str, Any] = {"prop": property(lambda _: 2), "of_class": classmethod(longest), "static": longest}
+        for name, member in members.items():
+            message = rf"Bad\.{name} \({re.escape(__file__)}:\d+\) replaces .*Base\.{name}, .*: implement free instead"
+            with pytest.raises(PluginError, match=message):
+                type("Bad", (Base,), {name: member, "__module__": __name__})
+
+
+class TestEntryPointGroups:
+    SOURCE = "from crfl_aggregators.median import Median as Mine\n"
+
+    @pytest.mark.parametrize(
+        ("group", "hint"),
+        [
+            ("crfl.aggregator", "did you mean 'crfl.aggregators'"),
+            ("crfl.feature-maps", "did you mean 'crfl.feature_maps'"),
+            ("crlf.aggregators", "did you mean 'crfl.aggregators'"),
+            ("crfl.hooks", "groups are crfl.aggregators, crfl.attacks"),
+        ],
+    )
+    def test_one_that_does_not_exist_is_listed_as_failed(
+        self, install: Install, crfl: Crfl, group: str, hint: str
+    ) -> None:
+        install("lost-tools", "0.2", {group: {"mine": "Mine"}}, self.SOURCE)
+        (line,) = [line for line in json.loads(crfl("plugins", "--json").stdout) if line["status"] != "ok"]
+        assert (line["kind"], line["name"], line["distribution"], line["version"]) == (
+            "unknown",
+            "mine",
+            "lost-tools",
+            "0.2",
+        )
+        assert line["status"] == "failed"
+        assert line["reason"].startswith(f"there is no entry-point group {group!r}: ")
+        assert hint in line["reason"]
+
+    def test_whoever_names_such_a_plugin_hears_of_it(self, install: Install) -> None:
+        install("lost-tools", "0.2", {"crfl.aggregator": {"mine": "Mine"}}, self.SOURCE)
+        with pytest.raises(ConfigError, match=r"lost-tools 0\.2 declares it, but there is no entry-point group"):
+            load_config({"aggregation": "mine"})
+
+    def test_the_rest_of_such_a_package_is_found(self, install: Install) -> None:
+        groups = {"crfl.aggregator": {"lost": "Mine"}, "crfl.aggregators": {"mine": "Mine"}}
+        install("half-tools", "0.2", groups, self.SOURCE)
+        assert Registry().load("aggregator", "mine").__name__ == "Median"
+
+    @pytest.mark.parametrize("group", ["console_scripts", "crflx.panels", "pytest11", "crfl_dashboard.panels"])
+    def test_groups_of_others_are_their_own_affair(self, install: Install, group: str) -> None:
+        install("other-tools", "3.0", {group: {"mine": "Mine"}}, self.SOURCE)
+        assert [line for line in Registry().listing() if line.distribution == "other-tools"] == []
+
+
+class TestPluginApi1:
+    """A wheel that was built for plugin API 1, before `crfl_core.extend` was there."""
+
+    @pytest.fixture(autouse=True)
+    def _installed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        site = tmp_path / "old"
+        with zipfile.ZipFile(FIXTURES / "crfl_cge-0.1.0-py3-none-any.whl") as wheel:
+            wheel.extractall(site)
+        monkeypatch.syspath_prepend(site)
+        importlib.invalidate_caches()
+        yield
+        sys.modules.pop("crfl_cge", None)
+
+    ADVICE = (
+        "aggregator 'cge' of crfl-cge 0.1.0 cannot be imported: ",
+        "crfl_core.Aggregate is crfl_core.extend.RuleResult since plugin API 2: "
+        "docs/writing-plugins/api-contract.md says how to migrate",
+    )
+
+    def test_it_is_refused_with_advice_how_to_migrate(self, crfl: Crfl, tmp_path: Path) -> None:
+        (tmp_path / "run.toml").write_text("aggregation = { type = 'cge', f = 1 }\n")
+        result = crfl("run", "run.toml")
+        assert (result.returncode, result.stdout) == (2, "")
+        assert result.stderr.startswith("error: run.toml: aggregation.0.type = 'cge': ")
+        assert all(words in result.stderr for words in self.ADVICE)
+        assert not (tmp_path / "runs").exists()
+
+    def test_whatever_was_imported_before(self) -> None:
+        assert issubclass(LinearAggregator, Aggregator)  # both by now known to crfl_core.extend
+        with pytest.raises(PluginError, match=r"crfl_core\.Aggregate is crfl_core\.extend\.RuleResult"):
+            Registry().load("aggregator", "cge")
+
+    def test_everything_else_keeps_working(self, crfl: Crfl, small: list[str]) -> None:
+        lines = {line["name"]: line for line in json.loads(crfl("plugins", "--json").stdout)}
+        assert (lines["cge"]["status"], lines["cge"]["distribution"]) == ("failed", "crfl-cge")
+        assert all(words in lines["cge"]["reason"] for words in self.ADVICE)
+        assert {line["status"] for name, line in lines.items() if name != "cge"} == {"ok"}
+        result = crfl("run", "--quiet", "--out", "here", *small)
+        assert (result.returncode, result.stdout, result.stderr) == (0, "here\n", "")
+
+    def test_the_contract_has_a_section_about_it(self) -> None:
+        page = Path(__file__).parents[2] / "docs" / "writing-plugins" / "api-contract.md"
+        text = page.read_text(encoding="utf-8")
+        assert "\n## Migrating from plugin API 1\n" in text
+        section = text.partition("## Migrating from plugin API 1")[2].partition("\n## ")[0]
+        for old, new in crfl_core.RENAMED.items():  # type: ignore[attr-defined]  # not public
+            assert f"`{old}`" in section
+            assert f"`{new}`" in section
+
+
+def test_a_class_that_says_it_is_for_an_older_interface_is_told_how_to_migrate(install: Install) -> None:
+    source = "from typing import ClassVar\nfrom crfl_core.extend import Tracker\n"
+    source += "class Old(Tracker):\n    api_version: ClassVar[int] = 1\n"
+    install("old-tools", "0.9", {"crfl.trackers": {"old": "Old"}}, source)
+    (line,) = [line for line in Registry().listing() if line.name == "old"]
+    assert line == Listed(
+        kind="tracker",
+        name="old",
+        distribution="old-tools",
+        version="0.9",
+        status="failed",
+        reason="tracker 'old' of old-tools 0.9 was written for plugin API 1, this crfl offers 2: upgrade old-tools; "
+        "if it is yours, docs/writing-plugins/api-contract.md says how to migrate",
+        summary="",
+        hooks=(),
+    )
