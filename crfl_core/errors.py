@@ -6,7 +6,7 @@ CrflError                 the message is written for the person who will read it
 ├── DataError             a data file or array cannot be used
 ├── PluginError           a plugin is unknown, blocked, ambiguous or cannot be loaded
 │   └── PluginFailure     a plugin raised, or returned something that breaks its contract, during a run
-├── RunError              the federation cannot go on
+├── RunError              training cannot continue
 └── StoreError            a run directory is missing, busy, damaged or would be overwritten
 """
 
@@ -61,7 +61,7 @@ class PluginFailure(PluginError):
 
 
 class RunError(CrflError):
-    """The federation cannot go on."""
+    """Training cannot continue."""
 
 
 class StoreError(CrflError):
@@ -112,4 +112,4 @@ def closest(name: str, known: Iterable[str]) -> str:
 
 
 class CrflWarning(UserWarning):
-    """Something a person should know, while the run goes on."""
+    """Something a person should know, while the run continues."""

@@ -92,7 +92,7 @@ class Hooks:
                 failure = f"{who} failed in {name}: {reason(error)}"
                 if not isinstance(plugin, Tracker):
                     raise error if isinstance(error, CrflError) else PluginFailure(failure) from error
-                warnings.warn(f"{failure}; the run goes on without it", CrflWarning, stacklevel=2)
+                warnings.warn(f"{failure}; the run continues without it", CrflWarning, stacklevel=2)
                 if self._manager.has_plugin(key):
                     self._manager.unregister(name=key)
                 return None

@@ -47,7 +47,7 @@ def run(
     plugins: Mapping[str, type[Plugin]] | None = None,
     trackers: Sequence[Tracker] = (),
 ) -> RunResult:
-    """Train, attack, aggregate and certify as a config says; go on if its directory holds an unfinished run.
+    """Train, attack, aggregate and certify as a config says; resumes if its directory holds an unfinished run.
 
     `config` is a file, a mapping or a `RunConfig`; None is the default on embedded data. `overrides` are `key=value`
     texts. Results go to `out`, by default `runs/<name>`; a finished run there is only replaced with `force`. `plugins`

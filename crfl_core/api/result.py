@@ -112,7 +112,7 @@ def load(path: str | Path, *, plugins: Mapping[str, type[Plugin]] | None = None)
     """A finished run, from its directory."""
     result = RunResult(Path(path), Registry(plugins))
     if RunDirectory(result.path).state != "finished":
-        raise StoreError(f"{result.path}: the run is not finished: go on with `crfl resume {result.path}`")
+        raise StoreError(f"{result.path}: the run is not finished: continue with `crfl resume {result.path}`")
     return result
 
 

@@ -95,7 +95,7 @@ class Server(Table):
 class Evaluation(Table):
     """What is measured along the way and reported in the end."""
 
-    every: int = Field(1, ge=0, description="test accuracy and loss every so many rounds; 0: only in the end")
+    every: int = Field(1, ge=0, description="rounds between measurements of test accuracy and loss; 0: only in the end")
     radii: tuple[Annotated[float, Field(ge=0)], ...] | None = Field(
         None, description="where certified accuracy is reported; unset: a grid up to the largest radius"
     )

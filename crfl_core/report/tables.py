@@ -57,12 +57,13 @@ def headline(name: str, metrics: Metrics) -> RenderableType:
     table.add_row("clean loss", f"{metrics.loss:.3f}")
     if metrics.backdoor is not None:
         backdoor = metrics.backdoor
-        table.add_row(f"taken for class {backdoor.target} with the backdoor", f"{backdoor.success_rate:.3f}")
-        table.add_row(f"taken for class {backdoor.target} without it", f"{backdoor.clean_rate:.3f}")
+        table.add_row(f"attack success rate (class {backdoor.target})", f"{backdoor.success_rate:.3f}")
+        table.add_row("the same without the backdoor", f"{backdoor.clean_rate:.3f}")
     if metrics.attackers is not None:
         shares = metrics.attackers
         table.add_row("attackers' share of the weights", share(shares.mean_weight_share))
-        table.add_row(f"the largest in {len(shares.rounds)} attacked rounds", share(shares.largest_weight_share))
+        if len(shares.rounds) > 1:
+            table.add_row(f"the largest in {len(shares.rounds)} attacked rounds", share(shares.largest_weight_share))
     return table
 
 

@@ -153,7 +153,7 @@ class RunDirectory(VoteFiles):
         return Checkpoint(number, tensors, records, clients)
 
     def check_facts(self, facts: RunFacts) -> None:
-        """Refuse to go on with other data or another model than the run was started with."""
+        """Refuse to continue with other data or another model than the run was started with."""
         started_with = self.read_facts("ledger.json", RunFacts)
         changed = [name for name, value in started_with if value != getattr(facts, name)]
         if changed:
@@ -174,7 +174,7 @@ class RunDirectory(VoteFiles):
         self.write_tensors(resampled_file(number), tensors, {})
 
     def read_resampled(self, number: int) -> dict[str, NDArray[Any]]:
-        """The other way round."""
+        """Inverse of `write_resampled`."""
         if not (self.path / resampled_file(number)).exists():
             stored = sorted(file.stem.removeprefix("round-") for file in (self.path / "resample").glob("round-*"))
             kept = ", ".join(str(int(number)) for number in stored) or "none"

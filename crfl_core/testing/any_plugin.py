@@ -146,7 +146,7 @@ def check_hooks_exist(case: Case[Plugin]) -> None:
 
 @promised_by(Plugin)
 def check_answers_are_repeatable(case: Case[Plugin]) -> None:
-    """Equal input gives equal output, bit by bit, also from an instance that was never used before."""
+    """Equal input gives equal output, bit for bit, also from an instance that was never used before."""
     use = use_of(type(case.plugin))
     first = use(case.plugin, case)
     for other, who in ((case.plugin, "the same instance"), (case.fresh(), "a fresh instance")):

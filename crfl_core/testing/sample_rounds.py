@@ -20,7 +20,7 @@ from crfl_core.testing.suite import Case, Skipped
 from crfl_core.updates import Clients, ClientUpdates, Layout, Round, RuleResult, State
 
 SIZES = (12, 25, 60, 120)
-"""Rounds of so many clients are tried until one fits the options."""
+"""Numbers of clients that are tried until one fits the options."""
 
 UPDATE_BOUND = 4.0
 """What honest updates of the situations are said to reach at most."""

@@ -15,7 +15,7 @@ from crfl_core.plugins import Registry
 
 SIDE = 8
 OWNERS = 10
-"""The training samples come from so many natural owners, in turn."""
+"""How many natural owners the training samples come from, in turn."""
 
 
 class Spots(Dataset):

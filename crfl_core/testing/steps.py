@@ -124,7 +124,7 @@ def check_precision_and_device_are_kept(case: Case[AggregationStep]) -> None:
 
 @promised_by(AggregationStep)
 def check_state_survives_a_checkpoint(case: Case[AggregationStep]) -> None:
-    """A run that is resumed from plain tensors in every round goes on exactly like one that never stopped."""
+    """A run that is resumed from plain tensors in every round continues exactly like one that never stopped."""
     count = case.once(round_size)
     plays, others = (
         [round_of(gaussian(count, 6, seed=seed + number), number=number) for number in range(1, 5)] for seed in (0, 10)

@@ -75,7 +75,7 @@ def check_a_failed_run_is_survived(case: Case[Tracker]) -> None:
 
 @promised_by(Tracker)
 def check_a_resumed_run_is_survived(case: Case[Tracker]) -> None:
-    """After an interrupt the tracker goes on where the run does."""
+    """After an interrupt the tracker continues where the run does."""
     with run_folder(case.plugin) as (config, plugins, path):
         try:
             run(config, out=path, plugins=plugins, trackers=[Stopping()])

@@ -286,7 +286,7 @@ RUN_DIRECTORIES = {
     "show a file": Bad(["show", "notes"], "notes: no run directory", (), {"notes": b""}),
     "show an unfinished run": Bad(
         ["show", "unfinished"],
-        "unfinished: the run is not finished: go on with `crfl resume unfinished`",
+        "unfinished: the run is not finished: continue with `crfl resume unfinished`",
     ),
     "resume nothing": Bad(["resume", "nope"], "nope: no run directory"),
     "resume a directory": Bad(["resume", "other"], "other: no run directory", (), {"other/notes": b""}),

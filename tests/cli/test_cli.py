@@ -129,7 +129,7 @@ class Raises(Tracker):
         assert result.returncode == 0
         assert result.stderr == (
             "warning: tracker 'raises' of noisy-tools 2.0 failed in crfl_run_started: OSError: disk full; "
-            "the run goes on without it\n"
+            "the run continues without it\n"
         )
 
     def test_blocking_the_progress_tracker_costs_nothing_but_the_progress(

@@ -413,7 +413,7 @@ def test_an_exception_in_a_tracker_disables_it_and_the_run_goes_on(install: Inst
         (
             CrflWarning,
             "tracker 'raises' of noisy-tools 2.0 failed in crfl_round_finished: ValueError: disk full; "
-            "the run goes on without it",
+            "the run continues without it",
         )
     ]
     plain = crfl_core.run(SMALL, out=tmp_path / "plain")

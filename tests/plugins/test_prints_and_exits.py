@@ -214,7 +214,7 @@ class TestExits:
         assert (result.returncode, result.stdout) == (0, "here\n")
         assert result.stderr == (
             f"warning: tracker 'exits' of exiting-tools 0.7 failed in crfl_round_finished: {SENTENCE.strip()}; "
-            "the run goes on without it\n"
+            "the run continues without it\n"
         )
 
     def test_the_kit_reports_it_as_a_broken_promise(self, install: Install, crfl: Crfl) -> None:

@@ -242,7 +242,7 @@ def test_broken_packages_disturb_nobody_and_say_what_is_wrong(
     assert (unaware.returncode, unaware.stderr) == (0, "")
     assert failing.returncode == 0
     assert "tracker 'raises-in-a-hook' of crfl-raises-in-a-hook 0.16 failed in crfl_round_finished" in failing.stderr
-    assert "the run goes on without it" in failing.stderr
+    assert "the run continues without it" in failing.stderr
     assert conflict.returncode == 2
     assert "tracker 'jsonl' is declared by" in conflict.stderr
     assert "crfl-rival 0.5" in conflict.stderr

@@ -51,7 +51,7 @@ def hoeffding(counts: Counts, alpha: float) -> Bounds:
 
 
 def clopper_pearson_lower(successes: ArrayLike, trials: ArrayLike, alpha: float) -> Array:
-    """The probability at which so many successes or more would occur with probability alpha; 0 for no success.
+    """The probability at which this number of successes or more would occur with probability alpha; 0 for no success.
 
     >>> clopper_pearson_lower([0, 990, 1000], 1000, 0.0005).round(6)
     array([0.      , 0.974937, 0.992428])

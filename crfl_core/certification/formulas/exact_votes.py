@@ -142,7 +142,7 @@ class _Quadrature:
         # Nobody so far is above v, or somebody is: both by sums of positive terms, so that neither loses digits.
         nobody, somebody = np.ones((len(rows), len(v))), np.zeros((len(rows), len(v)))
         for rank in range(int(active[0]) - 1, 0, -1):
-            count = int(np.searchsorted(-active, -rank))  # so many rows, the first ones, have this class active
+            count = int(np.searchsorted(-active, -rank))  # the first rows, which have this class active
             above = tail(gaps[:count, rank])
             above *= nobody[:count]
             somebody[:count] += above

@@ -10,7 +10,7 @@ from crfl_aggregators.geometry import Array
 from crfl_core.extend import ClientUpdates, StageResult, State
 
 DIGITS = 12
-"""Scores that agree in so many digits are the same: the order in which a sum was taken must not decide."""
+"""Scores that agree in this number of digits are the same: the order in which a sum was taken must not decide."""
 
 
 def ranking(scores: Array, ids: NDArray[np.int64]) -> NDArray[np.int64]:
