@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import os
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +20,9 @@ from crfl_core.kinds.plugin import API_VERSION, LOCAL, OLDEST_API_VERSION, Plugi
 DISABLE = "CRFL_DISABLE_PLUGINS"
 OWN = "crfl"
 """The distribution that this code belongs to. Whoever runs it trusts it, so no allow-list needs to name it."""
+
+IMPORTING = threading.RLock()
+"""Standard output belongs to the process: two threads that redirect it at once would never give it back."""
 
 Status = Literal["ok", "failed", "conflict", "blocked"]
 
@@ -235,7 +239,7 @@ def imported(found: Found) -> object:
         return found.source
     try:
         # What a plugin prints must not get into our own output, which may be JSON.
-        with contextlib.redirect_stdout(sys.stderr):
+        with IMPORTING, contextlib.redirect_stdout(sys.stderr):
             return found.source.load()
     except KeyboardInterrupt:
         raise
