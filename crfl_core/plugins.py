@@ -7,6 +7,7 @@ import difflib
 import os
 import re
 import sys
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -26,6 +27,9 @@ OWN = "crfl"
 
 GROUPS = {kind.group: name for name, kind in KINDS.items()}
 """The kind of every entry-point group."""
+
+IMPORTING = threading.RLock()
+"""Standard output belongs to the process: two threads that redirect it at once would never give it back."""
 
 ListedStatus = Literal["ok", "failed", "conflict", "blocked"]
 
@@ -283,7 +287,7 @@ def imported(found: Found) -> object:
         return found.source
     try:
         # What a plugin prints must not get into our own output, which may be JSON.
-        with contextlib.redirect_stdout(sys.stderr):
+        with IMPORTING, contextlib.redirect_stdout(sys.stderr):
             return found.source.load()
     except KeyboardInterrupt:
         raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -49,6 +50,9 @@ UNDATED: dict[FigureFormat, dict[str, None]] = {
     "png": {"Software": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
+
+DRAWING = threading.RLock()
+"""Matplotlib's settings and Python's filters of warnings are the whole process's."""
 
 
 def partition_figure(histogram: ClassHistogram) -> Figure:
@@ -208,7 +212,7 @@ def own_style() -> Iterator[None]:
     """Settings that do not depend on the user's matplotlibrc, and do not change it."""
     import matplotlib
 
-    with matplotlib.rc_context(), warnings.catch_warnings():
+    with DRAWING, matplotlib.rc_context(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph ")  # names in other scripts: readable in the SVG at least
         matplotlib.rcdefaults()
         with matplotlib.rc_context(STYLE):

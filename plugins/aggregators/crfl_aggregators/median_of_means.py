@@ -16,7 +16,8 @@ class MedianOfMeans(Aggregator):
 
     Clients are put into `groups` of equal size (by one), in the order of their ids, and
     `aggregate = argmin_v sum_g ||v - mean of the updates in g||`, by the iterations of `rfa`. It withstands fewer
-    malicious clients than half of the groups. Notes in the ledger as for `rfa`.
+    malicious clients than half of the groups. `objective`, `optimality_gap` and `iterations` are in the ledger as for
+    `rfa`.
     """
 
     groups: int = Field(5, ge=1, description="k; every attacker can spoil one, so more than twice the attackers")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import torch
@@ -10,21 +11,51 @@ from pydantic import Field, PrivateAttr
 from crfl_core.extend import Engine, Job, LocalUpdates, TrainingTask
 
 
+class LentThreads:
+    """PyTorch's number of threads, which all runs in a process share.
+
+    While runs overlap, the last wish that is still open holds. When the last of them closes, the number is what it was
+    before the first.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._wishes: list[int] = []
+        self._before = 0
+
+    def take(self, count: int) -> None:
+        """Use this number from now on."""
+        with self._lock:
+            if not self._wishes:
+                self._before = torch.get_num_threads()
+            self._wishes.append(count)
+            torch.set_num_threads(count)
+
+    def give_back(self, count: int) -> None:
+        """Do without it again."""
+        with self._lock:
+            self._wishes.remove(count)
+            torch.set_num_threads(self._wishes[-1] if self._wishes else self._before)
+
+
+LENT = LentThreads()
+
+
 class Local(Engine):
     """Trains clients in this process, many at once in chunks of bounded memory."""
 
-    threads: int | None = Field(None, ge=1, description="threads of PyTorch; unset: as many as it chooses")
+    threads: int | None = Field(
+        None, ge=1, description="threads of PyTorch, for all runs in the process; unset: as many as it chooses"
+    )
     chunk_clients: int = Field(64, ge=1, description="clients trained at once")
 
     _job: Job | None = PrivateAttr(default=None)
-    _threads_before: int = PrivateAttr(default=1)
 
     def open(self, job: Job) -> None:
         """Remember the job; take the threads."""
         self._job = job
-        self._threads_before = torch.get_num_threads()
         if self.threads is not None:
-            torch.set_num_threads(self.threads)
+            LENT.take(self.threads)
 
     def train(self, task: TrainingTask) -> Iterator[LocalUpdates]:
         """One chunk after the other."""
@@ -35,4 +66,5 @@ class Local(Engine):
 
     def close(self) -> None:
         """Give the threads back."""
-        torch.set_num_threads(self._threads_before)
+        if self.threads is not None:
+            LENT.give_back(self.threads)
