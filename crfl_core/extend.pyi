@@ -9,6 +9,9 @@ from .certification.bounds import bounds_of as bounds_of
 from .certification.bounds import counting_request as counting_request
 from .certification.floating import final_norm as final_norm
 from .certification.floating import margins as margins
+from .certification.inputs import bias_input as bias_input
+from .certification.inputs import input_bound as input_bound
+from .certification.inputs import smoothness as smoothness
 from .certification.levels import Costs as Costs
 from .certification.levels import guarantee as guarantee
 from .certification.metrics import Attackers as Attackers
@@ -20,9 +23,6 @@ from .certification.readings import forward_checks as forward_checks
 from .certification.readings import observed_breakdown as observed_breakdown
 from .certification.readings import pathwise_checks as pathwise_checks
 from .certification.scenario import Scenario as Scenario
-from .certification.scenario import bias_input as bias_input
-from .certification.scenario import input_bound as input_bound
-from .certification.scenario import smoothness as smoothness
 from .cli.arguments import ConfigArgument as ConfigArgument
 from .cli.arguments import QuietOption as QuietOption
 from .cli.arguments import RunArgument as RunArgument

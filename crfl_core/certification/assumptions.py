@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from crfl_core.certification.inputs import declared_bound, input_bound, smoothness
 from crfl_core.certification.measurements import norm_error, precision
-from crfl_core.certification.scenario import declared_bound, input_bound, smoothness
 from crfl_core.kinds.certificate import Check, Direction, Level
 from crfl_core.ledger import Ledger
 from crfl_core.threat import Threat

@@ -12,34 +12,58 @@ from crfl_core.certification import formulas
 from crfl_core.certification.measurements import observed_residuals
 from crfl_core.ledger import Ledger
 
-NONE = formulas.Rounding(np.array(0.0), np.array(0.0))
+Array = NDArray[np.float64]
 
 
-def of_round(ledger: Ledger, number: int, start_norm: float, input_bound: float, scale: float) -> formulas.Rounding:
-    """What rounding does to a round that starts at a model of this norm, if attackers multiply by `scale`.
+def roundings(ledger: Ledger, start_norms: Array, input_bound: float, scale: float) -> formulas.Rounding:
+    """What rounding does to every round, if they start at models of these norms and attackers multiply by `scale`.
 
     Of a model that is not linear, local training is left out: it must start at the same model in both worlds.
     """
-    facts, record, rows = ledger.facts, ledger.round(number), ledger.clients.of_round(number)
+    facts, rows = ledger.facts, ledger.clients
     if facts.dtype != "float64":
-        return NONE
+        return formulas.Rounding(np.zeros(facts.rounds), np.zeros(facts.rounds))
     rate, steps = np.maximum(rows.honest_rate, rows.learning_rate), np.maximum(rows.honest_steps, rows.steps)
-    local = formulas.LocalSteps(rate, steps, rows.batch_size, rows.weight_decay, input_bound)
     linear = facts.model_facts.linear
     trained = scale * formulas.update_bound(rate, steps, input_bound, rows.weight_decay) if linear else np.inf
-    messages = np.minimum(rows.cap, np.maximum(observed_residuals(ledger, number), trained))
-    server = formulas.Aggregation(scale * rows.weight_bound, messages, rows.retention, record.clip_norm)
+    messages = np.minimum(rows.cap, np.maximum(observed_residuals(ledger), trained))
+    server = formulas.Aggregation(
+        by_round(ledger, scale * rows.weight_bound),
+        by_round(ledger, messages),
+        by_round(ledger, rows.retention, 1.0),
+        np.array([record.clip_norm for record in ledger.rounds]),
+    )
     if linear:
-        found = formulas.round_rounding(formulas.ModelSize(facts.features, facts.classes), local, server, start_norm)
+        local = formulas.LocalSteps(
+            by_round(ledger, rate),
+            by_round(ledger, steps),
+            by_round(ledger, rows.batch_size),
+            by_round(ledger, rows.weight_decay),
+            input_bound,
+        )
+        found = formulas.round_rounding(formulas.ModelSize(facts.features, facts.classes), local, server, start_norms)
     else:
-        found = formulas.server_rounding(facts.parameters, server, start_norm)
-    return formulas.Rounding(found.error + record.rounding, found.growth)
+        found = formulas.server_rounding(facts.parameters, server, start_norms)
+    return formulas.Rounding(found.error + [record.rounding for record in ledger.rounds], found.growth)
 
 
-def unseen_start(ledger: Ledger, number: int) -> float:
-    """A norm that no broadcast model of a round exceeds whose noise was drawn again; the run's own in the first."""
-    before = ledger.round(max(1, number - 1))
-    return float(formulas.noisy_norm(before.clip_norm, before.noise_std, ledger.facts.parameters))
+def by_round(ledger: Ledger, column: NDArray[np.generic], missing: float = 0.0) -> Array:
+    """A column of the ledger with a row for each round; rounds of fewer clients are filled up with a number."""
+    counts = np.array([record.participants for record in ledger.rounds])
+    place = np.arange(len(column)) - np.repeat(counts.cumsum() - counts, counts)
+    table = np.full((len(counts), int(counts.max())), missing)
+    table[ledger.clients.round - 1, place] = column
+    return table
+
+
+def start_norms(ledger: Ledger, horizon: int) -> Array:
+    """The norms of the broadcast models; after the horizon noise is drawn again, and what no such model exceeds."""
+    seen = [record.start_norm for record in ledger.rounds[:horizon]]
+    unseen = [
+        formulas.noisy_norm(record.clip_norm, record.noise_std, ledger.facts.parameters)
+        for record in ledger.rounds[horizon - 1 : -1]
+    ]
+    return np.array([*seen, *unseen], np.float64)
 
 
 def final_norm(ledger: Ledger) -> float:
@@ -54,7 +78,7 @@ def terms(ledger: Ledger) -> int:
     return facts.clients + facts.rounds + facts.parameters + int(ledger.clients.steps.max(initial=0))
 
 
-def margins(ledger: Ledger, logits: NDArray[np.float64], norms: NDArray[np.float64]) -> NDArray[np.float64]:
+def margins(ledger: Ledger, logits: Array, norms: Array) -> Array:
     """The drift that each prediction of a linear model stands, from computed logits and norms of the inputs."""
     return np.asarray(
         formulas.margin_threshold(logits, norms, features=ledger.facts.features, model_norm=final_norm(ledger))

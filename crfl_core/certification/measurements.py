@@ -40,9 +40,10 @@ def scale_error(facts: RunFacts) -> float:
     return 2.0 * relative_error(facts.parameters, facts.dtype)
 
 
-def observed_residuals(ledger: Ledger, number: int) -> Array:
-    """The norms of the residuals that entered the aggregate of a round, behind the cap: never less than they were."""
-    facts, rows = ledger.facts, ledger.clients.of_round(number)
-    centring = 2.0 * precision(facts) * (1.0 - rows.retention) * ledger.round(number).start_norm
-    norms = rows.residual_norm * (1.0 + relative_error(facts.parameters, facts.dtype)) + centring
+def observed_residuals(ledger: Ledger) -> Array:
+    """The norms of the residuals that entered the aggregates, behind the cap: of each row, never less than it was."""
+    facts, rows = ledger.facts, ledger.clients
+    starts = np.array([record.start_norm for record in ledger.rounds])[rows.round - 1]
+    centring = 2.0 * precision(facts) * (1.0 - rows.retention) * starts
+    norms: Array = rows.residual_norm * (1.0 + relative_error(facts.parameters, facts.dtype)) + centring
     return np.minimum(rows.cap, norms)

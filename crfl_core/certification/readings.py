@@ -12,7 +12,8 @@ import numpy as np
 
 from crfl_core.certification import assumptions
 from crfl_core.certification.assumptions import check, only
-from crfl_core.certification.scenario import capped_as_honest, domain_bound, input_bound
+from crfl_core.certification.inputs import domain_bound, input_bound
+from crfl_core.certification.scenario import capped_as_honest
 from crfl_core.kinds.certificate import Check
 from crfl_core.ledger import Ledger
 from crfl_core.threat import Threat

@@ -14,38 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crfl_core.certification import floating, formulas
-from crfl_core.certification.measurements import norm_error, observed_residuals, precision, relative_error
+from crfl_core.certification.inputs import domain_bound, input_bound, smoothness
+from crfl_core.certification.measurements import observed_residuals, precision
 from crfl_core.ledger import ClientColumns, Ledger
 from crfl_core.threat import Threat
 
 Array = NDArray[np.float64]
-
-
-def bias_input(ledger: Ledger) -> float:
-    """The constant input of the bias, if the model has one."""
-    return 1.0 if ledger.facts.model_facts.bias else 0.0
-
-
-def input_bound(ledger: Ledger) -> float:
-    """B: the largest norm among all clean training inputs, measured behind the feature maps."""
-    exact = 1.0 + relative_error(ledger.facts.features, "float64")
-    return float(np.hypot(max(ledger.facts.feature_norms) * exact, bias_input(ledger)))
-
-
-def domain_bound(ledger: Ledger, threat: Threat) -> float:
-    """B': a bound on the norm of any poisoned input, declared by the threat, else by the domain of the data."""
-    return float(np.hypot(declared_bound(ledger, threat), bias_input(ledger)))
-
-
-def declared_bound(ledger: Ledger, threat: Threat) -> float:
-    """The same without the constant 1 of the bias; the domain's is enlarged by what feature maps may round."""
-    facts = ledger.facts
-    return threat.input_bound or facts.feature_norm_bound * (1.0 + 2.0 * norm_error(facts))
-
-
-def smoothness(ledger: Ledger) -> float:
-    """beta without weight decay: `B^2 / 2`."""
-    return input_bound(ledger) ** 2 / 2.0
 
 
 def capped_as_honest(ledger: Ledger, rows: ClientColumns) -> NDArray[np.bool_]:
@@ -104,25 +78,18 @@ class Scenario:
     @cached_property
     def lipschitz(self) -> Array:
         """The Lipschitz constant of every clean round of the run: 1, or less with weight decay, as it is computed."""
-        numbers = range(1, self.ledger.facts.rounds + 1)
-        growth = [float(one.growth) for one in self._roundings]
-        constants: Array = np.array([self._lipschitz_of(number) for number in numbers]) + np.array(growth)
+        exact = np.array([self._lipschitz_of(number) for number in range(1, self.ledger.facts.rounds + 1)])
+        constants: Array = exact + self._rounding.growth
         return constants
 
     @cached_property
-    def _roundings(self) -> list[formulas.Rounding]:
-        """What rounding does to each round; models after the horizon were not seen."""
+    def _rounding(self) -> formulas.Rounding:
+        """What rounding does to every round; models after the horizon were not seen."""
         anything = self.threat.poison == "update"
         bound = input_bound(self.ledger)
         bound = bound if anything else max(bound, domain_bound(self.ledger, self.threat))
-        scale = 1.0 if anything else self.threat.scale
-        starts = [
-            record.start_norm if record.round <= self.horizon else floating.unseen_start(self.ledger, record.round)
-            for record in self.ledger.rounds
-        ]
-        return [
-            floating.of_round(self.ledger, number, start, bound, scale) for number, start in enumerate(starts, start=1)
-        ]
+        starts = floating.start_norms(self.ledger, self.horizon)
+        return floating.roundings(self.ledger, starts, bound, 1.0 if anything else self.threat.scale)
 
     @cached_property
     def rounding(self) -> float:
@@ -130,11 +97,8 @@ class Scenario:
         parted = min(self.threat.rounds, default=self.horizon + 1)
         if parted > self.horizon:
             return 0.0
-        errors = np.array([float(one.error) for one in self._roundings[: self.horizon]])
-        drifts = formulas.rounding_drift(
-            formulas.Rounding(errors, np.zeros(self.horizon)), self.lipschitz[: self.horizon]
-        )
-        return float(drifts[parted - 1])
+        errors = formulas.Rounding(self._rounding.error[: self.horizon], np.zeros(self.horizon))
+        return float(formulas.rounding_drift(errors, self.lipschitz[: self.horizon])[parted - 1])
 
     @property
     def terms(self) -> int:
@@ -143,8 +107,7 @@ class Scenario:
 
     def rounding_budget(self, noises: Array) -> float:
         """What rounding costs in the rounds after the horizon, where noise is drawn again; `noises` begin there."""
-        later = self._roundings[self.horizon :]
-        drifts = np.array([0.0, *(2.0 * float(one.error) for one in later)])
+        drifts = np.concatenate([[0.0], 2.0 * self._rounding.error[self.horizon :]])
         return float(formulas.tradeoff_budget(drifts, noises, self.lipschitz[self.horizon - 1 :]))
 
     def feature_cost(self, delta: Array) -> Array:
@@ -190,16 +153,13 @@ class Scenario:
         Two bounds for attackers that stay the same in all attacked rounds: the worst clients by their sums over the
         rounds, and the worst clients of every round, whose drift the clip bounds.
         """
-        total = self.ledger.facts.clients
-        of_client, of_rounds = np.zeros(total), np.zeros(total + 1)
         shift = float(formulas.replacement_shift(input_bound(self.ledger), domain_bound(self.ledger, self.threat)))
-        for attacked in self.attacked:
-            each = self._terms(attacked, attacked.strength[:, None] * shift)[:, 0]
-            of_client[attacked.rows.client] += attacked.fade * each
-            worst = np.minimum(np.concatenate([[0.0], np.sort(each)[::-1].cumsum()]), attacked.diameter)
-            of_rounds += attacked.fade * np.pad(worst, (0, total - len(each)), mode="edge")
-        persistent: Array = np.concatenate([[0.0], np.sort(of_client)[::-1].cumsum()])
-        return np.minimum(persistent, of_rounds)
+        terms = np.zeros((len(self.attacked), self.ledger.facts.clients))
+        for row, attacked in zip(terms, self.attacked, strict=True):
+            row[attacked.rows.client] = self._terms(attacked, attacked.strength[:, None] * shift)[:, 0]
+        fades = np.array([attacked.fade for attacked in self.attacked])
+        clips = np.array([attacked.diameter / 2.0 for attacked in self.attacked])
+        return formulas.lasting_attackers(terms, fades, clip_norms=clips)
 
     def _total(self, data_terms: Callable[[AttackedRound], Array], columns: int) -> Array:
         """The drift of all attacked rounds, for every column of terms."""
@@ -270,7 +230,9 @@ class Scenario:
         # Attackers that multiply in the clean world as well reach the cap there, too.
         instead = rows.update_bound if honest else rows.cap
         instead = np.where(capped_as_honest(self.ledger, rows), rows.cap, instead)
-        submitted = observed_residuals(self.ledger, number) if self.observed else rows.cap
+        submitted = rows.cap
+        if self.observed:
+            submitted = observed_residuals(self.ledger)[self.ledger.clients.round == number]
         return AttackedRound(
             rows=rows,
             fade=fade,

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import singledispatch
-from typing import Any, get_args
+from itertools import product
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from crfl_core.kinds.certificate import Certificate, Guarantee, Level, Statement
-from crfl_core.ledger import ClientColumns, Ledger, ModelFacts
-from crfl_core.testing.sample_run import Trial, trial_of
+from crfl_core.ledger import Ledger
+from crfl_core.testing.altered import (
+    ledgers,
+    scaled,
+    short_updates,
+    surer,
+    tied,
+    unknown,
+    with_columns,
+    with_facts,
+)
+from crfl_core.testing.sample_run import trial_of
 from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by, used_as
-from crfl_core.votes import CountVotes, ExactVotes, LogitVotes, Votes
 
 ROUNDING = 1e-9
+SIZES: tuple[float, ...] = tuple(np.geomspace(1e-6, 1.0, 13).tolist())
+"""How much shorter than it was everything is made that clients could submit, so that there is something to certify."""
 
 
 @used_as(Certificate)
@@ -149,7 +159,7 @@ def check_ties_certify_nothing(case: Case[Certificate]) -> None:
 def check_refusals_help(case: Case[Certificate]) -> None:
     """Every check of the audit has a name; one that fails says what was found, and what to do about it."""
     trial = case.once(trial_of)
-    for what, ledger in ledgers(trial).items():
+    for what, ledger in ledgers(trial.ledger).items():
         checks = trial.audit(ledger=ledger).checks
         names = [check.name for check in checks]
         if len(set(names)) != len(names) or not all(names):
@@ -177,6 +187,63 @@ def check_unknown_territory_is_refused(case: Case[Certificate]) -> None:
             f"that it certifies at the {open_levels[0]} level",
             "add a Check of status 'failed' for every assumption that the ledger contradicts",
         )
+
+
+@promised_by(Certificate)
+def check_observed_norms_are_for_pathwise_statements(case: Case[Certificate]) -> None:
+    """Only a statement about this very run may use what clients really submitted; and long updates never help."""
+    trial = case.once(trial_of)
+    anything = trial.threat.model_copy(update={"poison": "update"})
+    for level, size in product(trial.allowed(anything), SIZES):
+        ledger = short_updates(trial.ledger, size)
+        silent, loud = (with_columns(ledger, residual_norm=norms) for norms in (0.0, ledger.clients.cap))
+        more, fewer = (certified(trial.certify(level, anything, ledger=one)) for one in (silent, loud))
+        if case.plugin.statement != "pathwise" and (more != fewer).any():
+            raise CheckFailed(
+                f"radii at the {level} level that do not depend on `residual_norm`",
+                "others if nobody submitted anything",
+                "leave `observed` of Scenario as it is: under fresh noise clients would have submitted something else",
+            )
+        if (fewer > more * (1 + ROUNDING)).any():
+            raise CheckFailed(
+                f"radii at the {level} level that do not grow with what clients submitted",
+                "larger ones",
+                "what a client submitted adds to what it costs",
+            )
+
+
+@promised_by(Certificate)
+def check_dropped_updates_end_the_forward_reading(case: Case[Certificate]) -> None:
+    """Numbers that rest on weights do not hold forward where an attack to come could change everybody's weight."""
+    ledger = short_updates(case.once(trial_of).ledger, SIZES[0])
+    demand_backward(case, "weights", scaled(ledger, weight_bound=1 / SIZES[0]), with_facts(ledger, bad_update="drop"))
+
+
+@promised_by(Certificate)
+def check_larger_caps_end_the_forward_reading(case: Case[Certificate]) -> None:
+    """Numbers that rest on caps do not hold forward under caps far above what honest clients submit, or shrink."""
+    ledger = short_updates(case.once(trial_of).ledger, SIZES[0])
+    demand_backward(case, "caps", case.once(trial_of).ledger, scaled(ledger, cap=SIZES[0] ** -2))
+
+
+def demand_backward(case: Case[Certificate], what: str, other: Ledger, worse: Ledger) -> None:
+    """If numbers depend on what another ledger has different, a worse one certifies no arbitrary updates forward."""
+    if not case.plugin.sound:
+        raise Skipped("it does not claim to be sound")
+    trial = case.once(trial_of)
+    anything = trial.threat.model_copy(update={"poison": "update"})
+    for level in trial.allowed(anything):
+        most, least, found = (
+            certified(trial.certify(level, anything, ledger=ledger))
+            for ledger in (short_updates(trial.ledger, SIZES[0]), other, worse)
+        )
+        forward = "forward" in trial.audit(anything, worse).directions[level]
+        if (most != least).any() and forward and (found > 1.0).any():
+            raise CheckFailed(
+                f"no forward reading at the {level} level, whose numbers depend on {what} that attacks to come can use",
+                "one",
+                "add forward_checks(ledger, threat) to the audit, or a failed Check with direction='forward'",
+            )
 
 
 @promised_by(Certificate)
@@ -215,98 +282,3 @@ def answers(case: Case[Certificate]) -> Iterator[tuple[Level, Guarantee]]:
 def certified(guarantee: Guarantee) -> NDArray[np.float64]:
     """How far each prediction is certified: 0 where there is no radius, and 1 more than the radius elsewhere."""
     return np.where(np.isnan(guarantee.radius), 0.0, 1.0 + guarantee.radius)
-
-
-@singledispatch
-def surer(votes: Votes) -> Votes:
-    """Votes that leave less doubt about the same first class."""
-    raise NotImplementedError(type(votes).__name__)
-
-
-@surer.register
-def _(votes: LogitVotes) -> Votes:
-    return replace(votes, logits=2.0 * votes.logits)
-
-
-@surer.register
-def _(votes: CountVotes) -> Votes:
-    chosen = votes.selection if votes.request.selection_models else votes.counts
-    winners = np.eye(chosen.shape[1], dtype=np.int64)[chosen.argmax(1)]
-    totals = (winners * part.sum(1, keepdims=True) for part in (votes.counts, votes.selection))
-    return replace(votes, **dict(zip(("counts", "selection"), totals, strict=True)))
-
-
-@surer.register
-def _(votes: ExactVotes) -> Votes:
-    rest = 2.0 * votes.log_rest
-    return replace(votes, log_rest=rest, log_p_b=2.0 * votes.log_p_b, log_p_a=np.log1p(-np.exp(rest)))
-
-
-@singledispatch
-def tied(votes: Votes) -> Votes:
-    """Votes that are divided equally among all classes."""
-    raise NotImplementedError(type(votes).__name__)
-
-
-@tied.register
-def _(votes: LogitVotes) -> Votes:
-    return replace(votes, logits=np.zeros_like(votes.logits))
-
-
-@tied.register
-def _(votes: CountVotes) -> Votes:
-    even = {
-        name: np.zeros_like(part) + part.sum(1, keepdims=True) // part.shape[1]
-        for name, part in (("counts", votes.counts), ("selection", votes.selection))
-    }
-    return replace(votes, **even)
-
-
-@tied.register
-def _(votes: ExactVotes) -> Votes:
-    half = np.full_like(votes.log_p_a, math.log(0.5))
-    return replace(votes, log_p_a=half, log_p_b=half, log_rest=half)
-
-
-def ledgers(trial: Trial) -> dict[str, Ledger]:
-    """Runs that break one assumption or another, and one that breaks all."""
-    ledger = trial.ledger
-    return {
-        "an ordinary run": ledger,
-        "an unknown model": with_facts(ledger, model_facts=ModelFacts(linear=False, convex=False, bias=True)),
-        "unbounded inputs": with_facts(ledger, input_norm_bound=math.inf, feature_norm_bound=math.inf),
-        "a map without a Lipschitz constant": with_facts(ledger, feature_lipschitz=None),
-        "weights that depend on all updates": with_rounds(ledger, depends="all"),
-        "rejected rounds": with_rounds(with_facts(ledger, rejects=True), accepted=False),
-        "no noise": with_rounds(with_facts(ledger, test_noise_std=0.0), noise_std=0.0),
-        "no models kept": with_facts(ledger, resampled=()),
-        "nothing known at all": unknown(ledger),
-    }
-
-
-def unknown(ledger: Ledger) -> Ledger:
-    """A run that no proof covers."""
-    blind = with_facts(
-        ledger,
-        model_facts=ModelFacts(linear=False, convex=False, bias=True, loss="unknown"),
-        input_norm_bound=math.inf,
-        feature_norm_bound=math.inf,
-        feature_lipschitz=None,
-        test_noise_std=0.0,
-        rejects=True,
-        resampled=(),
-    )
-    blind = with_rounds(blind, depends="all", accepted=False, noise_std=0.0, breakdown=None, carries_state=True)
-    nothing = np.full(len(ledger.clients), np.inf)
-    columns = {**vars(blind.clients), "cap": nothing, "update_bound": nothing}
-    return replace(blind, clients=ClientColumns(**columns))
-
-
-def with_facts(ledger: Ledger, **changes: Any) -> Ledger:
-    """The ledger with other static facts."""
-    return replace(ledger, facts=ledger.facts.model_copy(update=changes))
-
-
-def with_rounds(ledger: Ledger, **changes: Any) -> Ledger:
-    """The ledger with other facts in every round."""
-    return replace(ledger, rounds=tuple(record.model_copy(update=changes) for record in ledger.rounds))

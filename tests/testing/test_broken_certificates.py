@@ -109,6 +109,27 @@ class Spread(PathwiseLinear):
         return changed(found, radius=9.0 ** len(threat.rounds) * found.radius) if level == "sample" else found
 
 
+class Watching(PathwiseLinear):
+    """Speaks about fresh noise, and uses what clients submitted under that of the run."""
+
+    statement: ClassVar[Any] = "tail"
+
+
+class Flattered(PathwiseLinear):
+    """Certifies more the more clients submit."""
+
+    def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:
+        found = super().certify(ledger, votes, threat, level)
+        return changed(found, radius=found.radius * (1.0 + ledger.clients.residual_norm.max()))
+
+
+class OneWay(PathwiseLinear):
+    """Does not ask whether its numbers hold for attacks to come."""
+
+    def audit(self, ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
+        return tuple(check for check in super().audit(ledger, threat) if check.direction is None)
+
+
 class Meddling(PathwiseLinear):
     """Changes the votes that it reads."""
 
@@ -138,6 +159,12 @@ BROKEN: dict[str, list[tuple[Plugin, str]]] = {
     "ties_certify_nothing": [(Generous(), "abstain if p_a <= p_b")],
     "refusals_help": [(Taciturn(), "a remedy in 'the moon is full'")],
     "unknown_territory_is_refused": [(Credulous(), "add a Check of status 'failed'")],
+    "observed_norms_are_for_pathwise_statements": [
+        (Watching(), "leave `observed` of Scenario as it is"),
+        (Flattered(), "adds to what it costs"),
+    ],
+    "dropped_updates_end_the_forward_reading": [(OneWay(), "add forward_checks(ledger, threat)")],
+    "larger_caps_end_the_forward_reading": [(OneWay(), "depend on caps")],
     "no_known_attack_beats_it": [(Boundless(), "the certificate is unsound")],
 }
 EXAMPLES = [(check, plugin, word) for check, examples in BROKEN.items() for plugin, word in examples]
