@@ -62,7 +62,7 @@ class Attack(Plugin):
         """Called once before training: everything that `poison` and `backdoored` need. Raises `OptionError`."""
 
     def attackers(self, clients: int, streams: Streams) -> tuple[int, ...]:
-        """The ids of the attackers among this number of clients, ascending: as given, or drawn. Raises `OptionError`."""
+        """The ids of the attackers among all clients, ascending: as given, or drawn. Raises `OptionError`."""
         if isinstance(self.clients, int):
             if self.clients > clients:
                 raise OptionError("clients", f"found {self.clients}, but there are only {clients} clients")

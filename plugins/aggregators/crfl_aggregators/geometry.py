@@ -34,8 +34,8 @@ SAME_ANGLE = 1e-12
 """Cosines that differ by less than this differ by rounding."""
 
 NARROWEST = 512
-"""The least number of columns of a block, or products of many clients would mostly move their result around; and a piece
-of a row whose norm is taken has this number."""
+"""The least number of columns of a block, or products of many clients would mostly move their result around; and the
+length of the pieces of a row whose norm is taken."""
 
 
 def column_blocks(values: Tensor) -> Iterator[slice]:
