@@ -1,10 +1,10 @@
 """The names for people who extend; `extend.py` imports each of them when it is first used."""
 
+from . import formulas as formulas
 from .api import RunResult as RunResult
 from .api import load as load
 from .api import open_job as open_job
 from .certification import assumptions as assumptions
-from .certification import formulas as formulas
 from .certification.bounds import bounds_of as bounds_of
 from .certification.bounds import counting_request as counting_request
 from .certification.floating import final_norm as final_norm
@@ -14,11 +14,6 @@ from .certification.inputs import input_bound as input_bound
 from .certification.inputs import smoothness as smoothness
 from .certification.levels import Costs as Costs
 from .certification.levels import guarantee as guarantee
-from .certification.metrics import Attackers as Attackers
-from .certification.metrics import Backdoor as Backdoor
-from .certification.metrics import ClassHistogram as ClassHistogram
-from .certification.metrics import Curve as Curve
-from .certification.metrics import Metrics as Metrics
 from .certification.readings import forward_checks as forward_checks
 from .certification.readings import observed_breakdown as observed_breakdown
 from .certification.readings import pathwise_checks as pathwise_checks
@@ -96,6 +91,11 @@ from .ledger import RoundRecord as RoundRecord
 from .ledger import RunFacts as RunFacts
 from .plugins import Registry as Registry
 from .plugins import first_line as first_line
+from .report.metrics import Attackers as Attackers
+from .report.metrics import Backdoor as Backdoor
+from .report.metrics import ClassHistogram as ClassHistogram
+from .report.metrics import Curve as Curve
+from .report.metrics import Metrics as Metrics
 from .streams import Streams as Streams
 from .table import Table as Table
 from .threat import Threat as Threat

@@ -1,11 +1,11 @@
 """What people call: run, resume, load, certify and predict. Config in, finished run directory out."""
 
-from crfl_core.api.clean_twin import AttackEffect, attack_effect
 from crfl_core.api.execution import open_job, resume, run
 from crfl_core.api.partition import class_histogram
 from crfl_core.api.prediction import Prediction, predict
 from crfl_core.api.result import RunResult, load
 from crfl_core.api.what_if import WhatIf, certify
+from crfl_core.report.clean_twin import AttackEffect, attack_effect
 
 __all__ = [
     "AttackEffect",

@@ -18,7 +18,6 @@ from crfl_core.api.stored_votes import Voter, read_parameters
 from crfl_core.api.training import train
 from crfl_core.api.vote_seed import draw_vote_seed
 from crfl_core.certification.audits import levels_of
-from crfl_core.certification.metrics import Backdoor, ClassHistogram, Metrics, attackers
 from crfl_core.certification.questions import ask
 from crfl_core.config import LoadedConfig, RunConfig, dump_config, load_config
 from crfl_core.config.loading import ConfigSource
@@ -35,6 +34,7 @@ from crfl_core.kinds.tracker import Tracker
 from crfl_core.plugins import Registry
 from crfl_core.refusals import hook_names
 from crfl_core.report.figures import partition_files
+from crfl_core.report.metrics import Backdoor, ClassHistogram, Metrics, attackers
 from crfl_core.store import RunDirectory
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from crfl_core.api.execution import located
-from crfl_core.certification.metrics import ClassHistogram
 from crfl_core.config import load_config
 from crfl_core.config.loading import ConfigSource
 from crfl_core.federation.setup import load_data, streams_of
 from crfl_core.kinds.plugin import Plugin
 from crfl_core.plugins import Registry
+from crfl_core.report.metrics import ClassHistogram
 
 
 def class_histogram(

@@ -12,7 +12,6 @@ from crfl_core.absent import Reading
 from crfl_core.api.certifying import certify_all
 from crfl_core.api.stored_votes import flat_parameters, read_models
 from crfl_core.certification.audits import Audit
-from crfl_core.certification.metrics import Metrics
 from crfl_core.certification.questions import Inquiry, ask
 from crfl_core.config import RunConfig, load_config
 from crfl_core.data import DataFacts, Domain
@@ -22,6 +21,7 @@ from crfl_core.kinds.certificate import CertificateResult, Check
 from crfl_core.kinds.plugin import Plugin
 from crfl_core.ledger import Ledger
 from crfl_core.plugins import Registry
+from crfl_core.report.metrics import Metrics
 from crfl_core.store import RunDirectory, used_plugins
 from crfl_core.threat import Threat
 from crfl_core.updates import Layout

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from crfl_core.certification import formulas
+import crfl_formulas as formulas
 from crfl_core.votes import CountVotes, VoteRequest, Votes, VoteSettings
 
 

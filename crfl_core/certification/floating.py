@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from crfl_core.certification import formulas
+import crfl_formulas as formulas
 from crfl_core.certification.measurements import observed_residuals
 from crfl_core.ledger import Ledger
 

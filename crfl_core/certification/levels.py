@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from crfl_core.certification import formulas
+import crfl_formulas as formulas
 from crfl_core.kinds.certificate import ABSTAIN, Guarantee, Level
 
 Array = NDArray[np.float64]

@@ -13,7 +13,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from crfl_core.certification import floating, formulas
+import crfl_formulas as formulas
+from crfl_core.certification import floating
 from crfl_core.certification.inputs import domain_bound, input_bound, smoothness
 from crfl_core.certification.measurements import observed_residuals, precision
 from crfl_core.ledger import ClientColumns, Ledger

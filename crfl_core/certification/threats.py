@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from crfl_core.certification import formulas
+import crfl_formulas as formulas
 from crfl_core.certification.measurements import norm_error, scale_error, share_error
 from crfl_core.errors import failures_named
 from crfl_core.kinds.attack import Attack, Realised

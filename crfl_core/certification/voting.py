@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from crfl_core.certification import formulas
+import crfl_formulas as formulas
 from crfl_core.kinds.model import BoundModel
 from crfl_core.streams import Streams
 from crfl_core.votes import CountVotes, ExactVotes, LogitVotes, VoteKind, VoteRequest, Votes, VoteSettings

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from crfl_core.certification.metrics import ClassHistogram
 from crfl_core.config.schema import FigureFormat
+from crfl_core.report.metrics import ClassHistogram
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from crfl_core.certification.audits import Audit
-from crfl_core.certification.metrics import Curve
 from crfl_core.kinds.certificate import CertificateResult
 from crfl_core.ledger import Record
 from crfl_core.report.files import audit_entries, certificate_csv, metrics_json
+from crfl_core.report.metrics import Curve
 from crfl_core.store import RunDirectory
 
 

@@ -12,7 +12,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from crfl_core.certification.metrics import Curve, Metrics, group
+from crfl_core.report.metrics import Curve, Metrics, group
 
 STATUS_STYLES = {
     "held": "green",

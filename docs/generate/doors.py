@@ -55,7 +55,7 @@ def listed(stub: ast.Module) -> Iterator[tuple[str, str]]:
     """The names of a stub with the modules that they are imported from."""
     for statement in stub.body:
         if isinstance(statement, ast.ImportFrom):
-            module = f"{PACKAGE}.{statement.module}" if statement.level else statement.module or ""
+            module = f"{PACKAGE}.{statement.module or ''}".rstrip(".") if statement.level else statement.module or ""
             yield from ((module, alias.name) for alias in statement.names)
 
 

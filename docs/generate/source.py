@@ -16,6 +16,8 @@ from pathlib import Path
 from docs.generate.markdown import ROOT
 
 PACKAGE = "crfl_core"
+FORMULAS = re.compile(r"^crfl_core\.formulas\b")
+"""The formulas are a package of their own, which the core hands on under this name."""
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Node = ast.ClassDef | Function | ast.Assign | ast.AnnAssign | ast.Module
 LONGEST_SIGNATURE = 100
@@ -53,7 +55,7 @@ class Definition:
 
 def file_of(module: str) -> Path:
     """The file of a module, from the top of the repository; one that does not exist if there is no such module."""
-    folder = Path(*module.split("."))
+    folder = Path(*FORMULAS.sub("crfl_formulas", module).split("."))
     return folder / "__init__.py" if (ROOT / folder).is_dir() else folder.with_suffix(".py")
 
 
@@ -90,9 +92,10 @@ def find(module: str, name: str) -> Definition | None:
             return Definition(name, module, statement, doc)
     for imported in imports(tree_of(module).body):
         for alias in imported.names:
-            foreign = imported.module is None or imported.module.split(".")[0] != PACKAGE or imported.module == module
+            source = re.sub(r"^crfl_formulas", f"{PACKAGE}.formulas", imported.module or "")
+            foreign = source.split(".")[0] != PACKAGE or source == module
             if (alias.asname or alias.name) == name and not foreign:
-                return find(imported.module or PACKAGE, alias.name)
+                return find(source, alias.name)
     if is_module(f"{module}.{name}"):
         node = tree_of(f"{module}.{name}")
         return Definition(name, module, node, ast.get_docstring(node) or "")

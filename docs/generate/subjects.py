@@ -37,7 +37,7 @@ SUBJECTS = (
         "metrics",
         "Figures of merit",
         "What a run is worth, as `metrics.json` has them and `RunResult.metrics` reads them.",
-        ("crfl_core.certification.metrics",),
+        ("crfl_core.report.metrics",),
         ("AttackEffect",),
     ),
     Subject(
@@ -138,7 +138,7 @@ SUBJECTS = (
         "The mathematics",
         "The mathematics of certification as pure functions on arrays; `from crfl_core import formulas`. "
         "[Certificates](../certificates.md) has the proofs.",
-        ("crfl_core.certification.formulas",),
+        ("crfl_core.formulas",),
     ),
 )
 

@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr
 from torch import Tensor
 
+import crfl_formulas as formulas
 from crfl_core import Threat, load_config
 from crfl_core.certification import audits as certification
-from crfl_core.certification import formulas, threats
+from crfl_core.certification import threats
 from crfl_core.certification.voting import Electorate, vote
 from crfl_core.extend import (
     Attack,

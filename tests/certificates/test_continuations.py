@@ -18,8 +18,8 @@ from safetensors.numpy import load_file
 from scipy.special import ndtr, ndtri
 
 import crfl_core
+import crfl_formulas as formulas
 from crfl_core import RunResult, extend
-from crfl_core.certification import formulas
 from crfl_core.certification.scenario import Scenario
 from crfl_core.extend import CountVotes, StoreError
 from crfl_core.streams import Streams

@@ -17,8 +17,8 @@ from crfl_certificates.tail import Tail
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
+import crfl_formulas as formulas
 from crfl_core import Threat
-from crfl_core.certification import formulas
 from crfl_core.extend import CountVotes, Ledger, LogitVotes, VoteRequest, VoteSettings
 from tests.certificates.support import coins, federation_of, play
 

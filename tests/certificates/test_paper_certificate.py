@@ -17,7 +17,7 @@ from scipy.special import erf
 import crfl_core
 from crfl_core import ABSTAIN, RunResult, Threat, formulas
 from crfl_core.extend import CountVotes, Ledger, VoteRequest, Votes, VoteSettings
-from tests.certification.formulas.reference import VECTORS
+from tests.formulas.reference import VECTORS
 from tests.oracle import tiny
 
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 import crfl_core
 from crfl_core import ABSTAIN, Curve, RunResult
 from crfl_core.certification import metrics
-from crfl_core.certification.metrics import default_grid
 from crfl_core.extend import CertificateResult, Guarantee
 from crfl_core.report.files import COLUMNS
+from crfl_core.report.metrics import default_grid
 from tests.oracle import federation_of, tiny
 
 Rows = list[dict[str, str]]

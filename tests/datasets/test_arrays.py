@@ -98,7 +98,7 @@ def test_a_csv_file_has_a_row_for_each_sample(tmp_path: Path, ending: str) -> No
     lines = ["width,kind,height,owner", *(f"{i},{'cat' if i % 3 else 'dog'},{-i}e1,{i % 2}" for i in range(9))]
     path = tmp_path / f"pets{ending}"
     text = "\n".join(lines).encode()
-    path.write_bytes(gzip.compress(text) if ending == ".csv.gz" else text)
+    path.write_bytes(gzip.compress(text, mtime=0) if ending == ".csv.gz" else text)
     data = Arrays(path=path, label="kind", group="owner", test_path=path).read()
     assert data.feature_names == ("width", "height")
     np.testing.assert_array_equal(data.x, [[i, -10 * i] for i in range(9)])
@@ -381,7 +381,7 @@ def test_the_row_of_a_bad_cell_is_right_beyond_the_first_block(tmp_path: Path) -
 def test_a_truncated_gzip_file_is_an_error(tmp_path: Path, cut: int) -> None:
     text = "a,label\n" + "".join(f"{row * 7919 % 10007},{row % 2}\n" for row in range(20_000))
     path = tmp_path / "t.csv.gz"
-    path.write_bytes(gzip.compress(text.encode())[:-cut])
+    path.write_bytes(gzip.compress(text.encode(), mtime=0)[:-cut])
     with pytest.raises(DataError, match=re.escape(str(path))):
         Arrays(path=path).read()
 

@@ -30,7 +30,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def images(tmp_path: Path) -> Path:
     path = tmp_path / "images.gz"
-    path.write_bytes(gzip.compress(idx(IMAGES)))
+    path.write_bytes(gzip.compress(idx(IMAGES), mtime=0))
     return path
 
 
@@ -76,7 +76,7 @@ def test_turned_and_upright_images_are_cached_apart(images: Path, cache: Path) -
 
 def test_a_changed_file_is_parsed_again_and_the_stale_copy_dropped(images: Path, cache: Path) -> None:
     read_images(images)
-    images.write_bytes(gzip.compress(idx(255 - IMAGES)))
+    images.write_bytes(gzip.compress(idx(255 - IMAGES), mtime=0))
     os.utime(images, ns=(0, 0))
     np.testing.assert_array_equal(read_images(images), 255 - IMAGES)
     assert len(list(cache.iterdir())) == 1
@@ -106,7 +106,7 @@ def test_a_bad_file_leaves_nothing_in_the_cache(images: Path, cache: Path) -> No
 
 
 WHOLE = idx(IMAGES)
-PACKED = gzip.compress(WHOLE)
+PACKED = gzip.compress(WHOLE, mtime=0)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ PACKED = gzip.compress(WHOLE)
         (b"\x89PNG" + WHOLE, r"byte 0: the magic number is 89504e47, not 00000803, so this is no IDX file"),
         (idx(np.arange(4)), r"byte 0: the magic number is 00000801, not 00000803"),
         (WHOLE[:8] + b"\xff" * 8, r"damaged or truncated between items 0 and 1 of 5"),
-        (gzip.compress(WHOLE[:8] + b"\xff" * 8), r"damaged or truncated between items 0 and 1 of 5"),
+        (gzip.compress(WHOLE[:8] + b"\xff" * 8, mtime=0), r"damaged or truncated between items 0 and 1 of 5"),
         (idx(IMAGES[:0]), r"byte 4: there is nothing in it, the header says \(0, 3, 2\)"),
     ],
 )

@@ -87,7 +87,7 @@ def test_images_without_labels_are_noticed(folder: Path) -> None:
 def test_a_label_out_of_range_is_named_with_its_position(folder: Path) -> None:
     labels = np.zeros(20)
     labels[7] = 10
-    (folder / MNIST.test_labels).write_bytes(gzip.compress(idx(labels)))
+    (folder / MNIST.test_labels).write_bytes(gzip.compress(idx(labels), mtime=0))
     with pytest.raises(DataError, match=r"t10k-labels-idx1-ubyte.gz: label 10 at position 7 is not within 0..9: check"):
         Mnist(path=folder).load()
 

@@ -55,7 +55,7 @@ def table(rows: Sequence[dict[str, str]], columns: Sequence[str] = COLUMNS) -> s
 def saved(folder: Path, text: str, name: str = "loan.csv") -> Path:
     """A file of this text, packed if its name says so."""
     path = folder / name
-    path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    path.write_bytes(gzip.compress(text.encode(), mtime=0) if name.endswith(".gz") else text.encode())
     return path
 
 

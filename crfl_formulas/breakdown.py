@@ -13,7 +13,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from crfl_core.certification.formulas._arrays import Array, floats
+from crfl_formulas._arrays import Array, floats
 
 
 def approximate_geometric_median_drift(

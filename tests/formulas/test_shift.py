@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from crfl_core.certification.formulas import (
+from crfl_formulas import (
     Array,
     feature_shift,
     gradient_shift,
@@ -22,7 +22,7 @@ from crfl_core.certification.formulas import (
     replacement_shift,
     saturating_shift,
 )
-from tests.certification.formulas.reference import vectors
+from tests.formulas.reference import vectors
 
 Labels = NDArray[np.int64]
 SQRT2 = np.sqrt(2.0)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from crfl_core.api.result import RunResult
+from typing import TYPE_CHECKING
+
 from crfl_core.errors import ConfigError
 from crfl_core.federation.evaluation import backdoor_score, score
 from crfl_core.federation.setup import build
 from crfl_core.ledger import Record
+
+if TYPE_CHECKING:
+    from crfl_core.api import RunResult
 
 TRAINING = ("seed", "seeds", "rounds", "dtype", "dataset", "partition", "model", "training", "server", "aggregation")
 """Settings that a run must share with its clean twin."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import ArrayLike
 from scipy.special import ndtr
 
-from crfl_core.certification.formulas import (
+from crfl_formulas import (
     Array,
     gaussian_threshold,
     hockey_stick_threshold,
@@ -19,8 +19,8 @@ from crfl_core.certification.formulas import (
     log_divergence,
     log_theta,
 )
-from crfl_core.certification.formulas.hockey_stick import LOG_GAMMAS
-from tests.certification.formulas.reference import vectors
+from crfl_formulas.hockey_stick import LOG_GAMMAS
+from tests.formulas.reference import vectors
 
 
 def theta(log_gamma: ArrayLike, distance: ArrayLike) -> Array:

@@ -12,7 +12,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from crfl_core.certification.formulas._arrays import Array, floats
+from crfl_formulas._arrays import Array, floats
 
 
 def retention(learning_rate: ArrayLike, steps: ArrayLike, weight_decay: ArrayLike) -> Array:

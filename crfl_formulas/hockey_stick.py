@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import erf, erfc, erfcx, ndtr, ndtri
 
-from crfl_core.certification.formulas._arrays import Array, floats
-from crfl_core.certification.formulas.rules import gaussian_threshold
+from crfl_formulas._arrays import Array, floats
+from crfl_formulas.rules import gaussian_threshold
 
 EPS = float(np.finfo(np.float64).eps)
 TINY = float(np.finfo(np.float64).tiny)

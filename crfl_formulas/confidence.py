@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betainccinv, betaincinv
 
-from crfl_core.certification.formulas._arrays import Array, floats
-from crfl_core.certification.formulas.rounding import UNIT
+from crfl_formulas._arrays import Array, floats
+from crfl_formulas.rounding import UNIT
 
 Counts = NDArray[np.int64]
 

@@ -13,8 +13,8 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from crfl_core.certification.formulas._arrays import Array, floats
-from crfl_core.certification.formulas.propagation import later_products
+from crfl_formulas._arrays import Array, floats
+from crfl_formulas.propagation import later_products
 
 
 def tradeoff_budget(drifts: ArrayLike, noise_stds: ArrayLike, lipschitz: ArrayLike) -> Array:

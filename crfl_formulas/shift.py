@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from crfl_core.certification.formulas._arrays import Array, floats
+from crfl_formulas._arrays import Array, floats
 
 SampleChange = Literal["features", "labels", "features+labels", "replacement"]
 

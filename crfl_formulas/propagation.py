@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from crfl_core.certification.formulas._arrays import Array, floats
+from crfl_formulas._arrays import Array, floats
 
 
 def round_contraction(weights: ArrayLike, retentions: ArrayLike) -> float:

@@ -33,8 +33,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_ndtr, logsumexp, ndtr, ndtri
 
-from crfl_core.certification.formulas._arrays import Array, floats
-from crfl_core.certification.formulas.rounding import UNIT, gamma
+from crfl_formulas._arrays import Array, floats
+from crfl_formulas.rounding import UNIT, gamma
 
 LARGE_GAP = 40.0
 """Beyond it, in units of s, probabilities underflow and the union bound is as good as exact."""

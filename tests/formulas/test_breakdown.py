@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crfl_core.certification.formulas import Array, approximate_geometric_median_drift, krum_drift
+from crfl_formulas import Array, approximate_geometric_median_drift, krum_drift
 
 DIMENSION = 3
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import log_ndtr, ndtri
 
-from crfl_core.certification.formulas import (
+from crfl_formulas import (
     attack_strength,
     budget_per_unit_drift,
     certified_size,
@@ -23,7 +23,7 @@ from crfl_core.certification.formulas import (
     kl_budget,
     margin_threshold,
 )
-from tests.certification.formulas.reference import vectors
+from tests.formulas.reference import vectors
 
 probabilities = st.tuples(st.floats(1e-6, 1.0), st.floats(0.0, 1.0)).map(
     lambda pair: (pair[0], pair[1] * (1 - pair[0]))

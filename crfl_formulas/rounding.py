@@ -22,10 +22,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from crfl_core.certification.formulas._arrays import Array, floats
-from crfl_core.certification.formulas.budget import tradeoff_budget
-from crfl_core.certification.formulas.drift import update_bound
-from crfl_core.certification.formulas.propagation import later_products
+from crfl_formulas._arrays import Array, floats
+from crfl_formulas.budget import tradeoff_budget
+from crfl_formulas.drift import update_bound
+from crfl_formulas.propagation import later_products
 
 UNIT = 2.0**-53
 """The largest relative error of one rounding, u."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.special import gammaln, xlogy
 from scipy.stats import binom
 
-from crfl_core.certification.formulas import (
+from crfl_formulas import (
     Array,
     clopper_pearson_lower,
     clopper_pearson_upper,
@@ -23,7 +23,7 @@ from crfl_core.certification.formulas import (
     one_stage_bonferroni,
     two_stage,
 )
-from tests.certification.formulas.reference import vectors
+from tests.formulas.reference import vectors
 
 
 def row(first: int, second: int, models: int, classes: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:

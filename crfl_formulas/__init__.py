@@ -6,13 +6,13 @@ aggregators that look at the updates) -> `propagation`, `budget` or `hockey_stic
 arithmetic adds. `paper` is the paper's own radius.
 """
 
-from crfl_core.certification.formulas._arrays import Array
-from crfl_core.certification.formulas.breakdown import (
+from crfl_formulas._arrays import Array
+from crfl_formulas.breakdown import (
     approximate_geometric_median_drift,
     krum_drift,
 )
-from crfl_core.certification.formulas.budget import budget_per_unit_drift, tradeoff_budget
-from crfl_core.certification.formulas.confidence import (
+from crfl_formulas.budget import budget_per_unit_drift, tradeoff_budget
+from crfl_formulas.confidence import (
     Bounds,
     clopper_pearson_lower,
     clopper_pearson_upper,
@@ -21,7 +21,7 @@ from crfl_core.certification.formulas.confidence import (
     one_stage_bonferroni,
     two_stage,
 )
-from crfl_core.certification.formulas.drift import (
+from crfl_formulas.drift import (
     attack_strength,
     byzantine_terms,
     changing_attackers,
@@ -33,15 +33,15 @@ from crfl_core.certification.formulas.drift import (
     worst_poisoned_share,
     worst_totals,
 )
-from crfl_core.certification.formulas.exact_votes import ExactVotes, exact_votes
-from crfl_core.certification.formulas.hockey_stick import (
+from crfl_formulas.exact_votes import ExactVotes, exact_votes
+from crfl_formulas.hockey_stick import (
     hockey_stick_threshold,
     log_divergence,
     log_theta,
 )
-from crfl_core.certification.formulas.inversion import client_count, feature_radius, sample_count, sample_ratio
-from crfl_core.certification.formulas.paper import gradient_lipschitz, kl_budget, log_contraction, log_radius
-from crfl_core.certification.formulas.propagation import (
+from crfl_formulas.inversion import client_count, feature_radius, sample_count, sample_ratio
+from crfl_formulas.paper import gradient_lipschitz, kl_budget, log_contraction, log_radius
+from crfl_formulas.propagation import (
     accumulated_drift,
     averaged_constant,
     capped_round_expansion,
@@ -51,7 +51,7 @@ from crfl_core.certification.formulas.propagation import (
     round_contraction,
     scaled_round_expansion,
 )
-from crfl_core.certification.formulas.rounding import (
+from crfl_formulas.rounding import (
     Aggregation,
     LocalSteps,
     ModelSize,
@@ -66,13 +66,13 @@ from crfl_core.certification.formulas.rounding import (
     rounding_drift,
     server_rounding,
 )
-from crfl_core.certification.formulas.rules import (
+from crfl_formulas.rules import (
     certified_size,
     gaussian_threshold,
     gaussian_threshold_of_logs,
     margin_threshold,
 )
-from crfl_core.certification.formulas.shift import (
+from crfl_formulas.shift import (
     SampleChange,
     feature_shift,
     gradient_shift,

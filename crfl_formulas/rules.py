@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import erfcx, log_ndtr, ndtri, ndtri_exp
 
-from crfl_core.certification.formulas._arrays import Array, floats
-from crfl_core.certification.formulas.rounding import UNIT, gamma, logit_rounding
+from crfl_formulas._arrays import Array, floats
+from crfl_formulas.rounding import UNIT, gamma, logit_rounding
 
 QUANTILE = 16.0 * UNIT
 """Relative error of normal quantiles, from probabilities or their logarithms; tests find a quarter of it."""

@@ -13,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from crfl_core.certification.formulas import (
+from crfl_core.extend import BoundModel, LinearModel
+from crfl_core.kinds.model import GradientSteps
+from crfl_formulas import (
     Aggregation,
     Array,
     LocalSteps,
@@ -35,8 +37,6 @@ from crfl_core.certification.formulas import (
     tradeoff_budget,
     update_bound,
 )
-from crfl_core.extend import BoundModel, LinearModel
-from crfl_core.kinds.model import GradientSteps
 
 Long = NDArray[np.longdouble]
 """64 bits of mantissa: its rounding is 1/2048 of what is measured."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from crfl_core.certification.formulas._arrays import Array, floats
+from crfl_formulas._arrays import Array, floats
 
 POWERS = np.exp2(np.arange(-200.0, 201.0))
 """Radii are bracketed between two of these before they are refined."""
