@@ -49,11 +49,21 @@ def column_blocks(values: Tensor) -> Iterator[slice]:
 def norms(values: Tensor, shift: Tensor | None = None, shares: Tensor | None = None) -> Tensor:
     """The norms of the rows, or of `values[i] + shares[i] * shift`, in float64."""
     if shift is None or shares is None:
-        return whole_norms(values)
-    lengths = values.new_zeros(len(values), dtype=torch.float64)
-    for columns in column_blocks(values):
-        block = values[:, columns]
-        lengths = lengths.hypot(whole_norms(torch.addr(block, shares.to(block), shift[columns].to(block))))
+        lengths = whole_norms(values)
+    else:
+        squares = values.new_zeros(len(values), dtype=torch.float64)
+        for columns in column_blocks(values):
+            block = values[:, columns]
+            squares += whole_norms(torch.addr(block, shares.to(block), shift[columns].to(block))).square()
+        lengths = squares.sqrt()
+    if not lengths.isfinite().all():  # squares overflow long before the numbers do
+        long = ~lengths.isfinite()
+        rows = values[long].double()
+        if shift is not None and shares is not None:
+            rows = torch.addr(rows, shares[long].double(), shift.double())
+        largest = rows.abs().amax(dim=1, keepdim=True)
+        scaled = largest[:, 0] * torch.linalg.vector_norm(rows / largest, dim=1)
+        lengths[long] = scaled.nan_to_num(nan=torch.inf, posinf=torch.inf)
     return lengths
 
 
@@ -64,11 +74,7 @@ def whole_norms(values: Tensor) -> Tensor:
     lengths = torch.linalg.vector_norm(head.unflatten(1, (pieces, NARROWEST)), dim=2)
     last = torch.linalg.vector_norm(tail, dim=1, keepdim=True)
     total: Tensor = torch.linalg.vector_norm(torch.cat([lengths, last], dim=1).double(), dim=1)
-    if not total.isfinite().all():  # squares overflow long before the numbers do
-        long = ~total.isfinite()
-        largest = values[long].abs().amax(dim=1, keepdim=True).double()
-        total[long] = largest[:, 0] * torch.linalg.vector_norm(values[long] / largest, dim=1)
-    return total.nan_to_num(nan=torch.inf, posinf=torch.inf)
+    return total
 
 
 def gram(
