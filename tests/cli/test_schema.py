@@ -51,43 +51,37 @@ TYPES: dict[str, tuple[type, ...]] = {
 ANNOTATIONS = {"$schema", "$defs", "title", "description", "default", "discriminator"}
 
 
+def is_of_type(value: Any, name: str) -> bool:
+    return isinstance(value, TYPES[name]) and (isinstance(value, bool) == (name == "boolean"))
+
+
+KEYWORDS: dict[str, Callable[[Schema, Schema, Any, Any], Any]] = {
+    "$ref": lambda root, _, name, value: accepts(root, root["$defs"][name.removeprefix("#/$defs/")], value),
+    "anyOf": lambda root, _, options, value: any(accepts(root, option, value) for option in options),
+    "oneOf": lambda root, _, options, value: any(accepts(root, option, value) for option in options),
+    "type": lambda _, __, name, value: is_of_type(value, name),
+    "const": lambda _, __, expected, value: value == expected,
+    "enum": lambda _, __, options, value: value in options,
+    "required": lambda _, __, keys, value: all(key in value for key in keys),
+    "properties": lambda root, _, parts, value: all(
+        accepts(root, part, value[key]) for key, part in parts.items() if key in value
+    ),
+    "additionalProperties": lambda _, schema, allowed, value: allowed or set(value) <= set(schema["properties"]),
+    "items": lambda root, _, part, value: all(accepts(root, part, item) for item in value),
+    "minItems": lambda _, __, least, value: len(value) >= least,
+    "pattern": lambda _, __, pattern, value: re.search(pattern, value) is not None,
+    "minimum": lambda _, __, limit, value: value >= limit,
+    "exclusiveMinimum": lambda _, __, limit, value: value > limit,
+    "maximum": lambda _, __, limit, value: value <= limit,
+    "exclusiveMaximum": lambda _, __, limit, value: value < limit,
+}
+
+
 def accepts(root: Schema, schema: Schema, value: Any) -> bool:
     """Whether a value is valid, by the keywords of JSON Schema that pydantic writes. Unknown keywords are an error."""
 
     def holds(keyword: str, operand: Any) -> bool:
-        match keyword:
-            case "$ref":
-                return accepts(root, root["$defs"][operand.removeprefix("#/$defs/")], value)
-            case "anyOf" | "oneOf":
-                return any(accepts(root, option, value) for option in operand)
-            case "type":
-                return isinstance(value, TYPES[operand]) and (isinstance(value, bool) == (operand == "boolean"))
-            case "const":
-                return bool(value == operand)
-            case "enum":
-                return value in operand
-            case "required":
-                return all(key in value for key in operand)
-            case "properties":
-                return all(accepts(root, part, value[key]) for key, part in operand.items() if key in value)
-            case "additionalProperties":
-                assert operand is False
-                return set(value) <= set(schema["properties"])
-            case "items":
-                return all(accepts(root, operand, item) for item in value)
-            case "minItems":
-                return bool(len(value) >= operand)
-            case "pattern":
-                return re.search(operand, value) is not None
-            case "minimum":
-                return bool(value >= operand)
-            case "exclusiveMinimum":
-                return bool(value > operand)
-            case "maximum":
-                return bool(value <= operand)
-            case "exclusiveMaximum":
-                return bool(value < operand)
-        raise AssertionError(f"{keyword} is not checked here")
+        return bool(KEYWORDS[keyword](root, schema, operand, value))
 
     checks = {keyword: operand for keyword, operand in schema.items() if keyword not in ANNOTATIONS}
     if "type" in checks and not holds("type", checks.pop("type")):

@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 
 from crfl_core.extend import Data, DataError, OptionError, ScalingKind, SplitDataset, UserPath
 from crfl_datasets import tables
-from crfl_datasets.samples import ClassNames, Range, Samples, assemble, from_arrays
+from crfl_datasets.samples import ClassNames, Declared, Range, Samples, assemble, from_arrays
 
 ENDINGS = (".npz", ".npy", *tables.ENDINGS)
 CALLED = ("x", "y", "test_x", "test_y")
@@ -92,15 +92,8 @@ class Arrays(SplitDataset):
             train, test = self._from_file(self.path, self.labels_path, columns)
         if self.test_path is not None:
             test, _ = self._from_file(self.test_path, self.test_labels_path, columns)
-        return assemble(
-            train,
-            test,
-            self.split,
-            class_names=self.class_names,
-            feature_names=columns,
-            domain=self.domain,
-            image_shape=self.image_shape,
-        )
+        declared = Declared(self.class_names, columns, self.domain, self.image_shape)
+        return assemble(train, test, self.split, declared)
 
     def _from_file(
         self, path: Path, labels_path: Path | None, columns: tuple[str, ...]

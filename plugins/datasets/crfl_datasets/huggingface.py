@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from crfl_core.extend import Data, DataError, OptionError, ScalingKind, SplitDataset, UserPath, cache_dir
-from crfl_datasets.samples import ClassNames, Range, Samples, assemble, from_arrays
+from crfl_datasets.samples import ClassNames, Declared, Range, Samples, assemble, from_arrays
 
 ROWS_AT_ONCE = 1000
 
@@ -58,14 +58,8 @@ class HuggingFace(SplitDataset):
         if self.test_split is not None or "test" in splits:
             test, _ = self._samples(splits, self.test_split or "test", columns)
         names = getattr(splits[self.train_split].features[self.label], "names", ())
-        return assemble(
-            train,
-            test,
-            self.split,
-            class_names=self.class_names or names,
-            feature_names=columns if len(columns) == train.x.shape[1] else (),
-            domain=self.domain,
-        )
+        features = columns if len(columns) == train.x.shape[1] else ()
+        return assemble(train, test, self.split, Declared(self.class_names or names, features, self.domain))
 
     def _splits(self) -> Mapping[str, Any]:
         """The splits of the set by name; one that was saved without splits is the training split."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -125,28 +125,33 @@ def odd(values: NDArray[np.generic]) -> str:
     return f"none at sample {missing[0]}" if missing else f"an array of {values.dtype}"
 
 
+class Declared(NamedTuple):
+    """What is said about samples beside themselves; what is not said is found."""
+
+    class_names: Sequence[str] = ()
+    feature_names: tuple[str, ...] = ()
+    domain: tuple[float, float] | None = None
+    image_shape: tuple[int, ...] | None = None
+
+
 def assemble(
     train: Samples,
     test: Samples | None,
     split: Callable[[int], tuple[NDArray[np.int64], NDArray[np.int64]]],
-    *,
-    class_names: Sequence[str] = (),
-    feature_names: tuple[str, ...] = (),
-    domain: tuple[float, float] | None = None,
-    image_shape: tuple[int, ...] | None = None,
+    declared: Declared,
 ) -> Data:
     """A dataset from training samples and test samples; without these, from a split of the training samples.
 
     Bytes are pixel values, of the domain 0..255, unless a domain is given.
     """
-    box = Domain(*(domain or ((0.0, 255.0) if train.x.dtype == np.uint8 else ())))
+    box = Domain(*(declared.domain or ((0.0, 255.0) if train.x.dtype == np.uint8 else ())))
     x = train.numbers(box)
-    shape = image_shape or train.image_shape
+    shape = declared.image_shape or train.image_shape
     if shape is not None and np.prod(shape) != x.shape[1]:
         raise DataError(f"{train.origin}: {x.shape[1]} features are no image of shape {list(shape)}: set image_shape")
     if test is not None and test.x.shape[1] != x.shape[1]:
         raise DataError(f"{test.origin}: has {test.x.shape[1]} features, but {train.origin} has {x.shape[1]}")
-    names = tuple(class_names) or found_classes([train] if test is None else [train, test])
+    names = tuple(declared.class_names) or found_classes([train] if test is None else [train, test])
     y = class_numbers(train, names)
     owners, groups = (None, None) if train.owners is None else np.unique(train.owners, return_inverse=True)
     if test is None:
@@ -162,7 +167,7 @@ def assemble(
         test_y=test_y,
         domain=box,
         class_names=names,
-        feature_names=feature_names,
+        feature_names=declared.feature_names,
         image_shape=shape,
         groups=groups,
         group_names=() if owners is None else tuple(map(str, owners)),
