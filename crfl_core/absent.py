@@ -12,13 +12,16 @@ from pydantic import ConfigDict
 from crfl_core.errors import PluginError
 from crfl_core.kinds import KINDS, LOCAL
 from crfl_core.kinds.aggregator import Aggregator, Stage
-from crfl_core.kinds.certificate import Certificate
 from crfl_core.kinds.plugin import Plugin
 from crfl_core.plugins import Registry
 
 KEPT = ("features", "name")
 """Options of base classes that the core itself reads from a config: the feature maps of a model, the name of a
 certificate. What the others may be, only the missing class knows."""
+
+
+HARMLESS = ("wanted_stages",)
+"""Methods that are asked while a config is read; the default of the base class asks for nothing."""
 
 
 class Requirement(NamedTuple):
@@ -109,11 +112,9 @@ def stand_in(kind: str, sentence: str) -> type[StandIn]:
     plugin: type[StandIn] = types.new_class("Absent", (StandIn, *bases), {}, lambda body: body.update(namespace))
     for name in {name for base in bases for part in base.__mro__ if part not in Plugin.__mro__ for name in vars(part)}:
         member = inspect.getattr_static(plugin, name)
-        if inspect.isfunction(member) and not name.startswith(("_", "model_")):  # those of pydantic stay
+        if inspect.isfunction(member) and name not in HARMLESS and not name.startswith(("_", "model_")):
             setattr(plugin, name, raising(sentence))  # not in the namespace: some of them are final
     plugin.absence, plugin.__abstractmethods__ = sentence, frozenset()
-    if issubclass(plugin, Certificate):
-        plugin.sound = False  # it asks for no stages then
     return plugin
 
 

@@ -32,7 +32,7 @@ from crfl_core.kinds.engine import Job
 from crfl_core.kinds.plugin import Plugin
 from crfl_core.kinds.tracker import Tracker
 from crfl_core.plugins import Registry
-from crfl_core.refusals import hook_names
+from crfl_core.refusals import check_hooks, hook_names
 from crfl_core.report.figures import partition_files
 from crfl_core.report.metrics import Backdoor, ClassHistogram, Metrics, attackers
 from crfl_core.store import RunDirectory
@@ -130,6 +130,7 @@ def claimed(federation: Federation, path: Path, *, force: bool) -> RunDirectory:
 
 def only_watching(tracker: Tracker) -> Tracker:
     """A tracker beside the config must not change a result: the run directory would not say who did."""
+    check_hooks(f"tracker {tracker.full_name}", type(tracker))
     if judged := {"crfl_accept_round", "crfl_effective_weights"} & set(hook_names(type(tracker))):
         raise ConfigError(f"{tracker.configured_as!r} implements {min(judged)}: name it in the config's trackers")
     return tracker

@@ -8,7 +8,7 @@ import typer
 
 from crfl_core.cli import arguments, output
 
-Set = Annotated[
+QuestionOption = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
@@ -22,7 +22,7 @@ Save = Annotated[
 ]
 
 
-def certify(run: arguments.RunArgument, overrides: arguments.SetOption = None, save: Save = None) -> None:
+def certify(run: arguments.RunArgument, overrides: QuestionOption = None, save: Save = None) -> None:
     """Certify a finished RUN again with other settings of threat, votes or certificates; nothing is trained again."""
     from crfl_core import api
 

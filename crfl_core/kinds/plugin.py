@@ -102,6 +102,7 @@ class Configured:
                 return value
             try:
                 known_as = resolver.name_of(self.kind, type(value))
+                resolver.load(self.kind, known_as)  # which refuses a class that cannot be used
                 return value.named(known_as, resolver.origin(self.kind, known_as))
             except PluginError as error:
                 raise PydanticCustomError("plugin", "{message}", {"message": str(error)}) from error

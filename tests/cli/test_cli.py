@@ -86,8 +86,9 @@ class TestRun:
     def test_it_writes_plain_lines_without_a_terminal(self, crfl: Crfl, small: list[str], tmp_path: Path) -> None:
         result = crfl("run", *small)
         assert result.returncode == 0
-        progress = result.stderr.splitlines()
-        assert [line.split()[:2] for line in progress] == [["round", "1/3"], ["round", "2/3"], ["round", "3/3"]]
+        progress = [line.split()[:2] for line in result.stderr.splitlines()]
+        assert progress[0] == ["round", "1/3"]  # those between are shown every few seconds
+        assert progress[-1] == ["round", "3/3"]
         title = "paper (reproduction, not a proof): feature level"
         for expected in ("clean accuracy", title, "certified accuracy", "audit"):
             assert expected in result.stdout
