@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ class Resolved(NamedTuple):
 
 
 def realised(ledger: Ledger) -> Realised:
-    """What the attackers did, as the ledger measured it, rounded up by what measuring may be off by.
+    """What the attackers did, as the ledger measured it, rounded up by what measuring may be off by; scales are not.
 
     The poison ratio is the one that would amount to the same poison if it were alike in all steps. Weight decay makes
     late steps count most, so there all poison is taken for late.
@@ -35,7 +36,7 @@ def realised(ledger: Ledger) -> Realised:
         poison_ratio=np.minimum(1.0, rows.poisoned_share / steps * (1.0 + share_error(ledger))),
         delta=rows.delta * norms,
         flips=rows.label_flips,
-        scale=rows.scale * (1.0 + scale_error(ledger.facts)),
+        scale=rows.scale,
     )
 
 
@@ -47,6 +48,8 @@ def resolve(settings: ThreatSettings, attack: Attack | None, ledger: Ledger) -> 
     done = realised(ledger)
     if attack is None or len(done.round) == 0:
         return Resolved(settings.resolve(None, ledger.facts.rounds), ())
+    if attack.scale == "replace":  # other attackers multiply by a number that is known exactly
+        done = replace(done, scale=done.scale * (1.0 + scale_error(ledger.facts)))
     with failures_named(f"attack: {attack.full_name} failed"):
         own = attack.threat(done)
     threat = settings.resolve(own, ledger.facts.rounds)

@@ -278,6 +278,20 @@ def small(**changes: Any) -> dict[str, Any]:
     return config | changes
 
 
+def certifiable(**changes: Any) -> dict[str, Any]:
+    """Twenty clients that make one step in each of thirty rounds and forget slowly: much of it is certified."""
+    settings: dict[str, Any] = {
+        "rounds": 30,
+        "dataset": {"type": "cached-digits", "train_samples": 600, "test_samples": 200},
+        "partition": {"type": "iid", "clients": 20},
+        "model": {"type": "softmax", "bias": False, "features": {"type": "unit-ball", "radius": 3.0}},
+        "training": {"learning_rate": 1.0, "steps": 1, "batch_size": 16, "weight_decay": 0.01},
+        "server": {"clip_norm": 20.0, "noise_std": 0.01, "cap_updates": False},
+        "aggregation": [{"type": "update-cap", "bound": "honest"}, {"type": "fedavg"}],
+    }
+    return small(**(settings | changes))
+
+
 def coins(training: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
     """Two clients on coins, each with all of its 40 samples in every batch, without noise and without a clip."""
     return small(

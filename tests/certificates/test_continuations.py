@@ -280,3 +280,36 @@ def test_only_rounds_in_which_attackers_take_part_are_started_from(tmp_path: Pat
     assert last < 6
     assert (result.path / "resample" / f"round-{last:04d}.safetensors").exists()
     assert not result.metrics.refused
+
+
+@pytest.mark.parametrize("bound", ["two-stage", "one-stage", "bonferroni", "hoeffding"])
+def test_every_bound_on_probabilities_works_for_votes_of_continuations(bound: str, tmp_path: Path) -> None:
+    """Without a separate selection no continuation is trained for one, and the bounds are those of the formulas."""
+    certificates = [{"type": kind, "continuations": 40, "selection": 8} for kind in ("tail", "postprocess")]
+    config = small(
+        dataset={"type": "zeros-and-ones", "test_samples": 40},
+        server=NOISY,
+        attack=ATTACK,
+        votes={"bound": bound},
+        certificates=certificates,
+    )
+    run = crfl_core.run(config, out=tmp_path / "run", plugins=PLUGINS)
+    assert {one.certificate for one in run.certified} == {"tail", "postprocess"}
+    request = run.inquiry.questions[0].request
+    separate = bound == "two-stage"
+    assert request.selection_models == (8 if separate else 0)
+    assert len(run.continued(request)) == (48 if separate else 40)
+    votes = run.votes(request)["clean"].expect(CountVotes)
+    assert votes.counts.sum(axis=1).tolist() == [40] * len(votes.labels)
+    assert votes.selection.sum(axis=1).tolist() == [request.selection_models] * len(votes.labels)
+    expected = {
+        "two-stage": lambda: formulas.two_stage(votes.selection, votes.counts, 0.001),
+        "one-stage": lambda: formulas.one_stage(votes.counts, 0.001),
+        "bonferroni": lambda: formulas.one_stage_bonferroni(votes.counts, 0.001),
+        "hoeffding": lambda: formulas.hoeffding(votes.counts, 0.001 / 4),
+    }[bound]()
+    for one in run.certified:
+        if one.test_set == "clean":
+            np.testing.assert_array_equal(one.guarantee.p_a, expected.p_a)
+            np.testing.assert_array_equal(one.guarantee.p_b, expected.p_b)
+    assert any((~one.guarantee.abstained).any() for one in run.certified)

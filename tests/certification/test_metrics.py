@@ -8,13 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 import crfl_core
 from crfl_core import ABSTAIN, Curve, RunResult
-from crfl_core.certification import metrics
-from crfl_core.extend import CertificateResult, Guarantee
+from crfl_core.extend import Aggregator, CertificateResult, ClientUpdates, Guarantee, RuleResult, State
+from crfl_core.report import metrics, tables
 from crfl_core.report.files import COLUMNS
 from crfl_core.report.metrics import default_grid
 from tests.oracle import federation_of, tiny
@@ -112,6 +114,48 @@ def test_a_radius_counts_as_reached_at_itself_and_an_abstention_nowhere() -> Non
     assert found.certified_rate == (0.75, 0.75, 0.5, 0.5, 0.25)
     assert found.certified_accuracy == (0.5, 0.5, 0.25, 0.25, 0.25)
     assert (found.accuracy, found.abstained, found.median_radius) == (0.5, 0.25, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("radius", "expected"),
+    [
+        ([np.inf, np.nan, np.nan, np.nan, np.nan, np.nan], None),
+        ([np.inf, 2.0, np.nan, np.nan], 2.0),
+        ([np.inf, 2.0, 1.0, np.nan, np.nan], 1.0),
+        ([3.0, 1.0, 2.0], 2.0),
+        ([np.inf], np.inf),
+        ([0.0, np.nan], 0.0),
+    ],
+)
+def test_what_is_not_certified_counts_in_the_median(radius: list[float], expected: float | None) -> None:
+    """No "median inf" beside a certified rate of 0.167: at least half of all samples reach it, or there is none."""
+    found = metrics.median(np.array(radius))
+    assert found == expected
+    reached = np.array(radius) >= (np.inf if found is None else found)
+    assert (reached.mean() >= 0.5) == (found is not None)
+
+
+class SignVote(Aggregator):
+    """Adds up signs, which is no weighted sum of updates: all of it is an offset."""
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
+        moved = 0.01 * updates.values.sign().mean(0)
+        return RuleResult(update=moved, weights=torch.zeros(len(updates.values)).double(), offset=moved, state=state)
+
+
+def test_a_rule_that_puts_everything_into_its_offset_gives_nobody_a_share_and_no_radius(tmp_path: Path) -> None:
+    """The attackers moved the model, though no weight says so: neither a share of 0 nor an infinite radius is shown."""
+    config = tiny(aggregation=[{"type": "sign-vote"}], certificates=["paper", "pathwise-linear"])
+    run = crfl_core.run(config, out=tmp_path / "run", plugins={"sign-vote": SignVote})
+    assert all(record.weighs_nobody for record in run.ledger.rounds)
+    found = run.metrics.attackers
+    assert found is not None
+    assert (found.clients, found.mean_weight_share, found.largest_weight_share) == ((0,), None, None)
+    assert set(run.metrics.refused) == {"paper", "pathwise-linear"}
+    assert "a part of the aggregate depends on the updates and is in nobody's weight" in run.metrics.refused["paper"]
+    headline = Console(width=110, record=True)
+    headline.print(tables.headline("sign-vote", run.metrics))
+    assert "not in the weights" in headline.export_text()
 
 
 def test_radii_of_the_report_can_be_chosen(tmp_path: Path) -> None:
