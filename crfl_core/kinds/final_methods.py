@@ -19,8 +19,10 @@ def refuse_overriding(plugin: type, root: type) -> None:
         if base is plugin or not issubclass(base, root):
             continue
         for name, member in vars(base).items():
+            if not is_final(member):
+                continue
             found = inspect.getattr_static(plugin, name)
-            if is_final(member) and (name in options or found is not member):
+            if name in options or found is not member:
                 place = written_at(plugin if name in options else found)
                 raise PluginError(
                     f"{plugin.__qualname__}.{name} ({place}) replaces {base.__qualname__}.{name}, which is final: "
