@@ -8,7 +8,6 @@ arithmetic adds. `paper` is the paper's own radius.
 
 from crfl_formulas._arrays import Array
 from crfl_formulas.breakdown import (
-    approximate_geometric_median_drift,
     krum_drift,
 )
 from crfl_formulas.budget import budget_per_unit_drift, tradeoff_budget
@@ -106,7 +105,6 @@ __all__ = [
     "update_bound",
     "worst_poisoned_share",
     "worst_totals",
-    "approximate_geometric_median_drift",
     "krum_drift",
     # from drift to the end of the run
     "accumulated_drift",

@@ -271,7 +271,9 @@ def row_norms(values: Tensor, start: Tensor | None = None, decay: Tensor | None 
 
 def shrinkage(cap: Tensor, lengths: Tensor, dtype: torch.dtype) -> Tensor:
     """`min(1, cap / length)`, rounded down so that nothing ends up above its cap in this precision; float64."""
-    return torch.where(lengths > cap, (cap / lengths) * (1 - 4 * torch.finfo(dtype).eps), 1.0)
+    factors = (cap / lengths) * (1 - 4 * torch.finfo(dtype).eps)
+    normal = factors >= torch.finfo(dtype).tiny  # smaller ones would be rounded up as well as down
+    return torch.where(lengths > cap, torch.where(normal, factors, 0.0), 1.0)
 
 
 def mixtures(clients: Clients, mixing: Tensor) -> Clients:
