@@ -143,7 +143,8 @@ def worst_totals(terms: ArrayLike, *, clip_norm: ArrayLike = np.inf) -> Array:
     """
     ordered = np.flip(np.sort(floats(terms)[0], axis=-1), axis=-1).cumsum(axis=-1)
     totals = np.concatenate([np.zeros((*ordered.shape[:-1], 1)), ordered], axis=-1)
-    return np.minimum(totals, 2.0 * floats(clip_norm)[0][..., None])
+    within: Array = np.minimum(totals, 2.0 * floats(clip_norm)[0][..., None])
+    return within
 
 
 def changing_attackers(terms: ArrayLike, fades: ArrayLike, *, clip_norms: ArrayLike = np.inf) -> Array:

@@ -34,11 +34,14 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_ndtr, logsumexp, ndtr, ndtri
 
 from crfl_core.certification.formulas._arrays import Array, floats
+from crfl_core.certification.formulas.rounding import UNIT, gamma
 
 LARGE_GAP = 40.0
 """Beyond it, in units of s, probabilities underflow and the union bound is as good as exact."""
 ELEMENTS_AT_ONCE = 2**15
 """Samples times grid points in memory at a time: what fits into a core's cache."""
+LOGARITHM = 16.0 * UNIT
+"""What rounding does to logarithms of normal tails, and to exponents on the way to them, relatively."""
 SQRT_2PI = math.sqrt(2.0 * math.pi)
 
 
@@ -83,9 +86,9 @@ def exact_votes(logits: ArrayLike, noise_stds: ArrayLike, relative_error: float 
 
 def _union_bounds(gaps: Array) -> tuple[Array, Array, Array]:
     """A loses only to somebody who beats it alone, which class j does with probability `Phi(-g_j / sqrt 2)`."""
-    beaten = log_ndtr(-gaps / math.sqrt(2.0))
-    log_rest = logsumexp(beaten, axis=1)
-    return np.log1p(-np.exp(log_rest)), log_rest, beaten[:, 0]
+    beaten = log_ndtr(-gaps / math.sqrt(2.0)) * (1.0 - LOGARITHM)
+    log_rest = logsumexp(beaten, axis=1) * (1.0 - LOGARITHM)
+    return np.log1p(-np.exp(log_rest)) * (1.0 + LOGARITHM), log_rest, beaten[:, 0]
 
 
 class _Quadrature:
@@ -122,10 +125,11 @@ class _Quadrature:
             for start in range(0, len(rows), at_once):
                 chunk = rows[start : start + at_once]
                 p_a[chunk], not_a[chunk], p_b[chunk] = self._sums(chunk, first)
-        less, more = 1.0 - self.relative_error, 1.0 + self.relative_error
-        not_a, p_b = np.minimum(not_a * more, 1.0), np.minimum(p_b * more, 1.0)
-        log_p_a = np.where(not_a < 0.5, np.log1p(-np.minimum(not_a, 0.5)), np.log(p_a * less))
-        return log_p_a, np.log(not_a), np.log(p_b)
+        points, classes = self.last - self._first(LARGE_GAP), self.gaps.shape[1] + 1
+        error = self.relative_error + float(gamma(points + 8 * classes + 64))  # sums over the grid, a few per class
+        not_a, p_b = (np.minimum(p * (1.0 + error - LOGARITHM * np.log(p)), 1.0) for p in (not_a, p_b))
+        log_p_a = np.where(not_a < 0.5, np.log1p(-np.minimum(not_a, 0.5)), np.log(p_a * (1.0 - error)))
+        return log_p_a * (1.0 + LOGARITHM), np.log(not_a), np.log(p_b)
 
     def _first(self, gap: float) -> int:
         return -math.ceil((gap / 2.0 + 0.51 + self.reach) / self.step)

@@ -20,8 +20,9 @@ from crfl_core.certification.formulas.rules import gaussian_threshold
 EPS = float(np.finfo(np.float64).eps)
 TINY = float(np.finfo(np.float64).tiny)
 ROUNDED_UP = 1.0 + 16.0 * EPS
-MARGIN = 1e-13
-"""By how much the two sides of the vote rule must differ: the rounding of a few operations on probabilities."""
+MARGIN = 2e-12
+"""By how much the two sides of the vote rule must differ. Rounding moves a divergence d by at most 64 u in each of 200
+rounds, because theta falls with log(gamma) at a rate of at most 1 and `d |log d| <= 1/e`: less than 1.5e-12."""
 NEGLIGIBLE = -80.0
 """Divergences whose logarithm is below this need not shrink any further."""
 STRONGEST_ROUNDS = 200
@@ -39,7 +40,8 @@ COARSE_BUDGETS, FINE_BUDGETS = 64, 256
 def log_theta(log_gamma: ArrayLike, distance: ArrayLike) -> Array:
     """The logarithm of theta, `E_gamma` of two unit Gaussians at a distance r, rounded up by a few units.
 
-    `theta = Phi(r/2 - log(gamma)/r) - gamma Phi(-r/2 - log(gamma)/r)`, also where it underflows. With `a = log(gamma)/r - r/2`, `b = a + r` and Mills' ratio M, theta is `phi(a) (M(a) - M(b))`: gamma has cancelled.
+    `theta = Phi(r/2 - log(gamma)/r) - gamma Phi(-r/2 - log(gamma)/r)`, also where it underflows. With
+    `a = log(gamma)/r - r/2`, `b = a + r` and Mills' ratio M this is `phi(a) (M(a) - M(b))`: gamma has cancelled.
 
     >>> log_theta([0.0, 1000.0], [np.inf, 2.0]).round(3)
     array([      0.   , -124513.155])
@@ -107,6 +109,7 @@ def hockey_stick_threshold(
     first, second = np.broadcast_arrays(*floats(p_a, p_b))
     shape, first, second = first.shape, first.ravel(), second.ravel()
     best = np.array(gaussian_threshold(first, second))
+    largest_budget *= ROUNDED_UP
     best[best > largest_budget] = np.inf
     unsure = np.flatnonzero((best > 0) & np.isfinite(best))
     if len(unsure) == 0 or (floats(diameters)[0] > VACUOUS).all():

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from crfl_core.certification.formulas._arrays import Array, floats
+from crfl_core.certification.formulas.budget import tradeoff_budget
 from crfl_core.certification.formulas.drift import update_bound
 from crfl_core.certification.formulas.propagation import later_products
 
@@ -128,6 +129,22 @@ def local_rounding(size: ModelSize, local: LocalSteps, start_norm: ArrayLike) ->
     return Rounding(SECOND_ORDER * UNIT * units, SECOND_ORDER * UNIT * growing)
 
 
+def computed_weight_norm(size: ModelSize, operator_norm: ArrayLike, local: LocalSteps, start_norm: ArrayLike) -> Array:
+    """A spectral norm for `gradient_shift` that also holds for models as they are computed, one for each client.
+
+    `operator_norm` was computed from the Gram matrix of the centred weights, C x C, and local models leave the path of
+    exact ones by their `local_rounding`.
+
+    >>> local = LocalSteps(0.001, 30, 100, 0.0, 9.25)
+    >>> float(computed_weight_norm(ModelSize(784, 10), 2.0, local, 3.0) - 2.0) < 1e-11
+    True
+    """
+    norm, start = floats(operator_norm, start_norm)
+    of_products = gamma(size.classes * (size.features + 16 * size.classes))
+    centring = (size.classes + 2) * UNIT * start
+    return norm * (1.0 + of_products) + centring + local_rounding(size, local, start).error
+
+
 def server_rounding(parameters: int, aggregation: Aggregation, start_norm: ArrayLike) -> Rounding:
     """What float64 does to the model when updates are capped, added up, clipped and noised; the updates as they are.
 
@@ -142,14 +159,13 @@ def server_rounding(parameters: int, aggregation: Aggregation, start_norm: Array
     of_norms = parameters / 2.0 + 32.0
     units = (clients + 9.0) * moved + of_norms * (weight * bound).sum(axis=-1) + (16.0 * total + 2.0) * start
     growing = (clients + 9.0) * pulled + 16.0 * total + clients + 32.0
+    # A model well below the clip norm meets the clip only in another world, one that is as far away as that norm.
     longest = start + moved
-    with np.errstate(divide="ignore", invalid="ignore"):
-        # A model well below the clip norm meets the clip only in another world that is far away.
-        below = clip - longest
-        free = below > NEARLY_CLIPPED * clip
-        met = np.where(np.isfinite(clip), clip / below, 1.0)
+    with np.errstate(invalid="ignore"):
+        free = (longest < (1.0 - NEARLY_CLIPPED) * clip) | np.isinf(clip)
+        room = np.where(free & np.isfinite(clip), 1.0 - longest / clip, 1.0)
     units = units + np.where(free, 0.0, of_norms * np.minimum(clip, longest))
-    growing = growing + of_norms * np.where(free, met, 1.0)
+    growing = growing + of_norms * (1.0 + pulled) / room
     return Rounding(SECOND_ORDER * UNIT * units + UNDERFLOW, SECOND_ORDER * UNIT * growing)
 
 
@@ -171,9 +187,10 @@ def round_rounding(size: ModelSize, local: LocalSteps, aggregation: Aggregation,
 
 
 def rounding_drift(rounding: Rounding, lipschitz: ArrayLike) -> Array:
-    """How much further apart rounding lets two worlds end that part in round t, for every t: `sum_{r >= t} 2 error_r f_r`.
+    """How much further apart rounding lets two worlds end that part in round t, for every t.
 
-    `f_r` is the product of `c + growth` over the rounds after r. Until they part, both worlds are the same bit for bit.
+    `sum_{r >= t} 2 error_r f_r`, `f_r` being the product of `c + growth` over the rounds after r. Until they part, both
+    worlds are the same bit for bit.
 
     >>> rounding_drift(Rounding(np.array([1e-12, 1e-12]), np.zeros(2)), [1.0, 0.5]).tolist()
     [3e-12, 2e-12]
@@ -181,6 +198,21 @@ def rounding_drift(rounding: Rounding, lipschitz: ArrayLike) -> Array:
     products = later_products(floats(lipschitz)[0] + rounding.growth)
     total: Array = 2.0 * (rounding.error * products)[::-1].cumsum()[::-1]
     return total
+
+
+def rounding_budget(rounding: Rounding, noise_stds: ArrayLike, lipschitz: ArrayLike) -> float:
+    """The trade-off budget that rounding costs in rounds whose noise is drawn again, to be taken from the threshold.
+
+    One entry per round. Every round adds a drift of `2 error`, which its noise and that of later rounds hides; the
+    budgets of an attack and of rounding add up. After the last noise both worlds are the same bit for bit.
+
+    >>> rounding = Rounding(np.array([1e-12, 1e-12, 5.0]), np.zeros(3))
+    >>> rounding_budget(rounding, [0.1, 0.1, 0.0], np.ones(3))  # doctest: +ELLIPSIS
+    2.828...e-11
+    """
+    stds, constants = floats(noise_stds, lipschitz)
+    noise_follows = np.maximum.accumulate(stds[::-1])[::-1] > 0
+    return float(tradeoff_budget(np.where(noise_follows, 2.0 * rounding.error, 0.0), stds, constants + rounding.growth))
 
 
 def noisy_norm(clip_norm: ArrayLike, noise_std: ArrayLike, parameters: int) -> Array:
