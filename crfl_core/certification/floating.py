@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 import crfl_formulas as formulas
 from crfl_core.certification.measurements import observed_residuals
-from crfl_core.ledger import Ledger
+from crfl_core.ledger import ClientColumns, Ledger
 
 Array = NDArray[np.float64]
 
@@ -21,11 +21,11 @@ def roundings(ledger: Ledger, start_norms: Array, input_bound: float, scale: flo
     Of a model that is not linear, local training is left out: it must start at the same model in both worlds.
     """
     facts, rows = ledger.facts, ledger.clients
-    if facts.dtype != "float64":
+    if not is_proved(ledger):
         return formulas.Rounding(np.zeros(facts.rounds), np.zeros(facts.rounds))
-    rate, steps = np.maximum(rows.honest_rate, rows.learning_rate), np.maximum(rows.honest_steps, rows.steps)
-    linear = facts.model_facts.linear
-    trained = scale * formulas.update_bound(rate, steps, input_bound, rows.weight_decay) if linear else np.inf
+    local, linear = local_steps(rows, input_bound), facts.model_facts.linear
+    rate, steps, batch, decay, _ = local
+    trained = scale * formulas.update_bound(rate, steps, input_bound, decay) if linear else np.inf
     messages = np.minimum(rows.cap, np.maximum(observed_residuals(ledger), trained))
     server = formulas.Aggregation(
         by_round(ledger, scale * rows.weight_bound),
@@ -34,17 +34,38 @@ def roundings(ledger: Ledger, start_norms: Array, input_bound: float, scale: flo
         np.array([record.clip_norm for record in ledger.rounds]),
     )
     if linear:
-        local = formulas.LocalSteps(
-            by_round(ledger, rate),
-            by_round(ledger, steps),
-            by_round(ledger, rows.batch_size),
-            by_round(ledger, rows.weight_decay),
-            input_bound,
-        )
-        found = formulas.round_rounding(formulas.ModelSize(facts.features, facts.classes), local, server, start_norms)
+        rate, steps, batch, decay = (by_round(ledger, np.asarray(column)) for column in (rate, steps, batch, decay))
+        local = formulas.LocalSteps(rate, steps, batch, decay, input_bound)
+        found = formulas.round_rounding(model_size(ledger), local, server, start_norms)
     else:
         found = formulas.server_rounding(facts.parameters, server, start_norms)
     return formulas.Rounding(found.error + [record.rounding for record in ledger.rounds], found.growth)
+
+
+def is_proved(ledger: Ledger) -> bool:
+    """Whether there is a proof for the arithmetic of a run."""
+    return ledger.facts.dtype == "float64"
+
+
+def model_size(ledger: Ledger) -> formulas.ModelSize:
+    """The size of a linear model."""
+    return formulas.ModelSize(ledger.facts.features, ledger.facts.classes)
+
+
+def local_steps(rows: ClientColumns, input_bound: float) -> formulas.LocalSteps:
+    """How clients train, or might train, whichever is more."""
+    rate, steps = np.maximum(rows.honest_rate, rows.learning_rate), np.maximum(rows.honest_steps, rows.steps)
+    return formulas.LocalSteps(rate, steps, rows.batch_size, rows.weight_decay, input_bound)
+
+
+def weight_norms(ledger: Ledger, number: int, input_bound: float) -> Array:
+    """A spectral norm that the weights have at most when each client of a round begins to train, as computed."""
+    record, rows = ledger.round(number), ledger.clients.of_round(number)
+    found = np.full(len(rows), np.inf if record.start_operator_norm is None else record.start_operator_norm)
+    if not is_proved(ledger):
+        return found
+    local = local_steps(rows, input_bound)
+    return np.asarray(formulas.computed_weight_norm(model_size(ledger), found, local, record.start_norm))
 
 
 def by_round(ledger: Ledger, column: NDArray[np.generic], missing: float = 0.0) -> Array:

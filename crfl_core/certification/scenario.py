@@ -37,7 +37,8 @@ def follows_protocol(rows: ClientColumns) -> NDArray[np.bool_]:
 class AttackedRound:
     """One attacked round: what each participant could contribute to the drift.
 
-    `fade` is what the rounds up to the horizon leave of a drift; `diameter` = 2 rho bounds any drift of the round.
+    `fade` is what the rounds up to the horizon leave of a drift; `diameter` = 2 rho bounds any drift of the round;
+    `start_norm` is the spectral norm that weights have when local training begins.
     `strength` is S_i per unit of poison ratio; `deviating` what multiplying a clean update, or training it with another
     rate or number of steps, moves in the honest clean world; `arbitrary` what a client costs that submits anything the
     server lets through: infinite without a cap, unless what was submitted is known.
@@ -46,7 +47,7 @@ class AttackedRound:
     rows: ClientColumns
     fade: float
     diameter: float
-    start_norm: float
+    start_norm: Array
     strength: Array
     deviating: Array
     arbitrary: Array
@@ -86,11 +87,15 @@ class Scenario:
     @cached_property
     def _rounding(self) -> formulas.Rounding:
         """What rounding does to every round; models after the horizon were not seen."""
-        anything = self.threat.poison == "update"
-        bound = input_bound(self.ledger)
-        bound = bound if anything else max(bound, domain_bound(self.ledger, self.threat))
         starts = floating.start_norms(self.ledger, self.horizon)
-        return floating.roundings(self.ledger, starts, bound, 1.0 if anything else self.threat.scale)
+        scale = 1.0 if self.threat.poison == "update" else self.threat.scale
+        return floating.roundings(self.ledger, starts, self._longest_input, scale)
+
+    @property
+    def _longest_input(self) -> float:
+        """A norm that no input exceeds which anybody trains on, whose training matters."""
+        clean = input_bound(self.ledger)
+        return clean if self.threat.poison == "update" else max(clean, domain_bound(self.ledger, self.threat))
 
     @cached_property
     def rounding(self) -> float:
@@ -108,8 +113,9 @@ class Scenario:
 
     def rounding_budget(self, noises: Array) -> float:
         """What rounding costs in the rounds after the horizon, where noise is drawn again; `noises` begin there."""
-        drifts = np.concatenate([[0.0], 2.0 * self._rounding.error[self.horizon :]])
-        return float(formulas.tradeoff_budget(drifts, noises, self.lipschitz[self.horizon - 1 :]))
+        errors = np.concatenate([[0.0], self._rounding.error[self.horizon :]])
+        rounding = formulas.Rounding(errors, np.zeros(len(errors)))
+        return formulas.rounding_budget(rounding, noises, self.lipschitz[self.horizon - 1 :])
 
     def feature_cost(self, delta: Array) -> Array:
         """The drift if poisoned inputs move by at most `delta` in scaled input space, for every delta."""
@@ -194,7 +200,7 @@ class Scenario:
                 "replacement" if poison == "update" else poison,
                 delta[None, :],
                 input_bound=input_bound(self.ledger),
-                start_norm=attacked.start_norm,
+                start_norm=attacked.start_norm[:, None],
                 path=(attacked.rows.learning_rate * attacked.rows.steps)[:, None],
                 domain_bound=domain_bound(self.ledger, self.threat),
             )
@@ -238,7 +244,7 @@ class Scenario:
             rows=rows,
             fade=fade,
             diameter=2.0 * record.clip_norm,
-            start_norm=np.inf if record.start_operator_norm is None else record.start_operator_norm,
+            start_norm=floating.weight_norms(self.ledger, number, self._longest_input),
             strength=formulas.attack_strength(rows.weight_bound, scale, rows.learning_rate, steps),
             deviating=self._deviating(rows, record.start_norm) if honest else np.zeros(len(rows)),
             arbitrary=formulas.byzantine_terms(rows.weight_bound, submitted, instead),

@@ -102,10 +102,10 @@ def test_what_if_questions_and_predictions_vote_with_the_recorded_seed(copy: Run
     """More copies of the model are those that voted before and then some; the seed's file is not touched."""
     recorded = (copy.path / FILE).read_bytes()
     inputs = crfl_core.load_config(config()).config.dataset.load().test_x[:20]
-    twice = [crfl_core.predict(copy, inputs, scaled=True).certified[0].guarantee.p_a for _ in range(2)]
-    np.testing.assert_array_equal(*twice)
+    once, again = (crfl_core.predict(copy, inputs, scaled=True).certified[0].guarantee.p_a for _ in range(2))
+    np.testing.assert_array_equal(once, again)
     stored = next(one for one in copy.certified if one.test_set == "clean")
-    np.testing.assert_array_equal(twice[0], stored.guarantee.p_a[:20])
+    np.testing.assert_array_equal(once, stored.guarantee.p_a[:20])
     answer = crfl_core.certify(copy, ["votes.models=64", "votes.alpha=0.001"])
     np.testing.assert_array_equal(answer.certified[0].guarantee.p_a, stored.guarantee.p_a)
     crfl_core.certify(copy, ["votes.models=32"], save="fewer")
