@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from crfl_core.errors import PluginFailure, failures_named
 from crfl_core.kinds.aggregator import AggregationStep, Aggregator, CapStage, FixedStage, LinearAggregator, Stage
+from crfl_core.kinds.complaints import written_at
 from crfl_core.updates import Clients, ClientUpdates, Mixing, RoundFacts, RuleResult, StageResult, State
 
 T = TypeVar("T")
@@ -21,23 +21,16 @@ NUMBERS_AT_ONCE = 2**20
 """How many numbers of the updates an identity is checked on at a time."""
 
 
-def where(method: Callable[..., Any]) -> str:
-    """The file and line of a plugin's method, as far as Python knows them."""
-    code = getattr(inspect.unwrap(method), "__code__", None)
-    return f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
-
-
 def ask(step: AggregationStep, method: str, expected: type[T], *arguments: Any) -> T:
     """The answer of a step's method, which must be of its type; inputs must be as they were."""
     function = getattr(step, method)
-    who = f"aggregator {step.full_name}"
-    with failures_named(f"{who} failed in {method}"), untouched(f"{who}: {method}(){where(function)}", arguments):
+    who = f"aggregator {step.full_name}: {method}() ({written_at(function)})"
+    with failures_named(f"aggregator {step.full_name} failed in {method}"), untouched(who, arguments):
         answer = function(*arguments)
     if not isinstance(answer, expected):
-        found = type(answer).__name__
-        raise PluginFailure(f"{who}: {method}(){where(function)} must return a {expected.__name__}, found {found}")
+        raise PluginFailure(f"{who} must return a {expected.__name__}, found {type(answer).__name__}")
     if isinstance(answer, StageResult | RuleResult):
-        check_state(f"{who}: {method}(){where(function)}", answer.state)
+        check_state(who, answer.state)
     return answer
 
 

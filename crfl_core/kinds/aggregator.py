@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
+from crfl_core.kinds.complaints import written_at
 from crfl_core.kinds.plugin import Plugin
 from crfl_core.updates import Clients, ClientUpdates, Dependence, Mixing, RoundFacts, RuleResult, StageResult, State
 
@@ -39,14 +40,14 @@ class AggregationStep(Plugin):
         super().__pydantic_init_subclass__(**options)
         if cls.__module__ != __name__ and "depends" in vars(cls):
             raise TypeError(
-                f"{cls.__name__} sets `depends`, which follows from the base class: derive from FixedStage, CapStage "
-                "or LinearAggregator, or leave it out"
+                f"{cls.__name__} ({written_at(cls)}) sets `depends`, which follows from the base class: derive from "
+                "FixedStage, CapStage or LinearAggregator, or leave it out"
             )
         hooks = [name for name in dir(cls) if hasattr(inspect.getattr_static(cls, name), "crfl_impl")]
         if hooks and cls.depends != "all":
             raise TypeError(
-                f"{cls.__name__} has the hook {hooks[0]}, but a step that must not depend on the updates cannot watch "
-                "the run: put the hook into a tracker"
+                f"{cls.__name__} ({written_at(cls)}) has the hook {hooks[0]}, but a step that must not depend on the "
+                "updates cannot watch the run: put the hook into a tracker"
             )
 
     def check(self, clients: Clients) -> None:

@@ -22,7 +22,7 @@ from crfl_core.store.votes import VoteFiles
 
 FORMAT = 1
 ROUND = "round"
-State = Literal["training", "trained", "finished"]
+RunState = Literal["training", "trained", "finished"]
 
 
 class Checkpoint(NamedTuple):
@@ -38,7 +38,7 @@ class RunDirectory(VoteFiles):
     """The files of one run. Reading never changes anything; writing needs the lock."""
 
     @property
-    def state(self) -> State:
+    def state(self) -> RunState:
         """How far the run has come."""
         status = self.read_json("status.json")
         if status.get("format") != FORMAT:
@@ -47,11 +47,11 @@ class RunDirectory(VoteFiles):
                 "use the version that its environment.json names"
             )
         state = status.get("state")
-        if state not in get_args(State):
+        if state not in get_args(RunState):
             raise self.damaged("status.json", f"there is no state {state!r}")
-        return cast("State", state)
+        return cast("RunState", state)
 
-    def set_state(self, state: State) -> None:
+    def set_state(self, state: RunState) -> None:
         """Record how far the run has come."""
         self.write_json("status.json", {"format": FORMAT, "state": state})
 
