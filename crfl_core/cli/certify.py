@@ -22,7 +22,7 @@ Save = Annotated[
 ]
 
 
-def certify(run: arguments.RunArgument, overrides: arguments.SetOption = None, save: Save = None) -> None:
+def certify(run: arguments.RunArgument, overrides: Set = None, save: Save = None) -> None:
     """Certify a finished RUN again with other settings of threat, votes or certificates; nothing is trained again."""
     from crfl_core import api
 

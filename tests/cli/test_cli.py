@@ -86,8 +86,9 @@ class TestRun:
     def test_it_writes_plain_lines_without_a_terminal(self, crfl: Crfl, small: list[str], tmp_path: Path) -> None:
         result = crfl("run", *small)
         assert result.returncode == 0
-        progress = result.stderr.splitlines()
-        assert [line.split()[:2] for line in progress] == [["round", "1/3"], ["round", "2/3"], ["round", "3/3"]]
+        rounds = [line.split()[:2] for line in result.stderr.splitlines()]
+        assert (rounds[0], rounds[-1]) == (["round", "1/3"], ["round", "3/3"])
+        assert rounds[1:-1] in ([], [["round", "2/3"]])  # at most one line in two seconds, except for the last round
         title = "paper (reproduction, not a proof): feature level"
         for expected in ("clean accuracy", title, "certified accuracy", "audit"):
             assert expected in result.stdout

@@ -18,7 +18,7 @@ import crfl_core
 from crfl_core import load_config
 from crfl_core.absent import Reading, Requirement, absences, stand_in
 from crfl_core.extend import Aggregator, ConfigError, PluginError, Registry, Stage
-from crfl_core.kinds import KINDS
+from crfl_core.kinds import CONFIGURABLE, KINDS
 
 Install = Callable[..., None]
 Crfl = Callable[..., CompletedProcess[str]]
@@ -149,7 +149,8 @@ class TestUsing:
         self, install: Install, uninstall: Callable[[], None], crfl: Crfl, tmp_path: Path
     ) -> None:
         stops = SOURCE + (
-            "from crfl_core.extend import hookimpl\nclass Stops(Rule):\n    @hookimpl\n"
+            "from crfl_aggregators.median import Median\nfrom crfl_core.extend import hookimpl\n"
+            "class Stops(Median):\n    @hookimpl\n"
             "    def crfl_round_started(self, current):\n        if current.number == 2: raise KeyboardInterrupt\n"
         )
         install("robust-tools", "1.2", {"crfl.aggregators": {"stops": "Stops"}}, stops)
@@ -230,7 +231,7 @@ class TestPlainConfigs:
 
 
 class TestStandIns:
-    @pytest.mark.parametrize("kind", KINDS)
+    @pytest.mark.parametrize("kind", CONFIGURABLE)
     def test_one_keeps_any_options_and_does_nothing_else(self, kind: str) -> None:
         plugin = stand_in(kind, "it is gone").model_validate({"odd": [1, {"a": 2}], "scaling": "own"}).named("lost")
         assert plugin.model_dump() == {"odd": [1, {"a": 2}], "scaling": "own"}

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from crfl_aggregators.fedavg import FedAvg
+from crfl_aggregators.median import Median
 from torch import Tensor
 
 import crfl_core
@@ -98,7 +98,7 @@ def called_hooks() -> set[str]:
     observed = {
         str(call.args[0].value)
         for call in calls
-        if ast.unparse(call.func) == "hooks.observe" and isinstance(call.args[0], ast.Constant)
+        if ast.unparse(call.func) == "session.hooks.observe" and isinstance(call.args[0], ast.Constant)
     }
     asked = {
         node.attr
@@ -196,7 +196,7 @@ def test_crfl_run_finished_comes_when_everything_is_on_disk(tmp_path: Path) -> N
 def test_crfl_run_failed_shows_why_a_run_ends_early(tmp_path: Path, reason: BaseException) -> None:
     seen: list[BaseException] = []
 
-    class Breaks(FedAvg):
+    class Breaks(Median):
         @hookimpl
         def crfl_round_started(self, current: Round) -> None:
             if current.number == 2:
@@ -367,7 +367,7 @@ def test_an_implementation_takes_any_of_the_arguments_by_name(tmp_path: Path) ->
 def test_a_plugin_of_any_kind_may_carry_hooks(tmp_path: Path) -> None:
     rounds: list[int] = []
 
-    class Watching(FedAvg):
+    class Watching(Median):
         @hookimpl
         def crfl_round_finished(self, record: RoundRecord) -> None:
             rounds.append(record.round)

@@ -1,4 +1,4 @@
-"""Plugins that raise while a run uses them: one sentence that says which plugin it was, and where it comes from."""
+"""Plugins that raise while a run uses them: a sentence that says which plugin it was, and how to resume the run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FRAGILE = [
     ("aggregators", "crfl_aggregators.median", "Median", "breakdown", "aggregation=['fragile']"),
     ("aggregators", "crfl_aggregators.median", "Median", "check", "aggregation=['fragile']"),
     ("aggregators", "crfl_aggregators.fedavg", "FedAvg", "weights", "aggregation=['fragile']"),
-    ("aggregators", "crfl_aggregators.norm_bound", "NormBound", "transform", "aggregation=['fragile', 'fedavg']"),
+    ("aggregators", "crfl_aggregators.norm_bound", "NormBound", "caps", "aggregation=['fragile', 'fedavg']"),
     ("aggregators", "crfl_aggregators.norm_bound", "NormBound", "outputs", "aggregation=['fragile', 'fedavg']"),
     *(
         ("attacks", "crfl_attacks.model_replacement", "ModelReplacement", method, "attack={type='fragile', rounds=[2]}")
@@ -61,6 +61,7 @@ def test_a_plugin_that_raises_is_named_with_its_distribution_and_version(
     install("fragile-tools", "0.7", {f"crfl.{group}": {"fragile": "Fragile"}}, source)
     result = crfl("run", "--quiet", "--out", tmp_path / "run", *small, "--set", setting)
     assert result.returncode == 2
-    assert "'fragile' of fragile-tools 0.7 failed" in result.stderr
-    assert "ZeroDivisionError: out of order" in result.stderr
-    assert result.stderr.count("\n") == 1
+    sentence, *remedy = result.stderr.splitlines()
+    assert "'fragile' of fragile-tools 0.7 failed" in sentence
+    assert "ZeroDivisionError: out of order" in sentence
+    assert remedy == ([f"resume with `crfl resume {tmp_path / 'run'}`"] if (tmp_path / "run").exists() else [])

@@ -137,6 +137,7 @@ METHODS = [
     ("engines", "crfl_engines.local", "Local", "open", "engine={type='exits'}"),
 ]
 SENTENCE = "SystemExit: 7: a plugin must not end the process\n"
+REMEDY = "resume with `crfl resume runs/digits`\n"
 
 
 class TestExits:
@@ -158,9 +159,11 @@ class TestExits:
         install("exiting-tools", "0.7", {f"crfl.{group}": {"exits": "Exits"}}, source)
         result = crfl("run", "--quiet", *small, "--set", setting)
         assert (result.returncode, result.stdout) == (2, "")
-        assert result.stderr.endswith(SENTENCE)
-        assert "'exits' of exiting-tools 0.7" in result.stderr or "exiting_tools.py:11: " in result.stderr
-        assert result.stderr.count("\n") == 1
+        sentence = result.stderr.removesuffix(REMEDY)
+        assert (sentence != result.stderr) == Path("runs/digits").exists()
+        assert sentence.endswith(SENTENCE)
+        assert "'exits' of exiting-tools 0.7" in sentence or "exiting_tools.py:11: " in sentence
+        assert sentence.count("\n") == 1
 
     def test_importing_one_is_a_sentence(self, install: Install, crfl: Crfl) -> None:
         install("exiting-tools", "0.7", {"crfl.trackers": {"exits": "Exits"}}, "import sys\nsys.exit(7)\n")
@@ -201,7 +204,7 @@ class TestExits:
         result = crfl("run", "--quiet", *small, "--set", "partition=exits")
         assert (result.returncode, result.stdout) == (2, "")
         sentence = f"partitioner 'exits' of exiting-tools 0.7 failed in crfl_round_finished: {SENTENCE}"
-        assert result.stderr == f"error: {sentence}"
+        assert result.stderr == f"error: {sentence}{REMEDY}"
 
     def test_a_tracker_that_exits_is_disabled_as_after_any_failure(
         self, install: Install, crfl: Crfl, small: list[str]
