@@ -96,12 +96,13 @@ def execute(
         with settings_of(f"certificates.{position}", certificate):
             levels_of(certificate)
     watching = tuple(only_watching(tracker).model_copy() for tracker in trackers)
+    session = Session.of(federation, path, trackers=watching)
     directory = claimed(federation, path, force=force)
     with directory.locked():
         directory.check_facts(federation.facts)
         saved = directory.read_checkpoint() if directory.state == "training" else None
         played = config.rounds if directory.state != "training" else 0 if saved is None else saved.round
-        session = Session.of(federation, path, trackers=watching, resumed_from=played)
+        session = session.resumed(played)
         try:
             session.hooks.observe("crfl_run_started", run=session.context)
             if directory.state == "training":
@@ -110,8 +111,8 @@ def execute(
             directory.remove_checkpoint()
             certify(session, directory)
         except BaseException as error:
-            session.hooks.observe("crfl_run_failed", run=session.context, error=error)
             error.add_note(f"resume with `crfl resume {path}`")
+            session.hooks.observe("crfl_run_failed", run=session.context, error=error)
             raise
         result = RunResult(path, registry)
         session.hooks.observe("crfl_run_finished", run=session.context, result=result)

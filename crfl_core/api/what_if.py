@@ -115,5 +115,5 @@ def new_votes(run: RunResult, config: RunConfig, target: RunDirectory) -> Voter:
     for name in ("samples", "input_norms", "feature_norms"):
         if getattr(federation.facts, name) != getattr(run.ledger.facts, name):
             raise CrflError(f"{run.path}: the training data are not those of this run, {name} differ: restore them")
-    session = Session.of(federation, target.path, resumed_from=config.rounds)
+    session = Session.of(federation, target.path).resumed(config.rounds)
     return Voter(session, run.directory, target, run.ledger)

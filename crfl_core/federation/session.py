@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch import Tensor
@@ -14,6 +14,7 @@ from crfl_core.federation.local import LocalTraining
 from crfl_core.federation.participants import Conduct
 from crfl_core.federation.setup import Federation
 from crfl_core.hooks import Hooks
+from crfl_core.kinds.complaints import settings_of
 from crfl_core.kinds.engine import Engine
 from crfl_core.kinds.tracker import RunContext, Tracker
 from crfl_core.updates import Clients, Round, RoundFacts
@@ -57,9 +58,7 @@ class Session:
     context: RunContext
 
     @classmethod
-    def of(
-        cls, federation: Federation, path: Path, *, trackers: tuple[Tracker, ...] = (), resumed_from: int = 0
-    ) -> Session:
+    def of(cls, federation: Federation, path: Path, *, trackers: tuple[Tracker, ...] = ()) -> Session:
         """A session with the plugins that a federation's config names, and trackers that watch beside it."""
         config = federation.config
         watching = [("tracker", tracker) for tracker in trackers]
@@ -67,17 +66,22 @@ class Session:
             name=config.name,
             path=path,
             rounds=config.rounds,
-            resumed_from=resumed_from,
+            resumed_from=0,
             data=federation.data,
             model=federation.model,
             features=federation.features,
         )
         return cls(federation, config.engine, Hooks([*config.named_plugins(), *watching]), context)
 
+    def resumed(self, played: int) -> Session:
+        """The same after this number of rounds."""
+        return replace(self, context=replace(self.context, resumed_from=played))
+
     @contextmanager
     def opened(self) -> Iterator[None]:
         """The engine between `open` and `close`, ready for the local training of the federation."""
-        self.engine.open(LocalTraining(self.federation))
+        with settings_of("engine", self.engine):
+            self.engine.open(LocalTraining(self.federation))
         try:
             yield
         finally:

@@ -1,4 +1,4 @@
-"""Plugins that raise while a run uses them: one sentence that says which plugin it was, and where it comes from."""
+"""Plugins that raise while a run uses them: a sentence that says which plugin it was, and how to resume the run."""
 
 from __future__ import annotations
 

@@ -185,8 +185,7 @@ BROKEN = {
     ),
     "raises-in-a-rule": (
         "crfl.aggregators",
-        "import torch\nfrom crfl_core.extend import LinearAggregator, hookimpl\nclass Plugin(LinearAggregator):\n"
-        "    def weights(self, clients): return torch.ones(len(clients)) / len(clients)\n"
+        "from crfl_aggregators.median import Median\nfrom crfl_core.extend import hookimpl\nclass Plugin(Median):\n"
         "    @hookimpl\n    def crfl_accept_round(self): raise KeyError('lost')\n",
     ),
     "rival": ("crfl.trackers", TRACKER + "    '''Wants to be jsonl, too.'''\n"),
