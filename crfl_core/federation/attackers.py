@@ -11,7 +11,7 @@ from crfl_core.data import Batches
 from crfl_core.errors import PluginFailure
 from crfl_core.federation.setup import Federation, mapped
 from crfl_core.kinds.attack import Attack
-from crfl_core.kinds.complaints import settings_of
+from crfl_core.kinds.complaints import settings_of, written_at
 from crfl_core.kinds.model import BoundModel, GradientSteps
 from crfl_core.updates import Poisoning
 
@@ -42,8 +42,15 @@ def poison(
 
 def poisoned_batches(attack: Attack, clean: Batches, federation: Federation) -> Batches:
     """What the attack makes of its batches, checked."""
+    given = (clean.x, clean.y, clean.sizes)
+    versions = [tensor._version for tensor in given]
     with settings_of("attack", attack):
         dirty = attack.poison(clean, federation.prepared)
+    if versions != [tensor._version for tensor in given]:  # what is not there any more cannot be measured
+        place = written_at(attack.poison)
+        raise PluginFailure(
+            f"attack {attack.full_name}: poison() ({place}) changed the batches it was given: clone them"
+        )
     if dirty.x.shape != clean.x.shape or dirty.y.shape != clean.y.shape:
         raise PluginFailure(
             f"attack {attack.full_name}: poison() must keep the shapes of the batches, "

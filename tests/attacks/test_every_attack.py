@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from crfl_attacks.model_replacement import ModelReplacement
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import crfl_core
 from crfl_core import RunConfig, load_config
 from crfl_core.certification.threats import realised
-from crfl_core.extend import Batches, ConfigError, Plugin, Registry
+from crfl_core.extend import Batches, ConfigError, Plugin, PluginFailure, Registry, State
 from crfl_core.federation.batches import draw
 from crfl_core.federation.setup import Federation
 from crfl_core.threat import ROUNDING, Poison, covers
@@ -261,3 +262,18 @@ def test_a_threat_stated_by_an_attack_without_a_trigger_is_no_what_if(tmp_path: 
     assert result.threat.poison == "replacement"
     assert {curve.test_set for curve in result.metrics.curves} == {"clean", "backdoored"}
     assert not any("what-if" in text for curve in result.metrics.curves for text in curve.conditional)
+
+
+def test_an_attack_that_poisons_in_place_is_stopped_because_nothing_could_be_measured() -> None:
+    class InPlace(ModelReplacement):
+        """Writes the trigger into the batches that it was given."""
+
+        def poison(self, batches: Batches, prepared: State) -> Batches:
+            batches.x[:, :, :1] = 1.0
+            return batches
+
+    config = tiny(attack={"type": "in-place", "clients": [0], "rounds": [2]})
+    with pytest.raises(
+        PluginFailure, match=r"poison\(\) \(.*test_every_attack.py:\d+\) changed the batches it was given"
+    ):
+        played(federation_of(config, {"in-place": InPlace}))
