@@ -14,6 +14,7 @@ from crfl_core.extend import (
     Ledger,
     Level,
     LogitVotes,
+    Scenario,
     Threat,
     VoteRequest,
     Votes,
@@ -95,7 +96,8 @@ class MyPlugin(Certificate):
         clients = ledger.clients.of_round(ledger.facts.rounds)
         worst_first = np.sort(2.0 * clients.weight_bound * clients.cap)[::-1]
         costs = np.concatenate([[0.0], np.cumsum(worst_first)])
-        drift = formulas.certified_size(margins(ledger, logits, norms), terms=ledger.facts.clients)
+        rounding = Scenario(ledger, threat, ledger.facts.rounds).rounding  # what floating-point arithmetic adds
+        drift = formulas.certified_size(margins(ledger, logits, norms), rounding=rounding, terms=ledger.facts.clients)
         count = np.asarray(formulas.client_count(drift, costs))
         with np.errstate(divide="ignore", invalid="ignore"):
             log_count = np.log(count)
