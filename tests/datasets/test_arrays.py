@@ -173,7 +173,10 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
         ("(x, y)", 2),
         ("(x, y, x[:5], y[:5])", 5),
         ("{'x': x, 'y': y, 'test_x': x[:3], 'test_y': y[:3]}", 3),
-        ("__import__('crfl_core.extend', fromlist=['x']).Data(x, y, x[:4], y[:4], __import__('crfl_core.extend', fromlist=['x']).Domain(0, 1), ('a', 'b'))", 4),
+        (
+            "__import__('crfl_core.extend', fromlist=['x']).Data(x, y, x[:4], y[:4], __import__('crfl_core.extend', fromlist=['x']).Domain(0, 1), ('a', 'b'))",
+            4,
+        ),
     ],
 )
 def test_a_function_returns_arrays_or_data(module: Callable[[str], None], returned: str, tests: int) -> None:
