@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,15 +21,15 @@ from crfl_core.errors import ConfigError, OptionError, PluginFailure
 from crfl_core.federation.checks import check_steps
 from crfl_core.federation.participants import Participation
 from crfl_core.kinds.attack import Attack
-from crfl_core.kinds.complaints import settings_of
+from crfl_core.kinds.complaints import settings_of, written_at
 from crfl_core.kinds.feature_map import FeatureMaps
-from crfl_core.kinds.linear import LinearModel
+from crfl_core.kinds.linear import LinearModel, StartedLinear, changed_method
 from crfl_core.kinds.model import BoundModel, Model
 from crfl_core.kinds.partitioner import Partitioner
 from crfl_core.ledger import RunFacts, SetFacts
 from crfl_core.refusals import hook_names
 from crfl_core.streams import PURPOSES, Streams
-from crfl_core.updates import State
+from crfl_core.updates import Layout, State
 
 ROWS_AT_ONCE = 65536
 NOT_LOCAL = frozenset({"aggregation", "certificates", "engine", "trackers", "storage"})
@@ -171,15 +172,30 @@ def build_model(config: RunConfig, facts: DataFacts) -> tuple[FeatureMaps, Bound
     with settings_of("model", config.model):
         model = config.model.build(DataFacts(maps.outputs, facts.classes, facts.domain, shape))
     check_linear(config.model, model)
+    if isinstance(model, LinearModel) and model.facts.linear:
+        model = StartedLinear(model, maps.outputs, facts.classes)
     return maps, model
 
 
 def check_linear(plugin: Model, model: BoundModel) -> None:
     """Only the core's own linear model may call itself linear: certificates rest on the form of its logits."""
-    if model.facts.linear and (not isinstance(model, LinearModel) or model.facts != LinearModel.facts_of(model)):
+    if not model.facts.linear:
+        return
+    if not isinstance(model, LinearModel) or model.facts != LinearModel.facts_of(model):
         raise PluginFailure(
-            f"model: {plugin.full_name} says that it is linear in its parameters: build a LinearModel and "
-            "put what it does to inputs into a feature map, or set linear = False"
+            f"model: {plugin.full_name} ({written_at(type(model))}) says that it is linear in its parameters: build a "
+            "LinearModel and put what it does to inputs into a feature map, or set linear = False"
+        )
+    if (changed := changed_method(model)) is not None:
+        raise PluginFailure(
+            f"model: {plugin.full_name} changes {changed}() of LinearModel "
+            f"({written_at(inspect.getattr_static(model, changed))}): certificates rest on it; override initial(), "
+            "write a feature map, or set linear = False"
+        )
+    if type(model.layout) is not Layout:
+        raise PluginFailure(
+            f"model: {plugin.full_name} has a layout of its own ({written_at(type(model.layout))}): certificates rest "
+            "on that of LinearModel; leave it as it is, or set linear = False"
         )
 
 

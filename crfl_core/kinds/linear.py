@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 
 import numpy as np
@@ -120,6 +121,30 @@ class LinearModel(BoundModel):
     def _blocks(self, parameters: Tensor) -> tuple[Tensor, Tensor | None]:
         blocks = self.layout.unflatten(parameters)
         return blocks["weight"], blocks.get("bias")
+
+
+class StartedLinear(LinearModel):
+    """The core's own linear model, which starts where that of a plugin does and takes nothing else from it."""
+
+    def __init__(self, model: LinearModel, inputs: int, classes: int) -> None:
+        super().__init__(inputs, classes, bias=model.facts.bias)
+        self._model = model
+
+    def initial(self, generator: np.random.Generator) -> Tensor:
+        """As the plugin says."""
+        return self._model.initial(generator)
+
+
+def changed_method(model: LinearModel) -> str | None:
+    """A method that is not the core's, by a mixin, an assignment or `__getattribute__`; None if all are the core's.
+
+    What `__init_subclass__` refuses is what a class says in its own body.
+    """
+    names = {name for name in dir(LinearModel) if callable(inspect.getattr_static(LinearModel, name))}
+    for name in sorted(names - USUAL - {"initial", "__init_subclass__"} | {"__getattribute__"}):
+        if inspect.getattr_static(model, name) is not inspect.getattr_static(LinearModel, name):
+            return name
+    return None
 
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None = None) -> Tensor:

@@ -26,9 +26,12 @@ from crfl_core.extend import (
     LinearAggregator,
     PluginError,
     Registry,
+    Round,
     RuleResult,
+    Stage,
     State,
     Tracker,
+    hookimpl,
 )
 from crfl_core.plugins import Listed
 
@@ -56,6 +59,39 @@ class Mixin:
     """Brings a method along that is not its host's to replace."""
 
     aggregate = longest
+
+
+class Unbound:
+    """Says of its host what is not its host's to say."""
+
+    depends = "fixed"
+
+
+class TestDependence:
+    """What a step may look at follows from its base class alone."""
+
+    def test_no_mixin_makes_a_stage_that_sees_updates_fixed(self) -> None:
+        members = {"transform": longest, "__module__": __name__}
+        with pytest.raises(PluginError, match=r"Sly \(.*\) sets `depends`, which follows from the base class: derive"):
+            type("Sly", (Unbound, Stage), members)
+
+    @pytest.mark.filterwarnings("ignore:Field name .* shadows an attribute")
+    def test_no_option_of_that_name_does(self) -> None:
+        annotations = {"depends": str}
+        with pytest.raises(PluginError, match="sets `depends`"):
+            type("Odd", (Mean,), {"depends": "own", "__annotations__": annotations, "__module__": __name__})
+
+    def test_a_rule_that_must_not_watch_the_run_gets_no_hook_afterwards(self) -> None:
+        class Late(Mean):
+            """Looks at the models when it is too late to be noticed."""
+
+        @hookimpl
+        def crfl_round_started(_self: Any, current: Round) -> None:
+            """Sees what a linear rule must not see."""
+
+        setattr(Late, "crfl_round_started", crfl_round_started)  # noqa: B010
+        with pytest.raises(PluginError, match=r"Late has the hook crfl_round_started \(.*test_refusals.py:\d+\)"):
+            Registry({"late": Late}).load("aggregator", "late")
 
 
 class TestFinalMethods:
