@@ -236,6 +236,9 @@ class Scenario:
         # Attackers that multiply in the clean world as well reach the cap there, too.
         instead = rows.update_bound if honest else rows.cap
         instead = np.where(capped_as_honest(self.ledger, rows), rows.cap, instead)
+        if self.threat.poison != "update":  # without a cap, poison to come may reach farther than honest training
+            farthest = np.maximum(instead, self._reach(rows, record.start_norm))
+            instead = np.where(np.isinf(rows.cap), farthest, instead)
         submitted = rows.cap
         if self.observed:
             submitted = observed_residuals(self.ledger)[self.ledger.clients.round == number]
@@ -248,6 +251,14 @@ class Scenario:
             deviating=self._deviating(rows, record.start_norm) if honest else np.zeros(len(rows)),
             arbitrary=formulas.byzantine_terms(rows.weight_bound, submitted, instead),
         )
+
+    def _reach(self, rows: ClientColumns, start_norm: float) -> Array:
+        """The longest residual that an attacker can train on poisoned data, multiplied as the threat says."""
+        bound = max(input_bound(self.ledger), domain_bound(self.ledger, self.threat))
+        trained = formulas.update_bound(rows.learning_rate, rows.steps, bound, rows.weight_decay)
+        lost = 1.0 - formulas.retention(rows.learning_rate, rows.steps, rows.weight_decay)
+        pulled = np.abs(self.threat.scale * lost - (1.0 - rows.retention)) * start_norm
+        return np.asarray(self.threat.scale * trained + pulled)
 
     def _deviating(self, rows: ClientColumns, start_norm: float) -> Array:
         """`p ||gamma u' - u||` for clean updates u' as the attackers train and u as the protocol says."""
