@@ -20,7 +20,7 @@ def precision(facts: RunFacts) -> float:
 
 
 def relative_error(terms: int, dtype: str) -> float:
-    """`n u / (1 - n u)`: what a sum of so many products, or a norm of so many numbers, may be off by, relatively."""
+    """`n u / (1 - n u)`: what a sum of n products, or the norm of n numbers, may be off by, relatively."""
     error = (terms + FURTHER) * float(np.finfo(dtype).eps) / 2.0
     return error / (1.0 - error) if error < 1.0 else math.inf
 

@@ -46,12 +46,12 @@ def certificate_csv(guarantees: Sequence[CertificateResult]) -> bytes:
 
 
 def prediction_csv(classes: NDArray[np.int64], guarantees: Sequence[CertificateResult]) -> bytes:
-    """One row per input: its class, and the prediction and radius of every certificate and level."""
+    """One row per input: its class, and the prediction, radius and readings of every certificate and level."""
     names, columns = ["row", "class"], [list(range(len(classes))), classes.tolist()]
     for certified in guarantees:
         guarantee, prefix = certified.guarantee, f"{certified.certificate}.{certified.level}"
-        names += [f"{prefix}.prediction", f"{prefix}.radius"]
-        columns += [predictions(certified), cells(guarantee.radius)]
+        names += [f"{prefix}.prediction", f"{prefix}.radius", f"{prefix}.directions"]
+        columns += [predictions(certified), cells(guarantee.radius), ["+".join(certified.directions)] * len(classes)]
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(names)

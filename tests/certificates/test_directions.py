@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 import crfl_core
 from crfl_core import Threat
+from crfl_core.certification import threats
 from crfl_core.certification.audits import Audit, audit
 from crfl_core.certification.scenario import Scenario
 from crfl_core.extend import Certificate, Check, ConfigError, Direction, Level, RunError
@@ -96,11 +97,18 @@ def test_poisoned_data_to_come_change_no_certified_prediction(config: dict[str, 
     for own in ("learning_rate", "steps"):
         config["attack"].pop(own, None)
     clean, world = pair(config, sample)
-    threat, delta = world.threat(), float(world.ledger.clients.delta.max())
-    assert_forward(clean, threat, "sample", threat.poison_ratio, world)
+    threat, delta = world.threat(), float(threats.realised(world.ledger).delta.max())
+    if assert_forward(clean, threat, "sample", threat.poison_ratio, world):
+        for scenario in scenarios(clean, threat):
+            actual = drift_between(world, clean, scenario.horizon) - scenario.rounding
+            assert actual <= scenario.sample_cost(np.array([threat.poison_ratio]))[0] * ROUNDING
+            assert actual <= scenario.client_costs()[threat.attackers] * ROUNDING
     assert_forward(clean, threat, "client", threat.attackers, world)
-    if clean.ledger.facts.feature_lipschitz is not None:
-        assert_forward(clean, threat, "feature", delta, world)
+    lipschitz = clean.ledger.facts.feature_lipschitz is not None
+    if lipschitz and assert_forward(clean, threat, "feature", delta, world):
+        for scenario in scenarios(clean, threat):
+            actual = drift_between(world, clean, scenario.horizon) - scenario.rounding
+            assert actual <= scenario.feature_cost(np.array([delta]))[0] * ROUNDING
 
 
 def test_a_run_without_attackers_may_be_read_in_both_directions() -> None:

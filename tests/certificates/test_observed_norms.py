@@ -29,7 +29,7 @@ def with_residuals(ledger: Ledger, factor: float) -> Ledger:
 def test_messages_of_some_clients_can_be_replaced_by_the_worst_and_no_certified_prediction_changes(
     rounds: list[int], attackers: int
 ) -> None:
-    """Attackers push toward the weakest prediction that is certified against so many of them, and two others."""
+    """Attackers push toward the weakest prediction that is certified against all of them, and two others."""
     attack = {"type": "submitting", "clients": list(range(attackers)), "rounds": rounds, "how": "push", "size": 1e3}
     federation = federation_of(certifiable(attack=attack))
     clean = honest_world(federation)

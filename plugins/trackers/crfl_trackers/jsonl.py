@@ -32,8 +32,8 @@ class JsonLines(Tracker):
     @hookimpl
     def crfl_certified(self, run: RunContext, certified: CertificateResult) -> None:
         """Which guarantee is ready."""
-        facts = {name: getattr(certified, name) for name in ("certificate", "level", "test_set", "statement", "label")}
-        self._write(run, "certified", facts)
+        names = ("certificate", "level", "test_set", "statement", "directions", "label")
+        self._write(run, "certified", {name: getattr(certified, name) for name in names})
 
     @hookimpl
     def crfl_run_finished(self, run: RunContext, result: RunResult) -> None:
