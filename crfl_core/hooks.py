@@ -6,7 +6,7 @@ import functools
 import inspect
 import itertools
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +15,10 @@ import pluggy
 from crfl_core import hookspecs
 from crfl_core.errors import UNEXPECTED, CrflError, CrflWarning, PluginFailure, reason
 from crfl_core.kinds.aggregator import state_key
+from crfl_core.kinds.complaints import written_at
 from crfl_core.kinds.plugin import Plugin
 from crfl_core.kinds.tracker import RunContext, Tracker
+from crfl_core.kinds.untouched import untouched
 from crfl_core.refusals import check_hooks, hook_names
 
 if TYPE_CHECKING:
@@ -82,12 +84,16 @@ class Hooks:
 
         @functools.wraps(method)
         def call(*arguments: Any) -> object:
-            own = (
+            own = [
                 value.get(owner, {}) if parameter == "state" else value
                 for parameter, value in zip(parameters, arguments, strict=False)  # parameters with a default get none
-            )
+            ]
+            with untouched(f"{who}: {name} ({written_at(method)})", own):
+                return answer_to(own)
+
+        def answer_to(arguments: Sequence[Any]) -> object:
             try:
-                answer = method(*own)
+                answer = method(*arguments)
             except UNEXPECTED as error:
                 failure = f"{who} failed in {name}: {reason(error)}"
                 if not isinstance(plugin, Tracker):

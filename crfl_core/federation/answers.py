@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import math
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from crfl_core.errors import PluginFailure, failures_named
 from crfl_core.kinds.aggregator import AggregationStep, Aggregator, CapStage, FixedStage, LinearAggregator, Stage
 from crfl_core.kinds.complaints import written_at
+from crfl_core.kinds.untouched import untouched
 from crfl_core.updates import Clients, ClientUpdates, Mixing, RoundFacts, RuleResult, StageResult, State
 
 T = TypeVar("T")
@@ -31,22 +31,9 @@ def ask(step: AggregationStep, method: str, expected: type[T], *arguments: Any) 
         raise PluginFailure(f"{who} must return a {expected.__name__}, found {type(answer).__name__}")
     if isinstance(answer, StageResult | RuleResult):
         check_state(who, answer.state)
+    if isinstance(answer, RuleResult):
+        check_notes(who, answer.notes)
     return answer
-
-
-@contextmanager
-def untouched(who: str, arguments: Sequence[object]) -> Iterator[None]:
-    """Find out whether a plugin changes what it was given: tensors count their changes, arrays are compared."""
-    updates = [argument for argument in arguments if isinstance(argument, ClientUpdates)]
-    tensors = [tensor for one in updates for tensor in (one.values, one.round.start)]
-    rounds = [one.round for one in updates] + [one for one in arguments if isinstance(one, RoundFacts)]
-    clients = [one.clients for one in rounds] + [one for one in arguments if isinstance(one, Clients)]
-    versions = [tensor._version for tensor in tensors]
-    columns = [(column, column.copy()) for one in clients for column in vars(one).values()]
-    yield
-    same = all(np.array_equal(column, before) for column, before in columns)
-    if not same or versions != [tensor._version for tensor in tensors]:
-        raise PluginFailure(f"{who} changed what it was given: work on a copy")
 
 
 def check_state(who: str, state: State) -> None:
@@ -56,6 +43,13 @@ def check_state(who: str, state: State) -> None:
     for name, value in state.items():
         if not isinstance(name, str) or not isinstance(value, Tensor):
             raise PluginFailure(f"{who}: state[{name!r}] must be a tensor, found {type(value).__name__}")
+
+
+def check_notes(who: str, notes: Mapping[str, float]) -> None:
+    """Notes are finite numbers by name, or the ledger could not hold them."""
+    for name, value in notes.items():
+        if not isinstance(name, str) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise PluginFailure(f"{who}: notes[{name!r}] must be a finite number, found {value!r}")
 
 
 def caps_of(stage: CapStage, clients: Clients) -> Tensor:
@@ -84,18 +78,18 @@ def one_per_client(
 def mixing_of(stage: FixedStage, facts: RoundFacts) -> Mixing:
     """What a fixed stage does in a round, with its shapes checked."""
     mixing = ask(stage, "mixing", Mixing, facts)
-    clients, size = len(facts.clients), facts.layout.size
-    rows = len(mixing.matrix)
+    clients, size, rows = len(facts.clients), facts.layout.size, rows_of(mixing.matrix)
     shapes = {"matrix": [(rows, clients), (clients,)], "offset": [(rows, size), (size,)]}
     check_shapes(stage, mixing, shapes, (clients, size))
+    if not all(torch.isfinite(part).all() for part in (mixing.matrix, mixing.offset) if part is not None):
+        raise PluginFailure(f"aggregator {stage.full_name}: mixing() must return finite numbers, found others")
     return mixing
 
 
 def transformed(stage: Stage, updates: ClientUpdates, state: State) -> StageResult:
     """The answer of a stage that looks at the updates, of the right shapes."""
     result = ask(stage, "transform", StageResult, updates, state)
-    clients, size = updates.values.shape
-    rows = len(result.values)
+    (clients, size), rows = updates.values.shape, rows_of(result.values)
     mixing: Shapes = [(rows, clients), (clients,)] if rows == clients else [(rows, clients)]
     shapes: dict[str, Shapes] = {"values": [(rows, size)], "mixing": mixing, "offset": [(rows, size), (size,)]}
     check_shapes(stage, result, shapes, (clients, size))
@@ -130,8 +124,9 @@ def ask_full(rule: Aggregator, result: RuleResult, values: Tensor) -> Tensor:
     assert result.full_weights is not None
     with failures_named(f"aggregator {rule.full_name} failed in full_weights"):
         full = result.full_weights()
-    largest = full.abs().amax(1).to(result.weights)
-    if full.shape != values.shape or not torch.allclose(largest, result.weights.abs(), rtol=tolerance(8, full), atol=0):
+    right = isinstance(full, Tensor) and full.shape == values.shape
+    largest = full.abs().amax(1).to(result.weights) if right else result.weights
+    if not right or not torch.allclose(largest, result.weights.abs(), rtol=tolerance(8, full), atol=0):
         raise PluginFailure(
             f"aggregator {rule.full_name}: `weights` must be the largest of each client's "
             f"{tuple(values.shape)} full weights"
@@ -195,13 +190,20 @@ def column_blocks(values: Tensor) -> Iterator[slice]:
     return (slice(first, first + width) for first in range(0, values.shape[1], width))
 
 
+def rows_of(matrix: object) -> int:
+    """The number of rows; 0 if it is no matrix or vector at all."""
+    return len(matrix) if isinstance(matrix, Tensor) and matrix.ndim else 0
+
+
 def check_shapes(
     step: AggregationStep, answer: object, expected: Mapping[str, Shapes], updates: tuple[int, int]
 ) -> None:
     """Every tensor that a step answered with has a shape that its contract allows."""
     for name, shapes in expected.items():
         found = getattr(answer, name)
-        if found is not None and (not isinstance(found, Tensor) or tuple(found.shape) not in shapes):
+        if found is None and name == "offset":
+            continue
+        if not isinstance(found, Tensor) or tuple(found.shape) not in shapes:
             shape = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
             raise PluginFailure(
                 f"aggregator {step.full_name} returned {name} of {shape} for updates {updates}: "

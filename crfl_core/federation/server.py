@@ -69,7 +69,7 @@ def aggregate(session: Session, plan: Plan, models: Tensor, states: Sequence[Sta
     """Train from the models, (R, P), and aggregate what is submitted. In a run R is 1."""
     task = TrainingTask(plan.number, models[:, None], plan.clients, plan.attacked)
     parts = collect(session.engine, task)
-    if needs_all(session, plan):
+    if whole := needs_all(session, plan):
         parts = iter([gathered(list(parts))])
     kind = LinearSums if streams(session, plan) else WholeRounds
     aggregation: Aggregation = kind(session, plan, models, states)
@@ -77,6 +77,8 @@ def aggregate(session: Session, plan: Plan, models: Tensor, states: Sequence[Sta
     for part in parts:
         received = receive(session.federation, plan, models[0], part)
         columns.add(received)
+        if whole:
+            columns.check_usable(plan.number)
         aggregation.add(received)
     columns.check_usable(plan.number)
     results = aggregation.results()
@@ -104,7 +106,7 @@ def collect(engine: Engine, task: TrainingTask) -> Iterator[LocalUpdates]:
     A part with updates of the wrong shape counts as non-finite: the clients sent it. Every participant must be trained
     exactly once from every model, which is the engine's affair.
     """
-    clients, (replicas, _, size) = len(task.clients), task.starts.shape
+    clients = len(task.clients)
     seen, reached = np.zeros(clients, np.int64), 0
     waiting: dict[int, LocalUpdates] = {}
     with settings_of("engine", engine):
@@ -115,22 +117,31 @@ def collect(engine: Engine, task: TrainingTask) -> Iterator[LocalUpdates]:
             seen[trained.part] += 1
             if not rows or rows.step != 1 or (seen[trained.part] > 1).any():
                 break
-            updates = trained.updates.to(task.starts)
-            if updates.ndim == 3 and len(updates) != replicas:
-                raise PluginFailure(
-                    f"the engine must train every participant from all {replicas} models, found {len(updates)} in "
-                    f"round {task.number}"
-                )
-            if updates.shape != (replicas, len(rows), size):
-                updates = task.starts.new_full((replicas, len(rows), size), torch.nan)
-            waiting[rows.start] = LocalUpdates(slice(rows.start, rows.stop), updates, trained.poisoning)
+            waiting[rows.start] = well_formed(trained, rows, task)
             while reached in waiting:
                 ready = waiting.pop(reached)
                 yield ready
                 reached = ready.part.stop
-    if (seen != 1).any():
-        missing = task.clients.ids[np.flatnonzero(seen != 1)[0]]
+    if (seen != 1).any() or reached != clients:
+        missing = task.clients.ids[np.append(np.flatnonzero(seen != 1), reached)[0]]
         raise PluginFailure(f"the engine must train every participant once: client {missing} in round {task.number}")
+
+
+def well_formed(trained: LocalUpdates, rows: range, task: TrainingTask) -> LocalUpdates:
+    """The part that an engine returned for these participants, as the server can use it."""
+    (replicas, _, size), poisoning, updates = task.starts.shape, trained.poisoning, trained.updates.to(task.starts)
+    if not isinstance(poisoning, Poisoning) or {len(column) for column in vars(poisoning).values()} != {len(rows)}:
+        raise PluginFailure(
+            f"the engine must return the measured poison of each participant, found others in round {task.number}"
+        )
+    if updates.ndim == 3 and len(updates) != replicas:
+        raise PluginFailure(
+            f"the engine must train every participant from all {replicas} models, found {len(updates)} in round "
+            f"{task.number}"
+        )
+    if updates.shape != (replicas, len(rows), size):
+        updates = task.starts.new_full((replicas, len(rows), size), torch.nan)
+    return LocalUpdates(slice(rows.start, rows.stop), updates, poisoning)
 
 
 def gathered(parts: Sequence[LocalUpdates]) -> LocalUpdates:
@@ -157,6 +168,12 @@ def receive(federation: Federation, plan: Plan, start: Tensor, trained: LocalUpd
         scale[attackers] = (norms[0, attackers] / before.clamp(min=torch.finfo(updates.dtype).tiny)).numpy()
     bad = ~torch.isfinite(norms)
     if bad.any():
+        if not plan.attacked:  # everybody is honest, and no ledger would say whose update was left out
+            client = plan.clients.ids[trained.part][int(bad.any(0).nonzero()[0])]
+            raise RunError(
+                f"round {plan.number} of a continuation: the update of client {client} is not finite or of the wrong "
+                "shape: lower training.learning_rate, or mend the engine"
+            )
         updates = torch.where(bad[:, :, None].to(updates.device), 0.0, updates)
         scale[bad[0].numpy() & plan.conduct.attacking[trained.part]] = 0.0  # a bad update counts as zero, here as well
     return Received(trained.part, updates, norms, bad, scale, trained.poisoning)

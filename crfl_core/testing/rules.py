@@ -138,9 +138,10 @@ def check_full_weights_agree_with_weights(case: Case[Aggregator]) -> None:
 @promised_by(Aggregator)
 def check_notes_are_numbers(case: Case[Aggregator]) -> None:
     """Notes for the ledger are finite numbers under names."""
-    for name, value in combined(case.plugin, ordinary(case), {}).notes.items():
-        if not isinstance(name, str) or not isinstance(value, int | float) or not np.isfinite(value):
-            raise CheckFailed("finite numbers as notes", f"{name!r}: {value!r}", "convert it with float(...)")
+    try:
+        combined(case.plugin, ordinary(case), {})
+    except PluginFailure as error:
+        raise CheckFailed("finite numbers as notes", str(error), "convert them with float(...)") from error
 
 
 @promised_by(LinearAggregator)

@@ -71,6 +71,14 @@ class InPlace(Aggregator):
         return weighted(updates.values.clamp_(-1.0, 1.0), even(updates.values))
 
 
+class InPlaceThroughNumpy(Aggregator):
+    """Clamps what the clients submitted without a tensor noticing."""
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
+        updates.values.numpy().clip(-1.0, 1.0, out=updates.values.numpy())
+        return weighted(updates.values, even(updates.values))
+
+
 class Aliasing(Aggregator):
     """Returns the first update itself."""
 
@@ -240,7 +248,8 @@ RULES: dict[str, list[tuple[Plugin, str]]] = {
     "huge_updates_do_no_harm": [(Overflowing(), "a round with updates of norm 1e+18")],
     "missing_clients_are_survived": [(FiveOrNone(), "cope with fewer clients")],
     "inputs_are_not_changed": [
-        (InPlace(), "changed what it was given"),
+        (InPlace(), "the input.values differs"),
+        (InPlaceThroughNumpy(), "the input.values differs"),
         (InPlaceWhereItTrains(), "torch.float32"),
     ],
     "answers_share_no_memory_with_inputs": [
@@ -262,7 +271,7 @@ RULES: dict[str, list[tuple[Plugin, str]]] = {
     "order_of_clients_does_not_matter": [(FirstComeFirstServed(), "round.clients.ids")],
     "agreement_is_respected": [(Opinionated(), "in another direction")],
     "full_weights_agree_with_weights": [(Understating(), "each client's largest weight")],
-    "notes_are_numbers": [(Wordy(), "'mood': 'good'")],
+    "notes_are_numbers": [(Wordy(), "notes['mood'] must be a finite number, found 'good'")],
     "weights_are_fixed": [(SinglePrecision(), "torch.float32")],
     "breakdown_grows_with_attackers": [(Falling(), "a drift that falls: [0.0, 3.0, 1.0]")],
     "breakdown_is_never_exceeded": [(Optimistic(), "by 1 attackers"), (HalfTheTruth(), "by 1 attackers")],

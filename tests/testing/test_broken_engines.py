@@ -85,6 +85,14 @@ class Helpful(Tracker):
         current.start.mul_(0.5).add_(0.01)
 
 
+class Sneaky(Tracker):
+    """Fades the training data through NumPy, which no tensor notices."""
+
+    @hookimpl
+    def crfl_run_started(self, run: RunContext) -> None:
+        run.features.numpy()[:] *= 0.5
+
+
 BROKEN: dict[str, list[tuple[Plugin, str]]] = {
     "everybody_is_trained_once": [(Lazy(), "client 1 in round 1"), (Single(), "from all 3 models, found 1")],
     "training_is_that_of_the_job": [(Tampering(), "return the answer as it is")],
@@ -92,7 +100,11 @@ BROKEN: dict[str, list[tuple[Plugin, str]]] = {
     "a_run_is_watched_without_trouble": [(Fragile(), "failed in crfl_round_finished: AssertionError: no loss")],
     "a_failed_run_is_survived": [(Pessimistic(), "failed in crfl_run_failed: KeyError: 'summary'")],
     "a_resumed_run_is_survived": [(Beginner(), "failed in crfl_run_started: FileExistsError")],
-    "results_stay_the_same": [(Helpful(), "change nothing that a hook is handed")],
+    "results_stay_the_same": [
+        (Helpful(), "crfl_round_started"),
+        (Helpful(), "changed what it was given: work on a copy"),
+        (Sneaky(), "change nothing that a hook is handed"),
+    ],
 }
 EXAMPLES = [(check, plugin, word) for check, examples in BROKEN.items() for plugin, word in examples]
 
