@@ -15,9 +15,11 @@ import pluggy
 from crfl_core import hookspecs
 from crfl_core.errors import UNEXPECTED, CrflError, CrflWarning, PluginFailure, reason
 from crfl_core.kinds.aggregator import state_key
+from crfl_core.kinds.complaints import written_at
 from crfl_core.kinds.plugin import Plugin
 from crfl_core.kinds.tracker import RunContext, Tracker
 from crfl_core.refusals import check_hooks, hook_names
+from crfl_core.untouched import Touched, untouched
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -87,7 +89,10 @@ class Hooks:
                 for parameter, value in zip(parameters, arguments, strict=False)  # parameters with a default get none
             )
             try:
-                answer = method(*own)
+                with untouched(f"{who}: {name} ({written_at(method)})", *arguments):
+                    answer = method(*own)
+            except Touched:
+                raise
             except UNEXPECTED as error:
                 failure = f"{who} failed in {name}: {reason(error)}"
                 if not isinstance(plugin, Tracker):

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from crfl_core.errors import PluginFailure, failures_named
 from crfl_core.kinds.aggregator import AggregationStep, Aggregator, CapStage, FixedStage, LinearAggregator, Stage
+from crfl_core.untouched import untouched
 from crfl_core.updates import Clients, ClientUpdates, Mixing, RoundFacts, RuleResult, StageResult, State
 
 T = TypeVar("T")
@@ -31,7 +30,7 @@ def ask(step: AggregationStep, method: str, expected: type[T], *arguments: Any) 
     """The answer of a step's method, which must be of its type; inputs must be as they were."""
     function = getattr(step, method)
     who = f"aggregator {step.full_name}"
-    with failures_named(f"{who} failed in {method}"), untouched(f"{who}: {method}(){where(function)}", arguments):
+    with failures_named(f"{who} failed in {method}"), untouched(f"{who}: {method}(){where(function)}", *arguments):
         answer = function(*arguments)
     if not isinstance(answer, expected):
         found = type(answer).__name__
@@ -39,21 +38,6 @@ def ask(step: AggregationStep, method: str, expected: type[T], *arguments: Any) 
     if isinstance(answer, StageResult | RuleResult):
         check_state(f"{who}: {method}(){where(function)}", answer.state)
     return answer
-
-
-@contextmanager
-def untouched(who: str, arguments: Sequence[object]) -> Iterator[None]:
-    """Find out whether a plugin changes what it was given: tensors count their changes, arrays are compared."""
-    updates = [argument for argument in arguments if isinstance(argument, ClientUpdates)]
-    tensors = [tensor for one in updates for tensor in (one.values, one.round.start)]
-    rounds = [one.round for one in updates] + [one for one in arguments if isinstance(one, RoundFacts)]
-    clients = [one.clients for one in rounds] + [one for one in arguments if isinstance(one, Clients)]
-    versions = [tensor._version for tensor in tensors]
-    columns = [(column, column.copy()) for one in clients for column in vars(one).values()]
-    yield
-    same = all(np.array_equal(column, before) for column, before in columns)
-    if not same or versions != [tensor._version for tensor in tensors]:
-        raise PluginFailure(f"{who} changed what it was given: work on a copy")
 
 
 def check_state(who: str, state: State) -> None:

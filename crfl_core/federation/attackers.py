@@ -11,8 +11,9 @@ from crfl_core.data import Batches
 from crfl_core.errors import PluginFailure
 from crfl_core.federation.setup import Federation, mapped
 from crfl_core.kinds.attack import Attack
-from crfl_core.kinds.complaints import settings_of
+from crfl_core.kinds.complaints import settings_of, written_at
 from crfl_core.kinds.model import BoundModel, GradientSteps
+from crfl_core.untouched import untouched
 from crfl_core.updates import Poisoning
 
 
@@ -42,7 +43,8 @@ def poison(
 
 def poisoned_batches(attack: Attack, clean: Batches, federation: Federation) -> Batches:
     """What the attack makes of its batches, checked."""
-    with settings_of("attack", attack):
+    who = f"attack {attack.full_name}: poison() ({written_at(type(attack).poison)})"
+    with settings_of("attack", attack), untouched(who, clean):
         dirty = attack.poison(clean, federation.prepared)
     if dirty.x.shape != clean.x.shape or dirty.y.shape != clean.y.shape:
         raise PluginFailure(
@@ -115,7 +117,7 @@ class AttackedSteps(GradientSteps):
 
     def __init__(self, model: BoundModel, attack: Attack, start: Tensor, sizes: NDArray[np.int64]) -> None:
         super().__init__(model, start)
-        self._attack, self._start = attack, start
+        self._attack, self._start = attack, start.clone()  # whatever they do to it, the others start from theirs
         self._bends, self._projects = overrides(attack, "local_gradient"), overrides(attack, "after_step")
         self._acting = iter([acting(column > 0) for column in sizes.T])
         self._now: slice | Tensor | None = None
