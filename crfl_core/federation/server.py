@@ -179,7 +179,8 @@ def craft(
     assert attack is not None
     values = trained.updates[0]
     honest = np.flatnonzero(~plan.conduct.attacking[trained.part])
-    seen = ClientUpdates(values[honest], replace(plan.seen_from(start), clients=clients.take(honest)))
+    current = replace(plan.seen_from(start), clients=clients.take(honest), streams=federation.streams.only("attack"))
+    seen = ClientUpdates(values[honest], current)
     own = values[attackers]
     who = f"attack {attack.full_name}: craft() ({written_at(type(attack).craft)})"
     with settings_of("attack", attack), untouched(who, seen):
