@@ -6,7 +6,7 @@ import functools
 import inspect
 import itertools
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +18,8 @@ from crfl_core.kinds.aggregator import state_key
 from crfl_core.kinds.complaints import written_at
 from crfl_core.kinds.plugin import Plugin
 from crfl_core.kinds.tracker import RunContext, Tracker
-from crfl_core.kinds.untouched import untouched
 from crfl_core.refusals import check_hooks, hook_names
+from crfl_core.untouched import Touched, untouched
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -88,12 +88,11 @@ class Hooks:
                 value.get(owner, {}) if parameter == "state" else value
                 for parameter, value in zip(parameters, arguments, strict=False)  # parameters with a default get none
             ]
-            with untouched(f"{who}: {name} ({written_at(method)})", own):
-                return answer_to(own)
-
-        def answer_to(arguments: Sequence[Any]) -> object:
             try:
-                answer = method(*arguments)
+                with untouched(f"{who}: {name} ({written_at(method)})", *own):
+                    answer = method(*own)
+            except Touched:
+                raise
             except UNEXPECTED as error:
                 failure = f"{who} failed in {name}: {reason(error)}"
                 if not isinstance(plugin, Tracker):

@@ -51,3 +51,31 @@ class Streams:
         key = f"{seed}|{purpose}|{round_number}|{client}|{replica}".encode()
         digest = hashlib.blake2b(key, digest_size=16, person=b"crfl-streams").digest()
         return np.random.Generator(np.random.SFC64(int.from_bytes(digest, "little")))
+
+    def only(self, family: str) -> Streams:
+        """The streams of one purpose and its words. Whoever holds them can draw from no other, nor tell the seed.
+
+        >>> Streams(seed=7).only("aggregation").generator("attack/clients")
+        Traceback (most recent call last):
+        ValueError: 'attack/clients' is not drawn here: start it with 'aggregation'
+        """
+        return FamilyStreams(self, family)
+
+
+class FamilyStreams(Streams):
+    """The same draws as those of `whole`, of one family alone."""
+
+    def __init__(self, whole: Streams, family: str) -> None:
+        super().__init__(seed=0)
+        object.__setattr__(self, "_family", family)
+        object.__setattr__(self, "_draw", whole.generator)
+
+    def generator(
+        self, purpose: str, *, round_number: int = 0, client: int = 0, replica: int = 0
+    ) -> np.random.Generator:
+        """As `Streams.generator`, for purposes of this family."""
+        family, draw = vars(self)["_family"], vars(self)["_draw"]
+        if purpose.partition("/")[0] != family:
+            raise ValueError(f"{purpose!r} is not drawn here: start it with {family!r}")
+        generator: np.random.Generator = draw(purpose, round_number=round_number, client=client, replica=replica)
+        return generator

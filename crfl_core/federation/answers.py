@@ -12,7 +12,7 @@ from torch import Tensor
 from crfl_core.errors import PluginFailure, failures_named
 from crfl_core.kinds.aggregator import AggregationStep, Aggregator, CapStage, FixedStage, LinearAggregator, Stage
 from crfl_core.kinds.complaints import written_at
-from crfl_core.kinds.untouched import untouched
+from crfl_core.untouched import untouched
 from crfl_core.updates import Clients, ClientUpdates, Mixing, RoundFacts, RuleResult, StageResult, State
 
 T = TypeVar("T")
@@ -25,7 +25,7 @@ def ask(step: AggregationStep, method: str, expected: type[T], *arguments: Any) 
     """The answer of a step's method, which must be of its type; inputs must be as they were."""
     function = getattr(step, method)
     who = f"aggregator {step.full_name}: {method}() ({written_at(function)})"
-    with failures_named(f"aggregator {step.full_name} failed in {method}"), untouched(who, arguments):
+    with failures_named(f"aggregator {step.full_name} failed in {method}"), untouched(who, *arguments):
         answer = function(*arguments)
     if not isinstance(answer, expected):
         raise PluginFailure(f"{who} must return a {expected.__name__}, found {type(answer).__name__}")

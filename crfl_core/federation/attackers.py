@@ -13,6 +13,7 @@ from crfl_core.federation.setup import Federation, mapped
 from crfl_core.kinds.attack import Attack
 from crfl_core.kinds.complaints import settings_of, written_at
 from crfl_core.kinds.model import BoundModel, GradientSteps
+from crfl_core.untouched import untouched
 from crfl_core.updates import Poisoning
 
 
@@ -42,15 +43,9 @@ def poison(
 
 def poisoned_batches(attack: Attack, clean: Batches, federation: Federation) -> Batches:
     """What the attack makes of its batches, checked."""
-    given = (clean.x, clean.y, clean.sizes)
-    versions = [tensor._version for tensor in given]
-    with settings_of("attack", attack):
+    who = f"attack {attack.full_name}: poison() ({written_at(type(attack).poison)})"
+    with settings_of("attack", attack), untouched(who, clean):
         dirty = attack.poison(clean, federation.prepared)
-    if versions != [tensor._version for tensor in given]:  # what is not there any more cannot be measured
-        place = written_at(attack.poison)
-        raise PluginFailure(
-            f"attack {attack.full_name}: poison() ({place}) changed the batches it was given: clone them"
-        )
     if dirty.x.shape != clean.x.shape or dirty.y.shape != clean.y.shape:
         raise PluginFailure(
             f"attack {attack.full_name}: poison() must keep the shapes of the batches, "
@@ -122,7 +117,7 @@ class AttackedSteps(GradientSteps):
 
     def __init__(self, model: BoundModel, attack: Attack, start: Tensor, sizes: NDArray[np.int64]) -> None:
         super().__init__(model, start)
-        self._attack, self._start = attack, start
+        self._attack, self._start = attack, start.clone()  # whatever they do to it, the others start from theirs
         self._bends, self._projects = overrides(attack, "local_gradient"), overrides(attack, "after_step")
         self._acting = iter([acting(column > 0) for column in sizes.T])
         self._now: slice | Tensor | None = None

@@ -6,7 +6,7 @@ they arrive, so memory does not grow with the number of clients; whoever needs a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -22,9 +22,10 @@ from crfl_core.federation.chain import ChainResult, LinearChain, States, depende
 from crfl_core.federation.session import Plan, Session
 from crfl_core.federation.setup import Federation
 from crfl_core.kinds.aggregator import LinearAggregator
-from crfl_core.kinds.complaints import settings_of
+from crfl_core.kinds.complaints import settings_of, written_at
 from crfl_core.kinds.engine import Engine
 from crfl_core.streams import Streams
+from crfl_core.untouched import untouched
 from crfl_core.updates import ClientUpdates, LocalUpdates, Poisoning, TrainingTask
 
 
@@ -70,7 +71,7 @@ def aggregate(session: Session, plan: Plan, models: Tensor, states: Sequence[Sta
     task = TrainingTask(plan.number, models[:, None], plan.clients, plan.attacked)
     parts = collect(session.engine, task)
     if whole := needs_all(session, plan):
-        parts = iter([gathered(list(parts))])
+        parts = iter([gathered(parts, len(plan.clients))])
     kind = LinearSums if streams(session, plan) else WholeRounds
     aggregation: Aggregation = kind(session, plan, models, states)
     columns = Columns(len(plan.clients))
@@ -109,7 +110,8 @@ def collect(engine: Engine, task: TrainingTask) -> Iterator[LocalUpdates]:
     clients = len(task.clients)
     seen, reached = np.zeros(clients, np.int64), 0
     waiting: dict[int, LocalUpdates] = {}
-    with settings_of("engine", engine):
+    who = f"engine {engine.full_name}: train() ({written_at(type(engine).train)})"
+    with settings_of("engine", engine), untouched(who, task):
         for trained in engine.train(task):
             if not isinstance(trained, LocalUpdates):
                 raise PluginFailure(f"the engine must yield LocalUpdates, found {type(trained).__name__}")
@@ -144,16 +146,24 @@ def well_formed(trained: LocalUpdates, rows: range, task: TrainingTask) -> Local
     return LocalUpdates(slice(rows.start, rows.stop), updates, poisoning)
 
 
-def gathered(parts: Sequence[LocalUpdates]) -> LocalUpdates:
-    """All parts of a round as one."""
-    if len(parts) == 1:
-        return parts[0]
-    columns = {
-        name: np.concatenate([getattr(part.poisoning, name) for part in parts]) for name in vars(parts[0].poisoning)
-    }
-    return LocalUpdates(
-        slice(0, parts[-1].part.stop), torch.cat([part.updates for part in parts], dim=1), Poisoning(**columns)
-    )
+def gathered(parts: Iterable[LocalUpdates], clients: int) -> LocalUpdates:
+    """All parts of a round as one. Each is copied as it comes: an engine may use its memory again for the next."""
+    updates: Tensor | None = None
+    everything: LocalUpdates | None = None
+    columns = {name: column.copy() for name, column in vars(Poisoning.none(clients)).items()}
+    for part in parts:  # to the end, where the engine is checked
+        if len(range(clients)[part.part]) == clients:
+            everything = part
+            continue
+        if updates is None:
+            updates = part.updates.new_empty(len(part.updates), clients, part.updates.shape[2])
+        updates[:, part.part] = part.updates
+        for name, column in columns.items():
+            column[part.part] = getattr(part.poisoning, name)
+    if everything is not None:
+        return everything
+    assert updates is not None
+    return LocalUpdates(slice(0, clients), updates, Poisoning(**columns))
 
 
 def receive(federation: Federation, plan: Plan, start: Tensor, trained: LocalUpdates) -> Received:
@@ -190,9 +200,11 @@ def craft(
     assert attack is not None
     values = trained.updates[0]
     honest = np.flatnonzero(~plan.conduct.attacking[trained.part])
-    seen = ClientUpdates(values[honest], replace(plan.seen_from(start), clients=clients.take(honest)))
+    current = replace(plan.seen_from(start), clients=clients.take(honest), streams=federation.streams.only("attack"))
+    seen = ClientUpdates(values[honest], current)
     own = values[attackers]
-    with settings_of("attack", attack):
+    who = f"attack {attack.full_name}: craft() ({written_at(type(attack).craft)})"
+    with settings_of("attack", attack), untouched(who, seen):
         crafted = attack.craft(seen, own, nominal_weights(federation, plan)[trained.part][attackers])
     if not isinstance(crafted, Tensor) or crafted.shape != own.shape:
         found = tuple(crafted.shape) if isinstance(crafted, Tensor) else type(crafted).__name__
@@ -206,7 +218,7 @@ def nominal_weights(federation: Federation, plan: Plan) -> Tensor:
     """The weights that attackers expect: those of a linear rule, else by sample counts."""
     rule = federation.config.aggregation[-1]
     if isinstance(rule, LinearAggregator):
-        return rule.weights(plan.clients)
+        return answers.weights_of(rule, plan.clients)
     samples = torch.from_numpy(plan.clients.samples).double()
     return samples / samples.sum()
 

@@ -91,7 +91,9 @@ class Session:
         """The plan of round `number`; of the run itself, or of an honest continuation."""
         federation, server = self.federation, self.federation.config.server
         total, participation = federation.config.rounds, federation.participation
-        facts = RoundFacts(number, total, participation.round(number), federation.model.layout, federation.streams)
+        # Not all streams: those of the attack say who attacks, those of noise and votes what was hidden from whom.
+        streams = federation.streams.only("aggregation")
+        facts = RoundFacts(number, total, participation.round(number), federation.model.layout, streams)
         return Plan(
             facts=facts,
             conduct=participation.conduct(number, attacked=attacked),

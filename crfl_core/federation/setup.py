@@ -29,6 +29,7 @@ from crfl_core.kinds.partitioner import Partitioner
 from crfl_core.ledger import RunFacts, SetFacts
 from crfl_core.refusals import hook_names
 from crfl_core.streams import PURPOSES, Streams
+from crfl_core.untouched import untouched
 from crfl_core.updates import Layout, State
 
 ROWS_AT_ONCE = 65536
@@ -279,7 +280,8 @@ def prepare_attack(config: RunConfig, data: FederatedData, participation: Partic
         if target is not None and not 0 <= target < classes:
             raise OptionError("target", f"there is no class {target}: classes are 0..{classes - 1}")
         attack.check(smallest)
-        return attack.prepare(data, streams)
+        with untouched(f"attack {attack.full_name}: prepare() ({written_at(type(attack).prepare)})", data):
+            return attack.prepare(data, streams)
 
 
 def make_test_sets(config: RunConfig, data: FederatedData, maps: FeatureMaps, prepared: State) -> dict[str, TestSet]:

@@ -62,3 +62,19 @@ def test_a_seed_of_its_own_moves_one_purpose_and_all_that_belongs_to_it() -> Non
 def test_an_unknown_purpose_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match="unknown purpose 'luck': start it with one of data, initial"):
         Streams(seed=0).generator("luck")
+
+
+def test_plugins_of_a_round_draw_from_streams_of_their_own_alone() -> None:
+    """With the others they could tell who attacks, and subtract the noise that hides the model from them."""
+    whole = Streams(seed=3)
+    own = whole.only("aggregation")
+    drawn, expected = (
+        streams.generator("aggregation/mine", round_number=2).integers(2**63) for streams in (own, whole)
+    )
+    assert drawn == expected
+    for purpose in ("attack/clients", "noise", "votes/continuation", "batches"):
+        with pytest.raises(ValueError, match=f"'{purpose}' is not drawn here: start it with 'aggregation'"):
+            own.generator(purpose)
+    assert Streams(own.seed).generator("attack/clients").integers(2**63) != whole.generator("attack/clients").integers(
+        2**63
+    )
