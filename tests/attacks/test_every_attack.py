@@ -274,6 +274,6 @@ def test_an_attack_that_poisons_in_place_is_stopped_because_nothing_could_be_mea
 
     config = tiny(attack={"type": "in-place", "clients": [0], "rounds": [2]})
     with pytest.raises(
-        PluginFailure, match=r"poison\(\) \(.*test_every_attack.py:\d+\) changed the batches it was given"
+        PluginFailure, match=r"poison\(\) \(.*test_every_attack.py:\d+\) changed what it was given"
     ):
         played(federation_of(config, {"in-place": InPlace}))
