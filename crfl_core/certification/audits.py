@@ -37,9 +37,13 @@ class Audit:
         return "; ".join(map(describe, failed))
 
     def directions_at(self, level: Level | None) -> tuple[Direction, ...]:
-        """The readings of a level that hold; none for a certificate that claims no soundness."""
+        """The readings of a level that hold; none for a certificate that claims no soundness.
+
+        The forward reading is claimed only by a certificate that checks something about it.
+        """
         lost = {check.direction for check in self._refusing() if check.level in (None, level)}
-        return tuple(direction for direction in DIRECTIONS if direction not in lost) if self.sound else ()
+        stated = {"backward"} | {check.direction for check in self.checks}
+        return tuple(one for one in DIRECTIONS if one in stated and one not in lost) if self.sound else ()
 
     @property
     def directions(self) -> dict[Level, tuple[Direction, ...]]:
