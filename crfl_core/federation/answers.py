@@ -21,12 +21,16 @@ NUMBERS_AT_ONCE = 2**20
 """How many numbers of the updates an identity is checked on at a time."""
 
 
+def named(step: AggregationStep, method: str) -> str:
+    """A method of a step, as messages name it: the plugin, the method, file and line."""
+    return f"aggregator {step.full_name}: {method}() ({written_at(getattr(step, method))})"
+
+
 def ask(step: AggregationStep, method: str, expected: type[T], *arguments: Any) -> T:
     """The answer of a step's method, which must be of its type; inputs must be as they were."""
-    function = getattr(step, method)
-    who = f"aggregator {step.full_name}: {method}() ({written_at(function)})"
+    who = named(step, method)
     with failures_named(f"aggregator {step.full_name} failed in {method}"), untouched(who, *arguments):
-        answer = function(*arguments)
+        answer = getattr(step, method)(*arguments)
     if not isinstance(answer, expected):
         raise PluginFailure(f"{who} must return a {expected.__name__}, found {type(answer).__name__}")
     if isinstance(answer, StageResult | RuleResult):
@@ -69,10 +73,8 @@ def one_per_client(
     right = values.shape == (len(clients),)
     if not right or not (torch.isfinite(values) if least is None else values >= least).all():
         found = f"shape {tuple(values.shape)}" if not right else "others"
-        raise PluginFailure(
-            f"aggregator {step.full_name}: {what}() must return {len(clients)} numbers, {required}: found {found}"
-        )
-    return values.double()
+        raise PluginFailure(f"{named(step, what)} must return {len(clients)} numbers, {required}: found {found}")
+    return values.detach().double()
 
 
 def mixing_of(stage: FixedStage, facts: RoundFacts) -> Mixing:
@@ -82,8 +84,13 @@ def mixing_of(stage: FixedStage, facts: RoundFacts) -> Mixing:
     shapes = {"matrix": [(rows, clients), (clients,)], "offset": [(rows, size), (size,)]}
     check_shapes(stage, mixing, shapes, (clients, size))
     if not all(torch.isfinite(part).all() for part in (mixing.matrix, mixing.offset) if part is not None):
-        raise PluginFailure(f"aggregator {stage.full_name}: mixing() must return finite numbers, found others")
+        raise PluginFailure(f"{named(stage, 'mixing')} returned numbers that are not finite: guard its divisions")
     return mixing
+
+
+def rows_of(answer: object) -> int:
+    """How many rows an answer has, if it is a tensor that has some."""
+    return len(answer) if isinstance(answer, Tensor) and answer.ndim else 0
 
 
 def transformed(stage: Stage, updates: ClientUpdates, state: State) -> StageResult:
@@ -93,6 +100,7 @@ def transformed(stage: Stage, updates: ClientUpdates, state: State) -> StageResu
     mixing: Shapes = [(rows, clients), (clients,)] if rows == clients else [(rows, clients)]
     shapes: dict[str, Shapes] = {"values": [(rows, size)], "mixing": mixing, "offset": [(rows, size), (size,)]}
     check_shapes(stage, result, shapes, (clients, size))
+    check_precision(stage, "values", result.values, updates.values)
     return result
 
 
@@ -102,8 +110,23 @@ def combined(rule: Aggregator, updates: ClientUpdates, state: State) -> RuleResu
     clients, size = updates.values.shape
     check_shapes(rule, result, {"update": [(size,)], "weights": [(clients,)], "offset": [(size,)]}, (clients, size))
     if not (torch.isfinite(result.update).all() and torch.isfinite(result.weights).all()):
-        raise PluginFailure(f"aggregator {rule.full_name} returned a non-finite update or weights for finite updates")
+        raise PluginFailure(f"{named(rule, 'aggregate')} returned a non-finite update or weights for finite updates")
+    check_precision(rule, "update", result.update, updates.values)
     return result
+
+
+def check_precision(step: AggregationStep, what: str, found: Tensor, values: Tensor) -> None:
+    """What becomes a model has the precision of the models, or nobody can train on from there."""
+    if found.dtype != values.dtype:
+        raise PluginFailure(
+            f"{named(step, answering(step))} returned {what} in {found.dtype} for updates in {values.dtype}: end with "
+            f"{what}.to(updates.values)"
+        )
+
+
+def answering(step: AggregationStep) -> str:
+    """The method that a step answers with."""
+    return "aggregate" if isinstance(step, Aggregator) else "mixing" if isinstance(step, FixedStage) else "transform"
 
 
 def check_weights(rule: Aggregator, result: RuleResult, values: Tensor) -> None:
@@ -128,7 +151,7 @@ def ask_full(rule: Aggregator, result: RuleResult, values: Tensor) -> Tensor:
     largest = full.abs().amax(1).to(result.weights) if right else result.weights
     if not right or not torch.allclose(largest, result.weights.abs(), rtol=tolerance(8, full), atol=0):
         raise PluginFailure(
-            f"aggregator {rule.full_name}: `weights` must be the largest of each client's "
+            f"{named(rule, 'aggregate')}: `weights` must be the largest of each client's "
             f"{tuple(values.shape)} full weights"
         )
     return full
@@ -167,7 +190,7 @@ def refuse_gap(step: AggregationStep, gap: Tensor, limit: Tensor, what: str) -> 
     """What a step reports must be what it did: nothing else says which client has moved the model by how much."""
     if not (gap <= limit).all():
         raise PluginFailure(
-            f"aggregator {step.full_name}: what it reports is not what it did: {what} is missed by up to "
+            f"{named(step, answering(step))}: what it reports is not what it did: {what} is missed by up to "
             f"{float(gap.nan_to_num(torch.inf).max()):.3g}: report the weights that were used, and the rest as `offset`"
         )
 
@@ -206,6 +229,6 @@ def check_shapes(
         if not isinstance(found, Tensor) or tuple(found.shape) not in shapes:
             shape = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
             raise PluginFailure(
-                f"aggregator {step.full_name} returned {name} of {shape} for updates {updates}: "
+                f"{named(step, answering(step))} returned {name} of {shape} for updates {updates}: "
                 f"expected {' or '.join(map(str, shapes))}"
             )

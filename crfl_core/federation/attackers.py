@@ -13,7 +13,7 @@ from crfl_core.federation.setup import Federation, mapped
 from crfl_core.kinds.attack import Attack
 from crfl_core.kinds.complaints import settings_of, written_at
 from crfl_core.kinds.model import BoundModel, GradientSteps
-from crfl_core.untouched import untouched
+from crfl_core.untouched import Touched, untouched
 from crfl_core.updates import Poisoning
 
 
@@ -117,7 +117,8 @@ class AttackedSteps(GradientSteps):
 
     def __init__(self, model: BoundModel, attack: Attack, start: Tensor, sizes: NDArray[np.int64]) -> None:
         super().__init__(model, start)
-        self._attack, self._start = attack, start.clone()  # whatever they do to it, the others start from theirs
+        # Attackers see a copy: whatever they do to it, the others start from theirs.
+        self._attack, self._given, self._start = attack, start, start.clone()
         self._bends, self._projects = overrides(attack, "local_gradient"), overrides(attack, "after_step")
         self._acting = iter([acting(column > 0) for column in sizes.T])
         self._now: slice | Tensor | None = None
@@ -137,6 +138,14 @@ class AttackedSteps(GradientSteps):
         if now is not None and self._projects:
             with settings_of("attack", self._attack):
                 parameters[:, now] = self._attack.after_step(parameters[:, now], self._start[:, now])
+
+    def parameters(self) -> Tensor:
+        """The models as they are now, (R, n, P)."""
+        if not torch.equal(self._start, self._given):
+            method = type(self._attack).after_step if self._projects else type(self._attack).local_gradient
+            who = f"attack {self._attack.full_name}: {method.__name__}() ({written_at(method)})"
+            raise Touched(f"{who} changed what it was given: work on a copy")
+        return super().parameters()
 
 
 def acting(mask: NDArray[np.bool_]) -> slice | Tensor | None:

@@ -35,7 +35,7 @@ class ChainResult:
     """What a chain made of the updates of a round, in terms of what each of the n clients submitted.
 
     `weights` reached the model; `weight_bound` are the same with every factor of a cap set to 1. `cap` is the norm that
-    the chain enforced on each client's residual, infinite if none, and `residual` its norm behind the cap. `rounding`
+    the chain enforced on each client's residual, infinite if none, and `residual` its norm before it. `rounding`
     bounds the norm of what floating-point sums may have added. `rule` is the answer of a rule that looked at the
     updates, `reported` the same in terms of clients. `keeps_bounds`: no stage can make an honest residual longer.
     """
@@ -154,7 +154,7 @@ def run_chain(steps: Sequence[AggregationStep], updates: ClientUpdates, states: 
         weights=found.weights.double().cpu(),
         weight_bound=weighted(shares, bound),
         cap=cap,
-        residual=torch.minimum(cap, residual),
+        residual=residual,
         depends=dependence(steps, clients),
         states=new_states,
         rounding=rounding,

@@ -50,17 +50,16 @@ def record(federation: Federation, outcome: Outcome) -> tuple[RoundRecord, Clien
 
 def check_honest(federation: Federation, outcome: Outcome) -> None:
     """What honest clients trained is within what the model says about its gradients: certificates rest on it."""
-    plan, aggregated = outcome.plan, outcome.aggregated
-    bounds = plan.clients.update_bound
+    plan, aggregated, rounding = outcome.plan, outcome.aggregated, ROUNDING[federation.dtype]
+    bounds, lengths = plan.clients.update_bound, aggregated.results[0].residual.numpy()
     honest = ~plan.conduct.attacking & ~aggregated.bad & np.isfinite(bounds)
-    decay = 1.0 - plan.clients.retention
-    lengths = aggregated.norms - decay * float(torch.linalg.vector_norm(outcome.before.models[0]))
-    over = honest & (lengths > bounds * (1 + ROUNDING[federation.dtype]))
+    pulled = (1.0 - plan.clients.retention) * float(torch.linalg.vector_norm(outcome.before.models[0]))
+    over = honest & (lengths > bounds + rounding * (bounds + pulled))
     if over.any():
         client = int(np.flatnonzero(over)[0])
         raise PluginFailure(
-            f"model {federation.config.model.full_name}: client {plan.clients.ids[client]} trained an update of norm "
-            f"{aggregated.norms[client]:.4g} in round {plan.number}, which its gradient_bound() rules out "
+            f"model {federation.config.model.full_name}: client {plan.clients.ids[client]} trained a residual of norm "
+            f"{lengths[client]:.4g} in round {plan.number}, which its gradient_bound() rules out "
             f"({bounds[client]:.4g}): correct the bound"
         )
 
@@ -104,7 +103,7 @@ def columns(outcome: Outcome, result: ChainResult) -> ClientColumns:
         update_bound=clients.update_bound,
         cap=array(result.cap),
         submitted_norm=aggregated.norms,
-        residual_norm=array(result.residual),
+        residual_norm=np.minimum(array(result.residual), array(result.cap)),
         quarantined=aggregated.bad,
         attacking=conduct.attacking,
         scale=aggregated.scale,

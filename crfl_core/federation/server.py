@@ -272,7 +272,7 @@ class LinearSums:
         self._sums += torch.bmm(shares.to(updates)[:, None], updates)[:, 0]
         self._pull += ((factors - 1.0) * weights * decay).sum(1)
         self._sizes += (shares.abs() * lengths).sum(1)
-        self._factors[:, part], self._residuals[:, part] = factors, torch.minimum(residuals, caps)
+        self._factors[:, part], self._residuals[:, part] = factors, residuals
 
     def results(self) -> tuple[ChainResult, ...]:
         """One for each model."""

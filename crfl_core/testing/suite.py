@@ -12,6 +12,7 @@ from crfl_core.errors import UNEXPECTED, reason
 from crfl_core.kinds import KINDS
 from crfl_core.kinds.command import Command
 from crfl_core.kinds.plugin import Plugin
+from crfl_core.untouched import Touched
 
 if TYPE_CHECKING:
     from crfl_core.testing.sample_run import Search
@@ -90,6 +91,8 @@ class Promise:
             self.function(case)
         except (CheckFailed, Skipped):
             raise
+        except Touched as error:
+            raise CheckFailed("inputs as they were", str(error), "return new tensors: tensor.clone()") from error
         except UNEXPECTED as error:
             raise CheckFailed(
                 f"no exception ({self.text.rstrip('.')})",

@@ -273,7 +273,5 @@ def test_an_attack_that_poisons_in_place_is_stopped_because_nothing_could_be_mea
             return batches
 
     config = tiny(attack={"type": "in-place", "clients": [0], "rounds": [2]})
-    with pytest.raises(
-        PluginFailure, match=r"poison\(\) \(.*test_every_attack.py:\d+\) changed what it was given"
-    ):
+    with pytest.raises(PluginFailure, match=r"poison\(\) \(.*test_every_attack.py:\d+\) changed what it was given"):
         played(federation_of(config, {"in-place": InPlace}))

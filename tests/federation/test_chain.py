@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Literal
+from dataclasses import replace
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -30,7 +31,7 @@ from crfl_core.extend import (
     StageResult,
     State,
 )
-from crfl_core.federation.chain import dependence, run_chain
+from crfl_core.federation.chain import LinearChain, dependence, run_chain
 from crfl_core.kinds.aggregator import AggregationStep
 from tests.oracle import participants, updates_of
 
@@ -242,10 +243,9 @@ class BrokenStage(Stage):
     ],
 )
 def test_a_stage_with_the_wrong_shapes_is_named(fault: Fault, found: str, expected: str) -> None:
-    message = (
-        f"'BrokenStage' of (this process) returned {fault} of shape {found} for updates (3, 6): expected {expected}"
-    )
-    with pytest.raises(PluginFailure, match=re.escape(message)):
+    place = rf"'BrokenStage' of \(this process\): transform\(\) \({re.escape(__file__)}:\d+\) "
+    message = re.escape(f"returned {fault} of shape {found} for updates (3, 6): expected {expected}")
+    with pytest.raises(PluginFailure, match=place + message):
         run_chain([BrokenStage(fault=fault), FedAvg()], updates_of([1, 2, 3]), {})
 
 
@@ -295,5 +295,56 @@ class BrokenRule(Aggregator):
 def test_a_broken_rule_is_named_with_what_it_did(
     fault: Literal["update", "weights", "nan", "offset", "raise"], message: str
 ) -> None:
-    with pytest.raises(PluginFailure, match=re.escape(f"aggregator 'BrokenRule' of (this process) {message}")):
+    place = rf": aggregate\(\) \({re.escape(__file__)}:\d+\)" if fault != "raise" else ""
+    named = rf"aggregator 'BrokenRule' of \(this process\){place} {re.escape(message)}"
+    with pytest.raises(PluginFailure, match=named):
         run_chain([BrokenRule(fault=fault)], updates_of([1, 2, 3]), {})
+
+
+class BrokenMixing(FixedStage):
+    """Breaks the contract of a fixed stage in a chosen way."""
+
+    fault: Literal["nan", "scalar", "number", "infinite offset"]
+
+    def mixing(self, facts: RoundFacts) -> Mixing:
+        ones = torch.ones(len(facts.clients), dtype=torch.float64)
+        match self.fault:
+            case "nan":
+                return Mixing(ones * torch.nan)
+            case "scalar":
+                return Mixing(torch.tensor(1.0))
+            case "number":
+                return Mixing(1.0)  # type: ignore[arg-type]
+            case "infinite offset":
+                return Mixing(ones, torch.full((facts.layout.size,), torch.inf))
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("nan", "returned numbers that are not finite"),
+        ("scalar", "returned matrix of shape ()"),
+        ("number", "returned matrix of float"),
+        ("infinite offset", "returned numbers that are not finite"),
+    ],
+)
+def test_a_broken_mixing_is_named_and_nobody_else_is_blamed(fault: Any, message: str) -> None:
+    named = rf"'BrokenMixing' of \(this process\): mixing\(\) \({re.escape(__file__)}:\d+\) {re.escape(message)}"
+    with pytest.raises(PluginFailure, match=named):
+        LinearChain.of([BrokenMixing(fault=fault), FedAvg()], updates_of([1, 2, 3]).round.facts)
+
+
+class TooPrecise(Aggregator):
+    """Answers in double precision, whatever it is asked in."""
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
+        weights = torch.full((len(updates.values),), 1 / len(updates.values), dtype=torch.float64)
+        return RuleResult(weights @ updates.values.double(), weights)
+
+
+def test_a_rule_that_changes_the_precision_of_the_model_is_named() -> None:
+    given = updates_of([1, 2, 3])
+    single = ClientUpdates(given.values.float(), replace(given.round, start=given.round.start.float()))
+    message = r"aggregate\(\) \(.*\) returned update in torch.float64 for updates in torch.float32: end with update.to"
+    with pytest.raises(PluginFailure, match=message):
+        run_chain([TooPrecise()], single, {})

@@ -19,8 +19,8 @@ FACTS = DataFacts(inputs=64, classes=10, domain=Domain(0.0, 1.0))
 
 def gained(self: LinearModel, parameters: Tensor, x: Tensor) -> Tensor:
     """Logits with a gain, about which no certificate knows."""
-    result: Tensor = 50.0 * x.norm(dim=1)[None, :, None] * LinearModel.logits(self, parameters, x)
-    return result
+    found: Tensor = 50.0 * x.norm(dim=1)[None, :, None] * LinearModel.logits(self, parameters, x)
+    return found
 
 
 class Gain:

@@ -256,7 +256,7 @@ RULES: dict[str, list[tuple[Plugin, str]]] = {
         (Aliasing(), "update is a view of the updates"),
         (AliasingWhereItTrains(), "a single client, torch.float32"),
     ],
-    "precision_and_device_are_kept": [(Doubling(), "update of torch.float32")],
+    "precision_and_device_are_kept": [(Doubling(), "end with update.to(updates.values)")],
     "state_survives_a_checkpoint": [
         (Remembering(), "keep nothing on the instance"),
         (Pickling(), "state['seen'] must be a tensor, found list"),

@@ -143,13 +143,13 @@ class Inventive(ModelReplacement):
 
 BROKEN: dict[str, list[tuple[Plugin, str]]] = {
     "batches_keep_their_shape": [(Shortening(), "change entries of x and y, nothing else")],
-    "inputs_are_not_changed": [(InPlace(), "batches.x.clone()")],
+    "inputs_are_not_changed": [(InPlace(), "poison() (")],
     "labels_stay_in_range": [(OutOfRange(), "labels 0..9")],
     "inputs_stay_in_the_domain": [(Unclamped(), "x.clamp(low, high)")],
     "padding_does_not_matter": [(BrightestFirst(), "sizes[client, step]")],
     "attackers_can_be_trained_apart": [(Colluding(clients=2), "alone")],
     "attackers_exist": [(Disordered(), "(5, 3)")],
-    "others_and_other_rounds_are_left_alone": [(Infectious(), "honest training of honest clients")],
+    "others_and_other_rounds_are_left_alone": [(Infectious(), "changed what it was given")],
     "submitted_updates_fit": [(OneForAll(clients=2), "return (attackers, P)")],
     "backdoored_set_is_honest": [
         (Flattering(), "they would count as successes"),

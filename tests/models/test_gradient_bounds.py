@@ -1,0 +1,48 @@
+"""What a model says about its gradients is checked on every honest update, under weight decay as well."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from crfl_core.extend import BoundModel, DataFacts, LinearModel, Model, ModelFacts, PluginFailure
+from tests.certificates.support import federation_of, play, small
+
+
+class Modest(BoundModel):
+    """Softmax regression that starts far from zero and promises gradients much shorter than they are."""
+
+    def __init__(self, inputs: int, classes: int) -> None:
+        self._own = LinearModel(inputs, classes, bias=True)
+        self.layout = self._own.layout
+        self.facts = ModelFacts(linear=False, convex=True, bias=True)
+
+    def initial(self, generator: np.random.Generator) -> Tensor:
+        return torch.full((self.layout.size,), 0.15)
+
+    def logits(self, parameters: Tensor, x: Tensor) -> Tensor:
+        return self._own.logits(parameters, x)
+
+    def gradient(self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+        return self._own.gradient(parameters, x, y, weights)
+
+    def gradient_bound(self, input_norm: float) -> float:
+        return 0.05
+
+
+class ModestModel(Model):
+    """Builds it."""
+
+    def build(self, facts: DataFacts) -> BoundModel:
+        return Modest(facts.inputs, facts.classes)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.3])
+def test_a_bound_that_honest_clients_exceed_stops_the_run(decay: float) -> None:
+    """Decay pulls updates toward zero by more than the bound: it is their residual that has to keep it."""
+    training = {"learning_rate": 0.5, "steps": 4, "batch_size": 16, "weight_decay": decay}
+    federation = federation_of(small(model={"type": "modest"}, training=training), {"modest": ModestModel})
+    with pytest.raises(PluginFailure, match=r"trained a residual of norm .* its gradient_bound\(\) rules out"):
+        play(federation)
