@@ -22,18 +22,19 @@ class Streams:
     """All random numbers of a run, derived from one seed.
 
     `seeds` gives single purposes a seed of their own, for example to vary the noise while the data stay; None is one
-    that is secret and not known here.
+    that is secret and not known here. `purposes` are those that whoever has these streams may draw for.
     """
 
     seed: int
     seeds: Mapping[str, int | None] = field(default_factory=dict)
+    purposes: tuple[str, ...] = PURPOSES
 
     def generator(
         self, purpose: str, *, round_number: int = 0, client: int = 0, replica: int = 0
     ) -> np.random.Generator:
         """A fresh generator for one purpose; equal arguments give equal draws, different ones independent.
 
-        `purpose` is one of `PURPOSES`, or one of them followed by "/" and a word of the caller's own, so that
+        `purpose` is one of `purposes`, or one of them followed by "/" and a word of the caller's own, so that
         two users of the same purpose ("data/partition", "data/subset") do not share their draws.
 
         >>> streams = Streams(seed=7)
@@ -43,8 +44,8 @@ class Streams:
         np.True_
         """
         family = purpose.partition("/")[0]
-        if family not in PURPOSES:
-            raise ValueError(f"unknown purpose {purpose!r}: start it with one of {', '.join(PURPOSES)}")
+        if family not in self.purposes:
+            raise ValueError(f"no draws for {purpose!r} here: start it with {' or '.join(self.purposes)}")
         seed = self.seeds.get(family, self.seed)
         if seed is None:
             raise ValueError(f"the seed of {family!r} is secret: it is drawn after training")

@@ -190,7 +190,9 @@ def craft(
     assert attack is not None
     values = trained.updates[0]
     honest = np.flatnonzero(~plan.conduct.attacking[trained.part])
-    seen = ClientUpdates(values[honest], replace(plan.seen_from(start), clients=clients.take(honest)))
+    seen = ClientUpdates(
+        values[honest], replace(plan.seen_from(start), clients=clients.take(honest), streams=federation.streams)
+    )
     own = values[attackers]
     with settings_of("attack", attack):
         crafted = attack.craft(seen, own, nominal_weights(federation, plan)[trained.part][attackers])

@@ -91,7 +91,8 @@ class Session:
         """The plan of round `number`; of the run itself, or of an honest continuation."""
         federation, server = self.federation, self.federation.config.server
         total, participation = federation.config.rounds, federation.participation
-        facts = RoundFacts(number, total, participation.round(number), federation.model.layout, federation.streams)
+        streams = replace(federation.streams, purposes=("aggregation",))  # noise and attackers are nobody's business
+        facts = RoundFacts(number, total, participation.round(number), federation.model.layout, streams)
         return Plan(
             facts=facts,
             conduct=participation.conduct(number, attacked=attacked),

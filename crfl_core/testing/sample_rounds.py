@@ -25,6 +25,9 @@ SIZES = (12, 25, 60, 120)
 UPDATE_BOUND = 4.0
 """What honest updates of the situations are said to reach at most."""
 
+STREAMS = Streams(5, purposes=("aggregation",))
+"""What an aggregation may draw from."""
+
 HUGE = 1e18
 """An update that the server still takes for finite: its squares fit into single precision."""
 
@@ -53,7 +56,7 @@ def round_of(values: NDArray[np.float64] | Tensor, *, number: int = 1, **columns
     clients, size = submitted.shape
     start = torch.linspace(-1.0, 1.0, size, dtype=submitted.dtype, device=submitted.device)
     layout = Layout((("weight", (size,)),))
-    return ClientUpdates(submitted, Round(number, 9, clients_of(clients, **columns), layout, Streams(5), start))
+    return ClientUpdates(submitted, Round(number, 9, clients_of(clients, **columns), layout, STREAMS, start))
 
 
 def gaussian(clients: int, size: int, seed: int = 0) -> NDArray[np.float64]:
