@@ -97,7 +97,10 @@ def transformed(stage: Stage, updates: ClientUpdates, state: State) -> StageResu
 
 
 def combined(rule: Aggregator, updates: ClientUpdates, state: State) -> RuleResult:
-    """The answer of a rule that looks at the updates, finite and of the right shapes."""
+    """The answer of a rule, finite and of the right shapes. What a linear rule weighs, the core adds up."""
+    if isinstance(rule, LinearAggregator):
+        weights = weights_of(rule, updates.round.clients).to(updates.values.device)
+        return RuleResult(update=weights.to(updates.values) @ updates.values, weights=weights, state=state)
     result = ask(rule, "aggregate", RuleResult, updates, state)
     clients, size = updates.values.shape
     check_shapes(rule, result, {"update": [(size,)], "weights": [(clients,)], "offset": [(size,)]}, (clients, size))

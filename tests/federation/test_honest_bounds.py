@@ -75,6 +75,15 @@ def test_a_gradient_bound_that_is_too_small_stops_the_run(aggregation: list[str]
         played(federation_of(config, PLUGINS))
 
 
+@pytest.mark.parametrize("share", [-1.0, 0.0])
+def test_a_bound_that_is_no_bound_at_all_is_refused_before_training(share: float) -> None:
+    """Infinity times zero is not a number; standardised inputs have no bound."""
+    dataset = {"type": "digits", "train_samples": 300, "test_samples": 60, "scaling": "standardise"}
+    config = tiny(model={"type": "regression", "share": share}, dataset=dataset, attack="none")
+    with pytest.raises(PluginFailure, match=r"gradient_bound\(\) must be at least 0, found (nan|-inf)"):
+        federation_of(config, PLUGINS)
+
+
 def test_a_feature_map_that_is_longer_than_it_says_is_found_in_the_same_way() -> None:
     config = tiny(model={"type": "softmax", "bias": False, "features": [{"type": "narrow"}]}, attack="none")
     with pytest.raises(PluginFailure, match=r"which its gradient_bound\(\) rules out"):
