@@ -105,7 +105,10 @@ def transformed(stage: Stage, updates: ClientUpdates, state: State) -> StageResu
 
 
 def combined(rule: Aggregator, updates: ClientUpdates, state: State) -> RuleResult:
-    """The answer of a rule that looks at the updates, finite and of the right shapes."""
+    """The answer of a rule, finite and of the right shapes. What a linear rule weighs, the core adds up."""
+    if isinstance(rule, LinearAggregator):
+        weights = weights_of(rule, updates.round.clients).to(updates.values.device)
+        return RuleResult(update=weights.to(updates.values) @ updates.values, weights=weights, state=state)
     result = ask(rule, "aggregate", RuleResult, updates, state)
     clients, size = updates.values.shape
     check_shapes(rule, result, {"update": [(size,)], "weights": [(clients,)], "offset": [(size,)]}, (clients, size))
@@ -211,11 +214,6 @@ def column_blocks(values: Tensor) -> Iterator[slice]:
     """The columns of (n, P) values in blocks, all rows in each."""
     width = max(512, NUMBERS_AT_ONCE // max(1, len(values)))
     return (slice(first, first + width) for first in range(0, values.shape[1], width))
-
-
-def rows_of(matrix: object) -> int:
-    """The number of rows; 0 if it is no matrix or vector at all."""
-    return len(matrix) if isinstance(matrix, Tensor) and matrix.ndim else 0
 
 
 def check_shapes(

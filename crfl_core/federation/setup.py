@@ -103,6 +103,10 @@ def build(config: RunConfig) -> Federation:
     maps, model = build_model(config, data.facts)
     with settings_of("model", config.model):
         bound = model.gradient_bound(maps.norm_bound(data.facts.domain.norm_bound(data.facts.inputs)))
+        if not isinstance(bound, int | float) or not bound >= 0:
+            raise PluginFailure(
+                f"model: {config.model.full_name}: gradient_bound() must be at least 0, found {bound!r}"
+            )
     participation = Participation(config, [len(rows) for rows in partition.rows], bound, streams)
     check_steps(config.aggregation, participation.round(1))
     check_threat(config, data.clients)

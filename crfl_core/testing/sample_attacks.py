@@ -126,7 +126,8 @@ def submission(scene: Scene) -> tuple[ClientUpdates, Tensor, Tensor]:
     """What attackers see when they craft: honest updates, their own, and their weights."""
     plan, attacking = scene.plan, scene.plan.conduct.attacking
     updates = train(scene.federation, plan).updates[0]
-    honest = replace(plan.seen_from(start_of(scene.federation)), clients=plan.clients.take(~attacking))
+    current, streams = plan.seen_from(start_of(scene.federation)), scene.federation.streams
+    honest = replace(current, clients=plan.clients.take(~attacking), streams=streams)
     seen = ClientUpdates(updates[torch.from_numpy(~attacking)], honest)
     weights = server.nominal_weights(scene.federation, plan)
     return seen, updates[torch.from_numpy(attacking)], weights[torch.from_numpy(attacking)]

@@ -26,6 +26,7 @@ UPDATE_BOUND = 4.0
 """What honest updates of the situations are said to reach at most."""
 
 STREAMS = Streams(5).only("aggregation")
+"""What an aggregation may draw from."""
 
 HUGE = 1e18
 """An update that the server still takes for finite: its squares fit into single precision."""
