@@ -24,7 +24,7 @@ def record(directory: RunDirectory, config: RunConfig, registry: Registry, playe
     now = {"from_round": played + 1, **versions(config, registry)}
     earlier = []
     if played and (before := recorded(directory)):
-        earlier = [*before.pop("earlier", []), before]
+        earlier = [one for one in (*before.pop("earlier", []), before) if one.get("from_round", 1) <= played]
         for change in changes(before, now):
             warnings.warn(f"{directory.path}: {change}; {FILE} says who played which rounds", CrflWarning, stacklevel=2)
     directory.write_json(FILE, now | ({"earlier": earlier} if earlier else {}))
