@@ -59,6 +59,7 @@ def train(session: Session, directory: RunDirectory, saved: store.Checkpoint | N
                     directory.write_resampled(progress.number, packed(progress, outcome.before_noise))
                 directory.append_round(line)
                 checkpoints.reached(progress, rows)
+                del outcome
         except BaseException:
             checkpoints.save()
             raise

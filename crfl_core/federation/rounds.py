@@ -57,6 +57,7 @@ def train(session: Session, progress: Progress) -> Iterator[Outcome]:
         outcome = play(session, progress)
         progress = outcome.after
         yield outcome
+        del outcome  # what a rule has said about all updates is not kept through the next round
 
 
 def play(session: Session, progress: Progress) -> Outcome:

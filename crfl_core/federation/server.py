@@ -292,10 +292,10 @@ class LinearSums:
                 depends=chain.depends,
                 states=states,
                 rounding=rounding * float(size),
-                has_offset=chain.offset is not None,
+                has_offset=chain.offset is not None or bool(pull),
             )
-            for update, factors, residual, size, states in zip(
-                updates, self._factors, self._residuals, sizes, self._states, strict=True
+            for update, factors, residual, size, pull, states in zip(
+                updates, self._factors, self._residuals, sizes, self._pull, self._states, strict=True
             )
         )
 

@@ -165,6 +165,6 @@ def test_parts_of_any_size_in_any_order_are_put_together_bit_for_bit(
     task = TrainingTask(1, torch.zeros(models, 1, 5, dtype=torch.float64), participants([1] * clients), attacked=True)
     received = list(collect(engine, task))
     assert [part.part for part in received] == parts
-    whole = gathered(received)
+    whole = gathered(received, clients)
     assert torch.equal(whole.updates, updates)
     np.testing.assert_array_equal(whole.poisoning.delta, updates[0, :, 0].numpy())

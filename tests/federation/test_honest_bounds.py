@@ -68,7 +68,7 @@ def test_a_gradient_bound_that_is_too_small_stops_the_run(aggregation: list[str]
         model={"type": "regression", "share": 0.01}, training=training, aggregation=aggregation, attack="none"
     )
     message = (
-        r"model 'regression' of \(this process\): client \d trained an update of norm [\d.]+ in round 1, which its "
+        r"model 'regression' of \(this process\): client \d trained a residual of norm [\d.]+ in round 1, which its "
         r"gradient_bound\(\) rules out \([\d.]+\): correct the bound"
     )
     with pytest.raises(PluginFailure, match=message):

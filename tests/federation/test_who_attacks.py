@@ -257,7 +257,7 @@ def test_no_step_may_draw_what_is_not_its_own(purpose: str) -> None:
             return Mixing(torch.ones(len(facts.clients), dtype=torch.float64), offset=-0.02 * torch.from_numpy(drawn))
 
     federation = federation_of(tiny(aggregation=["curious", "fedavg"]), {"curious": Curious})
-    message = f"failed in mixing: ValueError: no draws for {purpose!r} here: start it with aggregation"
+    message = f"failed in mixing: ValueError: {purpose!r} is not drawn here: start it with 'aggregation'"
     with pytest.raises(PluginFailure, match=re.escape(message)):
         played(federation)
 
@@ -271,5 +271,5 @@ def test_nor_may_a_hook(tmp_path: Path) -> None:
             current.streams.generator("noise", round_number=current.number)
             return True
 
-    with pytest.warns(extend.CrflWarning, match="no draws for 'noise' here: start it with aggregation"):
+    with pytest.warns(extend.CrflWarning, match="'noise' is not drawn here: start it with 'aggregation'"):
         crfl_core.run(tiny(trackers=["curious"]), out=tmp_path / "run", plugins={"curious": Curious})

@@ -246,15 +246,15 @@ def taken(clients: Clients) -> Tensor:
 WEIGHTS: dict[str, tuple[Callable[[Clients], Any], str]] = {
     "nothing": (lambda _: None, "must return a Tensor, found NoneType"),
     "an array": (lambda clients: np.ones(len(clients)), "must return a Tensor, found ndarray"),
-    "too few": (lambda _: torch.ones(3), "weights() must return 8 numbers, finite: found shape (3,)"),
+    "too few": (lambda _: torch.ones(3), "must return 8 numbers, finite: found shape (3,)"),
     "a row": (lambda clients: torch.ones(1, len(clients)), "must return 8 numbers, finite: found shape (1, 8)"),
     "not finite": (lambda clients: torch.ones(len(clients)) / 0, "must return 8 numbers, finite: found others"),
     "others' samples": (taken, CHANGED),
 }
 CAPS: dict[str, tuple[Callable[[Clients], Any], str]] = {
     "nothing": (lambda _: None, "must return a Tensor, found NoneType"),
-    "too few": (lambda _: torch.ones(3), "caps() must return 8 numbers, not negative: found shape (3,)"),
-    "one": (lambda _: torch.ones(()), "caps() must return 8 numbers, not negative: found shape ()"),
+    "too few": (lambda _: torch.ones(3), "must return 8 numbers, not negative: found shape (3,)"),
+    "one": (lambda _: torch.ones(()), "must return 8 numbers, not negative: found shape ()"),
     "negative": (lambda clients: -torch.ones(len(clients)), "must return 8 numbers, not negative: found others"),
     "not a number": (lambda clients: torch.ones(len(clients)) * torch.nan, "not negative: found others"),
     "others' samples": (taken, CHANGED),
@@ -266,10 +266,10 @@ MIXINGS: dict[str, tuple[Callable[[RoundFacts], Any], str]] = {
     "a number": (lambda _: Mixing(torch.ones(())), "returned matrix of shape ()"),
     "too few columns": (lambda _: Mixing(torch.eye(5)), "returned matrix of shape (5, 5) for updates (8, 650)"),
     "a short offset": (lambda _: Mixing(torch.ones(8), torch.ones(5)), "returned offset of shape (5,)"),
-    "not finite": (lambda _: Mixing(torch.ones(8) / 0), "mixing() must return finite numbers, found others"),
+    "not finite": (lambda _: Mixing(torch.ones(8) / 0), "returned numbers that are not finite"),
     "an infinite offset": (
         lambda facts: Mixing(torch.ones(8), torch.full((facts.layout.size,), torch.inf)),
-        "mixing() must return finite numbers, found others",
+        "returned numbers that are not finite",
     ),
 }
 
