@@ -143,6 +143,7 @@ def test_the_public_names_of_the_kit_are_these_and_documented() -> None:
         "check_plugin",
         "parametrize_with_checks",
         "promises_of",
+        "round_of",
     ]
     for name in set(testing.__all__) - {"Search"}:
         assert getattr(testing, name).__doc__, name
@@ -161,13 +162,14 @@ def test_the_command_prints_a_table_of_all_checks(crfl: Crfl) -> None:
 
 
 def test_the_command_ends_with_1_if_a_promise_is_broken(crfl: Crfl, install: Callable[..., None]) -> None:
-    source = "from tests.testing.test_broken_aggregators import Wordy as Broken\n"
+    source = "from tests.testing.test_broken_aggregators import FirstComeFirstServed as Broken\n"
     install("robust-tools", "1.2", {"crfl.aggregators": {"broken": "Broken"}}, source)
     done = crfl("plugins", "check", "broken", "--json")
     assert done.returncode == 1
     (failed,) = (result for result in json.loads(done.stdout) if result["status"] == "failed")
-    assert failed["check"] == "notes_are_numbers"
-    assert failed["message"].startswith("expected finite numbers as notes; found 'mood': 'good'. To fix it: ")
+    assert failed["check"] == "order_of_clients_does_not_matter"
+    assert failed["message"].startswith("expected weights that follow their clients when ")
+    assert ". To fix it: break ties and draw groups by `round.clients.ids`, not by position" in failed["message"]
     assert "1 failed" in crfl("plugins", "check", "broken").stdout
 
 
