@@ -60,7 +60,7 @@ def test_a_seed_of_its_own_moves_one_purpose_and_all_that_belongs_to_it() -> Non
 
 
 def test_an_unknown_purpose_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="no draws for 'luck' here: start it with data or initial or"):
+    with pytest.raises(ValueError, match="unknown purpose 'luck': start it with one of data, initial"):
         Streams(seed=0).generator("luck")
 
 
