@@ -57,7 +57,7 @@ class Threat(Table):
         for name in ("poison_ratio", "scale", "delta"):
             limit, value = getattr(self, name), getattr(realised, name)
             if limit is not None and value is not None and value > limit:
-                found.append(f"{name} {value:g} is above the assumed {limit:g}")
+                found.append(f"{name} {value:g} is above the assumed {limit:.4g}")
         if not covers(self.poison, realised.poison):
             found.append(f"poison {realised.poison!r} is not covered by {self.poison!r}")
         return tuple(found)

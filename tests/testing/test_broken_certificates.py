@@ -124,10 +124,11 @@ class Flattered(PathwiseLinear):
 
 
 class OneWay(PathwiseLinear):
-    """Does not ask whether its numbers hold for attacks to come."""
+    """Claims that its numbers hold for attacks to come, and does not ask whether they do."""
 
     def audit(self, ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
-        return tuple(check for check in super().audit(ledger, threat) if check.direction is None)
+        claimed = Check("it will be fine", "held", direction="forward")
+        return (*(check for check in super().audit(ledger, threat) if check.direction is None), claimed)
 
 
 class Meddling(PathwiseLinear):
