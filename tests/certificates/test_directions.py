@@ -215,6 +215,13 @@ def failed(direction: Direction | None = None, level: Level | None = None) -> Ch
     return Check("something", "failed", "this", "that", "do it", level=level, direction=direction)
 
 
+FORWARD = Check("attacks to come are bounded", "held", direction="forward")
+
+
+def test_the_forward_reading_is_not_claimed_if_nothing_is_checked_about_it() -> None:
+    assert with_checks().directions == {"feature": ("backward",), "client": ("backward",)}
+
+
 @pytest.mark.parametrize(
     ("checks", "directions"),
     [
@@ -232,7 +239,7 @@ def test_a_check_refuses_a_direction_a_level_or_all(
     checks: list[Check], directions: dict[Level, tuple[Direction, ...]]
 ) -> None:
     """What may be read in no direction is refused, and says why."""
-    found = with_checks(*checks)
+    found = with_checks(*checks, FORWARD)
     assert found.directions == directions
     for level, left in directions.items():
         assert bool(found.refusal or found.refusal_at(level)) == (not left)
