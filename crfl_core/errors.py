@@ -16,20 +16,9 @@ import difflib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-
-class CrflError(Exception):
-    """Base of all expected errors: a sentence that says what is wrong, where, and what would be right."""
-
-
-class ConfigError(CrflError):
-    """A config file, an override or a combination of settings is wrong.
-
-    `key` is the dotted path of the setting, if there is a single one; whoever knows where it was written adds that.
-    """
-
-    def __init__(self, message: str, key: str | None = None) -> None:
-        super().__init__(message)
-        self.key = key
+from crfl_files.errors import ConfigError as ConfigError
+from crfl_files.errors import CrflError as CrflError
+from crfl_files.errors import DataError as DataError
 
 
 class OptionError(CrflError):
@@ -46,10 +35,6 @@ class OptionError(CrflError):
         super().__init__(f"{option}: {message}")
         self.option = option
         self.message = message
-
-
-class DataError(CrflError):
-    """A data file or array cannot be used as it is."""
 
 
 class PluginError(CrflError):

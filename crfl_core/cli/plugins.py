@@ -116,9 +116,8 @@ def configured(registry: Registry, kind: str | None, name: str, options: Sequenc
     """The installed plugin of this name, with these options."""
     from pydantic import ValidationError
 
-    from crfl_core.config.origins import Origins, explain
-    from crfl_core.config.overrides import apply_override
     from crfl_core.errors import ConfigError, PluginError
+    from crfl_files import Origins, apply_override, explain
 
     kind = kind_of(registry, kind, name)
     if kind == "command":
@@ -128,7 +127,7 @@ def configured(registry: Registry, kind: str | None, name: str, options: Sequenc
     plugin, origin = registry.load(kind, name), registry.origin(kind, name)
     values: dict[str, object] = {}
     for option in options:
-        values = apply_override(values, option, {})
+        values = apply_override(values, option, {}, {})
     try:
         return plugin.model_validate(values, context={"resolver": registry}).named(name, origin)
     except ValidationError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,12 +10,10 @@ import tomli_w
 from pydantic import ValidationError
 
 from crfl_core.absent import Reading
-from crfl_core.config.merging import Tree, leaves, merge
-from crfl_core.config.origins import KeyPath, Origins, explain
-from crfl_core.config.overrides import apply_override
 from crfl_core.config.schema import RunConfig, Trust
 from crfl_core.errors import ConfigError
 from crfl_core.plugins import Registry
+from crfl_files import KeyPath, Origins, Tree, apply_override, explain, leaves, read_file
 
 ConfigSource = str | Path | Mapping[str, Any] | RunConfig
 
@@ -37,7 +34,7 @@ def load_config(
     """
     tree, written = read_source(source)
     for override in overrides:
-        tree = apply_override(tree, override, written)
+        tree = apply_override(tree, override, written, plugin_defaults())
     found = Origins(written)
     try:
         allow = Trust.model_validate(tree).plugins.allow
@@ -51,6 +48,13 @@ def load_config(
     except ValidationError as error:
         raise explain(error, tree, found) from error
     return LoadedConfig(config, found)
+
+
+def plugin_defaults() -> Tree:
+    """The defaults of the fields that hold plugins, as a file would write them, so that overrides reach into them."""
+    defaults = {key: field.default for key, field in RunConfig.model_fields.items()}
+    lists = {key: list(default) for key, default in defaults.items() if isinstance(default, tuple)}
+    return lists | {key: default for key, default in defaults.items() if isinstance(default, dict)}
 
 
 def dump_config(config: RunConfig, *, without: Set[str] = frozenset()) -> str:
@@ -71,57 +75,3 @@ def read_source(source: ConfigSource | None) -> tuple[Tree, dict[KeyPath, str]]:
             raise ConfigError("extends: only a file can extend another; load the base with crfl_core.load_config")
         return tree, dict.fromkeys(leaves(tree), "the mapping given to crfl_core")
     return read_file(Path(source), name=str(source), chain=())
-
-
-def read_file(path: Path, *, name: str, chain: tuple[Path, ...]) -> tuple[Tree, dict[KeyPath, str]]:
-    """A file merged onto what it extends."""
-    resolved = path.resolve()
-    if resolved in chain:
-        raise ConfigError(f"{name}: extends: the files extend each other in a circle: remove one `extends`")
-    own = parse_file(path, name)
-    bases = own.pop("extends", [])
-    bases = [bases] if isinstance(bases, str) else bases
-    if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
-        raise ConfigError(f"{name}: extends = {bases!r}: must be a file name or a list of file names")
-    tree: Tree = {}
-    written: dict[KeyPath, str] = {}
-    for base in bases:
-        base_path = path.parent / base
-        if not base_path.exists():
-            raise ConfigError(f"{name}: extends = {base!r}: there is no file {base_path}")
-        base_tree, base_written = read_file(base_path, name=str(base_path), chain=(*chain, resolved))
-        tree = merge(tree, base_tree, written, base_written)
-    return merge(tree, own, written, dict.fromkeys(leaves(own), name)), written
-
-
-def parse_file(path: Path, name: str) -> Tree:
-    """The content of one TOML or YAML file."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ConfigError(f"{name}: no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{name}: cannot be read: {error}") from error
-    if path.suffix in (".yaml", ".yml"):
-        return parse_yaml(text, name)
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{name}: not valid TOML: {error}") from error
-
-
-def parse_yaml(text: str, name: str) -> Tree:
-    """The content of a YAML file."""
-    try:
-        from crfl_core.config import yaml_text
-    except ImportError:
-        raise ConfigError(f"{name}: reading YAML needs PyYAML: pip install 'crfl[yaml]', or write TOML") from None
-    try:
-        tree = yaml_text.parse(text)
-    except ValueError as error:
-        raise ConfigError(f"{name}: {error}") from error
-    if tree is None:  # an empty file
-        return {}
-    if not isinstance(tree, dict):
-        raise ConfigError(f"{name}: must be a table of settings, found {type(tree).__name__}")
-    return tree

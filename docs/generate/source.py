@@ -16,6 +16,7 @@ from pathlib import Path
 from docs.generate.markdown import ROOT
 
 PACKAGE = "crfl_core"
+OURS = (PACKAGE, "crfl_files")
 FORMULAS = re.compile(r"^crfl_core\.formulas\b")
 """The formulas are a package of their own, which the core hands on under this name."""
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -61,7 +62,7 @@ def file_of(module: str) -> Path:
 
 def is_module(name: str) -> bool:
     """Whether there is a module of this name in the core."""
-    return name.split(".")[0] == PACKAGE and (ROOT / file_of(name)).is_file()
+    return name.split(".")[0] in OURS and (ROOT / file_of(name)).is_file()
 
 
 @cache
@@ -93,7 +94,7 @@ def find(module: str, name: str) -> Definition | None:
     for imported in imports(tree_of(module).body):
         for alias in imported.names:
             source = re.sub(r"^crfl_formulas", f"{PACKAGE}.formulas", imported.module or "")
-            foreign = source.split(".")[0] != PACKAGE or source == module
+            foreign = source.split(".")[0] not in OURS or source == module
             if (alias.asname or alias.name) == name and not foreign:
                 return find(source, alias.name)
     if is_module(f"{module}.{name}"):

@@ -50,7 +50,10 @@ SUBJECTS = (
         "errors",
         "Errors",
         "What is raised on purpose. Every message says what is wrong, where, and what would be right.",
-        ("crfl_core.errors",),
+        (
+            "crfl_core.errors",
+            "crfl_files.errors",
+        ),
     ),
     Subject(
         "plugins",
@@ -85,7 +88,7 @@ SUBJECTS = (
             "crfl_core.kinds.dataset",
             "crfl_core.kinds.partitioner",
             "crfl_core.data",
-            "crfl_core.data_files",
+            "crfl_files.published",
             "crfl_core.download",
             "crfl_core.api.catalogue",
         ),

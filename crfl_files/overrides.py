@@ -7,10 +7,9 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from crfl_core.config.merging import Tree, as_table, merge, same_type
-from crfl_core.config.origins import KeyPath
-from crfl_core.config.schema import RunConfig
-from crfl_core.errors import ConfigError
+from crfl_files.errors import ConfigError
+from crfl_files.origins import KeyPath
+from crfl_files.trees import Tree, as_table, merge, same_type
 
 Place = tuple[int | str, ...]
 """A path in which items of lists are positions."""
@@ -18,10 +17,10 @@ Place = tuple[int | str, ...]
 OPENINGS = {"[": "an array", "{": "a table", '"': "a text in quotes", "'": "a text in quotes"}
 
 
-def apply_override(tree: Tree, text: str, written: dict[KeyPath, str]) -> Tree:
+def apply_override(tree: Tree, text: str, written: dict[KeyPath, str], defaults: Mapping[str, Any]) -> Tree:
     """The tree with one `a.b=value` applied; list items are named by position, `name` or `type`.
 
-    `written` is changed to say so.
+    `written` is changed to say so. An override may reach into one of `defaults` that the tree does not mention.
     """
     key, equals, raw = text.partition("=")
     path = tuple(part.strip() for part in key.split("."))
@@ -29,7 +28,7 @@ def apply_override(tree: Tree, text: str, written: dict[KeyPath, str]) -> Tree:
         example = key.strip() if all(path) else "seed"
         raise ConfigError(f"--set {text}: write it as key=value, for example --set {example}=1")
     if len(path) > 1 and path[0] not in tree:
-        tree = tree | default_of(path[0])
+        tree = tree | {path[0]: defaults[path[0]]} if path[0] in defaults else tree
     try:
         place, value = place_of(tree, path), parse_value(raw.strip())
     except ValueError as error:
@@ -39,15 +38,6 @@ def apply_override(tree: Tree, text: str, written: dict[KeyPath, str]) -> Tree:
     if any(isinstance(step, int) for step in place):  # only one item of the array changed
         written |= {key: origin for key, origin in before.items() if key[: len(target)] != target}
     return result
-
-
-def default_of(key: str) -> Tree:
-    """The default of a field that holds plugins, so that an override can reach into it."""
-    field = RunConfig.model_fields.get(key)
-    default = None if field is None else field.default
-    if isinstance(default, tuple):
-        return {key: list(default)}
-    return {key: default} if isinstance(default, dict) else {}
 
 
 def place_of(tree: Tree, path: KeyPath) -> Place:

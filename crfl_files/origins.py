@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from crfl_core.errors import ConfigError
+from crfl_files.errors import ConfigError
 
 DEFAULT = "default"
 KeyPath = tuple[str, ...]

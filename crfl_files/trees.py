@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from crfl_core.config.origins import KeyPath
+from crfl_files.origins import KeyPath
 
 Tree = dict[str, Any]
 

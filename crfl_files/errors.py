@@ -1,0 +1,22 @@
+"""Errors about files that people write or fetch, and the base of all errors of this project."""
+
+from __future__ import annotations
+
+
+class CrflError(Exception):
+    """Base of all expected errors: a sentence that says what is wrong, where, and what would be right."""
+
+
+class ConfigError(CrflError):
+    """A config file, an override or a combination of settings is wrong.
+
+    `key` is the dotted path of the setting, if there is a single one; whoever knows where it was written adds that.
+    """
+
+    def __init__(self, message: str, key: str | None = None) -> None:
+        super().__init__(message)
+        self.key = key
+
+
+class DataError(CrflError):
+    """A data file or array cannot be used as it is."""
