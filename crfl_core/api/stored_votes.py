@@ -63,7 +63,7 @@ class Voter:
         kept = unpacked(request.resample_from, tensors, session.federation)
         total = request.selection_models + request.models
         with session.opened():
-            batches = list(continuations(session, kept, total))
+            batches = list(continuations(session, kept, total, self.ledger))
         models = with_test_noise(torch.cat(batches), request.noise_std, session)
         self.target.write_tensors(models_file(request), {MODELS: models.cpu().numpy()}, {})
         return models

@@ -71,7 +71,7 @@ def caps_bound_the_future(ledger: Ledger, threat: Threat) -> Check:
         not uncapped and not above.any(),
         measured,
         "caps of what honest clients may submit",
-        "use { type = 'update-cap', bound = 'honest' }",
+        "set server.cap_updates = true",
     )
 
 
@@ -134,6 +134,6 @@ def observed_breakdown() -> Check:
         False,
         "a bound from what was observed",
         "fixed weights in the attacked round",
-        "use fedavg",
+        "use a rule whose weights are fixed",
     )
     return only(found, direction="forward")

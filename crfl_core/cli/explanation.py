@@ -10,7 +10,7 @@ import tomli_w
 from crfl_core.config.loading import LoadedConfig
 from crfl_core.config.schema import RunConfig
 from crfl_core.table import Table
-from crfl_files import DEFAULT, KeyPath
+from crfl_files.origins import DEFAULT, KeyPath
 
 
 def explained(loaded: LoadedConfig) -> list[tuple[str, str]]:

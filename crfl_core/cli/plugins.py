@@ -117,7 +117,8 @@ def configured(registry: Registry, kind: str | None, name: str, options: Sequenc
     from pydantic import ValidationError
 
     from crfl_core.errors import ConfigError, PluginError
-    from crfl_files import Origins, apply_override, explain
+    from crfl_files.origins import Origins, explain
+    from crfl_files.overrides import apply_override
 
     kind = kind_of(registry, kind, name)
     if kind == "command":

@@ -2,7 +2,7 @@
 
 from crfl_core.config.loading import LoadedConfig, dump_config, load_config
 from crfl_core.config.schema import Evaluation, RunConfig, Seeds, Server, Storage, Training
-from crfl_files import Origins
+from crfl_files.origins import Origins
 
 __all__ = [
     "Evaluation",

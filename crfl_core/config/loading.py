@@ -13,7 +13,10 @@ from crfl_core.absent import Reading
 from crfl_core.config.schema import RunConfig, Trust
 from crfl_core.errors import ConfigError
 from crfl_core.plugins import Registry
-from crfl_files import KeyPath, Origins, Tree, apply_override, explain, leaves, read_file
+from crfl_files.origins import KeyPath, Origins, explain
+from crfl_files.overrides import apply_override
+from crfl_files.reading import read_file
+from crfl_files.trees import Tree, leaves
 
 ConfigSource = str | Path | Mapping[str, Any] | RunConfig
 

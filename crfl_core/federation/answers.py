@@ -80,7 +80,7 @@ def one_per_client(
 def mixing_of(stage: FixedStage, facts: RoundFacts) -> Mixing:
     """What a fixed stage does in a round, with its shapes checked."""
     mixing = ask(stage, "mixing", Mixing, facts)
-    clients, size, rows = len(facts.clients), facts.layout.size, rows_of(mixing.matrix)
+    clients, size, rows = len(facts.clients), facts.layout.size, max(1, rows_of(mixing.matrix))
     shapes = {"matrix": [(rows, clients), (clients,)], "offset": [(rows, size), (size,)]}
     check_shapes(stage, mixing, shapes, (clients, size))
     if not all(torch.isfinite(part).all() for part in (mixing.matrix, mixing.offset) if part is not None):

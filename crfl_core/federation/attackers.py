@@ -9,6 +9,7 @@ from torch import Tensor
 
 from crfl_core.data import Batches
 from crfl_core.errors import PluginFailure
+from crfl_core.federation.checks import check_lipschitz
 from crfl_core.federation.setup import Federation, mapped
 from crfl_core.kinds.attack import Attack
 from crfl_core.kinds.complaints import settings_of, written_at
@@ -33,7 +34,7 @@ def poison(
     clean = Batches(x, labels[first:].clone(), sizes[first:], attackers, number)
     dirty = poisoned_batches(attack, clean, federation)
     moved = moved_inputs(clean.x, dirty.x)
-    features = poisoned_features(federation, own, dirty.x, moved)
+    features = poisoned_features(federation, own, clean.x, dirty.x, moved)
     labels[first:] = dirty.y
     measured = measure(clean, dirty, moved, features, len(rows))
     if not np.isfinite(measured.delta).all():
@@ -61,13 +62,16 @@ def moved_inputs(clean: Tensor, dirty: Tensor) -> Tensor:
     return (clean != dirty).any(-1)
 
 
-def poisoned_features(federation: Federation, rows: Tensor, x: Tensor, moved: Tensor) -> Tensor:
-    """Inputs behind the feature maps, which may be dear: only those that were moved are mapped anew."""
+def poisoned_features(federation: Federation, rows: Tensor, clean: Tensor, dirty: Tensor, moved: Tensor) -> Tensor:
+    """Inputs behind the feature maps, which may be slow: only those that were moved are mapped anew."""
     if not federation.maps.links:
-        return x
+        return dirty
     features = federation.features.index_select(0, rows.flatten())
     anew = moved.flatten().nonzero()[:, 0]
-    features.index_copy_(0, anew, mapped(federation.maps, samples(x, anew)))
+    before, after = samples(clean, anew), samples(dirty, anew)
+    remapped = mapped(federation.maps, after)
+    check_lipschitz(federation.maps, before, after, features.index_select(0, anew), remapped)
+    features.index_copy_(0, anew, remapped)
     unflattened: Tensor = features.unflatten(0, rows.shape)
     return unflattened
 

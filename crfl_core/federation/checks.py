@@ -1,14 +1,23 @@
-"""What can be checked of an aggregation before anything is trained."""
+"""What can be checked of plugins before anything is trained, and of feature maps wherever they are used."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+from torch import Tensor
+
 from crfl_core.absent import StandIn
-from crfl_core.errors import OptionError
+from crfl_core.errors import OptionError, PluginFailure
 from crfl_core.kinds.aggregator import AggregationStep, Stage
 from crfl_core.kinds.complaints import settings_of
+from crfl_core.kinds.feature_map import FeatureMaps
 from crfl_core.updates import Clients
+
+SAMPLED = 16
+"""On how many inputs the promises of feature maps are tried before a run."""
+ROUNDING = {torch.float32: 1e-3, torch.float64: 1e-9}
+"""By how much, relatively, sums in another order may change what a feature map returns."""
 
 
 def check_steps(steps: Sequence[AggregationStep], clients: Clients) -> None:
@@ -30,3 +39,34 @@ def check_steps(steps: Sequence[AggregationStep], clients: Clients) -> None:
                 if after != before:
                     changes.append(f"{step.configured_as!r}, aggregation.{position}, makes {after} of {before} updates")
                 clients = clients.take(slice(after))
+
+
+def check_maps(maps: FeatureMaps, x: Tensor) -> None:
+    """Feature maps answer the same again and for every input by itself, and keep to their Lipschitz constant."""
+    if not maps.links:
+        return
+    some = x[:: max(1, len(x) // SAMPLED)][:SAMPLED]
+    together, again = maps(some), maps(some)
+    alone = torch.cat([maps(one[None]) for one in some])
+    reach = ROUNDING[x.dtype] * torch.linalg.vector_norm(together, dim=-1)
+    if not torch.equal(together, again) or (torch.linalg.vector_norm(together - alone, dim=-1) > reach).any():
+        raise PluginFailure(
+            f"feature maps {maps.names}: an input is mapped differently the second time, or beside other inputs: a map "
+            "must be a function of the input alone"
+        )
+    check_lipschitz(maps, some.roll(1, 0), some, together.roll(1, 0), together)
+
+
+def check_lipschitz(maps: FeatureMaps, before: Tensor, after: Tensor, clean: Tensor, dirty: Tensor) -> None:
+    """`||f(a) - f(b)|| <= L ||a - b||` for these rows of inputs and what the maps made of them."""
+    if maps.lipschitz is None:
+        return
+    lengths = torch.linalg.vector_norm(clean, dim=-1) + torch.linalg.vector_norm(dirty, dim=-1)
+    moved, limit = torch.linalg.vector_norm(dirty - clean, dim=-1), torch.linalg.vector_norm(after - before, dim=-1)
+    over = moved - maps.lipschitz * limit - ROUNDING[before.dtype] * lengths
+    if (over > 0).any():
+        row = int(over.argmax())
+        raise PluginFailure(
+            f"feature maps {maps.names}: inputs {float(limit[row]):.3g} apart are {float(moved[row]):.3g} apart behind "
+            f"them, which their Lipschitz constant {maps.lipschitz:.3g} rules out: correct it"
+        )

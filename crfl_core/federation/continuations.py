@@ -5,35 +5,42 @@ All continuations are trained as one batch. They differ in noise alone, so they 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from crfl_core import schedules
+from crfl_core.errors import PluginFailure
 from crfl_core.federation import server
-from crfl_core.federation.rounds import Progress, train
+from crfl_core.federation.rounds import Outcome, Progress, train
 from crfl_core.federation.session import Session
+from crfl_core.ledger import Ledger
 
 NUMBERS_AT_ONCE = 2**26
 """How many numbers the updates of one batch of continuations may have: 256 MiB in single precision."""
 
 
-def continuations(session: Session, kept: Progress, count: int) -> Iterator[Tensor]:
+def continuations(session: Session, kept: Progress, count: int, ledger: Ledger) -> Iterator[Tensor]:
     """Final models Clip(w_T) of `count` independent honest continuations, in batches of (k, P).
 
     `kept` has the clipped model of its round *before* noise. Continuation k draws from streams of its own, so neither
-    the batch size nor the number of continuations changes it.
+    the batch size nor the number of continuations changes it. `ledger` is that of the run, whose steps they repeat.
     """
     federation = session.federation
     participants = len(federation.participation.round(federation.config.rounds))
     at_once = max(1, NUMBERS_AT_ONCE // (participants * kept.models.shape[1]))
     for first in range(0, count, at_once):
-        yield continued(session, kept, range(first + 1, min(count, first + at_once) + 1))  # replica 0 is the run itself
+        replicas = range(first + 1, min(count, first + at_once) + 1)  # replica 0 is the run itself
+        yield continued(session, kept, replicas, partial(check_repeated, ledger))
 
 
-def continued(session: Session, kept: Progress, replicas: range) -> Tensor:
-    """The final models of some continuations, (k, P)."""
+def continued(
+    session: Session, kept: Progress, replicas: range, watch: Callable[[Outcome], None] = lambda _: None
+) -> Tensor:
+    """The final models of some continuations, (k, P); `watch` is shown every round of them."""
     config, streams = session.federation.config, session.federation.streams
     models = kept.models.expand(len(replicas), -1)
     if kept.number == config.rounds:
@@ -41,8 +48,26 @@ def continued(session: Session, kept: Progress, replicas: range) -> Tensor:
     noise_std = schedules.value_at(config.server.noise_std, kept.number)
     noisy = server.add_noise(models, noise_std, streams, kept.number, replicas)
     progress = Progress(kept.number, noisy, kept.states * len(replicas), replicas)
-    *_, last = train(session, progress)
-    return last.before_noise
+    for outcome in train(session, progress):
+        watch(outcome)
+        last = outcome.before_noise
+    return last
+
+
+def check_repeated(ledger: Ledger, outcome: Outcome) -> None:
+    """Weights and caps that depend on no update are those of the run: a step that remembers on its own breaks that."""
+    number, rows = outcome.plan.number, ledger.clients.of_round(outcome.plan.number)
+    if ledger.round(number).depends == "all":
+        return
+    for result in outcome.aggregated.results:
+        for name, once in (("weights", rows.weight_bound), ("caps", rows.cap)):
+            now = (result.weight_bound if name == "weights" else result.cap).numpy()
+            if not np.array_equal(now, once):
+                client = int(rows.client[int(np.argmax(now != once))])
+                raise PluginFailure(
+                    f"aggregation: in a continuation of round {number} the {name} of client {client} are not those of "
+                    "the run: a step must answer from what it is given, and keep nothing itself"
+                )
 
 
 def with_test_noise(models: Tensor, std: float, session: Session) -> Tensor:

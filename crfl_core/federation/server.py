@@ -84,6 +84,11 @@ def aggregate(session: Session, plan: Plan, models: Tensor, states: Sequence[Sta
     columns.check_usable(plan.number)
     results = aggregation.results()
     updates = torch.stack([result.update for result in results])
+    if not torch.isfinite(updates).all():
+        raise PluginFailure(
+            f"aggregation: round {plan.number}: the aggregate of finite updates is not finite in {updates.dtype}: an "
+            "offset or a weight is too large"
+        )
     return Aggregated(updates, results, columns.norms, columns.bad, columns.scale, columns.poisoning)
 
 

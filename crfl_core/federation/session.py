@@ -12,7 +12,7 @@ from torch import Tensor
 from crfl_core import schedules
 from crfl_core.federation.local import LocalTraining
 from crfl_core.federation.participants import Conduct
-from crfl_core.federation.setup import Federation
+from crfl_core.federation.setup import Federation, bind_model
 from crfl_core.hooks import Hooks
 from crfl_core.kinds.complaints import settings_of
 from crfl_core.kinds.engine import Engine
@@ -68,7 +68,7 @@ class Session:
             rounds=config.rounds,
             resumed_from=0,
             data=federation.data,
-            model=federation.model,
+            model=bind_model(config, federation.maps, federation.data.facts),  # whatever hooks do to it
             features=federation.features,
         )
         return cls(federation, config.engine, Hooks([*config.named_plugins(), *watching]), context)

@@ -18,7 +18,7 @@ from crfl_core import schedules
 from crfl_core.config import RunConfig, dump_config
 from crfl_core.data import Data, DataFacts, FederatedData, Scaling
 from crfl_core.errors import ConfigError, OptionError, PluginFailure
-from crfl_core.federation.checks import check_steps
+from crfl_core.federation.checks import check_maps, check_steps
 from crfl_core.federation.participants import Participation
 from crfl_core.kinds.attack import Attack
 from crfl_core.kinds.complaints import settings_of, written_at
@@ -101,6 +101,7 @@ def build(config: RunConfig) -> Federation:
     loaded, partition = load_data(config, streams)
     data = as_tensors(loaded, partition, device, dtype)
     maps, model = build_model(config, data.facts)
+    check_maps(maps, data.x)
     with settings_of("model", config.model):
         bound = model.gradient_bound(maps.norm_bound(data.facts.domain.norm_bound(data.facts.inputs)))
         if not isinstance(bound, int | float) or not bound >= 0:
@@ -172,6 +173,11 @@ def build_model(config: RunConfig, facts: DataFacts) -> tuple[FeatureMaps, Bound
     """The feature maps and the model for data like these."""
     with settings_of("model.features", config.model):
         maps = FeatureMaps(config.model.features, facts.inputs)
+    return maps, bind_model(config, maps, facts)
+
+
+def bind_model(config: RunConfig, maps: FeatureMaps, facts: DataFacts) -> BoundModel:
+    """A model of its own behind these feature maps."""
     # What the model sees is still an image if the maps keep the number of features.
     shape = facts.image_shape if maps.outputs == facts.inputs else None
     with settings_of("model", config.model):
@@ -179,7 +185,7 @@ def build_model(config: RunConfig, facts: DataFacts) -> tuple[FeatureMaps, Bound
     check_linear(config.model, model)
     if isinstance(model, LinearModel) and model.facts.linear:
         model = StartedLinear(model, maps.outputs, facts.classes)
-    return maps, model
+    return model
 
 
 def check_linear(plugin: Model, model: BoundModel) -> None:

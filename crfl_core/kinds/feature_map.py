@@ -54,6 +54,11 @@ class FeatureMaps(BoundMap):
             known = self.lipschitz is not None and link.lipschitz is not None
             self.lipschitz = self.lipschitz * link.lipschitz if known else None  # type: ignore[operator]
 
+    @property
+    def names(self) -> str:
+        """What they are called, in order."""
+        return ", ".join(feature_map.full_name for feature_map in self._maps)
+
     def __call__(self, x: Tensor) -> Tensor:
         """(..., inputs) -> (..., outputs)."""
         for feature_map, link in zip(self._maps, self.links, strict=True):

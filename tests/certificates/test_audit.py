@@ -219,10 +219,13 @@ def test_rules_that_look_at_the_updates_get_no_pathwise_certificate(rule: dict[s
     known = rule["type"] in ("rfa", "krum")
     assert refused(found) == PATHWISE | (set() if known else {"postprocess"})
     assert "they depend on all updates" in found["tail"].refusal
-    assert "use fedavg, or the certificate 'postprocess'" in found["tail"].refusal
+    assert "use a rule whose weights are fixed, or the certificate 'postprocess'" in found["tail"].refusal
     assert any("fixed aggregation weights" in condition for condition in found["paper"].conditions)
     if not known:
-        assert "breakdown of the aggregation rule: found known for up to 0 attackers" in found["postprocess"].refusal
+        assert (
+            "breakdown of the aggregation rule: found stated by the rule for up to 0 attackers"
+            in found["postprocess"].refusal
+        )
 
 
 def test_a_breakdown_is_one_against_the_honest_clean_world_and_for_so_many_attackers() -> None:
@@ -238,7 +241,7 @@ def test_a_cap_that_honest_clients_notice_is_refused_where_rounds_follow() -> No
     assert refused(found) == PATHWISE
     bound = world.ledger.clients.update_bound[0]
     assert f"a cap of 0.01 below what an honest client may submit, {bound:.4g}" in found["linear"].refusal
-    assert "use { type = 'update-cap', bound = 'honest' }" in found["linear"].refusal
+    assert "set server.cap_updates = true" in found["linear"].refusal
 
 
 class Shares(LinearAggregator):
@@ -366,7 +369,7 @@ def test_arbitrary_updates_need_a_cap_and_scales_are_declared_without_one() -> N
     world = attacked_world(small())
     found = audits(world, world.threat(poison="update"))
     assert refused(found) == {"tail", "postprocess"}
-    assert "add { type = 'update-cap', bound = 'honest' } to aggregation" in found["tail"].refusal
+    assert "set server.cap_updates = true" in found["tail"].refusal
     assert found["linear"].directions_at("client") == ("backward",)
     scaled = audits(world, world.threat(poison="update", clean_world="scaled"))
     assert refused(scaled) == SOUND

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -16,12 +16,13 @@ from crfl_datasets.digits import Digits
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 from scipy.special import ndtr, ndtri
+from torch import Tensor
 
 import crfl_core
 import crfl_formulas as formulas
 from crfl_core import RunResult, extend
 from crfl_core.certification.scenario import Scenario
-from crfl_core.extend import CountVotes, StoreError
+from crfl_core.extend import Clients, CountVotes, LinearAggregator, PluginFailure, StoreError
 from crfl_core.streams import Streams
 from tests.certificates.support import (
     PLUGINS,
@@ -313,3 +314,22 @@ def test_every_bound_on_probabilities_works_for_votes_of_continuations(bound: st
             np.testing.assert_array_equal(one.guarantee.p_a, expected.p_a)
             np.testing.assert_array_equal(one.guarantee.p_b, expected.p_b)
     assert any((~one.guarantee.abstained).any() for one in run.certified)
+
+
+class Counting(LinearAggregator):
+    """Answers from a memory of its own: every round counts the first client for more."""
+
+    asked: ClassVar[list[int]] = []
+
+    def weights(self, clients: Clients) -> Tensor:
+        self.asked.append(0)
+        weights = torch.ones(len(clients), dtype=torch.float64)
+        weights[0] += len(self.asked)
+        return weights / weights.sum()
+
+
+def test_a_rule_that_weighs_continuations_differently_is_found_out(tmp_path: Path) -> None:
+    certificate = {"type": "tail", "continuations": 20}
+    config = small(server=NOISY, aggregation=[{"type": "counting"}], attack=ATTACK, certificates=[certificate])
+    with pytest.raises(PluginFailure, match="the weights of client 0 are not those of the run"):
+        crfl_core.run(config, out=tmp_path / "run", plugins=PLUGINS | {"counting": Counting})
