@@ -41,7 +41,8 @@ class Stretching(Lying):
     """Moves inputs apart."""
 
     def apply(self, x: Tensor) -> Tensor:
-        return x * torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        longer: Tensor = x * torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        return longer
 
 
 class Centring(Lying):
