@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,17 @@ class SetFacts(Record):
 
     samples: int
     digest: str
+
+
+class GroupFacts(Record):
+    """The groups of a run that trains several models: the clients of each, and what its vote counts.
+
+    `by` is how they came about. A client is in one group, but in random `subsets`.
+    """
+
+    by: str
+    members: tuple[tuple[int, ...], ...]
+    weights: tuple[float, ...] | None = None
 
 
 class RunFacts(Record):
@@ -86,6 +97,12 @@ class RunFacts(Record):
     attackers: tuple[int, ...]
     attack_rounds: tuple[int, ...]
     test_sets: dict[str, SetFacts]
+    groups: GroupFacts | None = None
+
+    @property
+    def models(self) -> int:
+        """How many global models are trained: one, or one for each group."""
+        return 1 if self.groups is None else len(self.groups.members)
 
 
 class RoundRecord(Record):
@@ -97,7 +114,8 @@ class RoundRecord(Record):
     updates, if the rule knows; the entries end where it breaks down. `carries_state`: some plugin remembers more of the
     round than the noisy model. `rounding` bounds, in Euclidean norm, by how much the aggregate may differ from what the
     weights and caps of the ledger say: sums of floating-point numbers are not exact. `has_offset`: a part of the
-    aggregate is in nobody's weight. `accuracy` and `loss` of the clipped model on the clean test set are for people,
+    aggregate is in nobody's weight. `group` is the one whose model this is about; `failed` says why its training ended,
+    after which it stands still and votes for class 0. `accuracy` and `loss` of the clipped model on the clean test set are for people,
     not for certificates.
     """
 
@@ -119,6 +137,8 @@ class RoundRecord(Record):
     carries_state: bool = False
     rounding: float = 0.0
     has_offset: bool = False
+    group: int = 0
+    failed: str | None = None
 
     @property
     def weighs_nobody(self) -> bool:
@@ -141,6 +161,7 @@ class ClientColumns:
 
     round: NDArray[np.int64]
     client: NDArray[np.int64]
+    group: NDArray[np.int64]
     weight: NDArray[np.float64]
     weight_bound: NDArray[np.float64]
     learning_rate: NDArray[np.float64]
@@ -204,19 +225,33 @@ class Ledger:
                 f"the ledger has format {self.facts.format}, this version of crfl reads format {FORMAT}: "
                 "use the version that environment.json names"
             )
-        numbers = tuple(record.round for record in self.rounds)
-        if numbers != tuple(range(1, self.facts.rounds + 1)):
+        numbers, models = tuple((record.round, record.group) for record in self.rounds), self.facts.models
+        if numbers != tuple((number, group) for number in range(1, self.facts.rounds + 1) for group in range(models)):
             raise StoreError(
                 f"the ledger must hold rounds 1 to {self.facts.rounds}, found {len(numbers)}: finish the run first"
             )
-        rows = np.bincount(self.clients.round, minlength=self.facts.rounds + 1)[1:].tolist()
-        for record, found in zip(self.rounds, rows, strict=False):
-            if found != record.participants:
+        places = (self.clients.round - 1) * models + self.clients.group
+        rows = np.bincount(places[(0 <= places) & (places < len(numbers))], minlength=len(numbers)).tolist()
+        for record, found in zip(self.rounds, rows, strict=True):
+            if found != record.participants or len(self.clients) != sum(rows):
                 raise StoreError(
                     f"the ledger must hold all {record.participants} participants of round {record.round}, found "
                     f"{found}: restore clients.npz"
                 )
 
     def round(self, number: int) -> RoundRecord:
-        """The record of round t = 1, 2, ..."""
-        return self.rounds[number - 1]
+        """The record of round t = 1, 2, ... of the only model, or of the first one."""
+        return self.rounds[(number - 1) * self.facts.models]
+
+    def of_group(self, group: int) -> Ledger:
+        """The record of one of several models, as if there were no other."""
+        return Ledger(
+            self.facts.model_copy(update={"groups": None}),
+            tuple(record.model_copy(update={"group": 0}) for record in self.rounds if record.group == group),
+            replace(rows := self.clients.take(self.clients.group == group), group=np.zeros_like(rows.group)),
+        )
+
+    @property
+    def failed(self) -> tuple[int, ...]:
+        """The groups whose training failed."""
+        return tuple(sorted({record.group for record in self.rounds if record.failed is not None}))

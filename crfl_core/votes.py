@@ -15,7 +15,7 @@ from pydantic import Field
 from crfl_core.errors import PluginFailure
 from crfl_core.table import Table
 
-VoteKind = Literal["logits", "monte-carlo", "exact", "continuations"]
+VoteKind = Literal["logits", "monte-carlo", "exact", "continuations", "groups"]
 VoteBound = Literal["two-stage", "one-stage", "bonferroni", "hoeffding"]
 Kind = TypeVar("Kind", bound="Votes")
 
@@ -54,7 +54,7 @@ class VoteRequest:
 
     "logits": the model's own. "monte-carlo": how often each class wins among `models` copies with Gaussian noise of
     `noise_std` on every parameter. "exact": the same probabilities in closed form. "continuations": votes of
-    re-trained continuations from round `resample_from` on.
+    re-trained continuations from round `resample_from` on. "groups": what the model of each group says.
     """
 
     kind: VoteKind
@@ -82,7 +82,8 @@ class VoteRequest:
 
 @dataclass(frozen=True)
 class Votes:
-    """The answer to a request on one test set of m samples: `LogitVotes`, `CountVotes` or `ExactVotes`.
+    """The answer to a request on one test set of m samples: `LogitVotes`, `CountVotes`, `ExactVotes` or
+    `GroupVotes`.
 
     `input_norms` are those behind the feature map, (m,). `settings` are those of the certificate that asked; they are
     not part of the stored answer.
@@ -137,9 +138,21 @@ class ExactVotes(Votes):
     log_rest: NDArray[np.float64]
 
 
+@dataclass(frozen=True)
+class GroupVotes(Votes):
+    """What the model of each of the G groups says: its class, and by how much its logit is above the second, (m, G).
+
+    A group whose training failed votes for class 0, by nothing.
+    """
+
+    ballots: NDArray[np.int64]
+    gaps: NDArray[np.float64]
+
+
 ANSWERS: Mapping[VoteKind, type[Votes]] = {
     "logits": LogitVotes,
     "monte-carlo": CountVotes,
     "exact": ExactVotes,
     "continuations": CountVotes,
+    "groups": GroupVotes,
 }

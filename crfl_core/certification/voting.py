@@ -15,24 +15,27 @@ from torch import Tensor
 import crfl_formulas as formulas
 from crfl_core.kinds.model import BoundModel
 from crfl_core.streams import Streams
-from crfl_core.votes import CountVotes, ExactVotes, LogitVotes, VoteKind, VoteRequest, Votes, VoteSettings
+from crfl_core.votes import CountVotes, ExactVotes, GroupVotes, LogitVotes, VoteKind, VoteRequest, Votes, VoteSettings
 
 BLOCK = 8
 """Noisy copies that share a random stream: opening one costs as much as drawing two thousand numbers."""
 MODELS_AT_ONCE = 32 * BLOCK
 """Noisy copies in memory at a time."""
+LOGITS_AT_ONCE = 2**16
+"""Pairs of a model and a sample whose logits are in memory at a time."""
 
 
 @dataclass(frozen=True)
 class Electorate:
-    """Who votes: a trained model, the streams of its noise, and what answers a request for continuations with their
-    noisy final models, (selection_models + models, P).
+    """Who votes: a trained model, (P,), or those of all groups, (G, P), the streams of noise, and what answers a request
+    for continuations with their noisy final models, (selection_models + models, P). `failed` groups vote for class 0.
     """
 
     model: BoundModel
     parameters: Tensor
     streams: Streams
     continued: Callable[[VoteRequest], Tensor]
+    failed: tuple[int, ...] = ()
 
 
 def vote(
@@ -81,11 +84,29 @@ def continued_runs(electorate: Electorate, features: Tensor, asked: Votes) -> Co
     return counts_of(electorate.model, counted, chosen, features, asked)
 
 
+def group_models(electorate: Electorate, features: Tensor, asked: Votes) -> GroupVotes:
+    """The vote of every group's own model."""
+    models = electorate.parameters
+    ballots = np.zeros((len(features), len(models)), np.int64)
+    gaps = np.zeros(ballots.shape)
+    at_once = max(1, LOGITS_AT_ONCE // len(models))
+    for first in range(0, len(features), at_once):
+        rows = slice(first, first + at_once)
+        logits = electorate.model.logits(models.double(), features[rows].double())  # (G, b, C)
+        ballots[rows] = logits.argmax(-1).T.cpu().numpy()
+        best = logits.topk(2, dim=-1).values
+        gaps[rows] = (best[..., 0] - best[..., 1]).T.cpu().numpy()
+    ballots[:, electorate.failed] = 0
+    gaps[:, electorate.failed] = 0.0
+    return GroupVotes(**vars(asked), ballots=ballots, gaps=gaps)
+
+
 VOTING: Mapping[VoteKind, Callable[[Electorate, Tensor, Votes], Votes]] = {
     "logits": own_logits,
     "exact": exact_probabilities,
     "monte-carlo": noisy_copies,
     "continuations": continued_runs,
+    "groups": group_models,
 }
 
 

@@ -92,6 +92,35 @@ class Server(Table):
     )
 
 
+class Groups(Table):
+    """Several global models instead of one, each trained by a group of clients of its own. They vote."""
+
+    by: Literal["deal", "natural", "subsets"] = Field(
+        "deal",
+        description="deal: round-robin in the order of a salted hash of the ids; natural: one group for each natural "
+        "owner of the data (a state, a writer); subsets: random clients, who may be in several groups",
+    )
+    count: int | None = Field(None, ge=1, description="how many groups; natural ones are counted")
+    size: int | None = Field(None, ge=1, description="clients of each random subset")
+    salt: int = Field(0, ge=0, description="changes who is dealt to which group; it need not be secret")
+    weights: tuple[Annotated[float, Field(ge=0)], ...] | None = Field(
+        None, description="what each group's vote counts, fixed before training; unset: all the same"
+    )
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Groups:
+        if (self.by == "natural") != (self.count is None):
+            raise misfit("count", "must be left out of natural groups, and given for others")
+        if (self.by == "subsets") != (self.size is not None):
+            raise misfit("size", "belongs to by = 'subsets', which needs it")
+        if self.weights is not None:
+            if self.count is not None and len(self.weights) != self.count:
+                raise misfit("weights", f"needs one for each of the {self.count} groups, found {len(self.weights)}")
+            if not any(self.weights):
+                raise misfit("weights", "some group must count")
+        return self
+
+
 class Evaluation(Table):
     """What is measured along the way and reported in the end."""
 
@@ -142,6 +171,7 @@ class RunConfig(Table):
     aggregation: Annotated[
         tuple[Annotated[AggregationStep, Configured("aggregator")], ...], BeforeValidator(as_list)
     ] = Field((by_name("fedavg"),), description="any number of stages, then one rule")
+    groups: Groups | None = Field(None, description="groups of clients that train models of their own; unset: one model")
     attack: Annotated[
         Annotated[Attack, Configured("attack")] | None,
         BeforeValidator(
