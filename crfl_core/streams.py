@@ -52,22 +52,24 @@ class Streams:
         digest = hashlib.blake2b(key, digest_size=16, person=b"crfl-streams").digest()
         return np.random.Generator(np.random.SFC64(int.from_bytes(digest, "little")))
 
-    def only(self, family: str) -> Streams:
-        """The streams of one purpose and its words. Whoever holds them can draw from no other, nor tell the seed.
+    def only(self, family: str, group: int | None = None) -> Streams:
+        """The streams of one purpose and its words, of one of several groups. Whoever holds them can draw from no other,
+        nor tell the seed.
 
         >>> Streams(seed=7).only("aggregation").generator("attack/clients")
         Traceback (most recent call last):
         ValueError: 'attack/clients' is not drawn here: start it with 'aggregation'
         """
-        return FamilyStreams(self, family)
+        return FamilyStreams(self, family, group)
 
 
 class FamilyStreams(Streams):
-    """The same draws as those of `whole`, of one family alone."""
+    """The same draws as those of `whole`, of one family alone, with those of every group apart."""
 
-    def __init__(self, whole: Streams, family: str) -> None:
+    def __init__(self, whole: Streams, family: str, group: int | None) -> None:
         super().__init__(seed=0)
         object.__setattr__(self, "_family", family)
+        object.__setattr__(self, "_group", group)
         object.__setattr__(self, "_draw", whole.generator)
 
     def generator(
@@ -77,5 +79,15 @@ class FamilyStreams(Streams):
         family, draw = vars(self)["_family"], vars(self)["_draw"]
         if purpose.partition("/")[0] != family:
             raise ValueError(f"{purpose!r} is not drawn here: start it with {family!r}")
+        purpose = of_group(purpose, vars(self)["_group"])
         generator: np.random.Generator = draw(purpose, round_number=round_number, client=client, replica=replica)
         return generator
+
+
+def of_group(purpose: str, group: int | None) -> str:
+    """The purpose for one of several groups; None if there is only one.
+
+    >>> of_group("noise", 3), of_group("noise", None)
+    ('noise/group-3', 'noise')
+    """
+    return purpose if group is None else f"{purpose}/group-{group}"

@@ -46,10 +46,11 @@ def predict(run: RunResult, x: NDArray[Any], *, scaled: bool = False) -> Predict
     features = mapped(maps, torch.from_numpy(np.ascontiguousarray(inputs)).to(parameters))
     unknown = torch.full((len(features),), -1)
 
-    electorate = Electorate(model, parameters, vote_streams(run.config, run.directory), run.continued)
+    streams, failed = vote_streams(run.config, run.directory), run.ledger.failed
+    electorate = Electorate(model, parameters, streams, run.continued, failed)
 
     def source(request: VoteRequest, settings: VoteSettings) -> Mapping[str, Votes]:
         return {"inputs": vote(electorate, features, unknown, request, settings)}
 
-    classes = model.logits(parameters[None], features)[0].argmax(-1)
-    return Prediction(classes.numpy(), certify_all(run.inquiry, source).certified)
+    classes = elected(electorate, features, facts.groups)
+    return Prediction(classes, certify_all(run.inquiry, source).certified)

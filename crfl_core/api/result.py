@@ -80,8 +80,8 @@ class RunResult:
 
     @cached_property
     def parameters(self) -> Tensor:
-        """The clipped final aggregate, (P,), before any test noise."""
-        return flat_parameters(self.directory, [name for name, _ in self.layout.shapes])
+        """The clipped final aggregate, (P,), before any test noise; of all groups, (G, P), if the run has groups."""
+        return flat_parameters(self.directory, self.layout, self.config.groups is not None)
 
     @cached_property
     def inquiry(self) -> Inquiry:

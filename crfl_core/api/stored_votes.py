@@ -48,6 +48,7 @@ class Voter:
             read_parameters(self.directory, federation),
             drawn,
             cache(partial(self._continued, replace(self.session, federation=federation))),
+            self.ledger.failed,
         )
         answers = {
             name: vote(electorate, chosen.features, chosen.labels, request, settings)
@@ -60,7 +61,7 @@ class Voter:
         """The noisy final models of all continuations, trained as one batch and kept for later predictions."""
         assert request.resample_from is not None
         tensors = self.directory.read_resampled(request.resample_from)
-        kept = unpacked(request.resample_from, tensors, session.federation)
+        (kept,) = unpacked(request.resample_from, tensors, {}, session.federation.device)
         total = request.selection_models + request.models
         with session.opened():
             batches = list(continuations(session, kept, total, self.ledger))
@@ -80,16 +81,20 @@ def read_models(directory: RunDirectory, request: VoteRequest) -> Tensor:
 
 
 def read_parameters(directory: RunDirectory, federation: Federation) -> Tensor:
-    """The final model, (P,), on the device of the federation."""
-    return flat_parameters(directory, [name for name, _ in federation.model.layout.shapes]).to(federation.device)
+    """The final model, (P,), or those of all groups, (G, P), on the device of the federation."""
+    return flat_parameters(directory, federation.model.layout, federation.config.groups is not None).to(
+        federation.device
+    )
 
 
-def flat_parameters(directory: RunDirectory, names: list[str]) -> Tensor:
-    """The final model as one vector."""
+def flat_parameters(directory: RunDirectory, layout: Layout, grouped: bool) -> Tensor:
+    """The final model as one vector, or one for each group."""
+    names = [name for name, _ in layout.shapes]
     tensors = directory.read_tensors("model.safetensors")
     missing = [name for name in names if name not in tensors]
     if missing:
         raise StoreError(
             f"{directory.path / 'model.safetensors'}: has no tensor {missing[0]!r}: it belongs to another config"
         )
-    return torch.from_numpy(np.concatenate([tensors[name].ravel() for name in names]))
+    flat = [tensors[name].reshape(len(tensors[name]), -1) if grouped else tensors[name].ravel() for name in names]
+    return torch.from_numpy(np.concatenate(flat, axis=-1))

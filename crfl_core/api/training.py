@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+
+import torch
 
 from crfl_core import store
 from crfl_core._version import __version__
-from crfl_core.api.checkpoints import packed, unpacked
+from crfl_core.api.checkpoints import Groups, packed, unpacked
 from crfl_core.federation import rounds
 from crfl_core.federation.recording import record
-from crfl_core.federation.rounds import Progress
 from crfl_core.federation.session import Session
 from crfl_core.ledger import ClientColumns
 from crfl_core.store import RunDirectory
@@ -20,20 +22,20 @@ class Checkpoints:
 
     def __init__(self, directory: RunDirectory, pause: float) -> None:
         self._directory, self._pause, self._last = directory, pause, time.monotonic()
-        self._progress: Progress | None = None
+        self._progress: Groups = ()
         self._unsaved: list[ClientColumns] = []
 
-    def reached(self, progress: Progress, clients: ClientColumns) -> None:
+    def reached(self, progress: Groups, clients: Sequence[ClientColumns]) -> None:
         """A round is over."""
         self._progress = progress
-        self._unsaved.append(clients)
+        self._unsaved += clients
         if time.monotonic() - self._last >= self._pause:
             self.save()
 
     def save(self) -> None:
         """Write what is not saved yet."""
-        if self._progress is not None and self._unsaved:
-            self._directory.write_checkpoint(self._progress.number, packed(self._progress), self._unsaved)
+        if self._unsaved:
+            self._directory.write_checkpoint(self._progress[0].number, packed(self._progress), self._unsaved)
         self._unsaved, self._last = [], time.monotonic()
 
 
@@ -46,24 +48,28 @@ def train(session: Session, directory: RunDirectory, saved: store.Checkpoint | N
     federation = session.federation
     progress, clients = rounds.initial(federation), []
     if saved is not None:
-        progress, clients = unpacked(saved.round, saved.tensors, federation), saved.clients
+        failed = {record.group: record.failed for record in saved.records if record.failed is not None}
+        progress, clients = unpacked(saved.round, saved.tensors, failed, federation.device), saved.clients
     checkpoints = Checkpoints(directory, federation.config.storage.checkpoint_seconds)
     with session.opened():
         try:
-            for outcome in rounds.train(session, progress):
-                progress = outcome.after
-                line, rows = record(federation, outcome)
-                session.hooks.observe("crfl_round_finished", run=session.context, record=line)
-                clients.append(rows)
-                if progress.number in federation.resampled:
-                    directory.write_resampled(progress.number, packed(progress, outcome.before_noise))
-                directory.append_round(line)
+            for outcomes in rounds.train(session, progress):
+                progress = tuple(outcome.after for outcome in outcomes)
+                lines, rows = zip(*(record(federation, outcome) for outcome in outcomes), strict=True)
+                for line in lines:
+                    session.hooks.observe("crfl_round_finished", run=session.context, record=line)
+                clients += rows
+                if (number := progress[0].number) in federation.resampled:
+                    models = [outcome.before_noise for outcome in outcomes]
+                    directory.write_resampled(number, packed(progress, models))
+                directory.append_rounds(lines)
                 checkpoints.reached(progress, rows)
-                del outcome
+                del outcomes
         except BaseException:
             checkpoints.save()
             raise
-    named = federation.model.layout.unflatten(progress.models[0].cpu())
+    models = torch.cat([group.models for group in progress]).cpu()
+    named = federation.model.layout.unflatten(models[0] if federation.config.groups is None else models)
     directory.write_arrays("clients.npz", vars(ClientColumns.concatenate(clients)))
     directory.write_tensors(
         "model.safetensors", {name: tensor.numpy() for name, tensor in named.items()}, {"crfl": __version__}

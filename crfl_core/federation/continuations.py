@@ -48,7 +48,7 @@ def continued(
     noise_std = schedules.value_at(config.server.noise_std, kept.number)
     noisy = server.add_noise(models, noise_std, streams, kept.number, replicas)
     progress = Progress(kept.number, noisy, kept.states * len(replicas), replicas)
-    for outcome in train(session, progress):
+    for (outcome,) in train(session, (progress,)):
         watch(outcome)
         last = outcome.before_noise
     return last

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from crfl_core.config import RunConfig
 from crfl_core.errors import ConfigError, OptionError, failures_named
+from crfl_core.federation.groups import Members
 from crfl_core.kinds.attack import Attack
 from crfl_core.schedules import expand
-from crfl_core.streams import Streams
+from crfl_core.streams import Streams, of_group
 from crfl_core.updates import Clients
 
 
@@ -30,18 +31,26 @@ class Conduct:
 
 
 class Participation:
-    """The local settings of all clients, which of them are drawn in each round, and what attackers make of it."""
+    """The local settings of all clients, which of them are drawn in each round, and what attackers make of it.
 
-    def __init__(self, config: RunConfig, samples: Sequence[int], gradient_bound: float, streams: Streams) -> None:
+    Participants come group by group, each by ascending id; `members` are the clients of each group.
+    """
+
+    def __init__(
+        self, config: RunConfig, samples: Sequence[int], gradient_bound: float, streams: Streams, members: Members
+    ) -> None:
         self._config = config
         self._streams = streams
-        self.total = len(samples)
+        self.total, self.members = len(samples), members
         self.attackers = drawn_attackers(config.attack, self.total, streams)
         self.attack_rounds = attack_rounds(config.attack, config.rounds)
         if config.attack is not None and config.attack.learning_rate is not None:
             check_decay("attack.learning_rate", config.attack.learning_rate, config.training.weight_decay)
-        self._honest = honest_clients(config, np.asarray(samples, np.int64), gradient_bound)
-        self.per_round = max(1, round(config.training.participation * self.total))
+        everybody = honest_clients(config, np.asarray(samples, np.int64), gradient_bound)
+        self._honest = replace(
+            everybody.take(np.concatenate(members)), group=np.repeat(np.arange(len(members)), [*map(len, members)])
+        )
+        self._per_round = [max(1, round(config.training.participation * len(group))) for group in members]
         if self.attackers and not any(self.conduct(t).attacking.any() for t in self.attack_rounds):
             raise ConfigError(
                 "no attacker is drawn in any attacked round, so nothing would be attacked: raise "
@@ -50,8 +59,9 @@ class Participation:
             )
 
     def round(self, number: int) -> Clients:
-        """The participants of a round, by ascending id, as the protocol says."""
-        return self._honest if self.per_round == self.total else self._honest.take(self._drawn(number))
+        """The participants of a round, group by group and by ascending id, as the protocol says."""
+        everybody = sum(self._per_round) == len(self._honest)
+        return self._honest if everybody else self._honest.take(self._drawn(number))
 
     def conduct(self, number: int, *, attacked: bool = True) -> Conduct:
         """What the participants of a round really do; if it is not `attacked`, what the protocol says."""
@@ -68,8 +78,13 @@ class Participation:
         )
 
     def _drawn(self, number: int) -> NDArray[np.int64]:
-        generator = self._streams.generator("participation", round_number=number)
-        return np.sort(generator.choice(self.total, self.per_round, replace=False))
+        drawn, first = [], 0
+        for group, (clients, count) in enumerate(zip(self.members, self._per_round, strict=True)):
+            purpose = of_group("participation", group if len(self.members) > 1 else None)
+            generator = self._streams.generator(purpose, round_number=number)
+            drawn.append(first + np.sort(generator.choice(len(clients), count, replace=False)))
+            first += len(clients)
+        return np.concatenate(drawn)
 
 
 def honest_clients(config: RunConfig, samples: NDArray[np.int64], gradient_bound: float) -> Clients:

@@ -22,7 +22,8 @@ def record(federation: Federation, outcome: Outcome) -> tuple[RoundRecord, Clien
     """What the ledger says of a round of the run itself."""
     plan, start, aggregated = outcome.plan, outcome.before.models[0], outcome.aggregated
     (result,), (accepted,) = aggregated.results, outcome.accepted
-    check_honest(federation, outcome)
+    if outcome.after.failed is None:
+        check_honest(federation, outcome)
     figures = score(federation, outcome.before_noise[0]) if measured(federation, plan.number) else None
     combined = start + result.update if accepted else start
     line = RoundRecord(
@@ -44,6 +45,8 @@ def record(federation: Federation, outcome: Outcome) -> tuple[RoundRecord, Clien
         carries_state=any(outcome.after.states[0].values()),
         rounding=result.rounding,
         has_offset=result.has_offset,
+        group=plan.group or 0,
+        failed=outcome.after.failed,
     )
     return line, columns(outcome, result)
 
@@ -90,6 +93,7 @@ def columns(outcome: Outcome, result: ChainResult) -> ClientColumns:
     return ClientColumns(
         round=np.full(len(clients), outcome.plan.number),
         client=clients.ids,
+        group=clients.group,
         weight=array(result.weights) * outcome.accepted[0],
         weight_bound=array(result.weight_bound),
         learning_rate=conduct.learning_rate,

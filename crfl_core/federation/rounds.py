@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -13,24 +13,27 @@ from crfl_core.federation.chain import States
 from crfl_core.federation.session import Plan, Session
 from crfl_core.federation.setup import Federation
 from crfl_core.kinds.complaints import settings_of
+from crfl_core.streams import of_group
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where training stands after `number` rounds: the models for the next one, (R, P), and every plugin's state.
+    """Where a group stands after `number` rounds: its models for the next one, (R, P), and every plugin's state.
 
-    `replicas` numbers the models: 0 is the run itself, from 1 on its continuations with other noise.
+    `replicas` numbers the models: 0 is the run itself, from 1 on its continuations with other noise. `failed` says why
+    the group does not train any more.
     """
 
     number: int
     models: Tensor
     states: tuple[States, ...]
     replicas: range = range(1)
+    failed: str | None = None
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A round that was played: its plan, the models before and after, what was aggregated, and which were accepted.
+    """A round that a group has played: its plan, the models before and after, what was aggregated, what was accepted.
 
     `before_noise` are the clipped models that noise is added to.
     """
@@ -43,41 +46,59 @@ class Outcome:
     after: Progress
 
 
-def initial(federation: Federation) -> Progress:
-    """Before the first round: w_0."""
-    generator = federation.streams.generator("initial")
-    with settings_of("model", federation.config.model):
-        parameters = federation.model.initial(generator).to(federation.device, federation.dtype)
-    return Progress(0, parameters[None], ({},))
+def initial(federation: Federation) -> tuple[Progress, ...]:
+    """Before the first round: w_0 of every group."""
+    groups = len(federation.participation.members)
+
+    def start(group: int) -> Progress:
+        generator = federation.streams.generator(of_group("initial", group if groups > 1 else None))
+        with settings_of("model", federation.config.model):
+            parameters = federation.model.initial(generator).to(federation.device, federation.dtype)
+        return Progress(0, parameters[None], ({},))
+
+    return tuple(map(start, range(groups)))
 
 
-def train(session: Session, progress: Progress) -> Iterator[Outcome]:
-    """The rounds after `progress`, one at a time. The models of round T are clipped only: Clip(w_T)."""
-    while progress.number < session.federation.config.rounds:
-        outcome = play(session, progress)
-        progress = outcome.after
-        yield outcome
-        del outcome  # what a rule has said about all updates is not kept through the next round
+def train(session: Session, progress: tuple[Progress, ...]) -> Iterator[tuple[Outcome, ...]]:
+    """The rounds after `progress`, one at a time, with an outcome for every group.
+
+    The models of round T are clipped only: Clip(w_T).
+    """
+    while progress[0].number < session.federation.config.rounds:
+        outcomes = play(session, progress)
+        progress = tuple(outcome.after for outcome in outcomes)
+        yield outcomes
+        del outcomes  # what a rule has said about all updates is not kept through the next round
 
 
-def play(session: Session, progress: Progress) -> Outcome:
-    """One round of every model: broadcast, local training, aggregation, clip, noise."""
-    start, number = progress.models, progress.number + 1
-    plan = session.plan(number, attacked=0 in progress.replicas)
-    if plan.attacked:
-        session.hooks.observe("crfl_round_started", run=session.context, current=plan.seen_from(start[0]))
+def play(session: Session, progress: tuple[Progress, ...]) -> tuple[Outcome, ...]:
+    """One round of every group: broadcast, local training, aggregation, clip, noise."""
+    plans = session.plans(progress[0].number + 1, attacked=0 in progress[0].replicas)
+    for plan, before in zip(plans, progress, strict=True):
+        if plan.attacked:
+            session.hooks.observe("crfl_round_started", run=session.context, current=plan.seen_from(before.models[0]))
+    models = torch.stack([before.models for before in progress], dim=1)
+    aggregated = server.aggregate(session, plans, models, [before.states for before in progress])
+    return tuple(concluded(session, *group) for group in zip(plans, progress, aggregated, strict=True))
 
-    aggregated = server.aggregate(session, plan, start, progress.states)
+
+def concluded(session: Session, plan: Plan, before: Progress, aggregated: server.Aggregated) -> Outcome:
+    """What the aggregate of a group makes of its models."""
+    start, failed = before.models, before.failed or aggregated.failed
+    if failed is not None:  # it stands still from now on
+        after = replace(before, number=plan.number, failed=failed)
+        return Outcome(plan, before, aggregated, (False,) * len(start), server.clip(start, plan.clip_norm), after)
     candidates = server.clip(start + aggregated.updates, plan.clip_norm)
     accepted = judged(session, plan, start, candidates, aggregated)
     kept = torch.tensor(accepted, device=start.device)[:, None]
     clipped = torch.where(kept, candidates, server.clip(start, plan.clip_norm)) if not all(accepted) else candidates
-    models = server.add_noise(clipped, plan.noise_std, session.federation.streams, number, progress.replicas)
+    streams, replicas = session.federation.streams, before.replicas
+    models = server.add_noise(clipped, plan.noise_std, streams, plan.number, replicas, plan.group)
 
     new = [result.states for result in aggregated.results]
-    states = tuple(one if keep else old for one, old, keep in zip(new, progress.states, accepted, strict=True))
-    after = Progress(number, models, states, progress.replicas)
-    return Outcome(plan, progress, aggregated, accepted, clipped, after)
+    states = tuple(one if keep else old for one, old, keep in zip(new, before.states, accepted, strict=True))
+    after = Progress(plan.number, models, states, replicas)
+    return Outcome(plan, before, aggregated, accepted, clipped, after)
 
 
 def judged(

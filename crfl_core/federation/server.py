@@ -6,7 +6,8 @@ they arrive, so memory does not grow with the number of clients; whoever needs a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -24,7 +25,7 @@ from crfl_core.federation.setup import Federation
 from crfl_core.kinds.aggregator import LinearAggregator
 from crfl_core.kinds.complaints import settings_of, written_at
 from crfl_core.kinds.engine import Engine
-from crfl_core.streams import Streams
+from crfl_core.streams import Streams, of_group
 from crfl_core.untouched import untouched
 from crfl_core.updates import ClientUpdates, LocalUpdates, Poisoning, TrainingTask
 
@@ -46,7 +47,10 @@ class Received:
 
 @dataclass(frozen=True)
 class Aggregated:
-    """What the chain made of each of the R models, and what arrived for the first: one entry per participant."""
+    """What the chain made of each of the R models of a group, and what arrived for the first, per participant.
+
+    A group whose round `failed` keeps its models.
+    """
 
     updates: Tensor
     results: tuple[ChainResult, ...]
@@ -54,6 +58,7 @@ class Aggregated:
     bad: NDArray[np.bool_]
     scale: NDArray[np.float64]
     poisoning: Poisoning
+    failed: str | None = None
 
 
 class Aggregation(Protocol):
@@ -66,30 +71,106 @@ class Aggregation(Protocol):
         """What became of all updates, for each model."""
 
 
-def aggregate(session: Session, plan: Plan, models: Tensor, states: Sequence[States]) -> Aggregated:
-    """Train from the models, (R, P), and aggregate what is submitted. In a run R is 1."""
-    task = TrainingTask(plan.number, models[:, None], plan.clients, plan.attacked)
-    parts = collect(session.engine, task)
-    if whole := needs_all(session, plan):
-        parts = iter([gathered(parts, len(plan.clients))])
-    kind = LinearSums if streams(session, plan) else WholeRounds
-    aggregation: Aggregation = kind(session, plan, models, states)
-    columns = Columns(len(plan.clients))
-    for part in parts:
-        received = receive(session.federation, plan, models[0], part)
-        columns.add(received)
-        if whole:
-            columns.check_usable(plan.number)
-        aggregation.add(received)
-    columns.check_usable(plan.number)
-    results = aggregation.results()
-    updates = torch.stack([result.update for result in results])
-    if not torch.isfinite(updates).all():
-        raise PluginFailure(
-            f"aggregation: round {plan.number}: the aggregate of finite updates is not finite in {updates.dtype}: an "
-            "offset or a weight is too large"
+def aggregate(
+    session: Session, plans: Sequence[Plan], models: Tensor, states: Sequence[Sequence[States]]
+) -> tuple[Aggregated, ...]:
+    """Train from the models, (R, G, P), and aggregate what each group submits. In a run R is 1, and mostly G as well."""
+    clients = session.federation.participation.round(plans[0].number)
+    task = TrainingTask(plans[0].number, models, clients, plans[0].attacked)
+    groups = [GroupRound(session, *one) for one in zip(plans, models.unbind(1), states, strict=True)]
+    for part in collect(session.engine, task):
+        for group in groups:
+            group.take(part)
+    return tuple(group.aggregated() for group in groups)
+
+
+class GroupRound:
+    """The round of one group: takes what belongs to it, and lets nothing of it out before the round is over.
+
+    Of several groups one may fail, and the others never notice; a group that is alone fails with the run.
+    """
+
+    def __init__(self, session: Session, plan: Plan, models: Tensor, states: Sequence[States]) -> None:
+        self._session, self._plan, self._models, self._states = session, plan, models, states
+        self._whole = needs_all(session, plan)
+        self._gathered: list[LocalUpdates] = []
+        self._columns = Columns(len(plan.clients))
+        self._failed: str | None = None
+        self._aggregation: Aggregation | None = None
+
+    def take(self, part: LocalUpdates) -> None:
+        """The rows of a part that are this group's, if there are any."""
+        own = within(part, self._plan.rows)
+        if own is None or self._failed is not None:
+            return
+        if self._whole:
+            own = gathered(self._gathered, own, len(self._plan.clients))
+        if own is not None:
+            with self._failing():
+                self._add(own)
+
+    def aggregated(self) -> Aggregated:
+        """What became of all updates of the group."""
+        columns, results = self._columns, ()
+        if self._failed is None:
+            with self._failing():
+                columns.check_usable(self._plan.number)
+                assert self._aggregation is not None
+                results = finite(self._aggregation.results(), self._plan.number)
+        if self._failed is not None:
+            results = tuple(nothing(len(self._plan.clients), *one) for one in zip(self._models, self._states, strict=True))
+        updates = torch.stack([result.update for result in results])
+        return Aggregated(
+            updates, results, columns.norms, columns.bad, columns.scale, columns.poisoning, self._failed
         )
-    return Aggregated(updates, results, columns.norms, columns.bad, columns.scale, columns.poisoning)
+
+    def _add(self, own: LocalUpdates) -> None:
+        received = receive(self._session.federation, self._plan, self._models[0], own)
+        self._columns.add(received)
+        if self._whole:
+            self._columns.check_usable(self._plan.number)
+        if self._aggregation is None:
+            kind = LinearSums if streams(self._session, self._plan) else WholeRounds
+            self._aggregation = kind(self._session, self._plan, self._models, self._states)
+        self._aggregation.add(received)
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        try:
+            yield
+        except (PluginFailure, RunError) as error:
+            if self._plan.group is None:
+                raise
+            self._failed = f"round {self._plan.number}: {error}"
+
+
+def within(part: LocalUpdates, rows: slice) -> LocalUpdates | None:
+    """The rows of a part that lie in a group, counted from the group's first; None if there are none."""
+    first, last = max(part.part.start, rows.start), min(part.part.stop, rows.stop)
+    if first >= last:
+        return None
+    place = slice(first - rows.start, last - rows.start)
+    if last - first == part.part.stop - part.part.start:
+        return replace(part, part=place)
+    inside = slice(first - part.part.start, last - part.part.start)
+    return LocalUpdates(place, part.updates[:, inside], part.poisoning.take(np.arange(inside.start, inside.stop)))
+
+
+def nothing(clients: int, model: Tensor, states: States) -> ChainResult:
+    """A round in which nobody's update reached the model."""
+    zeros = torch.zeros(clients, dtype=torch.float64)
+    return ChainResult(torch.zeros_like(model), zeros, zeros, torch.full_like(zeros, torch.inf), zeros, "all", states)
+
+
+def finite(results: tuple[ChainResult, ...], number: int) -> tuple[ChainResult, ...]:
+    """The results of a chain, whose aggregates are numbers."""
+    for result in results:
+        if not torch.isfinite(result.update).all():
+            raise PluginFailure(
+                f"aggregation: round {number}: the aggregate of finite updates is not finite in "
+                f"{result.update.dtype}: an offset or a weight is too large"
+            )
+    return results
 
 
 def streams(session: Session, plan: Plan) -> bool:
@@ -151,24 +232,23 @@ def well_formed(trained: LocalUpdates, rows: range, task: TrainingTask) -> Local
     return LocalUpdates(slice(rows.start, rows.stop), updates, poisoning)
 
 
-def gathered(parts: Iterable[LocalUpdates], clients: int) -> LocalUpdates:
-    """All parts of a round as one. Each is copied as it comes: an engine may use its memory again for the next."""
-    updates: Tensor | None = None
-    everything: LocalUpdates | None = None
-    columns = {name: column.copy() for name, column in vars(Poisoning.none(clients)).items()}
-    for part in parts:  # to the end, where the engine is checked
-        if len(range(clients)[part.part]) == clients:
-            everything = part
-            continue
-        if updates is None:
-            updates = part.updates.new_empty(len(part.updates), clients, part.updates.shape[2])
-        updates[:, part.part] = part.updates
-        for name, column in columns.items():
-            column[part.part] = getattr(part.poisoning, name)
-    if everything is not None:
-        return everything
-    assert updates is not None
-    return LocalUpdates(slice(0, clients), updates, Poisoning(**columns))
+def gathered(parts: list[LocalUpdates], part: LocalUpdates, clients: int) -> LocalUpdates | None:
+    """All parts of a group as one, once the last has come; until then they wait in `parts`.
+
+    Each is copied as it comes: an engine may use its memory again for the next.
+    """
+    if part.part.stop - part.part.start == clients:
+        return part
+    if not parts:
+        empty = {name: column.copy() for name, column in vars(Poisoning.none(clients)).items()}
+        updates = part.updates.new_empty(len(part.updates), clients, part.updates.shape[2])
+        parts.append(LocalUpdates(slice(0, 0), updates, Poisoning(**empty)))
+    whole = parts[0]
+    whole.updates[:, part.part] = part.updates
+    for name, column in vars(whole.poisoning).items():
+        column[part.part] = getattr(part.poisoning, name)
+    parts[0] = replace(whole, part=slice(0, part.part.stop))
+    return parts[0] if part.part.stop == clients else None
 
 
 def receive(federation: Federation, plan: Plan, start: Tensor, trained: LocalUpdates) -> Received:
@@ -374,7 +454,9 @@ def clip(models: Tensor, norm: float) -> Tensor:
     return models / (norms / norm).clamp(min=1.0)
 
 
-def add_noise(models: Tensor, std: float, streams: Streams, number: int, replicas: range) -> Tensor:
+def add_noise(
+    models: Tensor, std: float, streams: Streams, number: int, replicas: range, group: int | None = None
+) -> Tensor:
     """`w + N(0, std^2 I)` on every parameter of each model, (R, P), from a stream of its own.
 
     Replica 0 is the run. Noise that is drawn again for votes belongs to the votes: it must not be known to attackers.
@@ -384,6 +466,6 @@ def add_noise(models: Tensor, std: float, streams: Streams, number: int, replica
     dtype = np.float64 if models.dtype == torch.float64 else np.float32
     noise = np.empty(models.shape, dtype)
     for row, replica in zip(noise, replicas, strict=True):
-        purpose = "votes/continuation" if replica else "noise"
+        purpose = of_group("votes/continuation" if replica else "noise", group)
         streams.generator(purpose, round_number=number, replica=replica).standard_normal(dtype=dtype, out=row)
     return models + std * torch.from_numpy(noise).to(models.device)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 from torch import Tensor
 
 from crfl_core import schedules
@@ -22,9 +23,10 @@ from crfl_core.updates import Clients, Round, RoundFacts
 
 @dataclass(frozen=True)
 class Plan:
-    """What is fixed about a round before it is played: who takes part, what attackers will do, clip norm and noise.
+    """What is fixed about a round of one group: who takes part, what attackers will do, clip norm and noise.
 
-    Plugins get `facts`; nobody but local training and the ledger sees the `conduct`.
+    `rows` is where the group stands among all participants of the round. Plugins get `facts`; nobody but local training
+    and the ledger sees the `conduct`. `group` is None if it is the only one.
     """
 
     facts: RoundFacts
@@ -32,6 +34,8 @@ class Plan:
     attacked: bool
     clip_norm: float
     noise_std: float
+    rows: slice
+    group: int | None = None
 
     @property
     def number(self) -> int:
@@ -87,17 +91,21 @@ class Session:
         finally:
             self.engine.close()
 
-    def plan(self, number: int, *, attacked: bool) -> Plan:
-        """The plan of round `number`; of the run itself, or of an honest continuation."""
+    def plans(self, number: int, *, attacked: bool) -> tuple[Plan, ...]:
+        """The plans of round `number`, one for each group; of the run itself, or of an honest continuation."""
         federation, server = self.federation, self.federation.config.server
         total, participation = federation.config.rounds, federation.participation
-        # Not all streams: those of the attack say who attacks, those of noise and votes what was hidden from whom.
-        streams = federation.streams.only("aggregation")
-        facts = RoundFacts(number, total, participation.round(number), federation.model.layout, streams)
-        return Plan(
-            facts=facts,
-            conduct=participation.conduct(number, attacked=attacked),
-            attacked=attacked,
-            clip_norm=schedules.value_at(server.clip_norm, number),
-            noise_std=schedules.value_at(server.noise_std, number) if number < total else 0.0,
-        )
+        clients, conduct = participation.round(number), participation.conduct(number, attacked=attacked)
+        ends = np.searchsorted(clients.group, np.arange(len(participation.members) + 1))
+        clip_norm = schedules.value_at(server.clip_norm, number)
+        noise_std = schedules.value_at(server.noise_std, number) if number < total else 0.0
+
+        def plan(index: int) -> Plan:
+            group = index if len(participation.members) > 1 else None
+            rows = slice(int(ends[index]), int(ends[index + 1]))
+            # Not all streams: those of the attack say who attacks, those of noise and votes what was hidden from whom.
+            streams = federation.streams.only("aggregation", group)
+            facts = RoundFacts(number, total, clients.take(rows), federation.model.layout, streams)
+            return Plan(facts, conduct.take(rows), attacked, clip_norm, noise_std, rows, group)
+
+        return tuple(map(plan, range(len(participation.members))))

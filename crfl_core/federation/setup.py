@@ -19,18 +19,20 @@ from crfl_core.config import RunConfig, dump_config
 from crfl_core.data import Data, DataFacts, FederatedData, Scaling
 from crfl_core.errors import ConfigError, OptionError, PluginFailure
 from crfl_core.federation.checks import check_maps, check_steps
+from crfl_core.federation.groups import members_of
 from crfl_core.federation.participants import Participation
+from crfl_core.kinds.aggregator import AggregationStep
 from crfl_core.kinds.attack import Attack
 from crfl_core.kinds.complaints import settings_of, written_at
 from crfl_core.kinds.feature_map import FeatureMaps
 from crfl_core.kinds.linear import LinearModel, StartedLinear, changed_method
 from crfl_core.kinds.model import BoundModel, Model
 from crfl_core.kinds.partitioner import Partitioner
-from crfl_core.ledger import RunFacts, SetFacts
+from crfl_core.ledger import GroupFacts, RunFacts, SetFacts
 from crfl_core.refusals import hook_names
 from crfl_core.streams import PURPOSES, Streams
 from crfl_core.untouched import untouched
-from crfl_core.updates import Layout, State
+from crfl_core.updates import Clients, Layout, State
 
 ROWS_AT_ONCE = 65536
 NOT_LOCAL = frozenset({"aggregation", "certificates", "engine", "trackers", "storage"})
@@ -108,8 +110,9 @@ def build(config: RunConfig) -> Federation:
             raise PluginFailure(
                 f"model: {config.model.full_name}: gradient_bound() must be at least 0, found {bound!r}"
             )
-    participation = Participation(config, [len(rows) for rows in partition.rows], bound, streams)
-    check_steps(config.aggregation, participation.round(1))
+    members = members_of(config.groups, len(partition.rows), owners_of(loaded, partition), streams)
+    participation = Participation(config, [len(rows) for rows in partition.rows], bound, streams, members)
+    check_groups(config.aggregation, participation.round(1))
     check_threat(config, data.clients)
     prepared = prepare_attack(config, data, participation, streams)
     return Federation(
@@ -129,6 +132,21 @@ def build(config: RunConfig) -> Federation:
     )
 
 
+def owners_of(data: Data, partition: Partition) -> NDArray[np.int64] | None:
+    """The natural owner of each client's data; None if there are no owners, or a client has data of several."""
+    if data.groups is None:
+        return None
+    owners = [np.unique(data.groups[rows]) for rows in partition.rows]
+    return np.concatenate(owners) if all(len(each) == 1 for each in owners) else None
+
+
+def check_groups(steps: Sequence[AggregationStep], clients: Clients) -> None:
+    """Every step fits the smallest and the largest group."""
+    sizes = np.bincount(clients.group)
+    for group in {int(sizes.argmin()), int(sizes.argmax())}:
+        check_steps(steps, clients.take(clients.group == group))
+
+
 def resampled_rounds(config: RunConfig, participation: Participation) -> tuple[int, ...]:
     """The rounds whose model before noise some certificate wants to start from again, all of which exist."""
     if config.threat.rounds is not None:
@@ -137,7 +155,7 @@ def resampled_rounds(config: RunConfig, participation: Participation) -> tuple[i
         rounds = participation.attack_rounds
         attacked = tuple(number for number in rounds if participation.conduct(number).attacking.any())
     wanted: set[int] = set()
-    for position, certificate in enumerate(config.certificates):
+    for position, certificate in enumerate(config.certificates if config.groups is None else ()):
         with settings_of(f"certificates.{position}", certificate):
             numbers = certificate.resampled_rounds(attacked or (config.rounds,))
             if any(not 1 <= number <= config.rounds for number in numbers):
@@ -352,7 +370,17 @@ def run_facts(federation: Federation) -> RunFacts:
         attackers=federation.participation.attackers,
         attack_rounds=federation.participation.attack_rounds,
         test_sets={name: test_set.facts for name, test_set in federation.test_sets.items()},
+        groups=group_facts(federation),
     )
+
+
+def group_facts(federation: Federation) -> GroupFacts | None:
+    """Who trains which model, if there are several."""
+    groups = federation.config.groups
+    if groups is None:
+        return None
+    members = tuple(tuple(map(int, clients)) for clients in federation.participation.members)
+    return GroupFacts(by=groups.by, members=members, weights=groups.weights)
 
 
 def largest_norms(x: Tensor, partition: Sequence[NDArray[np.int64]]) -> tuple[float, ...]:

@@ -86,10 +86,10 @@ class RunDirectory(VoteFiles):
                 raise StoreError(f"{self.path}: another process is writing this run: wait for it to end") from None
             yield
 
-    def append_round(self, record: RoundRecord) -> None:
-        """One more line in rounds.jsonl. What a kill cuts off is cut again on resume."""
+    def append_rounds(self, records: Sequence[RoundRecord]) -> None:
+        """A round more in rounds.jsonl, a line for each model. What a kill cuts off is cut again on resume."""
         with (self.path / "rounds.jsonl").open("a", encoding="utf-8") as file:
-            file.write(record.model_dump_json() + "\n")
+            file.write("".join(record.model_dump_json() + "\n" for record in records))
 
     def write_checkpoint(self, number: int, tensors: Arrays, clients: Sequence[ClientColumns]) -> None:
         """Where training stands; `clients` are the rows since the last checkpoint. The rename makes it count."""
@@ -136,7 +136,8 @@ class RunDirectory(VoteFiles):
         if ROUND not in tensors:
             raise self.damaged("checkpoint/state.safetensors", "it does not say which round it is of")
         number = int(tensors.pop(ROUND)[0])
-        records = self.read_rounds()[:number]
+        models = self.read_facts("ledger.json", RunFacts).models
+        records = self.read_rounds()[: number * models]
         clients = []
         for shard in sorted(folder.glob("clients-*.npz")):
             if int(shard.stem.removeprefix("clients-")) > number:
@@ -144,7 +145,7 @@ class RunDirectory(VoteFiles):
             else:
                 clients.append(ClientColumns(**self.read_arrays(f"checkpoint/{shard.name}")))
         covered = {int(number) for part in clients for number in np.unique(part.round)}
-        if len(records) != number or covered != set(range(1, number + 1)):
+        if len(records) != number * models or covered != set(range(1, number + 1)):
             raise StoreError(
                 f"{self.path}: the ledger ends before the checkpoint of round {number}: start again with --force"
             )
