@@ -27,6 +27,7 @@ class Rounds:
 
     def __call__(self) -> None:
         """Play the next round."""
-        outcome = rounds.play(self.session, self.progress)
-        record(self.federation, outcome)
-        self.progress = outcome.after
+        outcomes = rounds.play(self.session, self.progress)
+        for outcome in outcomes:
+            record(self.federation, outcome)
+        self.progress = tuple(outcome.after for outcome in outcomes)

@@ -85,6 +85,7 @@ from .kinds.plugin import Plugin as Plugin
 from .kinds.tracker import RunContext as RunContext
 from .kinds.tracker import Tracker as Tracker
 from .ledger import ClientColumns as ClientColumns
+from .ledger import GroupFacts as GroupFacts
 from .ledger import Ledger as Ledger
 from .ledger import ModelFacts as ModelFacts
 from .ledger import RoundRecord as RoundRecord
@@ -114,6 +115,7 @@ from .updates import State as State
 from .updates import TrainingTask as TrainingTask
 from .votes import CountVotes as CountVotes
 from .votes import ExactVotes as ExactVotes
+from .votes import GroupVotes as GroupVotes
 from .votes import LogitVotes as LogitVotes
 from .votes import VoteRequest as VoteRequest
 from .votes import Votes as Votes

@@ -43,14 +43,19 @@ class SetFacts(Record):
 
 
 class GroupFacts(Record):
-    """The groups of a run that trains several models: the clients of each, and what its vote counts.
+    """The groups of a run that trains several models: the clients of each, and how many votes it has.
 
     `by` is how they came about. A client is in one group, but in random `subsets`.
     """
 
     by: str
     members: tuple[tuple[int, ...], ...]
-    weights: tuple[float, ...] | None = None
+    weights: tuple[int, ...] | None = None
+
+    @property
+    def votes(self) -> tuple[int, ...]:
+        """How many votes each group has."""
+        return self.weights or (1,) * len(self.members)
 
 
 class RunFacts(Record):
@@ -115,8 +120,8 @@ class RoundRecord(Record):
     round than the noisy model. `rounding` bounds, in Euclidean norm, by how much the aggregate may differ from what the
     weights and caps of the ledger say: sums of floating-point numbers are not exact. `has_offset`: a part of the
     aggregate is in nobody's weight. `group` is the one whose model this is about; `failed` says why its training ended,
-    after which it stands still and votes for class 0. `accuracy` and `loss` of the clipped model on the clean test set are for people,
-    not for certificates.
+    after which it stands still and votes for class 0. `accuracy` and `loss` of the clipped model on the clean test set
+    are for people, not for certificates.
     """
 
     round: int
@@ -231,7 +236,7 @@ class Ledger:
                 f"the ledger must hold rounds 1 to {self.facts.rounds}, found {len(numbers)}: finish the run first"
             )
         places = (self.clients.round - 1) * models + self.clients.group
-        rows = np.bincount(places[(0 <= places) & (places < len(numbers))], minlength=len(numbers)).tolist()
+        rows = np.bincount(places[(places >= 0) & (places < len(numbers))], minlength=len(numbers)).tolist()
         for record, found in zip(self.rounds, rows, strict=True):
             if found != record.participants or len(self.clients) != sum(rows):
                 raise StoreError(

@@ -53,8 +53,8 @@ class Streams:
         return np.random.Generator(np.random.SFC64(int.from_bytes(digest, "little")))
 
     def only(self, family: str, group: int | None = None) -> Streams:
-        """The streams of one purpose and its words, of one of several groups. Whoever holds them can draw from no other,
-        nor tell the seed.
+        """The streams of one purpose and its words, of one of several groups. Whoever holds them can draw from no
+        other, nor tell the seed.
 
         >>> Streams(seed=7).only("aggregation").generator("attack/clients")
         Traceback (most recent call last):

@@ -197,7 +197,7 @@ def played(federation: Federation) -> list[Played]:
     session = Session.of(federation, Path("nowhere"))
     with session.opened():
         outcomes = rounds.train(session, rounds.initial(federation))
-        return [Played(outcome, *record(federation, outcome)) for outcome in outcomes]
+        return [Played(outcome, *record(federation, outcome)) for (outcome,) in outcomes]
 
 
 def participants(samples: list[int]) -> Clients:

@@ -17,12 +17,17 @@ Groups = tuple[Progress, ...]
 
 
 def packed(progress: Sequence[Progress], models: Sequence[Tensor] | None = None) -> dict[str, NDArray[Any]]:
-    """Models, (G, P), and plugin states of a run under names; `models` to keep others, such as those before noise."""
-    kept = [group.models for group in progress] if models is None else models
-    tensors = {PARAMETERS: torch.cat([*kept])}
+    """Models and plugin states of a run under names; `models` to keep others, such as those before noise.
+
+    The model of a run is (P,), those of several groups are (G, P), and their states are kept apart.
+    """
+    parameters = torch.cat([group.models for group in progress] if models is None else [*models])
+    alone = len(progress) == 1
+    tensors = {PARAMETERS: parameters[0] if alone else parameters}
     for number, group in enumerate(progress):
+        place = "" if alone else f"group-{number}/"
         for owner, state in group.states[0].items():
-            tensors |= {f"{number}/{owner}/{name}": tensor for name, tensor in state.items()}
+            tensors |= {f"{place}{owner}/{name}": tensor for name, tensor in state.items()}
     return {name: tensor.cpu().contiguous().numpy() for name, tensor in tensors.items()}
 
 
@@ -30,9 +35,13 @@ def unpacked(number: int, arrays: dict[str, NDArray[Any]], failed: Mapping[int, 
     """Inverse of `packed`; `failed` are the groups that do not train any more, and why."""
     tensors = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
     parameters = tensors.pop(PARAMETERS)
-    states: list[dict[str, dict[str, Tensor]]] = [{} for _ in parameters]
+    models = parameters[None] if parameters.ndim == 1 else parameters
+    states: list[dict[str, dict[str, Tensor]]] = [{} for _ in models]
     for key, tensor in tensors.items():
-        group, owner, name = key.split("/", 2)
-        states[int(group)].setdefault(owner, {})[name] = tensor
-    each = enumerate(zip(parameters, states, strict=True))
-    return tuple(Progress(number, one[None], (own,), failed=failed.get(group)) for group, (one, own) in each)
+        place, _, own = key.partition("/") if parameters.ndim > 1 else ("group-0", "", key)
+        owner, _, name = own.partition("/")
+        states[int(place.removeprefix("group-"))].setdefault(owner, {})[name] = tensor
+    return tuple(
+        Progress(number, one[None], (own,), failed=failed.get(group))
+        for group, (one, own) in enumerate(zip(models, states, strict=True))
+    )

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from crfl_core.api.certifying import certify_all
 from crfl_core.api.result import RunResult, data_facts
 from crfl_core.api.vote_seed import vote_streams
-from crfl_core.certification.voting import Electorate, vote
+from crfl_core.certification.voting import Electorate, elected, vote
 from crfl_core.data import Scaling
 from crfl_core.errors import DataError
 from crfl_core.federation.setup import build_model, mapped

@@ -18,6 +18,7 @@ from crfl_core.federation.session import Session
 from crfl_core.federation.setup import Federation
 from crfl_core.ledger import Ledger
 from crfl_core.store import RunDirectory
+from crfl_core.updates import Layout
 from crfl_core.votes import VoteRequest, Votes, VoteSettings
 
 MODELS = "models"

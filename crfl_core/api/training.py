@@ -60,8 +60,8 @@ def train(session: Session, directory: RunDirectory, saved: store.Checkpoint | N
                     session.hooks.observe("crfl_round_finished", run=session.context, record=line)
                 clients += rows
                 if (number := progress[0].number) in federation.resampled:
-                    models = [outcome.before_noise for outcome in outcomes]
-                    directory.write_resampled(number, packed(progress, models))
+                    clipped = [outcome.before_noise for outcome in outcomes]
+                    directory.write_resampled(number, packed(progress, clipped))
                 directory.append_rounds(lines)
                 checkpoints.reached(progress, rows)
                 del outcomes

@@ -80,8 +80,23 @@ def describe(check: Check) -> str:
 def audit(certificate: Certificate, ledger: Ledger, threat: Threat) -> Audit:
     """Every assumption of a certificate, evaluated on this run."""
     with failures_named(f"certificate {certificate.full_name} failed in audit"):
-        checks = certificate.audit(ledger, threat)
+        checks = (
+            (number_of_models(ledger),) if misses_groups(certificate, ledger) else certificate.audit(ledger, threat)
+        )
     return Audit(certificate.title, certificate.sound, certificate.label, levels_of(certificate), checks)
+
+
+def misses_groups(certificate: Certificate, ledger: Ledger) -> bool:
+    """Whether a certificate about one model is asked about the vote of several, or the other way round."""
+    return certificate.groups != (ledger.facts.groups is not None)
+
+
+def number_of_models(ledger: Ledger) -> Check:
+    """The failed check of a certificate that is about another kind of run."""
+    if ledger.facts.groups is None:
+        return Check("groups of clients", "failed", "one model", "a model for each group", "set groups.count")
+    found = f"{ledger.facts.models} groups with a model each"
+    return Check("one global model", "failed", found, "a single model", "use the certificate 'group-vote'")
 
 
 def levels_of(certificate: Certificate) -> tuple[Level, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from crfl_core.certification import threats
-from crfl_core.certification.audits import Audit, audit
+from crfl_core.certification.audits import Audit, audit, misses_groups
 from crfl_core.config import RunConfig
 from crfl_core.errors import PluginFailure, failures_named
 from crfl_core.kinds.certificate import Certificate, CertificateResult, Guarantee, Level
@@ -79,9 +79,11 @@ def ask(config: RunConfig, ledger: Ledger) -> Inquiry:
 
     def question(certificate: Certificate) -> Question:
         settings = certificate.votes.apply(config.votes)
-        with failures_named(f"certificate {certificate.full_name} failed in request"):
-            request = certificate.request(ledger, assumed, settings)
         checks = audit(certificate, ledger, assumed)
+        request = VoteRequest("groups" if ledger.facts.groups else "logits")
+        if not misses_groups(certificate, ledger):
+            with failures_named(f"certificate {certificate.full_name} failed in request"):
+                request = certificate.request(ledger, assumed, settings)
         return Question(certificate, settings, assumed, uncovered, request, checks)
 
     return Inquiry(ledger, threat, tuple(map(question, config.certificates)))

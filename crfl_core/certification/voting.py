@@ -14,6 +14,7 @@ from torch import Tensor
 
 import crfl_formulas as formulas
 from crfl_core.kinds.model import BoundModel
+from crfl_core.ledger import GroupFacts
 from crfl_core.streams import Streams
 from crfl_core.votes import CountVotes, ExactVotes, GroupVotes, LogitVotes, VoteKind, VoteRequest, Votes, VoteSettings
 
@@ -27,8 +28,9 @@ LOGITS_AT_ONCE = 2**16
 
 @dataclass(frozen=True)
 class Electorate:
-    """Who votes: a trained model, (P,), or those of all groups, (G, P), the streams of noise, and what answers a request
-    for continuations with their noisy final models, (selection_models + models, P). `failed` groups vote for class 0.
+    """Who votes: a trained model, (P,), or those of all groups, (G, P), the streams of noise, and what answers a
+    request for continuations with their noisy final models, (selection_models + models, P). `failed` groups vote for
+    class 0.
     """
 
     model: BoundModel
@@ -44,6 +46,17 @@ def vote(
     """The answer to a request on one test set. The same noisy models vote on every set and sample."""
     norms: NDArray[np.float64] = features.norm(dim=1, dtype=torch.float64).cpu().numpy()
     return VOTING[request.kind](electorate, features, Votes(request, settings, labels.cpu().numpy(), norms))
+
+
+def elected(electorate: Electorate, features: Tensor, groups: GroupFacts | None) -> NDArray[np.int64]:
+    """The classes that a model predicts, or that the groups elect; ties go to the lowest class."""
+    if groups is None:
+        logits = electorate.model.logits(electorate.parameters[None], features)[0]
+        classes: NDArray[np.int64] = logits.argmax(-1).cpu().numpy()
+        return classes
+    asked = Votes(VoteRequest("groups"), VoteSettings(), np.empty(0, np.int64), np.empty(0))
+    ballots = group_models(electorate, features, asked).ballots
+    return formulas.vote_counts(ballots, int(ballots.max()) + 2, groups.votes).argmax(axis=1)
 
 
 def own_logits(electorate: Electorate, features: Tensor, asked: Votes) -> LogitVotes:

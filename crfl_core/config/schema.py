@@ -103,8 +103,8 @@ class Groups(Table):
     count: int | None = Field(None, ge=1, description="how many groups; natural ones are counted")
     size: int | None = Field(None, ge=1, description="clients of each random subset")
     salt: int = Field(0, ge=0, description="changes who is dealt to which group; it need not be secret")
-    weights: tuple[Annotated[float, Field(ge=0)], ...] | None = Field(
-        None, description="what each group's vote counts, fixed before training; unset: all the same"
+    weights: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(
+        None, description="how many votes each group has, fixed before training; unset: one each"
     )
 
     @model_validator(mode="after")
@@ -171,7 +171,9 @@ class RunConfig(Table):
     aggregation: Annotated[
         tuple[Annotated[AggregationStep, Configured("aggregator")], ...], BeforeValidator(as_list)
     ] = Field((by_name("fedavg"),), description="any number of stages, then one rule")
-    groups: Groups | None = Field(None, description="groups of clients that train models of their own; unset: one model")
+    groups: Groups | None = Field(
+        None, description="groups of clients that train models of their own; unset: one model"
+    )
     attack: Annotated[
         Annotated[Attack, Configured("attack")] | None,
         BeforeValidator(

@@ -10,6 +10,9 @@ from torch import Tensor
 from crfl_core.federation.setup import Federation
 from crfl_core.kinds.complaints import settings_of
 
+LOGITS_AT_ONCE = 2**16
+"""Pairs of a model and a sample whose logits are in memory at a time."""
+
 
 class Score(NamedTuple):
     """Accuracy and mean cross-entropy on a test set."""
@@ -26,23 +29,41 @@ class BackdoorScore(NamedTuple):
 
 
 def score(federation: Federation, parameters: Tensor, test_set: str = "clean") -> Score:
-    """How well a model, (P,), does on a test set."""
+    """How well a model, (P,), or the vote of those of all groups, (G, P), does on a test set.
+
+    The loss of several models is the mean of theirs.
+    """
     chosen = federation.test_sets[test_set]
+    classes, loss = outputs(federation, parameters, chosen.features, chosen.labels)
+    return Score(float((classes == chosen.labels).double().mean()), loss)
+
+
+def outputs(federation: Federation, parameters: Tensor, features: Tensor, labels: Tensor) -> tuple[Tensor, float]:
+    """The predicted classes, and the mean cross-entropy; some inputs at a time, since there may be many models."""
+    models = parameters.reshape(-1, parameters.shape[-1])
+    settings, classes, losses = federation.config.groups, [], []
+    shares = torch.tensor((settings and settings.weights) or (1,) * len(models), device=features.device)
     with settings_of("model", federation.config.model):
-        logits = federation.model.logits(parameters[None], chosen.features)[0]
-    accuracy = (logits.argmax(-1) == chosen.labels).double().mean()
-    return Score(float(accuracy), float(torch.nn.functional.cross_entropy(logits.double(), chosen.labels)))
+        for x, y in zip(
+            *(whole.split(max(1, LOGITS_AT_ONCE // len(models))) for whole in (features, labels)), strict=True
+        ):
+            logits = federation.model.logits(models, x).double()  # (G, b, C)
+            counts = shares.new_zeros(len(x), logits.shape[-1])
+            ballots = logits.argmax(-1).T
+            classes.append(counts.scatter_add_(1, ballots, shares.expand(len(x), -1)).argmax(-1))
+            targets = y.expand(len(models), -1)
+            losses.append(torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum"))
+    return torch.cat(classes), float(sum(losses)) / (len(models) * len(labels))
 
 
 def backdoor_score(federation: Federation, parameters: Tensor) -> BackdoorScore | None:
-    """How well the backdoor works in a model; None without an attack that has a target."""
+    """How well the backdoor works in a model, or in the vote of several; None without an attack that has a target."""
     target = None if federation.attack is None else federation.attack.backdoor_class
     if target is None or "backdoored" not in federation.test_sets:
         return None
-    clean = federation.test_sets["clean"]
-    untouched = clean.features[clean.labels != target]
-    rates = [
-        float((federation.model.logits(parameters[None], features)[0].argmax(-1) == target).double().mean())
-        for features in (federation.test_sets["backdoored"].features, untouched)
-    ]
-    return BackdoorScore(*rates)
+    clean, backdoored = federation.test_sets["clean"], federation.test_sets["backdoored"]
+    others = clean.labels != target
+    pairs = ((backdoored.features, backdoored.labels), (clean.features[others], clean.labels[others]))
+    return BackdoorScore(
+        *(float((outputs(federation, parameters, *pair)[0] == target).double().mean()) for pair in pairs)
+    )

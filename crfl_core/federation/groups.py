@@ -15,9 +15,7 @@ Members = tuple[NDArray[np.int64], ...]
 """The clients of each group, ascending."""
 
 
-def members_of(
-    settings: Groups | None, clients: int, owners: NDArray[np.int64] | None, streams: Streams
-) -> Members:
+def members_of(settings: Groups | None, clients: int, owners: NDArray[np.int64] | None, streams: Streams) -> Members:
     """The groups of a federation; everybody in one if none are asked for.
 
     `owners` are the natural owners of each client's data, if every client has one. Raises `ConfigError`.

@@ -6,7 +6,7 @@ they arrive, so memory does not grow with the number of clients; whoever needs a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -74,7 +74,7 @@ class Aggregation(Protocol):
 def aggregate(
     session: Session, plans: Sequence[Plan], models: Tensor, states: Sequence[Sequence[States]]
 ) -> tuple[Aggregated, ...]:
-    """Train from the models, (R, G, P), and aggregate what each group submits. In a run R is 1, and mostly G as well."""
+    """Train from the models, (R, G, P), and aggregate what each group submits. In a run R is 1, and mostly G, too."""
     clients = session.federation.participation.round(plans[0].number)
     task = TrainingTask(plans[0].number, models, clients, plans[0].attacked)
     groups = [GroupRound(session, *one) for one in zip(plans, models.unbind(1), states, strict=True)]
@@ -93,7 +93,7 @@ class GroupRound:
     def __init__(self, session: Session, plan: Plan, models: Tensor, states: Sequence[States]) -> None:
         self._session, self._plan, self._models, self._states = session, plan, models, states
         self._whole = needs_all(session, plan)
-        self._gathered: list[LocalUpdates] = []
+        self._gathering = Gathering(len(plan.clients))
         self._columns = Columns(len(plan.clients))
         self._failed: str | None = None
         self._aggregation: Aggregation | None = None
@@ -103,26 +103,25 @@ class GroupRound:
         own = within(part, self._plan.rows)
         if own is None or self._failed is not None:
             return
-        if self._whole:
-            own = gathered(self._gathered, own, len(self._plan.clients))
-        if own is not None:
+        ready = self._gathering.add(own) if self._whole else own
+        if ready is not None:
             with self._failing():
-                self._add(own)
+                self._add(ready)
 
     def aggregated(self) -> Aggregated:
         """What became of all updates of the group."""
-        columns, results = self._columns, ()
-        if self._failed is None:
-            with self._failing():
-                columns.check_usable(self._plan.number)
-                assert self._aggregation is not None
-                results = finite(self._aggregation.results(), self._plan.number)
-        if self._failed is not None:
-            results = tuple(nothing(len(self._plan.clients), *one) for one in zip(self._models, self._states, strict=True))
+        columns, results = self._columns, self._results()
         updates = torch.stack([result.update for result in results])
-        return Aggregated(
-            updates, results, columns.norms, columns.bad, columns.scale, columns.poisoning, self._failed
-        )
+        return Aggregated(updates, results, columns.norms, columns.bad, columns.scale, columns.poisoning, self._failed)
+
+    def _results(self) -> tuple[ChainResult, ...]:
+        with self._failing():
+            if self._failed is None:
+                self._columns.check_usable(self._plan.number)
+                assert self._aggregation is not None
+                return finite(self._aggregation.results(), self._plan.number)
+        count = len(self._plan.clients)
+        return tuple(nothing(count, *one) for one in zip(self._models, self._states, strict=True))
 
     def _add(self, own: LocalUpdates) -> None:
         received = receive(self._session.federation, self._plan, self._models[0], own)
@@ -232,23 +231,34 @@ def well_formed(trained: LocalUpdates, rows: range, task: TrainingTask) -> Local
     return LocalUpdates(slice(rows.start, rows.stop), updates, poisoning)
 
 
-def gathered(parts: list[LocalUpdates], part: LocalUpdates, clients: int) -> LocalUpdates | None:
-    """All parts of a group as one, once the last has come; until then they wait in `parts`.
+class Gathering:
+    """All parts of a group as one. Each is copied as it comes: an engine may use its memory again for the next."""
 
-    Each is copied as it comes: an engine may use its memory again for the next.
-    """
-    if part.part.stop - part.part.start == clients:
-        return part
-    if not parts:
-        empty = {name: column.copy() for name, column in vars(Poisoning.none(clients)).items()}
-        updates = part.updates.new_empty(len(part.updates), clients, part.updates.shape[2])
-        parts.append(LocalUpdates(slice(0, 0), updates, Poisoning(**empty)))
-    whole = parts[0]
-    whole.updates[:, part.part] = part.updates
-    for name, column in vars(whole.poisoning).items():
-        column[part.part] = getattr(part.poisoning, name)
-    parts[0] = replace(whole, part=slice(0, part.part.stop))
-    return parts[0] if part.part.stop == clients else None
+    def __init__(self, clients: int) -> None:
+        self._clients = clients
+        self._updates: Tensor | None = None
+        self._columns = {name: column.copy() for name, column in vars(Poisoning.none(clients)).items()}
+
+    def add(self, part: LocalUpdates) -> LocalUpdates | None:
+        """One part more, in order; everything, once this was the last."""
+        if part.part == slice(0, self._clients):
+            return part
+        if self._updates is None:
+            self._updates = part.updates.new_empty(len(part.updates), self._clients, part.updates.shape[2])
+        self._updates[:, part.part] = part.updates
+        for name, column in self._columns.items():
+            column[part.part] = getattr(part.poisoning, name)
+        if part.part.stop < self._clients:
+            return None
+        return LocalUpdates(slice(0, self._clients), self._updates, Poisoning(**self._columns))
+
+
+def gathered(parts: Iterable[LocalUpdates], clients: int) -> LocalUpdates:
+    """All parts of a round, in order, as one."""
+    gathering = Gathering(clients)
+    whole = [gathering.add(part) for part in parts][-1]
+    assert whole is not None
+    return whole
 
 
 def receive(federation: Federation, plan: Plan, start: Tensor, trained: LocalUpdates) -> Received:

@@ -99,6 +99,8 @@ class Certificate(Plugin):
     sound: ClassVar[bool] = True
     label: ClassVar[str] = ""
     """What to print beside every number of a certificate that is not sound."""
+    groups: ClassVar[bool] = False
+    """Whether it is about the vote of groups, each with a model of its own. Others are about one model."""
 
     name: str | None = Field(None, pattern=r"^[A-Za-z0-9._-]+$", description="name in the report; default: its type")
     levels: tuple[Level, ...] | None = Field(None, description="questions to answer; default: all that it can")

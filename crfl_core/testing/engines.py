@@ -48,7 +48,7 @@ def exercise(_: Case[Engine]) -> Exercise:
     federation = build(config)
     # Other in every parameter: softmax does not notice a constant, and replicas would be trained alike.
     apart = torch.randn(REPLICAS, 1, federation.model.layout.size, generator=torch.Generator().manual_seed(0))
-    starts = rounds.initial(federation).models[None] + 0.1 * apart
+    starts = rounds.initial(federation)[0].models[None] + 0.1 * apart
     task = TrainingTask(1, starts, federation.participation.round(1), attacked=True)
     return Exercise(federation, task, LocalTraining(federation).train(task, slice(0, len(task.clients))))
 

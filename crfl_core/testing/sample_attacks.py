@@ -55,12 +55,13 @@ def federation_with(attack: Attack, *, tabular: bool) -> Federation:
 
 def start_of(federation: Federation) -> Tensor:
     """The initial model, moved a little so that gradients are not those of zero."""
-    return rounds.initial(federation).models[0] + 0.01
+    return rounds.initial(federation)[0].models[0] + 0.01
 
 
 def plan_of(federation: Federation, number: int, *, attacked: bool = True) -> Plan:
     """A round of the federation."""
-    return Session.of(federation, Path()).plan(number, attacked=attacked)
+    (plan,) = Session.of(federation, Path()).plans(number, attacked=attacked)
+    return plan
 
 
 def scene_of(federation: Federation, attack: Attack, number: int | None = None) -> Scene:

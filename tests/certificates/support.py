@@ -324,7 +324,7 @@ class World:
     def start(self, number: int) -> Tensor:
         """The model that was broadcast in a round."""
         if number == 1:
-            return rounds.initial(self.federation).models[0]
+            return rounds.initial(self.federation)[0].models[0]
         return self.outcomes[number - 2].parameters
 
     @property
@@ -418,6 +418,7 @@ def synthetic_ledger(
     columns = ClientColumns(
         round=numbers,
         client=clients,
+        group=each(0, np.int64),
         weight=weights,
         weight_bound=weights,
         learning_rate=each(rate),
@@ -485,7 +486,7 @@ def play(federation: Federation, hooks: Hooks = HOOKS) -> World:
     session = Session(federation, config.engine.model_copy(), hooks, context_of(federation))
     with session.opened():
         outcomes = rounds.train(session, rounds.initial(federation))
-        return World(federation, [Played(outcome, *record(federation, outcome)) for outcome in outcomes])
+        return World(federation, [Played(outcome, *record(federation, outcome)) for (outcome,) in outcomes])
 
 
 def continued(world: World, number: int, replicas: range, noise_std: float | None = None) -> Tensor:
@@ -504,7 +505,7 @@ def with_attack(federation: Federation, attack: Attack | None) -> Federation:
     config = federation.config.model_copy(update={"attack": attack})
     samples = federation.facts.samples
     bound = gradient_bound_of(federation)
-    participation = Participation(config, samples, bound, federation.streams)
+    participation = Participation(config, samples, bound, federation.streams, federation.participation.members)
     return replace(federation, config=config, participation=participation)
 
 

@@ -123,7 +123,7 @@ def test_whatever_the_rule_needs_to_see(fault: str, aggregation: list[str]) -> N
         tiny(engine=engine, aggregation=aggregation, attack="none"), {"faulty": Faulty, "momentum": Momentum}
     )
     session = Session.of(federation, Path("nowhere"))
-    kept = Progress(2, rounds.initial(federation).models, ({},))
+    kept = Progress(2, rounds.initial(federation)[0].models, ({},))
     with session.opened(), pytest.raises(CrflError, match=re.escape((FAULTS | BY_MODELS)[fault][1])):
         continued(session, kept, range(1, 25))
 

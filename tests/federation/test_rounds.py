@@ -254,9 +254,9 @@ def test_a_rejected_round_goes_on_from_the_broadcast_model_clipped_and_with_fres
 
 def test_the_initial_model_comes_from_its_own_stream() -> None:
     mlp = {"type": "mlp", "hidden": [6]}
-    plain = rounds.initial(federation_of(tiny(model=mlp))).models
-    same = rounds.initial(federation_of(tiny(model=mlp, seeds={"noise": 5}))).models
-    other = rounds.initial(federation_of(tiny(model=mlp, seeds={"initial": 5}))).models
+    plain = rounds.initial(federation_of(tiny(model=mlp)))[0].models
+    same = rounds.initial(federation_of(tiny(model=mlp, seeds={"noise": 5})))[0].models
+    other = rounds.initial(federation_of(tiny(model=mlp, seeds={"initial": 5})))[0].models
     assert torch.equal(plain, same)
     assert not torch.equal(plain, other)
 

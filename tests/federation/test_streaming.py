@@ -104,7 +104,7 @@ def test_nor_does_that_of_continuations(before: int) -> None:
     federation = federation_of(crowd(attack="none"), PLUGINS)
     session = Session.of(federation, Path("nowhere"))
     with session.opened():
-        continued(session, Progress(2, rounds.initial(federation).models, ({},)), range(1, 5))
+        continued(session, Progress(2, rounds.initial(federation)[0].models, ({},)), range(1, 5))
     assert len(held) == 2
     assert max(held) - before < 12 * 4
 
@@ -137,7 +137,7 @@ def summed(steps: Sequence[Any], values: Tensor, updates: Any, cuts: list[int]) 
     current = updates.round
     session = cast("Session", SimpleNamespace(federation=SimpleNamespace(config=SimpleNamespace(aggregation=steps))))
     nobody = Conduct(np.zeros(len(values), np.bool_), current.clients.learning_rate, current.clients.steps)
-    plan = Plan(current.facts, nobody, attacked=True, clip_norm=1.0, noise_std=0.0)
+    plan = Plan(current.facts, nobody, attacked=True, clip_norm=1.0, noise_std=0.0, rows=slice(0, len(values)))
     sums = LinearSums(session, plan, current.start[None], [{}])
     for first, last in zip([0, *cuts], [*cuts, len(values)], strict=True):
         rows = values[None, first:last]

@@ -1,0 +1,117 @@
+"""The vote of groups that train models of their own: clients that do anything, in every round."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from crfl_certificates.grouped import Grouped, isolation_checks
+from crfl_core.extend import (
+    Check,
+    GroupFacts,
+    GroupVotes,
+    Guarantee,
+    Ledger,
+    Level,
+    Scenario,
+    Threat,
+    Votes,
+    bias_input,
+    formulas,
+    guarantee,
+    margins,
+    pathwise_checks,
+)
+
+Array = NDArray[np.float64]
+
+
+class GroupVote(Grouped):
+    """Clients are in disjoint groups, each with a model of its own; so a client reaches one vote, whatever it does.
+
+    Sound for any model, rule and attack, in every round, forward and backward, and exact: one client more can be
+    enough. With `refine`, groups whose own prediction is certified against some of their members count for more.
+    """
+
+    statement: ClassVar = "pathwise"
+
+    refine: bool = Field(
+        False,
+        description="let groups of a linear model certify themselves, which restricts the statement to the threat's "
+        "rounds and to capped updates",
+    )
+
+    def audit(self, ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
+        """Nothing crosses groups; with `refine`, what the groups' own certificates need in the forward reading."""
+        disjoint = ledger.facts.groups is not None and ledger.facts.groups.by != "subsets"
+        checks = (
+            Check(
+                "groups are disjoint",
+                "held" if disjoint else "failed",
+                "every client is in one" if disjoint else "random subsets",
+                "no client in two groups",
+                "" if disjoint else "use the certificate 'ensemble', or groups.by = 'deal'",
+            ),
+            *isolation_checks(ledger),
+        )
+        return (*checks, forward_reading(ledger, threat)) if self.refine else checks
+
+    def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:  # noqa: ARG002
+        """How many clients it takes to change the winner."""
+        cast, groups = votes.expect(GroupVotes), ledger.facts.groups
+        assert groups is not None
+        classes, able = ledger.facts.classes, may_attack(groups, threat)
+        counts = formulas.vote_counts(cast.ballots, classes, groups.votes)
+        if groups.weights is not None:  # groups that certify themselves count as one client each here
+            stood = formulas.certified_weighted_groups(cast.ballots, classes, groups.weights, able > 0)
+        else:
+            own = self_certified(ledger, cast, threat) if self.refine else 0.0
+            costs = formulas.group_costs(own, able)
+            stood = formulas.certified_by_costs(cast.ballots, classes, np.broadcast_to(costs, cast.ballots.shape))
+        return self.counted(counts, np.minimum(stood, float(able.sum())))
+
+
+def may_attack(groups: GroupFacts, threat: Threat) -> NDArray[np.int64]:
+    """How many clients of each group may attack, (G,): all of them, or those that the threat names."""
+    if isinstance(threat.clients, int):
+        return np.array([len(members) for members in groups.members])
+    return np.array([len(set(members) & set(threat.clients)) for members in groups.members])
+
+
+def self_certified(ledger: Ledger, cast: GroupVotes, threat: Threat) -> Array:
+    """How many of its own members each group's prediction stands, (m, G); 0 where its certificate is refused."""
+    stood = np.zeros(cast.ballots.shape)
+    unknown = np.full(len(stood), np.nan)
+    for group in range(ledger.facts.models):
+        own = ledger.of_group(group)
+        if group in ledger.failed or refused(own, threat, backward=True):
+            continue
+        norms = np.hypot(cast.input_norms, bias_input(own))
+        pair = np.stack([cast.gaps[:, group], np.zeros(len(norms))], axis=1)  # all that a margin is made of
+        scenario = Scenario(own, threat, own.facts.rounds, observed=True)
+        answer = guarantee(scenario, "client", cast.ballots[:, group], margins(own, pair, norms), unknown, unknown)
+        stood[:, group] = np.nan_to_num(answer.radius, posinf=float(own.facts.clients))
+    return stood
+
+
+def refused(own: Ledger, threat: Threat, *, backward: bool) -> bool:
+    """Whether a group's own certificate at the client level is refused, at all or in the forward reading."""
+    checks = pathwise_checks(own, threat, own.facts.rounds, observed=True)
+    failed = [check for check in checks if check.status == "failed" and check.level in (None, "client")]
+    return any(check.direction is None for check in failed) if backward else bool(failed)
+
+
+def forward_reading(ledger: Ledger, threat: Threat) -> Check:
+    """What groups certify of themselves has to hold for attacks that might come, too."""
+    lost = [group for group in range(ledger.facts.models) if refused(ledger.of_group(group), threat, backward=False)]
+    return Check(
+        "groups certify themselves forward",
+        "failed" if lost else "held",
+        f"{len(lost)} of {ledger.facts.models} groups do not" if lost else "all groups do",
+        "the forward reading in every group",
+        "set refine = false, or server.cap_updates = true" if lost else "",
+        direction="forward",
+    )

@@ -1,0 +1,83 @@
+"""What certificates about groups of clients have in common: the votes, and that nothing crosses groups."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crfl_core.extend import (
+    Certificate,
+    Check,
+    Guarantee,
+    Ledger,
+    Level,
+    Threat,
+    VoteRequest,
+    VoteSettings,
+    assumptions,
+)
+
+
+class Grouped(Certificate):
+    """A certificate that counts clients, from the votes of the groups' models."""
+
+    groups: ClassVar[bool] = True
+    levels_offered: ClassVar[tuple[Level, ...]] = ("client",)
+
+    def request(self, ledger: Ledger, threat: Threat, settings: VoteSettings) -> VoteRequest:  # noqa: ARG002
+        """The vote of every group."""
+        return VoteRequest("groups")
+
+    @staticmethod
+    def counted(counts: NDArray[np.int64], clients: NDArray[np.float64]) -> Guarantee:
+        """The winners of the `counts`, (m, C), and how many clients each stands; NaN where nothing is certified.
+
+        `p_a` and `p_b` are the shares of the first and of the second class.
+        """
+        shares = np.sort(counts / counts.sum(axis=1, keepdims=True), axis=1)
+        certain = ~np.isnan(clients)
+        with np.errstate(divide="ignore"):
+            logs = np.log(clients)
+        return Guarantee(
+            prediction=np.where(certain, counts.argmax(axis=1), -1),
+            radius=clients,
+            log_radius=logs,
+            p_a=shares[:, -1],
+            p_b=shares[:, -2],
+            count=clients,
+        )
+
+
+def isolation_checks(ledger: Ledger) -> tuple[Check, ...]:
+    """A group's model is made of its own members' messages, public data and random streams, and of nothing else."""
+    judged = ledger.facts.rejects or any(not record.accepted and record.failed is None for record in ledger.rounds)
+    replaced = next((record.weights_from for record in ledger.rounds if record.weights_from != "chain"), None)
+    crossing = "a plugin judges rounds" if judged else f"weights are replaced by {replaced}" if replaced else ""
+    members = ledger.facts.groups.members if ledger.facts.groups is not None else ()
+    sizes = sorted({len(group) for group in members})
+    failed = ledger.failed
+    return (
+        Check(
+            "nothing crosses groups",
+            "failed" if crossing else "held",
+            crossing or "rules, states, noise and streams are each group's own",
+            "no plugin that sees several groups",
+            "remove the plugin" if crossing else "",
+        ),
+        Check(
+            "groups are frozen before round 1",
+            "held",
+            f"{len(members)} groups of {' to '.join(map(str, sizes[:: max(1, len(sizes) - 1)]))} clients in the ledger",
+            "ids that the server issues",
+            direction="forward",
+        ),
+        Check(
+            "failed groups cast a fixed vote",
+            "held",
+            f"groups {list(failed)} vote for class 0" if failed else "no group failed",
+            "a public vote",
+        ),
+        assumptions.public_preprocessing(ledger),
+    )
