@@ -32,7 +32,15 @@ from crfl_formulas.drift import (
     worst_poisoned_share,
     worst_totals,
 )
+from crfl_formulas.ensemble import ensemble_count
 from crfl_formulas.exact_votes import ExactVotes, exact_votes
+from crfl_formulas.group_vote import (
+    certified_by_costs,
+    certified_groups,
+    certified_weighted_groups,
+    group_costs,
+    vote_counts,
+)
 from crfl_formulas.hockey_stick import (
     hockey_stick_threshold,
     log_divergence,
@@ -148,6 +156,13 @@ __all__ = [
     "gaussian_threshold",
     "gaussian_threshold_of_logs",
     "margin_threshold",
+    # votes of groups
+    "certified_by_costs",
+    "certified_groups",
+    "certified_weighted_groups",
+    "ensemble_count",
+    "group_costs",
+    "vote_counts",
     # the answers
     "client_count",
     "feature_radius",
