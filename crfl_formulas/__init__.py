@@ -7,6 +7,7 @@ arithmetic adds. `paper` is the paper's own radius.
 """
 
 from crfl_formulas._arrays import Array
+from crfl_formulas.ball import ball_gradient_bound, ball_smoothness
 from crfl_formulas.breakdown import (
     krum_drift,
 )
@@ -25,7 +26,9 @@ from crfl_formulas.drift import (
     byzantine_terms,
     changing_attackers,
     effective_steps,
+    largest_rate,
     lasting_attackers,
+    residual_bound,
     retention,
     scaling_terms,
     update_bound,
@@ -90,6 +93,14 @@ from crfl_formulas.shift import (
     replacement_shift,
     saturating_shift,
 )
+from crfl_formulas.spectrum import (
+    batch_factor,
+    batch_spectrum,
+    factor_shift,
+    spectrum_change,
+    spectrum_gradient_bound,
+    start_gradient,
+)
 
 __all__ = [
     "Array",
@@ -107,13 +118,24 @@ __all__ = [
     "byzantine_terms",
     "changing_attackers",
     "effective_steps",
+    "largest_rate",
     "lasting_attackers",
+    "residual_bound",
     "retention",
     "scaling_terms",
     "update_bound",
     "worst_poisoned_share",
     "worst_totals",
     "krum_drift",
+    # batches that honest clients scale
+    "ball_gradient_bound",
+    "ball_smoothness",
+    "batch_factor",
+    "batch_spectrum",
+    "factor_shift",
+    "spectrum_change",
+    "spectrum_gradient_bound",
+    "start_gradient",
     # from drift to the end of the run
     "accumulated_drift",
     "averaged_constant",
