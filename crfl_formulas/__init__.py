@@ -49,6 +49,13 @@ from crfl_formulas.hockey_stick import (
     log_divergence,
     log_theta,
 )
+from crfl_formulas.influence import (
+    attackers_in_any_rounds,
+    equal_influence_drift,
+    equal_influence_rates,
+    equal_influence_start,
+    worst_rounds,
+)
 from crfl_formulas.inversion import client_count, feature_radius, sample_count, sample_ratio
 from crfl_formulas.paper import gradient_lipschitz, kl_budget, log_contraction, log_radius
 from crfl_formulas.propagation import (
@@ -136,6 +143,12 @@ __all__ = [
     "spectrum_change",
     "spectrum_gradient_bound",
     "start_gradient",
+    # rounds that are not known
+    "attackers_in_any_rounds",
+    "equal_influence_drift",
+    "equal_influence_rates",
+    "equal_influence_start",
+    "worst_rounds",
     # from drift to the end of the run
     "accumulated_drift",
     "averaged_constant",
