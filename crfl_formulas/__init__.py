@@ -4,6 +4,10 @@ From an attack to a certificate: `shift` (one sample's gradient) -> `drift` (one
 aggregators that look at the updates) -> `propagation`, `budget` or `hockey_stick` (the end of the run). From the votes:
 `confidence` or `exact_votes` -> `rules`. `inversion` puts the two together, and `rounding` says what floating-point
 arithmetic adds. `paper` is the paper's own radius.
+
+Against attackers in every round, or in one that nobody knows: `group_vote` and `ensemble` (votes of models from
+different clients), `median` (of models that are sent once), `spectrum` and `ball` (smaller bounds for batches that honest
+clients scale), `influence` (rates that give all rounds the same influence).
 """
 
 from crfl_formulas._arrays import Array
@@ -57,6 +61,7 @@ from crfl_formulas.influence import (
     worst_rounds,
 )
 from crfl_formulas.inversion import client_count, feature_radius, sample_count, sample_ratio
+from crfl_formulas.median import Box, median_box, median_count
 from crfl_formulas.paper import gradient_lipschitz, kl_budget, log_contraction, log_radius
 from crfl_formulas.propagation import (
     accumulated_drift,
@@ -198,6 +203,10 @@ __all__ = [
     "ensemble_count",
     "group_costs",
     "vote_counts",
+    # a median of local models
+    "Box",
+    "median_box",
+    "median_count",
     # the answers
     "client_count",
     "feature_radius",
