@@ -6,8 +6,8 @@ aggregators that look at the updates) -> `propagation`, `budget` or `hockey_stic
 arithmetic adds. `paper` is the paper's own radius.
 
 Against attackers in every round, or in one that nobody knows: `group_vote` and `ensemble` (votes of models from
-different clients), `median` (of models that are sent once), `spectrum` and `ball` (smaller bounds for batches that honest
-clients scale), `influence` (rates that give all rounds the same influence).
+different clients), `median` (of models that are sent once), `spectrum` and `ball` (smaller bounds for batches that
+honest clients scale), `influence` (rates that give all rounds the same influence).
 """
 
 from crfl_formulas._arrays import Array

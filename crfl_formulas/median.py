@@ -78,7 +78,8 @@ def _stands(box: Box, x: Array, first: NDArray[np.int64]) -> NDArray[np.bool_]:
     highest = positive @ box.upper.T - negative @ box.lower.T + unsure
     own = np.take_along_axis(lowest, first[:, None], axis=1)[:, 0]
     np.put_along_axis(highest, first[:, None], -np.inf, axis=1)
-    return np.greater(own, highest.max(axis=1))
+    stands: NDArray[np.bool_] = own > highest.max(axis=1)
+    return stands
 
 
 def _finite(models: ArrayLike) -> Array:

@@ -31,7 +31,7 @@ def batch_spectrum(inputs: ArrayLike, samples: ArrayLike | None = None) -> Array
     gram = x @ np.swapaxes(x, -1, -2) if x.shape[-2] == size else np.swapaxes(x, -1, -2) @ x
     largest = np.maximum(np.linalg.eigvalsh(gram)[..., -1], 0.0)
     # The Gram matrix is off by gamma_k of its trace, at most `size` times its norm; its eigenvalues by far less.
-    return (largest * (1.0 + gamma(size * (terms + 16 * size))) / count)[()]
+    return floats(largest * (1.0 + gamma(size * (terms + 16 * size))) / count)[0][()]
 
 
 def start_gradient(inputs: ArrayLike, labels: ArrayLike, classes: int, samples: ArrayLike | None = None) -> Array:
@@ -47,7 +47,7 @@ def start_gradient(inputs: ArrayLike, labels: ArrayLike, classes: int, samples: 
     gradient = np.swapaxes(residuals, -1, -2) @ x
     lengths = np.sqrt(np.square(residuals).sum((-1, -2)) * np.square(x).sum((-1, -2)))
     length = np.sqrt(np.square(gradient).sum((-1, -2))) + gamma(x.shape[-2] + 16) * lengths
-    return (length * (1.0 + gamma(classes * x.shape[-1] + 16)) / count)[()]
+    return floats(length * (1.0 + gamma(classes * x.shape[-1] + 16)) / count)[0][()]
 
 
 def batch_factor(

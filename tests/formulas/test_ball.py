@@ -160,5 +160,5 @@ def test_steps_at_the_larger_rate_contract_inside_the_ball() -> None:
         after = [(1.0 - rate * decay) * w - rate * factor * gradient(x, labels, w) for w in models]
         shrunk = np.linalg.norm(after[0] - after[1]) / np.linalg.norm(models[0] - models[1])
         assert shrunk <= (1.0 - rate * decay) * (1.0 + 1e-9)
-        closest = max(closest, shrunk / (1.0 - rate * decay))
+        closest = max(closest, float(shrunk) / (1.0 - rate * decay))
     assert closest > 0.9

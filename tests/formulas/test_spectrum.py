@@ -70,6 +70,8 @@ def test_the_spectrum_is_that_of_30_digits_and_not_below_it(samples: int, featur
         exact = exact_spectrum(x)
         found = mpmath.mpf(float(batch_spectrum(x)))
         assert exact <= found <= exact * (1 + 1e-11)
+        limit = float(exact) * generator.uniform(0.1, 0.9)
+        assert mpmath.mpf(float(batch_factor(limit, float(found)))) * exact <= limit
 
 
 def test_the_gradient_at_zero_is_that_of_30_digits_and_not_below_it() -> None:
@@ -106,7 +108,7 @@ def test_scaled_batches_keep_the_bounds_of_the_limit_at_any_model() -> None:
     generator, lengths, curvatures = np.random.default_rng(3), [], []
     limit = 0.3
     for _ in range(300):
-        samples, features, classes = generator.integers(1, 7), generator.integers(1, 5), generator.integers(2, 5)
+        samples, features, classes = (int(size) for size in generator.integers([1, 1, 2], [7, 5, 5]))
         x = generator.normal(size=(samples, features)) * 10.0 ** generator.uniform(-1.0, 1.0)
         labels = np.eye(classes)[generator.integers(classes, size=samples)]
         weights = generator.normal(size=(features, classes)) * 10.0 ** generator.uniform(-2.0, 3.0)
