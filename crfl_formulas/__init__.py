@@ -11,7 +11,7 @@ honest clients scale), `influence` (rates that give all rounds the same influenc
 """
 
 from crfl_formulas._arrays import Array
-from crfl_formulas.ball import ball_gradient_bound, ball_smoothness
+from crfl_formulas.ball import ball_gradient_bound, ball_room, ball_smoothness
 from crfl_formulas.breakdown import (
     krum_drift,
 )
@@ -141,6 +141,7 @@ __all__ = [
     "krum_drift",
     # batches that honest clients scale
     "ball_gradient_bound",
+    "ball_room",
     "ball_smoothness",
     "batch_factor",
     "batch_spectrum",

@@ -47,6 +47,26 @@ def ball_gradient_bound(
     return np.where(solvable, high, most)[()]
 
 
+def ball_room(
+    gradient_bound: ArrayLike,
+    start_limit: ArrayLike,
+    limit: ArrayLike,
+    weight_decay: ArrayLike,
+    input_bound: ArrayLike,
+    classes: int,
+) -> Array:
+    """`kappa - F - (L / B) I(B kappa / lambda)`: what gradients in the ball of a given kappa leave of it at least.
+
+    Below 0 the rule does not hold for this kappa. Above 0 a step of rate eta ends inside the ball even if rounding adds
+    eta times the room. The smallest kappa leaves none; one that is a little larger usually does. Rounded down.
+
+    >>> ball_room([0.15776, 0.1577602, 0.17], 0.14, 0.0526, 0.1, 1.0, classes=10) > 0
+    array([False,  True,  True])
+    """
+    kappa, start, top, decay, bound = floats(gradient_bound, start_limit, limit, weight_decay, input_bound)
+    return kappa - _longest(kappa, start, top, decay, bound, classes)
+
+
 def ball_smoothness(
     limit: ArrayLike, gradient_bound: ArrayLike, weight_decay: ArrayLike, input_bound: ArrayLike, classes: int
 ) -> Array:
@@ -68,9 +88,13 @@ def _turning_point(limit: Array, decay: Array, bound: Array, classes: int) -> Ar
 
 
 def _holds(kappa: Array, start: Array, limit: Array, decay: Array, bound: Array, classes: int) -> NDArray[np.bool_]:
+    return np.less_equal(_longest(kappa, start, limit, decay, bound, classes), kappa)
+
+
+def _longest(kappa: Array, start: Array, limit: Array, decay: Array, bound: Array, classes: int) -> Array:
+    """`F + (L / B) I(B kappa / lambda)`, rounded up."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        longest = start + limit / bound * _integral(bound * kappa / decay, classes)
-        return np.less_equal(longest * (1.0 + ALLOWANCE), kappa)
+        return (start + limit / bound * _integral(bound * kappa / decay, classes)) * (1.0 + ALLOWANCE)
 
 
 def _integral(reach: Array, classes: int) -> Array:

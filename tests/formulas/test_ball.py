@@ -12,6 +12,7 @@ import pytest
 from crfl_formulas import (
     Array,
     ball_gradient_bound,
+    ball_room,
     ball_smoothness,
     batch_factor,
     batch_spectrum,
@@ -57,6 +58,9 @@ def test_kappa_is_the_smallest_that_fulfils_the_condition_in_30_digits() -> None
             assert all(longest(float(one), *rest) > one for one in smaller)
             if kappa < math.sqrt(2.0 * limit):
                 assert longest(kappa, *rest) <= kappa
+                assert 0.0 <= ball_room(kappa, *rest) <= kappa - float(longest(kappa, *rest)) + 1e-15
+                wider = float(ball_room(1.1 * kappa, *rest))
+                assert wider <= 1.1 * kappa - longest(1.1 * kappa, *rest) <= wider + 1e-12
                 found += 1
     assert 15 < found < 40
 
