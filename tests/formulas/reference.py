@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 VECTORS: list[dict[str, Any]] = json.loads(Path(__file__).with_name("reference_values.json").read_text())["vectors"]
+EVERY_ROUND: dict[str, list[dict[str, Any]]] = json.loads(
+    Path(__file__).with_name("reference_values_2.json").read_text()
+)
 
 
 def vectors(kind: str) -> list[Any]:
@@ -20,3 +23,8 @@ def vectors(kind: str) -> list[Any]:
 
 def numbers(outputs: dict[str, Any]) -> dict[str, Any]:
     return {name: value["float"] if isinstance(value, dict) else value for name, value in outputs.items()}
+
+
+def every_round(kind: str) -> list[Any]:
+    """Parameters (case,) of a test, one for each reference value of a kind of the second file."""
+    return [pytest.param(case, id=f"{kind}-{place}") for place, case in enumerate(EVERY_ROUND[kind])]
