@@ -4,9 +4,14 @@ From an attack to a certificate: `shift` (one sample's gradient) -> `drift` (one
 aggregators that look at the updates) -> `propagation`, `budget` or `hockey_stick` (the end of the run). From the votes:
 `confidence` or `exact_votes` -> `rules`. `inversion` puts the two together, and `rounding` says what floating-point
 arithmetic adds. `paper` is the paper's own radius.
+
+Against attackers in every round, or in one that nobody knows: `group_vote` and `ensemble` (votes of models from
+different clients), `median` (of models that are sent once), `spectrum` and `ball` (smaller bounds for batches that
+honest clients scale), `influence` (rates that give all rounds the same influence).
 """
 
 from crfl_formulas._arrays import Array
+from crfl_formulas.ball import ball_gradient_bound, ball_room, ball_smoothness
 from crfl_formulas.breakdown import (
     krum_drift,
 )
@@ -25,7 +30,9 @@ from crfl_formulas.drift import (
     byzantine_terms,
     changing_attackers,
     effective_steps,
+    largest_rate,
     lasting_attackers,
+    residual_bound,
     retention,
     scaling_terms,
     update_bound,
@@ -46,7 +53,15 @@ from crfl_formulas.hockey_stick import (
     log_divergence,
     log_theta,
 )
+from crfl_formulas.influence import (
+    attackers_in_any_rounds,
+    equal_influence_drift,
+    equal_influence_rates,
+    equal_influence_start,
+    worst_rounds,
+)
 from crfl_formulas.inversion import client_count, feature_radius, sample_count, sample_ratio
+from crfl_formulas.median import Box, median_box, median_count
 from crfl_formulas.paper import gradient_lipschitz, kl_budget, log_contraction, log_radius
 from crfl_formulas.propagation import (
     accumulated_drift,
@@ -90,6 +105,14 @@ from crfl_formulas.shift import (
     replacement_shift,
     saturating_shift,
 )
+from crfl_formulas.spectrum import (
+    batch_factor,
+    batch_spectrum,
+    factor_shift,
+    spectrum_change,
+    spectrum_gradient_bound,
+    start_gradient,
+)
 
 __all__ = [
     "Array",
@@ -107,13 +130,31 @@ __all__ = [
     "byzantine_terms",
     "changing_attackers",
     "effective_steps",
+    "largest_rate",
     "lasting_attackers",
+    "residual_bound",
     "retention",
     "scaling_terms",
     "update_bound",
     "worst_poisoned_share",
     "worst_totals",
     "krum_drift",
+    # batches that honest clients scale
+    "ball_gradient_bound",
+    "ball_room",
+    "ball_smoothness",
+    "batch_factor",
+    "batch_spectrum",
+    "factor_shift",
+    "spectrum_change",
+    "spectrum_gradient_bound",
+    "start_gradient",
+    # rounds that are not known
+    "attackers_in_any_rounds",
+    "equal_influence_drift",
+    "equal_influence_rates",
+    "equal_influence_start",
+    "worst_rounds",
     # from drift to the end of the run
     "accumulated_drift",
     "averaged_constant",
@@ -163,6 +204,10 @@ __all__ = [
     "ensemble_count",
     "group_costs",
     "vote_counts",
+    # a median of local models
+    "Box",
+    "median_box",
+    "median_count",
     # the answers
     "client_count",
     "feature_radius",

@@ -38,6 +38,34 @@ def effective_steps(learning_rate: ArrayLike, steps: ArrayLike, weight_decay: Ar
     return np.where(damping > 0, lost / np.where(damping > 0, damping, 1.0), count)[()]
 
 
+def largest_rate(smoothness: ArrayLike, weight_decay: ArrayLike = 0.0) -> Array:
+    """`2 / (beta + 2 lambda)`: up to this rate a step on a convex, beta-smooth loss with decay contracts by its decay.
+
+    `smoothness` beta is that of the loss without its decay: `B^2 / 2`, with the batch-spectrum rule `L / 2`, with the
+    ball rule `ball_smoothness`. Exact: a gap of two models becomes `1 - eta lambda` times as long, or less.
+
+    >>> largest_rate(0.5 * 0.0526, [0.0, 0.003]).round(6)
+    array([76.045627, 61.919505])
+    """
+    beta, decay = floats(smoothness, weight_decay)
+    with np.errstate(divide="ignore"):
+        return 2.0 / (beta + 2.0 * decay)
+
+
+def residual_bound(
+    gradient_bound: ArrayLike, learning_rate: ArrayLike, steps: ArrayLike, weight_decay: ArrayLike = 0.0
+) -> Array:
+    """`U = kappa (1 - c) / lambda`, the longest centred residual of steps with gradients of at most kappa.
+
+    `eta tau kappa` without weight decay. kappa is `sqrt 2 B`, `spectrum_gradient_bound` or `ball_gradient_bound`.
+
+    >>> residual_bound(0.324345, 1.0, 4, [0.0, 0.01]).round(6)
+    array([1.29738 , 1.278049])
+    """
+    kappa, rate = floats(gradient_bound, learning_rate)
+    return kappa * rate * effective_steps(rate, steps, weight_decay)
+
+
 def update_bound(
     learning_rate: ArrayLike,
     steps: ArrayLike,
@@ -58,7 +86,7 @@ def update_bound(
     """
     rate, bound, norm = floats(learning_rate, input_bound, start_norm)
     lost = -np.expm1(_log_retention(rate, steps, weight_decay))
-    return math.sqrt(2.0) * bound * rate * effective_steps(rate, steps, weight_decay) + lost * norm
+    return residual_bound(math.sqrt(2.0) * bound, rate, steps, weight_decay) + lost * norm
 
 
 def worst_poisoned_share(

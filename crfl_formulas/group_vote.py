@@ -55,7 +55,8 @@ def certified_groups(counts: ArrayLike) -> Array:
     classes = np.arange(numbers.shape[-1])
     lead = np.take_along_axis(numbers, first, axis=-1) - numbers - (classes < first)
     smallest = np.where(classes == first, np.iinfo(np.int64).max, lead).min(axis=-1)
-    return np.asarray(np.floor_divide(smallest, 2), np.float64)
+    found: Array = np.floor_divide(smallest, 2).astype(np.float64)
+    return found
 
 
 def certified_weighted_groups(votes: ArrayLike, classes: int, weights: ArrayLike, reachable: ArrayLike = True) -> Array:

@@ -72,6 +72,8 @@ def train(session: Session, directory: RunDirectory, saved: store.Checkpoint | N
     named = federation.model.layout.unflatten(models[0] if federation.config.groups is None else models)
     directory.write_arrays("clients.npz", vars(ClientColumns.concatenate(clients)))
     directory.write_tensors(
-        "model.safetensors", {name: tensor.numpy() for name, tensor in named.items()}, {"crfl": __version__}
+        "model.safetensors",
+        {name: tensor.numpy() for name, tensor in named.items()},
+        {"crfl": __version__},
     )
     directory.set_state("trained")

@@ -52,11 +52,12 @@ def elected(electorate: Electorate, features: Tensor, groups: GroupFacts | None)
     """The classes that a model predicts, or that the groups elect; ties go to the lowest class."""
     if groups is None:
         logits = electorate.model.logits(electorate.parameters[None], features)[0]
-        classes: NDArray[np.int64] = logits.argmax(-1).cpu().numpy()
-        return classes
+        chosen: NDArray[np.int64] = logits.argmax(-1).cpu().numpy()
+        return chosen
     asked = Votes(VoteRequest("groups"), VoteSettings(), np.empty(0, np.int64), np.empty(0))
     ballots = group_models(electorate, features, asked).ballots
-    return formulas.vote_counts(ballots, int(ballots.max()) + 2, groups.votes).argmax(axis=1)
+    winners: NDArray[np.int64] = formulas.vote_counts(ballots, int(ballots.max()) + 2, groups.votes).argmax(axis=1)
+    return winners
 
 
 def own_logits(electorate: Electorate, features: Tensor, asked: Votes) -> LogitVotes:

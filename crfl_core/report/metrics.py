@@ -122,7 +122,7 @@ def attackers(ledger: Ledger) -> Attackers | None:
         rows = ledger.clients.of_round(int(number))
         weights = np.abs(rows.weight)
         shares.append(float(weights[rows.attacking].sum() / max(weights.sum(), np.finfo(float).tiny)))
-    told = not any(ledger.round(int(number)).weighs_nobody for number in numbers)
+    told = not any(record.weighs_nobody for record in ledger.rounds if record.round in numbers)
     return Attackers(
         clients=tuple(map(int, np.unique(ledger.clients.client[ledger.clients.attacking]))),
         rounds=tuple(map(int, numbers)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,9 @@ class GroupVote(Grouped):
 
     statement: ClassVar = "pathwise"
 
+    candidates: Literal["anybody", "named"] = Field(
+        "anybody", description="who may attack: anybody, or only the clients that threat.clients names"
+    )
     refine: bool = Field(
         False,
         description="let groups of a linear model certify themselves, which restricts the statement to the threat's "
@@ -63,7 +66,8 @@ class GroupVote(Grouped):
         """How many clients it takes to change the winner."""
         cast, groups = votes.expect(GroupVotes), ledger.facts.groups
         assert groups is not None
-        classes, able = ledger.facts.classes, may_attack(groups, threat)
+        named = None if self.candidates == "anybody" or isinstance(threat.clients, int) else threat.clients
+        classes, able = ledger.facts.classes, may_attack(groups, named)
         counts = formulas.vote_counts(cast.ballots, classes, groups.votes)
         if groups.weights is not None:  # groups that certify themselves count as one client each here
             stood = formulas.certified_weighted_groups(cast.ballots, classes, groups.weights, able > 0)
@@ -74,11 +78,9 @@ class GroupVote(Grouped):
         return self.counted(counts, np.minimum(stood, float(able.sum())))
 
 
-def may_attack(groups: GroupFacts, threat: Threat) -> NDArray[np.int64]:
-    """How many clients of each group may attack, (G,): all of them, or those that the threat names."""
-    if isinstance(threat.clients, int):
-        return np.array([len(members) for members in groups.members])
-    return np.array([len(set(members) & set(threat.clients)) for members in groups.members])
+def may_attack(groups: GroupFacts, named: tuple[int, ...] | None) -> NDArray[np.int64]:
+    """How many clients of each group may attack, (G,): all of them, or those that are named."""
+    return np.array([len(members if named is None else set(members) & set(named)) for members in groups.members])
 
 
 def self_certified(ledger: Ledger, cast: GroupVotes, threat: Threat) -> Array:

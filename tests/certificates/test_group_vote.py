@@ -1,0 +1,189 @@
+"""The vote of groups: no certified prediction changes, whatever that number of clients does in every round."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from crfl_attacks.model_replacement import ModelReplacement
+from numpy.typing import NDArray
+from torch import Tensor
+
+import crfl_core
+from crfl_core import RunResult
+from crfl_core.extend import ClientUpdates, GroupVotes, hookimpl
+from tests.api.test_crashes import contents
+from tests.oracle import tiny
+
+PARTITION = {"type": "iid", "clients": 9}
+
+
+def grouped(**changes: Any) -> dict[str, Any]:
+    """Nine clients, each with a model of its own, on 300 digits."""
+    defaults: dict[str, Any] = {
+        "dataset": {"type": "digits", "test_samples": 120},
+        "partition": PARTITION,
+        "groups": {"count": 9},
+        "training": {"learning_rate": 0.5, "steps": 20, "batch_size": 32},
+        "attack": "none",
+        "certificates": ["group-vote"],
+    }
+    return tiny(**(defaults | changes))
+
+
+def trained(config: dict[str, Any], path: Path, **plugins: Any) -> RunResult:
+    return crfl_core.run(config, out=path, plugins=plugins)
+
+
+def answers(run: RunResult) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The prediction of every clean test sample, and the number of clients that it stands."""
+    certified = next(one for one in run.certified if one.test_set == "clean")
+    return certified.guarantee.prediction, certified.guarantee.radius
+
+
+class Turning(ModelReplacement):
+    """Submits whatever moves the model of its group away, as far as it can go."""
+
+    def craft(self, honest: ClientUpdates, own: Tensor, weights: Tensor) -> Tensor:
+        generator = torch.Generator().manual_seed(honest.round.number)
+        return -30.0 * own + torch.randn(own.shape, generator=generator, dtype=own.dtype)
+
+
+def test_no_certified_prediction_changes_under_attack_in_every_round(tmp_path: Path) -> None:
+    prediction, radius = answers(trained(grouped(), tmp_path / "clean"))
+    reached, changed = 0, 0
+    for number, clients in enumerate([[0], [8], [1, 5], [2, 3, 7], [0, 1, 2, 3], [4, 5, 6, 7]]):
+        attack = {"type": "turning", "clients": clients, "rounds": [1, 2, 3, 4]}
+        attacked, _ = answers(trained(grouped(attack=attack), tmp_path / str(number), turning=Turning))
+        stands = radius >= len(clients)
+        reached += int(stands.sum())
+        assert (attacked == prediction)[stands].all()
+        changed += int((attacked != prediction).sum())
+    assert reached > 100
+    assert changed > 20  # or the attack would show nothing
+
+
+def test_the_number_is_exact(tmp_path: Path) -> None:
+    """One client more can change the winner: by brute force over what its groups might vote."""
+    run = trained(grouped(), tmp_path / "run")
+    votes = run.votes(run.inquiry.questions[0].request)["clean"].expect(GroupVotes)
+    prediction, radius = answers(run)
+    close = np.flatnonzero(radius <= 2)[:12]
+    assert len(close) > 3
+    for sample in close:
+        cast, stands = votes.ballots[sample], int(radius[sample])
+        assert not changeable(cast, stands, prediction[sample])
+        assert changeable(cast, stands + 1, prediction[sample])
+
+
+def changeable(cast: NDArray[np.int64], groups: int, winner: int) -> bool:
+    """Whether some of the groups, voting for one and the same other class, change the winner."""
+    for chosen in combinations(range(len(cast)), groups):
+        for rival in range(10):
+            counts = np.bincount(np.where(np.isin(range(len(cast)), chosen), rival, cast), minlength=10)
+            if counts.argmax() != winner:
+                return True
+    return False
+
+
+def test_named_candidates_reach_their_own_groups_only(tmp_path: Path) -> None:
+    threat = {"clients": [2, 4], "poison": "update"}
+    config = grouped(groups={"count": 3}, threat=threat, certificates=[{"type": "group-vote", "candidates": "named"}])
+    run = trained(config, tmp_path / "run")
+    anybody = crfl_core.certify(run, overrides=["certificates=['group-vote']"])
+    _, named = answers(run)
+    free = next(one for one in anybody.certified if one.test_set == "clean").guarantee.radius
+    assert (named >= np.minimum(free, 2)).all()
+    assert named.max() == 2  # both of them together change nothing there
+    assert free.max() == 1
+
+
+def test_groups_with_more_votes_are_worth_more(tmp_path: Path) -> None:
+    weights = [5, 1, 1, 1, 1, 1, 1, 1, 1]
+    run = trained(grouped(groups={"count": 9, "weights": weights}), tmp_path / "run")
+    votes = run.votes(run.inquiry.questions[0].request)["clean"].expect(GroupVotes)
+    prediction, radius = answers(run)
+    totals = np.stack([((votes.ballots == label) * weights).sum(1) for label in range(10)], axis=1)
+    np.testing.assert_array_equal(prediction, totals.argmax(1))
+    assert run.metrics.accuracy == pytest.approx(float((prediction == votes.labels).mean()))
+    unanimous = (votes.ballots == votes.ballots[:, :1]).all(1) & (votes.ballots[:, 0] > 0)
+    assert set(radius[unanimous]) == {1.0}  # 13 votes: the large group and one more would leave 7 against 6
+
+
+def test_groups_that_certify_themselves_count_for_more(tmp_path: Path) -> None:
+    config = {
+        "groups": {"count": 3},
+        "dtype": "float64",
+        "model": {"type": "softmax", "features": {"type": "unit-ball", "radius": 4.0}},
+        "training": {"learning_rate": 1.0, "steps": 20, "batch_size": 32, "weight_decay": 0.05},
+        "server": {"clip_norm": 50.0, "noise_std": 0.0},
+        "aggregation": [{"type": "update-cap", "bound": "honest"}, {"type": "fedavg"}],
+        "threat": {"clients": 1, "rounds": [1], "poison": "update"},
+        "rounds": 8,
+    }
+    plain = {"type": "group-vote"}
+    refined = {"type": "group-vote", "name": "refined", "refine": True}
+    run = trained(grouped(**config, certificates=[plain, refined]), tmp_path / "run")
+    assert not run.metrics.refused
+    one, other = (
+        next(
+            found.guarantee.radius for found in run.certified if found.certificate == name and found.test_set == "clean"
+        )
+        for name in ("group-vote", "refined")
+    )
+    assert (other >= one).all()
+    assert (other > one).sum() > 20
+    directions = {found.certificate: found.directions for found in run.certified}
+    assert directions["refined"] == ("backward", "forward")
+
+
+def test_what_crosses_groups_refuses_the_certificate(tmp_path: Path) -> None:
+    class Judging(crfl_core.extend.Tracker):
+        """Sees the models of all groups."""
+
+        @hookimpl
+        def crfl_accept_round(self) -> bool:
+            return True
+
+    run = trained(grouped(trackers=["judging"]), tmp_path / "run", judging=Judging)
+    assert "nothing crosses groups: found a plugin judges rounds" in run.metrics.refused["group-vote"]
+
+
+def test_other_certificates_say_that_they_are_about_one_model(tmp_path: Path) -> None:
+    config = grouped(certificates=["group-vote", "pathwise-linear", "tail", "postprocess", "paper", "ensemble"])
+    refused = trained(config, tmp_path / "run").metrics.refused
+    for name in ("pathwise-linear", "tail", "postprocess", "paper"):
+        assert "one global model: found 9 groups with a model each" in refused[name]
+    assert "groups are disjoint" in refused["ensemble"]
+    alone = trained(tiny(certificates=["group-vote"]), tmp_path / "alone").metrics.refused
+    assert "groups of clients: found one model, needs a model for each group: set groups.count" in alone["group-vote"]
+
+
+def test_new_inputs_are_elected_and_certified_the_same(tmp_path: Path) -> None:
+    run = trained(grouped(), tmp_path / "run")
+    prediction, radius = answers(run)
+    x = crfl_core.load_config(run.path / "config.toml").config.dataset.load().test_x
+    found = crfl_core.predict(run, x, scaled=True)
+    np.testing.assert_array_equal(found.classes, prediction)
+    np.testing.assert_array_equal(found.certified[0].guarantee.radius, radius)
+
+
+def test_an_interrupted_run_resumes_bit_for_bit(tmp_path: Path) -> None:
+    class Stopping(crfl_core.extend.Tracker):
+        """Stops once, in the middle of the groups of a round."""
+
+        @hookimpl
+        def crfl_round_finished(self, record: crfl_core.extend.RoundRecord) -> None:
+            if record.round == 3 and record.group == 4:
+                raise KeyboardInterrupt
+
+    config = grouped(aggregation=["foolsgold"], storage={"checkpoint_seconds": 0, "figures": []})
+    whole = trained(config, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        crfl_core.run(config, out=tmp_path / "cut", trackers=[Stopping()])
+    again = crfl_core.resume(tmp_path / "cut")
+    assert contents(again.path) == contents(whole.path)
