@@ -94,6 +94,8 @@ EXTEND = [
     "FileDataset",
     "FileStatus",
     "FixedStage",
+    "GroupFacts",
+    "GroupVotes",
     "Guarantee",
     "Job",
     "KINDS",
