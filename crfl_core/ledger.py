@@ -36,10 +36,16 @@ class ModelFacts(Record):
 
 
 class SetFacts(Record):
-    """A test set: its size and a digest of inputs and labels."""
+    """A set of samples: its size and a digest of inputs and labels."""
 
     samples: int
     digest: str
+
+
+class ReservedFacts(SetFacts):
+    """Samples that the server kept for itself, and the plugins that were handed them."""
+
+    used_by: tuple[str, ...] = ()
 
 
 class RunFacts(Record):
@@ -50,7 +56,8 @@ class RunFacts(Record):
     `feature_lipschitz` is None for a map that has no Lipschitz constant. `rejects`: some plugin may reject rounds.
     `feature_names` are those of a table; the features of an image are pixels. `resampled` are the rounds whose model
     before noise was kept, so that noise can be drawn again from there. `bad_update` is what the server does with an
-    update that it cannot use. `secret_votes`: the seed of the vote noise was drawn after training.
+    update that it cannot use. `secret_votes`: the seed of the vote noise was drawn after training. `reserve` are the
+    samples that the server trusts, by name: none of them is a client's.
     """
 
     format: int = FORMAT
@@ -86,6 +93,7 @@ class RunFacts(Record):
     attackers: tuple[int, ...]
     attack_rounds: tuple[int, ...]
     test_sets: dict[str, SetFacts]
+    reserve: dict[str, ReservedFacts] = {}
 
 
 class RoundRecord(Record):

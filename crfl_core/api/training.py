@@ -44,9 +44,8 @@ def train(session: Session, directory: RunDirectory, saved: store.Checkpoint | N
     rounds before it are saved.
     """
     federation = session.federation
-    progress, clients = rounds.initial(federation), []
-    if saved is not None:
-        progress, clients = unpacked(saved.round, saved.tensors, federation), saved.clients
+    progress = rounds.initial(federation) if saved is None else unpacked(saved.round, saved.tensors, federation)
+    clients = [] if saved is None else saved.clients
     checkpoints = Checkpoints(directory, federation.config.storage.checkpoint_seconds)
     with session.opened():
         try:

@@ -49,6 +49,11 @@ class Participation:
                 key="attack.rounds",
             )
 
+    @property
+    def everybody(self) -> Clients:
+        """All clients of the federation."""
+        return self._honest
+
     def round(self, number: int) -> Clients:
         """The participants of a round, by ascending id, as the protocol says."""
         return self._honest if self.per_round == self.total else self._honest.take(self._drawn(number))

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from crfl_core.federation import server
+from crfl_core.federation import answers, server
 from crfl_core.federation.chain import States
 from crfl_core.federation.session import Plan, Session
 from crfl_core.federation.setup import Federation
+from crfl_core.kinds.aggregator import state_key
 from crfl_core.kinds.complaints import settings_of
+from crfl_core.updates import State
 
 
 @dataclass(frozen=True)
@@ -44,11 +46,15 @@ class Outcome:
 
 
 def initial(federation: Federation) -> Progress:
-    """Before the first round: w_0."""
+    """Before the first round: w_0, and what steps of the aggregation have prepared."""
     generator = federation.streams.generator("initial")
     with settings_of("model", federation.config.model):
         parameters = federation.model.initial(generator).to(federation.device, federation.dtype)
-    return Progress(0, parameters[None], ({},))
+    states: dict[str, State] = {}
+    for position, step in enumerate(federation.config.aggregation):
+        with settings_of(f"aggregation.{position}", step):
+            states[state_key(position)] = answers.prepared(step, federation.server)
+    return Progress(0, parameters[None], ({key: state for key, state in states.items() if state},))
 
 
 def train(session: Session, progress: Progress) -> Iterator[Outcome]:
