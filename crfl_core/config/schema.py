@@ -226,10 +226,8 @@ class RunConfig(Table):
         lists = ("aggregation", "certificates", "trackers")
         copies: dict[str, object] = {name: tuple(one.model_copy() for one in getattr(self, name)) for name in lists}
         copies |= {name: getattr(self, name).model_copy() for name in ("dataset", "partition", "engine")}
-        copies |= {
-            "model": self.model.model_copy(update={"features": maps}),
-            "reserve": self.reserve.with_own_plugins(),
-        }
+        copies |= {"reserve": self.reserve.with_own_plugins()}
+        copies |= {"model": self.model.model_copy(update={"features": maps})}
         copies |= {"attack": None if self.attack is None else self.attack.model_copy()}
         return self.model_copy(update=copies)
 

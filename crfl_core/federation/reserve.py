@@ -57,9 +57,7 @@ def from_elsewhere(name: str, wanted: OwnSamples, data: Data, streams: Streams) 
         raise ConfigError(found, key=table)
     if data.domain.outside(other.x).any():
         low, high = data.domain.low, data.domain.high
-        raise ConfigError(
-            f"its inputs leave [{low:g}, {high:g}], where those of the run are: scale it alike", key=table
-        )
+        raise ConfigError(f"its inputs leave [{low:g}, {high:g}], the domain of the run: scale it alike", key=table)
     if name != "curator" and other.class_names != data.class_names:
         raise ConfigError(f"its classes are not those of the run, {', '.join(data.class_names)}", key=table)
     available, count = len(other.x), wanted.samples or len(other.x)
@@ -70,7 +68,7 @@ def from_elsewhere(name: str, wanted: OwnSamples, data: Data, streams: Streams) 
 
 
 def users(config: RunConfig, name: str) -> Iterator[str]:
-    """The plugins that are handed a set. What is only measured on it is no use: nothing that is certified rests on it."""
+    """The plugins that are handed a set. Measuring on it is no use: nothing that is certified rests on that."""
     if name == "root":
         yield from (step.configured_as for step in config.aggregation if type(step).needs_root)
     if name == "curator":  # a map that can be fitted has a method of its own for it

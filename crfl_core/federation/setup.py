@@ -62,8 +62,8 @@ class Federation:
     """Everything that training needs, built once and never changed.
 
     `features` are the training inputs behind the feature maps. `test_sets` always has "clean"; "backdoored" holds the
-    non-target samples that the attack is about, triggered if it has a trigger, with their true labels. `reserve` are the
-    samples that the server trusts, those of the curator before the maps; those for validation are a test set, too.
+    non-target samples that the attack is about, triggered if it has a trigger, with their true labels. `reserve` are
+    the samples that the server trusts, those of the curator before the maps; those for validation are a test set, too.
     `resampled` are the rounds whose model before noise some certificate wants to start from again.
     """
 
