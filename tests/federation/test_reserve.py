@@ -382,3 +382,12 @@ def test_changing_the_samples_of_the_server_stops_the_run(when: str) -> None:
 
     with pytest.raises(PluginFailure, match=rf"{when}\(\) .* changed what it was given"):
         played(federation_of(tiny(reserve={"root": 5}, aggregation=["writing"]), {"writing": Writing}))
+
+
+def test_another_process_trains_on_what_is_left() -> None:
+    """Engines build local training from its specification, which does not name the aggregation."""
+    here = federation_of(tiny(reserve={"root": 30, "validation": 0.1}, aggregation=["fltrust"]))
+    assert "fltrust" not in here.specification
+    there = federation_of(tomllib.loads(here.specification))
+    assert torch.equal(here.data.x, there.data.x)
+    assert [rows.tolist() for rows in here.data.partition] == [rows.tolist() for rows in there.data.partition]
