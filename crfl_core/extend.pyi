@@ -82,6 +82,8 @@ from .kinds.module import ModuleModel as ModuleModel
 from .kinds.partitioner import Partitioner as Partitioner
 from .kinds.plugin import API_VERSION as API_VERSION
 from .kinds.plugin import Plugin as Plugin
+from .kinds.server_side import Samples as Samples
+from .kinds.server_side import ServerSide as ServerSide
 from .kinds.tracker import RunContext as RunContext
 from .kinds.tracker import Tracker as Tracker
 from .ledger import ClientColumns as ClientColumns

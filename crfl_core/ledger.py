@@ -36,7 +36,7 @@ class ModelFacts(Record):
 
 
 class SetFacts(Record):
-    """A test set: its size and a digest of inputs and labels."""
+    """A set of samples: its size and a digest of inputs and labels."""
 
     samples: int
     digest: str
@@ -58,6 +58,12 @@ class GroupFacts(Record):
         return self.weights or (1,) * len(self.members)
 
 
+class ReservedFacts(SetFacts):
+    """Samples that the server kept for itself, and the plugins that were handed them."""
+
+    used_by: tuple[str, ...] = ()
+
+
 class RunFacts(Record):
     """Everything that does not change from round to round.
 
@@ -66,7 +72,8 @@ class RunFacts(Record):
     `feature_lipschitz` is None for a map that has no Lipschitz constant. `rejects`: some plugin may reject rounds.
     `feature_names` are those of a table; the features of an image are pixels. `resampled` are the rounds whose model
     before noise was kept, so that noise can be drawn again from there. `bad_update` is what the server does with an
-    update that it cannot use. `secret_votes`: the seed of the vote noise was drawn after training.
+    update that it cannot use. `secret_votes`: the seed of the vote noise was drawn after training. `reserve` are the
+    samples that the server trusts, by name: none of them is a client's.
     """
 
     format: int = FORMAT
@@ -108,6 +115,8 @@ class RunFacts(Record):
     def models(self) -> int:
         """How many global models are trained: one, or one for each group."""
         return 1 if self.groups is None else len(self.groups.members)
+
+    reserve: dict[str, ReservedFacts] = {}
 
 
 class RoundRecord(Record):

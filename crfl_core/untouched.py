@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from crfl_core.data import Batches, FederatedData
 from crfl_core.errors import PluginFailure
+from crfl_core.kinds.server_side import ServerSide
 from crfl_core.kinds.tracker import RunContext
 from crfl_core.updates import Clients, ClientUpdates, Round, RoundFacts, RuleResult, TrainingTask
 
@@ -62,9 +63,11 @@ def tensors_in(given: tuple[object, ...]) -> Iterator[Tensor]:
         elif isinstance(one, Mapping):
             yield from tensors_in(tuple(one.values()))
         elif isinstance(one, ClientUpdates):
-            yield from (one.values, one.round.start)
+            yield from (one.values, *tensors_in((one.round,)))
         elif isinstance(one, Round):
-            yield one.start
+            yield from (one.start, *tensors_in((one.server_side,)))
+        elif isinstance(one, ServerSide):
+            yield from () if one.root is None else (one.root.x, one.root.y)
         elif isinstance(one, RuleResult):
             yield one.update
         elif isinstance(one, TrainingTask):
@@ -86,8 +89,12 @@ def columns_in(given: tuple[object, ...]) -> Iterator[NDArray[np.generic]]:
     """Every array that a plugin could write to."""
     for one in given:
         if isinstance(one, ClientUpdates):
-            yield from vars(one.round.clients).values()
+            yield from columns_in((one.round,))
         elif isinstance(one, RoundFacts | TrainingTask):
+            yield from vars(one.clients).values()
+            if isinstance(one, Round):
+                yield from columns_in((one.server_side,))
+        elif isinstance(one, ServerSide):
             yield from vars(one.clients).values()
         elif isinstance(one, Clients):
             yield from vars(one).values()

@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from crfl_core.errors import PluginFailure
+
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from crfl_core.kinds.server_side import ServerSide
     from crfl_core.streams import Streams
 
 State = Mapping[str, "Tensor"]
@@ -98,9 +101,20 @@ class RoundFacts:
 
 @dataclass(frozen=True)
 class Round(RoundFacts):
-    """One round as a plugin sees it: `start` is the broadcast model w~_{t-1} of shape (P,)."""
+    """One round as a plugin sees it: `start` is the broadcast model w~_{t-1} of shape (P,).
+
+    `server_side` is there only for steps of the aggregation that look at the updates, which read it as `server`.
+    """
 
     start: Tensor
+    server_side: ServerSide | None = None
+
+    @property
+    def server(self) -> ServerSide:
+        """Model, federation and trusted samples of the server. Attacks, hooks and trackers are not handed it."""
+        if self.server_side is None:
+            raise PluginFailure("what the server has is for steps of the aggregation that look at the updates alone")
+        return self.server_side
 
     @property
     def facts(self) -> RoundFacts:

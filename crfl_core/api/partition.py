@@ -25,5 +25,5 @@ def class_histogram(
     """
     loaded = load_config(config, overrides=overrides, registry=Registry(plugins))
     with located(loaded):
-        data, partition = load_data(loaded.config, streams_of(loaded.config))
+        data, partition, _ = load_data(loaded.config, streams_of(loaded.config))
     return ClassHistogram.of(data.y, partition.rows, data.class_names, partition.names)

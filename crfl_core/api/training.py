@@ -46,8 +46,9 @@ def train(session: Session, directory: RunDirectory, saved: store.Checkpoint | N
     rounds before it are saved.
     """
     federation = session.federation
-    progress, clients = rounds.initial(federation), []
-    if saved is not None:
+    if saved is None:
+        progress, clients = rounds.initial(federation), []
+    else:
         failed = {record.group: record.failed for record in saved.records if record.failed is not None}
         progress, clients = unpacked(saved.round, saved.tensors, failed, federation.device), saved.clients
     checkpoints = Checkpoints(directory, federation.config.storage.checkpoint_seconds)

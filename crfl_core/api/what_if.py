@@ -112,7 +112,7 @@ def new_votes(run: RunResult, config: RunConfig, target: RunDirectory) -> Voter:
             raise CrflError(
                 f"{run.path}: the {name} test set is not the one that this run was tested on: restore its data"
             )
-    for name in ("samples", "input_norms", "feature_norms"):
+    for name in ("samples", "input_norms", "feature_norms", "reserve"):
         if getattr(federation.facts, name) != getattr(run.ledger.facts, name):
             raise CrflError(f"{run.path}: the training data are not those of this run, {name} differ: restore them")
     session = Session.of(federation, target.path).resumed(config.rounds)

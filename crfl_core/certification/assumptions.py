@@ -166,6 +166,20 @@ def public_preprocessing(ledger: Ledger) -> Check:
     )
 
 
+def trusted_data(ledger: Ledger) -> tuple[Check, ...]:
+    """What the server kept of the data and handed to plugins is the same in both worlds: no attacker chose it."""
+    return tuple(
+        Check(
+            "reserved data are trusted",
+            "declared",
+            f"reserve.{name}: {kept.samples} samples, used by {', '.join(kept.used_by)}",
+            "samples that no attacker chose or changed",
+        )
+        for name, kept in ledger.facts.reserve.items()
+        if kept.used_by
+    )
+
+
 def feature_map_lipschitz(ledger: Ledger) -> Check:
     """There is a feature level only if the maps have a Lipschitz constant."""
     constant = ledger.facts.feature_lipschitz

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from crfl_core.certification.assumptions import trusted_data
 from crfl_core.errors import OptionError, failures_named
 from crfl_core.kinds.certificate import DIRECTIONS, Certificate, Check, Direction, Level
 from crfl_core.ledger import Ledger
@@ -80,10 +81,15 @@ def describe(check: Check) -> str:
 def audit(certificate: Certificate, ledger: Ledger, threat: Threat) -> Audit:
     """Every assumption of a certificate, evaluated on this run."""
     with failures_named(f"certificate {certificate.full_name} failed in audit"):
-        checks = (
-            (number_of_models(ledger),) if misses_groups(certificate, ledger) else certificate.audit(ledger, threat)
-        )
-    return Audit(certificate.title, certificate.sound, certificate.label, levels_of(certificate), checks)
+        known = not misses_groups(certificate, ledger)
+        checks = certificate.audit(ledger, threat) if known else (number_of_models(ledger),)
+    return Audit(
+        certificate.title,
+        certificate.sound,
+        certificate.label,
+        levels_of(certificate),
+        (*checks, *trusted_data(ledger)),
+    )
 
 
 def misses_groups(certificate: Certificate, ledger: Ledger) -> bool:

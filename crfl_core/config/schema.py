@@ -27,6 +27,7 @@ from crfl_core.votes import VoteSettings
 
 PositiveRate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(gt=0, lt=1)]
 FigureFormat = Literal["svg", "png", "pdf"]
 DISTRIBUTION_OR_PLUGIN = r"^[A-Za-z0-9][A-Za-z0-9._-]*(:[^:\s]+)?$"
 
@@ -56,6 +57,38 @@ class Seeds(Table):
         "that no attacker can know it",
     )
     attack: int | None = Field(None, ge=0, description="attackers and what they draw")
+
+
+class OwnSamples(Table):
+    """Samples of the training part of a dataset that is not the run's."""
+
+    dataset: Annotated[Dataset, Configured("dataset")] = Field(description="where they come from")
+    samples: Count | None = Field(None, description="how many of them, drawn at random; unset: all")
+
+
+class Reserve(Table):
+    """Samples that the server trusts. They are taken out of the training data before any client gets a share.
+
+    Each set is a number of samples, a share of all, or those of a dataset of its own. No sample is in two of them.
+    """
+
+    root: Count | Share | OwnSamples | None = Field(None, description="for aggregation rules that learn from data")
+    curator: Count | Share | OwnSamples | None = Field(None, description="for feature maps that are fitted")
+    validation: Count | Share | OwnSamples | None = Field(
+        None, description="for tuning: a test set beside the clean one, on which everything is certified as well"
+    )
+
+    @property
+    def datasets(self) -> Iterator[Dataset]:
+        """Where sets come from that are not the run's."""
+        return (wanted.dataset for _, wanted in self if isinstance(wanted, OwnSamples))
+
+    def with_own_plugins(self) -> Reserve:
+        """The same with instances of its own."""
+        own = {name: wanted for name, wanted in self if isinstance(wanted, OwnSamples)}
+        return self.model_copy(
+            update={name: one.model_copy(update={"dataset": one.dataset.model_copy()}) for name, one in own.items()}
+        )
 
 
 class Training(Table):
@@ -162,6 +195,7 @@ class RunConfig(Table):
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where tensors live")
     dtype: Literal["float32", "float64"] = Field("float32", description="precision of parameters and data")
     dataset: Annotated[Dataset, Configured("dataset")] = Field(by_name("digits"), description="samples")
+    reserve: Reserve = Field(Reserve(), description="samples that the server keeps and trusts")
     partition: Annotated[Partitioner, Configured("partitioner")] = Field(
         by_name("iid"), description="which client holds which samples"
     )
@@ -207,6 +241,7 @@ class RunConfig(Table):
     def named_plugins(self) -> Iterator[tuple[str, Plugin]]:
         """Every plugin that this config names, with its kind, in the order in which hooks ask them."""
         yield "dataset", self.dataset
+        yield from (("dataset", dataset) for dataset in self.reserve.datasets)
         yield "partitioner", self.partition
         yield "model", self.model
         yield from (("feature-map", feature_map) for feature_map in self.model.features)
@@ -223,6 +258,7 @@ class RunConfig(Table):
         lists = ("aggregation", "certificates", "trackers")
         copies: dict[str, object] = {name: tuple(one.model_copy() for one in getattr(self, name)) for name in lists}
         copies |= {name: getattr(self, name).model_copy() for name in ("dataset", "partition", "engine")}
+        copies |= {"reserve": self.reserve.with_own_plugins()}
         copies |= {"model": self.model.model_copy(update={"features": maps})}
         copies |= {"attack": None if self.attack is None else self.attack.model_copy()}
         return self.model_copy(update=copies)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from crfl_core.errors import PluginFailure, failures_named
 from crfl_core.kinds.aggregator import AggregationStep, Aggregator, CapStage, FixedStage, LinearAggregator, Stage
 from crfl_core.kinds.complaints import written_at
+from crfl_core.kinds.server_side import ServerSide
 from crfl_core.untouched import untouched
 from crfl_core.updates import Clients, ClientUpdates, Mixing, RoundFacts, RuleResult, StageResult, State
 
@@ -40,13 +42,14 @@ def ask(step: AggregationStep, method: str, expected: type[T], *arguments: Any) 
     return answer
 
 
-def check_state(who: str, state: State) -> None:
-    """A state is tensors by name, or no checkpoint could hold it."""
+def check_state(who: str, state: object) -> State:
+    """The state, which is tensors by name, or no checkpoint could hold it."""
     if not isinstance(state, Mapping):
         raise PluginFailure(f"{who} must return `state` as a mapping of tensors, found {type(state).__name__}")
     for name, value in state.items():
         if not isinstance(name, str) or not isinstance(value, Tensor):
             raise PluginFailure(f"{who}: state[{name!r}] must be a tensor, found {type(value).__name__}")
+    return state
 
 
 def check_notes(who: str, notes: Mapping[str, float]) -> None:
@@ -54,6 +57,22 @@ def check_notes(who: str, notes: Mapping[str, float]) -> None:
     for name, value in notes.items():
         if not isinstance(name, str) or not isinstance(value, int | float) or not math.isfinite(value):
             raise PluginFailure(f"{who}: notes[{name!r}] must be a finite number, found {value!r}")
+
+
+def prepared(step: AggregationStep, server: ServerSide) -> State:
+    """The state with which a step begins; one that must not look at the updates has none."""
+    if step.depends != "all":
+        return {}
+    state = ask(step, "prepare", object, server if type(step).needs_root else replace(server, root=None))
+    return check_state(named(step, "prepare"), state)
+
+
+def shown(step: AggregationStep, updates: ClientUpdates) -> ClientUpdates:
+    """The updates as a step may see them: the server's samples are for those who say that they need them."""
+    server = updates.round.server_side
+    if server is None or server.root is None or type(step).needs_root:
+        return updates
+    return replace(updates, round=replace(updates.round, server_side=replace(server, root=None)))
 
 
 def caps_of(stage: CapStage, clients: Clients) -> Tensor:
@@ -95,7 +114,7 @@ def rows_of(answer: object) -> int:
 
 def transformed(stage: Stage, updates: ClientUpdates, state: State) -> StageResult:
     """The answer of a stage that looks at the updates, of the right shapes."""
-    result = ask(stage, "transform", StageResult, updates, state)
+    result = ask(stage, "transform", StageResult, shown(stage, updates), state)
     (clients, size), rows = updates.values.shape, rows_of(result.values)
     mixing: Shapes = [(rows, clients), (clients,)] if rows == clients else [(rows, clients)]
     shapes: dict[str, Shapes] = {"values": [(rows, size)], "mixing": mixing, "offset": [(rows, size), (size,)]}
@@ -109,7 +128,7 @@ def combined(rule: Aggregator, updates: ClientUpdates, state: State) -> RuleResu
     if isinstance(rule, LinearAggregator):
         weights = weights_of(rule, updates.round.clients).to(updates.values.device)
         return RuleResult(update=weights.to(updates.values) @ updates.values, weights=weights, state=state)
-    result = ask(rule, "aggregate", RuleResult, updates, state)
+    result = ask(rule, "aggregate", RuleResult, shown(rule, updates), state)
     clients, size = updates.values.shape
     check_shapes(rule, result, {"update": [(size,)], "weights": [(clients,)], "offset": [(size,)]}, (clients, size))
     if not (torch.isfinite(result.update).all() and torch.isfinite(result.weights).all()):

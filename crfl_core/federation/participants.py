@@ -58,6 +58,11 @@ class Participation:
                 key="attack.rounds",
             )
 
+    @property
+    def everybody(self) -> Clients:
+        """All clients of the federation."""
+        return self._honest
+
     def round(self, number: int) -> Clients:
         """The participants of a round, group by group and by ascending id, as the protocol says."""
         everybody = sum(self._per_round) == len(self._honest)

@@ -8,12 +8,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from crfl_core.federation import server
+from crfl_core.federation import answers, server
 from crfl_core.federation.chain import States
 from crfl_core.federation.session import Plan, Session
 from crfl_core.federation.setup import Federation
+from crfl_core.kinds.aggregator import state_key
 from crfl_core.kinds.complaints import settings_of
 from crfl_core.streams import of_group
+from crfl_core.updates import State
 
 
 @dataclass(frozen=True)
@@ -47,16 +49,25 @@ class Outcome:
 
 
 def initial(federation: Federation) -> tuple[Progress, ...]:
-    """Before the first round: w_0 of every group."""
+    """Before the first round: w_0 of every group, and what steps of the aggregation have prepared for it."""
     groups = len(federation.participation.members)
 
     def start(group: int) -> Progress:
         generator = federation.streams.generator(of_group("initial", group if groups > 1 else None))
         with settings_of("model", federation.config.model):
             parameters = federation.model.initial(generator).to(federation.device, federation.dtype)
-        return Progress(0, parameters[None], ({},))
+        return Progress(0, parameters[None], (prepared_states(federation),))
 
     return tuple(map(start, range(groups)))
+
+
+def prepared_states(federation: Federation) -> States:
+    """What every step of the aggregation wants to see in the first round."""
+    states: dict[str, State] = {}
+    for position, step in enumerate(federation.config.aggregation):
+        with settings_of(f"aggregation.{position}", step):
+            states[state_key(position)] = answers.prepared(step, federation.server)
+    return {key: state for key, state in states.items() if state}
 
 
 def train(session: Session, progress: tuple[Progress, ...]) -> Iterator[tuple[Outcome, ...]]:

@@ -421,7 +421,9 @@ class WholeRounds:
             current = replace(current, clients=current.clients.take(rows))
             values = values[torch.from_numpy(rows).to(values.device)]
         updates = ClientUpdates(values, current)
-        result = run_chain(config.aggregation, updates, states)
+        # Hooks are handed the same updates without what the server has.
+        seen = replace(current, server_side=self._session.federation.server)
+        result = run_chain(config.aggregation, replace(updates, round=seen), states)
         if hide and dropping:
             result = replace(result, depends="all")
         result = self._reported(updates, result)

@@ -21,6 +21,7 @@ from crfl_core.errors import ConfigError, OptionError, PluginFailure
 from crfl_core.federation.checks import check_maps, check_steps
 from crfl_core.federation.groups import members_of
 from crfl_core.federation.participants import Participation
+from crfl_core.federation.reserve import Kept, check_root, set_aside, users
 from crfl_core.kinds.aggregator import AggregationStep
 from crfl_core.kinds.attack import Attack
 from crfl_core.kinds.complaints import settings_of, written_at
@@ -28,7 +29,8 @@ from crfl_core.kinds.feature_map import FeatureMaps
 from crfl_core.kinds.linear import LinearModel, StartedLinear, changed_method
 from crfl_core.kinds.model import BoundModel, Model
 from crfl_core.kinds.partitioner import Partitioner
-from crfl_core.ledger import GroupFacts, RunFacts, SetFacts
+from crfl_core.kinds.server_side import Samples, ServerSide
+from crfl_core.ledger import GroupFacts, ReservedFacts, RunFacts, SetFacts
 from crfl_core.refusals import hook_names
 from crfl_core.streams import PURPOSES, Streams
 from crfl_core.untouched import untouched
@@ -48,7 +50,7 @@ class Partition(NamedTuple):
 
 @dataclass(frozen=True)
 class TestSet:
-    """Test samples behind the feature maps, (m, features), with their true labels."""
+    """Samples behind the feature maps, (m, features), with their true labels."""
 
     __test__ = False  # not for pytest
 
@@ -62,8 +64,9 @@ class Federation:
     """Everything that training needs, built once and never changed.
 
     `features` are the training inputs behind the feature maps. `test_sets` always has "clean"; "backdoored" holds the
-    non-target samples that the attack is about, triggered if it has a trigger, with their true labels. `resampled` are
-    the rounds whose model before noise some certificate wants to start from again.
+    non-target samples that the attack is about, triggered if it has a trigger, with their true labels. `reserve` are
+    the samples that the server trusts, those of the curator before the maps; those for validation are a test set, too.
+    `resampled` are the rounds whose model before noise some certificate wants to start from again.
     """
 
     config: RunConfig
@@ -75,6 +78,7 @@ class Federation:
     participation: Participation
     prepared: State
     test_sets: dict[str, TestSet]
+    reserve: dict[str, TestSet]
     resampled: tuple[int, ...]
     streams: Streams
     device: torch.device
@@ -91,6 +95,13 @@ class Federation:
         return dump_config(self.config, without=NOT_LOCAL)
 
     @cached_property
+    def server(self) -> ServerSide:
+        """What steps of the aggregation may see; neither attacks nor hooks are handed it."""
+        root, streams = self.reserve.get("root"), self.streams.only("aggregation")
+        samples = None if root is None else Samples(root.features, root.labels)
+        return ServerSide(self.model, self.participation.everybody, self.config.rounds, streams, samples)
+
+    @cached_property
     def facts(self) -> RunFacts:
         """The static part of the ledger."""
         return run_facts(self)
@@ -100,7 +111,7 @@ def build(config: RunConfig) -> Federation:
     """The federation that a config describes. Raises before anything is trained or written."""
     device, dtype = pick_device(config), getattr(torch, config.dtype)
     streams = streams_of(config)
-    loaded, partition = load_data(config, streams)
+    loaded, partition, kept = load_data(config, streams)
     data = as_tensors(loaded, partition, device, dtype)
     maps, model = build_model(config, data.facts)
     check_maps(maps, data.x)
@@ -113,8 +124,14 @@ def build(config: RunConfig) -> Federation:
     members = members_of(config.groups, len(partition.rows), owners_of(loaded, partition), streams)
     participation = Participation(config, [len(rows) for rows in partition.rows], bound, streams, members)
     check_groups(config.aggregation, participation.round(1))
+    check_root(config)
     check_threat(config, data.clients)
     prepared = prepare_attack(config, data, participation, streams)
+    reserve = {
+        name: make_test_set(*as_samples(one, device, dtype), None if name == "curator" else maps)
+        for name, one in kept.items()
+    }
+    validation = {name: reserve[name] for name in ("validation",) if name in reserve}
     return Federation(
         config=config,
         data=data,
@@ -124,7 +141,8 @@ def build(config: RunConfig) -> Federation:
         features=mapped(maps, data.x),
         participation=participation,
         prepared=prepared,
-        test_sets=make_test_sets(config, data, maps, prepared),
+        test_sets=make_test_sets(config, data, maps, prepared) | validation,
+        reserve=reserve,
         resampled=resampled_rounds(config, participation),
         streams=streams,
         device=device,
@@ -164,10 +182,11 @@ def resampled_rounds(config: RunConfig, participation: Participation) -> tuple[i
     return tuple(sorted(wanted))
 
 
-def load_data(config: RunConfig, streams: Streams) -> tuple[Data, Partition]:
-    """The scaled data, and who holds what of the training samples."""
+def load_data(config: RunConfig, streams: Streams) -> tuple[Data, Partition, dict[str, Kept]]:
+    """The scaled data of the clients, who holds what of the training samples, and what the server keeps of them."""
     with settings_of("dataset", config.dataset):
         data = config.dataset.load()
+    data, kept = set_aside(config.reserve, data, streams)
     partitioner = config.partition
     with settings_of("partition", partitioner):
         rows = partitioner.split(data, streams)
@@ -178,7 +197,7 @@ def load_data(config: RunConfig, streams: Streams) -> tuple[Data, Partition]:
                 f"partition: {partitioner.full_name} must name every client or none, found {len(names)} names "
                 f"for {len(rows)} clients"
             )
-    return data, Partition(rows, names)
+    return data, Partition(rows, names), kept
 
 
 def streams_of(config: RunConfig) -> Streams:
@@ -255,19 +274,25 @@ def check_partition(partition: tuple[NDArray[np.int64], ...], samples: int, plug
 
 def as_tensors(data: Data, partition: Partition, device: torch.device, dtype: torch.dtype) -> FederatedData:
     """The data on the device that trains."""
-    x = torch.from_numpy(np.ascontiguousarray(data.x)).to(device, dtype)
-    test_x = torch.from_numpy(np.ascontiguousarray(data.test_x)).to(device, dtype)
+    x, y = as_samples(Kept(data.x, data.y), device, dtype)
+    test_x, test_y = as_samples(Kept(data.test_x, data.test_y), device, dtype)
     return FederatedData(
         x=x,
-        y=torch.from_numpy(data.y.astype(np.int64)).to(device),
+        y=y,
         test_x=test_x,
-        test_y=torch.from_numpy(data.test_y.astype(np.int64)).to(device),
+        test_y=test_y,
         partition=partition.rows,
         facts=DataFacts(x.shape[1], len(data.class_names), data.domain, data.image_shape),
         class_names=data.class_names,
         feature_names=data.feature_names,
         client_names=partition.names,
     )
+
+
+def as_samples(kept: Kept, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Inputs and labels as tensors."""
+    x = torch.from_numpy(np.ascontiguousarray(kept.x)).to(device, dtype)
+    return x, torch.from_numpy(kept.y.astype(np.int64)).to(device)
 
 
 def check_threat(config: RunConfig, clients: int) -> None:
@@ -323,9 +348,9 @@ def make_test_sets(config: RunConfig, data: FederatedData, maps: FeatureMaps, pr
     return sets
 
 
-def make_test_set(x: Tensor, labels: Tensor, maps: FeatureMaps) -> TestSet:
+def make_test_set(x: Tensor, labels: Tensor, maps: FeatureMaps | None) -> TestSet:
     """A test set with its digest, by which stored votes are matched to it."""
-    features = mapped(maps, x)
+    features = x if maps is None else mapped(maps, x)
     digest = hashlib.sha256()
     for tensor in (features, labels):
         digest.update(np.ascontiguousarray(tensor.cpu().numpy()).tobytes())
@@ -371,6 +396,10 @@ def run_facts(federation: Federation) -> RunFacts:
         attack_rounds=federation.participation.attack_rounds,
         test_sets={name: test_set.facts for name, test_set in federation.test_sets.items()},
         groups=group_facts(federation),
+        reserve={
+            name: ReservedFacts(**dict(kept.facts), used_by=tuple(users(config, name)))
+            for name, kept in federation.reserve.items()
+        },
     )
 
 

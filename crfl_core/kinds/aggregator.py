@@ -21,6 +21,8 @@ from crfl_core.updates import Clients, ClientUpdates, Dependence, Mixing, RoundF
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from crfl_core.kinds.server_side import ServerSide
+
 
 def state_key(position: int) -> str:
     """The name of a step's state among those of its chain, and in the checkpoint."""
@@ -31,10 +33,12 @@ class AggregationStep(Plugin):
     """One entry of `[[aggregation]]`: a stage, or as the last entry a rule.
 
     `depends` says on what a client's weight depends: "fixed" on nothing submitted, "own" on its own update, which is
-    projected on a ball, "all" on everybody's. It follows from the base class.
+    projected on a ball, "all" on everybody's. It follows from the base class. Steps that look at the updates also see
+    what the server has, `updates.round.server`; only those that say `needs_root` are handed its samples.
     """
 
     depends: ClassVar[Dependence] = "all"
+    needs_root: ClassVar[bool] = False
 
     @classmethod
     def __pydantic_init_subclass__(cls, **options: Any) -> None:
@@ -60,6 +64,17 @@ class AggregationStep(Plugin):
                 f"{cls.__qualname__} has the hook {hooks[0]} ({written_at(inspect.getattr_static(cls, hooks[0]))}), "
                 "but a step that must not depend on the updates cannot watch the run: put the hook into a tracker"
             )
+
+        prepared = inspect.getattr_static(cls, "prepare") is not vars(AggregationStep)["prepare"]
+        if depends != "all" and (prepared or cls.needs_root):
+            raise PluginError(
+                f"{cls.__qualname__} ({written_at(cls)}) has `{'prepare' if prepared else 'needs_root'}`, but a step "
+                "that must not depend on the updates sees nothing of the server: derive from Stage or Aggregator"
+            )
+
+    def prepare(self, server: ServerSide) -> State:  # noqa: ARG002
+        """What the step will find as its `state` in round 1. Called once, before training."""
+        return {}
 
     def check(self, clients: Clients) -> None:
         """Raise `OptionError` if the options make no sense for rounds of clients like these. Called before training."""

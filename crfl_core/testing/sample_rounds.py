@@ -16,11 +16,15 @@ from crfl_core.federation import answers as core
 from crfl_core.federation.chain import Staged, staged_by
 from crfl_core.kinds.aggregator import AggregationStep, Aggregator, Stage
 from crfl_core.streams import Streams
+from crfl_core.testing.sample_server import server_of
 from crfl_core.testing.suite import Case, Skipped
 from crfl_core.updates import Clients, ClientUpdates, Layout, Round, RuleResult, State
 
 SIZES = (12, 25, 60, 120)
 """Numbers of clients that are tried until one fits the options."""
+
+FEDERATION = 2 * max(SIZES) + 1
+"""All clients, of which every second one takes part at most."""
 
 UPDATE_BOUND = 4.0
 """What honest updates of the situations are said to reach at most."""
@@ -50,13 +54,17 @@ def clients_of(count: int, **columns: Any) -> Clients:
     return Clients(**(facts | columns))
 
 
+EVERYBODY = clients_of(FEDERATION, ids=np.arange(FEDERATION))
+"""All clients of the federation that rounds are drawn from."""
+
+
 def round_of(values: NDArray[np.float64] | Tensor, *, number: int = 1, **columns: Any) -> ClientUpdates:
     """These updates as those of a round, from a broadcast model that is not zero."""
     submitted = torch.as_tensor(values)
     clients, size = submitted.shape
     start = torch.linspace(-1.0, 1.0, size, dtype=submitted.dtype, device=submitted.device)
-    layout = Layout((("weight", (size,)),))
-    return ClientUpdates(submitted, Round(number, 9, clients_of(clients, **columns), layout, STREAMS, start))
+    layout, server = Layout((("weight", (size,)),)), server_of(size, EVERYBODY, STREAMS)
+    return ClientUpdates(submitted, Round(number, 9, clients_of(clients, **columns), layout, STREAMS, start, server))
 
 
 def gaussian(clients: int, size: int, seed: int = 0) -> NDArray[np.float64]:
@@ -134,12 +142,27 @@ def some_rows(updates: ClientUpdates, rows: NDArray[np.int64]) -> ClientUpdates:
     return ClientUpdates(updates.values[torch.from_numpy(rows)], replace(updates.round, clients=clients))
 
 
+def prepared(step: AggregationStep, updates: ClientUpdates) -> State:
+    """The state with which the step begins a run of rounds like this one, in the precision of its updates."""
+    return core.prepared(step, updates.round.server)
+
+
 def answer(step: AggregationStep, updates: ClientUpdates, state: State | None = None) -> RuleResult | Staged:
-    """What the core makes of a step in a round: its answer, with shapes checked."""
+    """What the core makes of a step in a round, of the first if there is no state: its answer, with shapes checked."""
     if isinstance(step, Stage):
-        return staged_by(step, updates, state or {})
+        return of_stage(step, updates, state)
     assert isinstance(step, Aggregator)
-    return core.combined(step, updates, state or {})
+    return of_rule(step, updates, state)
+
+
+def of_stage(step: Stage, updates: ClientUpdates, state: State | None = None) -> Staged:
+    """What the core makes of a stage."""
+    return staged_by(step, updates, prepared(step, updates) if state is None else state)
+
+
+def of_rule(step: Aggregator, updates: ClientUpdates, state: State | None = None) -> RuleResult:
+    """What the core makes of a rule."""
+    return core.combined(step, updates, prepared(step, updates) if state is None else state)
 
 
 def tensors(result: RuleResult | Staged) -> Mapping[str, Tensor]:

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from crfl_core.errors import PluginFailure
 from crfl_core.federation import answers as core
-from crfl_core.federation.chain import Staged, staged_by
+from crfl_core.federation.chain import Staged
 from crfl_core.kinds.aggregator import CapStage, FixedStage, Stage
 from crfl_core.testing.comparing import difference
-from crfl_core.testing.sample_rounds import answers, cast_to, every_size, some_rows
+from crfl_core.testing.sample_rounds import answers, cast_to, every_size, of_stage, some_rows
 from crfl_core.testing.suite import Case, CheckFailed, promised_by
 from crfl_core.updates import ClientUpdates
 
@@ -26,9 +26,9 @@ def check_mixing_rebuilds_what_is_handed_on(case: Case[Stage]) -> None:
     for dtype in (torch.float64, torch.float32):
         for name, updates in every_size(case).items():
             given = cast_to(updates, dtype)
-            staged = staged_by(case.plugin, given, {})
+            found = of_stage(case.plugin, given)
             try:
-                core.check_identity(case.plugin, staged.values, staged.mixing, given.values, staged.offset)
+                core.check_identity(case.plugin, found.values, found.mixing, given.values, found.offset)
             except PluginFailure as error:
                 raise CheckFailed(
                     f"values = mixing @ updates + offset in {name}, {dtype}",
@@ -70,7 +70,7 @@ def check_order_of_clients_does_not_matter(case: Case[Stage]) -> None:
     """The same clients in another order are mixed in the same way."""
     for name, updates, before in transformed(case):
         order = np.random.default_rng(3).permutation(len(updates.values))
-        after = matrix_of(staged_by(case.plugin, some_rows(updates, order), {}))
+        after = matrix_of(of_stage(case.plugin, some_rows(updates, order)))
         back = after[:, torch.from_numpy(np.argsort(order))]
         if farthest(matrix_of(before), back) > ROUNDING:
             raise CheckFailed(

@@ -21,6 +21,7 @@ from crfl_core.testing.sample_rounds import (
     every_size,
     gaussian,
     ordinary,
+    prepared,
     round_of,
     round_size,
     situations,
@@ -129,8 +130,7 @@ def check_state_survives_a_checkpoint(case: Case[AggregationStep]) -> None:
         [round_of(gaussian(count, 6, seed=seed + number), number=number) for number in range(1, 5)] for seed in (0, 10)
     )
     steady = case.fresh()
-    going: State = {}
-    stored: State = {}
+    going, stored = prepared(steady, plays[0]), written_and_read(prepared(case.fresh(), plays[0]))
     for updates in plays:
         before = stored
         kept, resumed = answer(steady, updates, going), answer(case.fresh(), updates, stored)
@@ -141,7 +141,7 @@ def check_state_survives_a_checkpoint(case: Case[AggregationStep]) -> None:
                 f"that in round {updates.round.number} {found}",
                 "return everything that the next round needs as tensors in `state`, and keep nothing on the instance",
             )
-    elsewhere: State = {}
+    elsewhere = prepared(case.fresh(), others[0])
     for updates in others:
         elsewhere = answer(case.fresh(), updates, elsewhere).state
     if found := difference(kept, answer(case.fresh(), plays[-1], before)):

@@ -68,7 +68,7 @@ SUBJECTS = (
         "Stages that transform the updates of a round, rules that combine them, and what both are handed. See "
         "[Writing an aggregator](../writing-plugins/aggregator.md), [Writing a stage](../writing-plugins/stage.md) and "
         "[Composing defences](../composing-defences.md).",
-        ("crfl_core.kinds.aggregator", "crfl_core.updates"),
+        ("crfl_core.kinds.aggregator", "crfl_core.kinds.server_side", "crfl_core.updates"),
     ),
     Subject(
         "attacks",

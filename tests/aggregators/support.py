@@ -14,6 +14,8 @@ from crfl_aggregators.bulyan import Bulyan
 from crfl_aggregators.centered_clipping import CenteredClipping
 from crfl_aggregators.cosine_filter import CosineFilter
 from crfl_aggregators.fedavg import FedAvg
+from crfl_aggregators.flame import Flame
+from crfl_aggregators.fltrust import FLTrust
 from crfl_aggregators.foolsgold import FoolsGold
 from crfl_aggregators.krum import Krum, MultiKrum
 from crfl_aggregators.median import Median
@@ -33,6 +35,7 @@ from torch import Tensor
 from crfl_core.extend import Aggregator, Clients, ClientUpdates, Layout, Round, RuleResult, Stage, Streams
 from crfl_core.federation.chain import run_chain
 from crfl_core.kinds.aggregator import AggregationStep
+from crfl_core.testing.sample_server import server_of
 
 Array = NDArray[np.float64]
 
@@ -45,6 +48,8 @@ RULES: dict[str, Aggregator] = {
     "median": Median(),
     "trimmed-mean": TrimmedMean(trim=2),
     "median-of-means": MedianOfMeans(groups=3, tolerance=0.0),
+    "flame": Flame(noise=0.0),
+    "fltrust": FLTrust(),
     "foolsgold": FoolsGold(),
     "residual-reweighting": ResidualReweighting(),
     "centered-clipping": CenteredClipping(radius=2.0, iterations=2),
@@ -87,8 +92,9 @@ def updates_of(
     values = torch.as_tensor(values)
     clients, size = values.shape
     begin = torch.ones(size, dtype=values.dtype) if start is None else start
-    layout = Layout((("w", (size,)),))
-    return ClientUpdates(values, Round(number, 9, participants(clients, **columns), layout, Streams(3), begin))
+    layout, facts, streams = Layout((("w", (size,)),)), participants(clients, **columns), Streams(3)
+    server = server_of(size, participants(clients), streams)
+    return ClientUpdates(values, Round(number, 9, facts, layout, streams, begin, server))
 
 
 def gaussian(clients: int, size: int, seed: int = 0) -> Array:

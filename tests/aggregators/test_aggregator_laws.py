@@ -53,7 +53,7 @@ def test_weights_and_offset_rebuild_the_aggregate(rule: Aggregator, updates: Cli
     torch.testing.assert_close(rebuilt(aggregate, updates.values), aggregate.update, rtol=0, atol=1e-12 * scale)
     assert torch.isfinite(aggregate.weights).all()
     assert (aggregate.weights >= 0).all()
-    assert float(aggregate.weights.max()) <= 1.0 + 1e-12
+    assert float(aggregate.weights.max()) <= 1.0 + 1e-12 or rule is RULES["fltrust"]
 
 
 @every_stage
@@ -146,6 +146,8 @@ def test_zero_updates_aggregate_to_zero(rule: Aggregator, clients: int) -> None:
 @pytest.mark.parametrize("clients", [1, 2, 3, 8])
 def test_identical_updates_aggregate_to_themselves(rule: Aggregator, clients: int) -> None:
     """Except for FoolsGold, to which clients that all pull in one direction are copies of one attacker."""
+    if rule is RULES["fltrust"]:
+        pytest.skip("its updates are as long as the server's")
     update = np.asarray([0.5, -1.0, 0.0, 1.5])
     aggregate = rule.aggregate(updates_of(np.tile(update, (clients, 1))), {})
     nobody = rule is RULES["foolsgold"] and clients > 1
@@ -168,8 +170,8 @@ def test_stages_hand_on_zero_and_identical_updates_as_such(stage: Stage, update:
 @given(seed=st.integers(0, 999), clients=st.integers(1, 9))
 def test_updates_of_any_size_are_treated_alike(rule: Aggregator, seed: int, clients: int) -> None:
     """No absolute constant hides in a rule: tiny updates get the weights of large ones."""
-    if rule is RULES["centered-clipping"]:
-        pytest.skip("its radius is absolute by definition")
+    if rule in (RULES["centered-clipping"], RULES["fltrust"]):
+        pytest.skip("its radius is absolute by definition, or the length of the server's update")
     values = gaussian(clients, 5, seed)
     large, tiny = (rule.aggregate(updates_of(scale * values), {}) for scale in (1.0, 2.0**-40))
     torch.testing.assert_close(tiny.weights, large.weights, rtol=0, atol=1e-9)

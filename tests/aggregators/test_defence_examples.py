@@ -30,7 +30,7 @@ def success(result: RunResult) -> float:
 
 def test_every_example_has_a_name_of_its_own() -> None:
     names = [load_config(DIRECTORY / f"{example}.toml").config.name for example in EXAMPLES]
-    assert len(set(names)) == len(EXAMPLES) == 8
+    assert len(set(names)) == len(EXAMPLES) == 10
 
 
 def test_without_a_defence_the_backdoor_gets_in(tmp_path: Path) -> None:

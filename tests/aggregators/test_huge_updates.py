@@ -9,6 +9,8 @@ from crfl_aggregators import geometry
 from crfl_aggregators.bulyan import Bulyan
 from crfl_aggregators.centered_clipping import CenteredClipping
 from crfl_aggregators.cosine_filter import CosineFilter
+from crfl_aggregators.flame import Flame
+from crfl_aggregators.fltrust import FLTrust
 from crfl_aggregators.foolsgold import FoolsGold
 from crfl_aggregators.krum import Krum, MultiKrum
 from crfl_aggregators.median import Median
@@ -45,6 +47,8 @@ RULES: dict[str, Aggregator] = {
     "trimmed-mean": TrimmedMean(trim=HUGE),
     "residual-reweighting": ResidualReweighting(),
     "centered-clipping": CenteredClipping(radius=2.0, iterations=3),
+    "flame": Flame(noise=0.0),
+    "fltrust": FLTrust(),
 }
 STAGES: dict[str, Stage] = {
     "nearest-neighbour-mixing": NearestNeighbourMixing(f=HUGE),

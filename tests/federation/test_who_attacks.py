@@ -33,6 +33,7 @@ from crfl_core.extend import (
     RoundRecord,
     RuleResult,
     RunContext,
+    ServerSide,
     Stage,
     StageResult,
     State,
@@ -127,6 +128,10 @@ class SpyStage(Stage):
     def check(self, clients: Clients) -> None:
         note("check", clients)
 
+    def prepare(self, server: ServerSide) -> State:
+        note("prepare", server)
+        return {}
+
     def transform(self, updates: ClientUpdates, state: State) -> StageResult:
         note("transform", updates, state)
         return StageResult(
@@ -202,7 +207,7 @@ SPIES: dict[str, type[Plugin]] = {
     "spy-weights": SpyWeights,
 }
 CHAINS = [["spy-cap", "spy-fixed", "spy-weights"], ["spy-stage", "spy-weights"], ["spy-cap", "spy-rule"]]
-HANDED = {"check", "transform", "mixing", "caps", "weights", "aggregate", "breakdown"}
+HANDED = {"check", "prepare", "transform", "mixing", "caps", "weights", "aggregate", "breakdown"}
 HOOKS = {name for name in vars(crfl_core.hookspecs) if name.startswith("crfl_")} - {
     "crfl_run_failed",  # an error
     "crfl_run_finished",  # the whole run, when there is nothing left to decide

@@ -154,6 +154,14 @@ class Opinionated(Aggregator):
         return RuleResult(found.update + offset, found.weights, offset=offset)
 
 
+class Secretive(Aggregator):
+    """Adds something of its own, and does not say so."""
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
+        found = weighted(updates.values, even(updates.values))
+        return RuleResult(found.update + 0.3, found.weights)
+
+
 class Understating(Aggregator):
     """Reports mean instead of largest weights."""
 
@@ -269,7 +277,10 @@ RULES: dict[str, list[tuple[Plugin, str]]] = {
         (WrongInLargeModels(), "10,000 parameters"),
     ],
     "order_of_clients_does_not_matter": [(FirstComeFirstServed(), "round.clients.ids")],
-    "agreement_is_respected": [(Opinionated(), "in another direction")],
+    "agreement_is_respected": [
+        (Opinionated(), "zero for zero updates"),
+        (Secretive(), "in another direction"),
+    ],
     "full_weights_agree_with_weights": [(Understating(), "each client's largest weight")],
     "notes_are_numbers": [(Wordy(), "notes['mood'] must be a finite number, found 'good'")],
     "weights_are_fixed": [(SinglePrecision(), "torch.float32")],

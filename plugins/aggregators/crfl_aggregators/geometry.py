@@ -173,6 +173,22 @@ def cosines(values: Tensor) -> Array:
     return np.clip(angles, -1.0, 1.0)
 
 
+def cosines_with(values: Tensor, direction: Tensor) -> Array:
+    """The cosine of the angle between every update and one direction, (n,); 0 with a vector that is zero."""
+    products = values.new_zeros(len(values), dtype=torch.float64)
+    # Scaled to a largest entry of 1: no square overflows, nor vanishes.
+    largest = values.abs().amax(dim=1).double().clamp(min=torch.finfo(torch.float64).tiny)
+    peak = direction.abs().max().double().clamp(min=torch.finfo(torch.float64).tiny)
+    squares = torch.zeros_like(products)
+    for columns in column_blocks(values):
+        block = values[:, columns].double() / largest[:, None]
+        products += block @ (direction[columns].double() / peak)
+        squares += block.square().sum(dim=1)
+    lengths = squares.sqrt() * torch.linalg.vector_norm(direction.double() / peak)
+    angles: Array = torch.where(lengths > 0, products / lengths, 0.0).clamp(-1.0, 1.0).cpu().numpy()
+    return angles
+
+
 def weighted_sum(weights: Array, values: Tensor) -> Tensor:
     """`sum_i weights[i] * values[i]`, in the precision of the values."""
     chosen = np.flatnonzero(weights)
