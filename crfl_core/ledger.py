@@ -50,7 +50,8 @@ class RunFacts(Record):
     `feature_lipschitz` is None for a map that has no Lipschitz constant. `rejects`: some plugin may reject rounds.
     `feature_names` are those of a table; the features of an image are pixels. `resampled` are the rounds whose model
     before noise was kept, so that noise can be drawn again from there. `bad_update` is what the server does with an
-    update that it cannot use. `secret_votes`: the seed of the vote noise was drawn after training.
+    update that it cannot use, `optimiser` the name of its optimiser if it has one. `secret_votes`: the seed of the vote
+    noise was drawn after training.
     """
 
     format: int = FORMAT
@@ -79,6 +80,7 @@ class RunFacts(Record):
     scaling_factor: tuple[float, ...]
     test_noise_std: float
     bad_update: str = "zero"
+    optimiser: str | None = None
     secret_votes: bool = False
     rejects: bool
     resampled: tuple[int, ...] = ()
@@ -97,7 +99,9 @@ class RoundRecord(Record):
     updates, if the rule knows; the entries end where it breaks down. `carries_state`: some plugin remembers more of the
     round than the noisy model. `rounding` bounds, in Euclidean norm, by how much the aggregate may differ from what the
     weights and caps of the ledger say: sums of floating-point numbers are not exact. `has_offset`: a part of the
-    aggregate is in nobody's weight. `accuracy` and `loss` of the clipped model on the clean test set are for people,
+    aggregate is in nobody's weight. `server_rate` is what the aggregate was multiplied by before it moved the model,
+    which is in all weights and in `breakdown`; None if an optimiser looked at it, and then weights are those of the
+    largest scale of a parameter. `accuracy` and `loss` of the clipped model on the clean test set are for people,
     not for certificates.
     """
 
@@ -119,6 +123,7 @@ class RoundRecord(Record):
     carries_state: bool = False
     rounding: float = 0.0
     has_offset: bool = False
+    server_rate: float | None = 1.0
 
     @property
     def weighs_nobody(self) -> bool:

@@ -17,6 +17,7 @@ from crfl_core.kinds.certificate import Certificate
 from crfl_core.kinds.dataset import Dataset
 from crfl_core.kinds.engine import Engine
 from crfl_core.kinds.model import Model, as_list
+from crfl_core.kinds.optimiser import ServerOptimiser
 from crfl_core.kinds.partitioner import Partitioner
 from crfl_core.kinds.plugin import Configured, Plugin
 from crfl_core.kinds.tracker import Tracker
@@ -37,7 +38,7 @@ def by_name(name: str) -> Any:
 
 
 def absent_if_none(value: object) -> object:
-    """The word "none" switches an attack off that an inherited config brings along."""
+    """The word "none" switches off what an inherited config brings along."""
     return None if value in ("none", {"type": "none"}) else value
 
 
@@ -76,8 +77,15 @@ class Training(Table):
 
 
 class Server(Table):
-    """The server's step on the global model: clip the whole vector, then add noise to all of it."""
+    """The server's step on the global model: move it, clip the whole vector, then add noise to all of it."""
 
+    optimiser: Annotated[
+        Annotated[ServerOptimiser, Configured("optimiser")] | None,
+        BeforeValidator(
+            absent_if_none,
+            json_schema_input_type=Annotated[ServerOptimiser, Configured("optimiser")] | Literal["none"] | None,
+        ),
+    ] = Field(None, description="what the model is moved by; unset or 'none': by the aggregate itself")
     clip_norm: Schedule = Field(15.0, description="rho_t: a number, a list, or {start, slope}")
     noise_std: Schedule = Field(0.01, description="sigma_t: a number, a list, or {start, slope}")
     cap_updates: bool | None = Field(
@@ -179,6 +187,8 @@ class RunConfig(Table):
         yield "model", self.model
         yield from (("feature-map", feature_map) for feature_map in self.model.features)
         yield from (("aggregator", step) for step in self.aggregation)
+        if self.server.optimiser is not None:
+            yield "optimiser", self.server.optimiser
         if self.attack is not None:
             yield "attack", self.attack
         yield from (("certificate", certificate) for certificate in self.certificates)
@@ -193,6 +203,8 @@ class RunConfig(Table):
         copies |= {name: getattr(self, name).model_copy() for name in ("dataset", "partition", "engine")}
         copies |= {"model": self.model.model_copy(update={"features": maps})}
         copies |= {"attack": None if self.attack is None else self.attack.model_copy()}
+        optimiser = None if self.server.optimiser is None else self.server.optimiser.model_copy()
+        copies |= {"server": self.server.model_copy(update={"optimiser": optimiser})}
         return self.model_copy(update=copies)
 
     def without_attack(self) -> RunConfig:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crfl_core.errors import PluginFailure, RunError
-from crfl_core.federation import answers
+from crfl_core.federation import answers, stepping
 from crfl_core.federation.attackers import overrides
 from crfl_core.federation.chain import ChainResult, LinearChain, States, dependence, row_norms, run_chain, shrinkage
 from crfl_core.federation.session import Plan, Session
@@ -46,7 +46,7 @@ class Received:
 
 @dataclass(frozen=True)
 class Aggregated:
-    """What the chain made of each of the R models, and what arrived for the first: one entry per participant."""
+    """What each of the R models is moved by, and what arrived for the first: one entry per participant."""
 
     updates: Tensor
     results: tuple[ChainResult, ...]
@@ -82,7 +82,10 @@ def aggregate(session: Session, plan: Plan, models: Tensor, states: Sequence[Sta
             columns.check_usable(plan.number)
         aggregation.add(received)
     columns.check_usable(plan.number)
-    results = aggregation.results()
+    results = tuple(
+        stepping.stepped(session.federation.config.server.optimiser, plan, start, result, before)
+        for start, result, before in zip(models, aggregation.results(), states, strict=True)
+    )
     updates = torch.stack([result.update for result in results])
     return Aggregated(updates, results, columns.norms, columns.bad, columns.scale, columns.poisoning)
 
@@ -215,12 +218,12 @@ def craft(
 
 
 def nominal_weights(federation: Federation, plan: Plan) -> Tensor:
-    """The weights that attackers expect: those of a linear rule, else by sample counts."""
-    rule = federation.config.aggregation[-1]
+    """The weights that attackers expect: those of a linear rule, else by sample counts, times the server's rate."""
+    rule, rate = federation.config.aggregation[-1], stepping.nominal_rate(federation.config.server.optimiser, plan)
     if isinstance(rule, LinearAggregator):
-        return answers.weights_of(rule, plan.clients)
+        return rate * answers.weights_of(rule, plan.clients)
     samples = torch.from_numpy(plan.clients.samples).double()
-    return samples / samples.sum()
+    return rate * samples / samples.sum()
 
 
 class Columns:
