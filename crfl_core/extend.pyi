@@ -83,6 +83,7 @@ from .kinds.optimiser import FixedRate as FixedRate
 from .kinds.optimiser import ServerOptimiser as ServerOptimiser
 from .kinds.partitioner import Partitioner as Partitioner
 from .kinds.plugin import API_VERSION as API_VERSION
+from .kinds.plugin import Configured as Configured
 from .kinds.plugin import Plugin as Plugin
 from .kinds.tracker import RunContext as RunContext
 from .kinds.tracker import Tracker as Tracker

@@ -11,6 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from crfl_core import schedules
 from crfl_core.errors import ConfigError, failures_named
+from crfl_core.kinds import KINDS
 from crfl_core.kinds.aggregator import AggregationStep, Aggregator, Stage
 from crfl_core.kinds.attack import Attack
 from crfl_core.kinds.certificate import Certificate
@@ -194,6 +195,14 @@ class RunConfig(Table):
         yield from (("certificate", certificate) for certificate in self.certificates)
         yield "engine", self.engine
         yield from (("tracker", tracker) for tracker in self.trackers)
+
+    def used_plugins(self) -> Iterator[tuple[str, Plugin]]:
+        """The same, and plugins that are options of these."""
+        for kind, plugin in self.named_plugins():
+            yield kind, plugin
+            for _, part in plugin:
+                if isinstance(part, Plugin):
+                    yield next(name for name, described in KINDS.items() if described.has(type(part))), part
 
     def with_own_plugins(self) -> RunConfig:
         """The same config with plugin instances of its own: what they open or remember stays in one run."""

@@ -100,6 +100,9 @@ class Configured:
         if isinstance(value, Plugin):
             if value._configured_as is not None or resolver is None:
                 return value
+            if any(isinstance(part, Plugin) for _, part in value):  # options that are plugins need names as well
+                options = {option: getattr(value, option) for option in value.model_fields_set}
+                value = type(value).model_validate(options, context=info.context)
             try:
                 known_as = resolver.name_of(self.kind, type(value))
                 resolver.load(self.kind, known_as)  # which refuses a class that cannot be used

@@ -92,14 +92,22 @@ def check_order_of_clients_does_not_matter(case: Case[Aggregator]) -> None:
 
 @promised_by(Aggregator)
 def check_agreement_is_respected(case: Case[Aggregator]) -> None:
-    """Identical updates give a share of themselves, between none and all of it; zeros give zero."""
+    """Identical updates give a share of themselves, between none and all of it; zeros give zero.
+
+    A rule in which nobody has a weight, such as a vote of signs, only has to move no parameter the other way.
+    """
     count = case.once(round_size)
     same = 0.1 * gaussian(1, 6)
     update = torch.from_numpy(same[0])
-    found = combined(case.plugin, round_of(np.tile(same, (count, 1))), {}).update
+    answer = combined(case.plugin, round_of(np.tile(same, (count, 1))), {})
+    found, weighs = answer.update, bool(answer.weights.any())
     share = float(found @ update / (update @ update))
     aside = float((found - share * update).norm() / update.norm())
-    if aside > ROUNDING or not -ROUNDING <= share <= 1 + ROUNDING:
+    if not weighs and bool((found * update < 0).any()):
+        raise CheckFailed(
+            "no parameter moved against what all clients agree on", f"{found.tolist()} for {update.tolist()}", "turn it"
+        )
+    if weighs and (aside > ROUNDING or not -ROUNDING <= share <= 1 + ROUNDING):
         raise CheckFailed(
             "between 0 and 1 times the update that all clients agree on",
             f"{share:.6g} times it, and {aside:.3g} times its length in another direction",

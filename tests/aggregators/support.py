@@ -13,6 +13,7 @@ from crfl_aggregators.bucketing import Bucketing
 from crfl_aggregators.bulyan import Bulyan
 from crfl_aggregators.centered_clipping import CenteredClipping
 from crfl_aggregators.cosine_filter import CosineFilter
+from crfl_aggregators.dnc import Dnc
 from crfl_aggregators.fedavg import FedAvg
 from crfl_aggregators.foolsgold import FoolsGold
 from crfl_aggregators.krum import Krum, MultiKrum
@@ -21,8 +22,10 @@ from crfl_aggregators.median_of_means import MedianOfMeans
 from crfl_aggregators.nearest_neighbour_mixing import NearestNeighbourMixing
 from crfl_aggregators.norm_bound import NormBound
 from crfl_aggregators.norm_filter import NormFilter
+from crfl_aggregators.per_layer import PerLayer
 from crfl_aggregators.residual_reweighting import ResidualReweighting
 from crfl_aggregators.rfa import Rfa
+from crfl_aggregators.sign_majority import SignMajority
 from crfl_aggregators.trimmed_mean import TrimmedMean
 from crfl_aggregators.update_cap import UpdateCap
 from crfl_aggregators.weak_noise import WeakNoise
@@ -45,6 +48,9 @@ RULES: dict[str, Aggregator] = {
     "median": Median(),
     "trimmed-mean": TrimmedMean(trim=2),
     "median-of-means": MedianOfMeans(groups=3, tolerance=0.0),
+    "dnc": Dnc(f=1, dimensions=3),
+    "sign-majority": SignMajority(step=0.1),
+    "per-layer": PerLayer(rule=Krum(f=1)),
     "foolsgold": FoolsGold(),
     "residual-reweighting": ResidualReweighting(),
     "centered-clipping": CenteredClipping(radius=2.0, iterations=2),

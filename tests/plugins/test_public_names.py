@@ -73,6 +73,7 @@ EXTEND = [
     "Clients",
     "ConfigArgument",
     "ConfigError",
+    "Configured",
     "Costs",
     "CountVotes",
     "CrflError",
