@@ -131,10 +131,10 @@ def fixed_weights(ledger: Ledger) -> Check:
     if (weights < 0).any():
         return check(name, False, f"a weight of {weights.min():.3g}", f"{required}, none negative", "use fedavg")
     sums = np.bincount(ledger.clients.round, weights=weights, minlength=ledger.facts.rounds + 1)[1:]
-    low, high = float(sums.min()), float(sums.max())
-    off = max(high - 1.0, 1.0 - low)
-    measured = f"sums within {off:.1e} of 1" if off <= SUMS else f"sums of {low:.6g} to {high:.6g}"
-    return check(name, high <= 1 + SUMS, measured, required, "use fedavg, and a rate of the server of at most 1")
+    least, most = float(sums.min()), float(sums.max())
+    off = max(most - 1.0, 1.0 - least)
+    measured = f"sums within {off:.1e} of 1" if off <= SUMS else f"sums of {least:.6g} to {most:.6g}"
+    return check(name, most <= 1 + SUMS, measured, required, "use fedavg, and a rate of the server of at most 1")
 
 
 def participation_fixed(ledger: Ledger, threat: Threat) -> Check:

@@ -98,11 +98,15 @@ class Configured:
     def _validate(self, value: object, info: ValidationInfo) -> Plugin:
         resolver: Resolver | None = (info.context or {}).get("resolver")
         if isinstance(value, Plugin):
-            if value._configured_as is not None or resolver is None:
+            if resolver is None:
                 return value
-            if any(isinstance(part, Plugin) for _, part in value):  # options that are plugins need names as well
+            if any(isinstance(part, Plugin) and part._configured_as is None for _, part in value):
                 options = {option: getattr(value, option) for option in value.model_fields_set}
-                value = type(value).model_validate(options, context=info.context)
+                named = type(value).model_validate(options, context=info.context)
+                named._configured_as, named._provided_by = value._configured_as, value._provided_by
+                value = named
+            if value._configured_as is not None:
+                return value
             try:
                 known_as = resolver.name_of(self.kind, type(value))
                 resolver.load(self.kind, known_as)  # which refuses a class that cannot be used

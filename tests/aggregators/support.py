@@ -50,7 +50,7 @@ RULES: dict[str, Aggregator] = {
     "median-of-means": MedianOfMeans(groups=3, tolerance=0.0),
     "dnc": Dnc(f=1, dimensions=3),
     "sign-majority": SignMajority(step=0.1),
-    "per-layer": PerLayer(rule=Krum(f=1)),
+    "per-layer": PerLayer(rule=Krum(f=1).named("krum")),
     "foolsgold": FoolsGold(),
     "residual-reweighting": ResidualReweighting(),
     "centered-clipping": CenteredClipping(radius=2.0, iterations=2),

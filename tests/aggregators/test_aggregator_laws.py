@@ -145,7 +145,7 @@ def test_zero_updates_aggregate_to_zero(rule: Aggregator, clients: int) -> None:
 @every_rule
 @pytest.mark.parametrize("clients", [1, 2, 3, 8])
 def test_identical_updates_aggregate_to_themselves(rule: Aggregator, clients: int) -> None:
-    """Except for FoolsGold, to which clients that all pull in one direction are copies of one attacker, and for votes."""
+    """Except for FoolsGold, to which clients that all pull in one direction are copies of one attacker."""
     if rule is RULES["sign-majority"]:
         pytest.skip("only the signs of updates count")
     update = np.asarray([0.5, -1.0, 0.0, 1.5])

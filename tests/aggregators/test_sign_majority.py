@@ -20,11 +20,11 @@ def test_the_breakdown_is_what_the_worst_votes_of_so_many_clients_can_do(seed: i
     """Against every vote of one or two attackers: of those that were seen, each other one is within the bound."""
     rule, values = SignMajority(step=0.5), np.sign(gaussian(5, 3, seed)).round()
     values[0, 0] = 0.0
+    seen = rule.aggregate(updates_of(values), {})
+    admitted = rule.breakdown(updates_of(values).round.clients, seen, 1.0)
+    assert admitted is not None
     for attackers in (1, 2):
         farthest = 0.0
-        seen = rule.aggregate(updates_of(values), {})
-        admitted = rule.breakdown(updates_of(values).round.clients, seen, 1.0)
-        assert admitted is not None
         for votes in product((-1.0, 0.0, 1.0), repeat=3 * attackers):
             other = values.copy()
             other[:attackers] = np.reshape(votes, (attackers, 3))

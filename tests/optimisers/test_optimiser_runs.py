@@ -222,7 +222,7 @@ def test_a_fixed_rate_cannot_watch_the_run_nor_say_what_it_depends_on() -> None:
         class Claiming(ServerOptimiser):
             """Says of itself that it is harmless."""
 
-            depends = "fixed"  # type: ignore[misc]
+            depends = "fixed"
 
             def step(self, aggregate: Tensor, current: Round, state: State) -> OptimiserResult:
                 return OptimiserResult(float(aggregate.norm()))

@@ -52,7 +52,9 @@ class PerLayer(Aggregator):
 
     def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         """The rule's answers side by side."""
-        layers, states, notes = [], {}, {}
+        layers: list[RuleResult] = []
+        states: dict[str, Tensor] = {}
+        notes: dict[str, float] = {}
         for number, (name, layer) in enumerate(layers_of(updates)):
             mine = f"{number}/"
             own = {key.removeprefix(mine): part for key, part in state.items() if key.startswith(mine)}
