@@ -19,10 +19,9 @@ class Broken(ServerOptimiser):
     how: str
 
     def step(self, aggregate: Tensor, current: Round, state: State) -> OptimiserResult:
-        """What it does wrong, or a velocity."""
+        """What it does wrong."""
         before = state["velocity"] if state else torch.zeros_like(aggregate)
         velocity = 0.5 * before + aggregate
-        plain = OptimiserResult(1.0, 0.5 * before, {"velocity": velocity})
         wrong: dict[str, Any] = {
             "divides": lambda: OptimiserResult(1.0 / aggregate.norm()),
             "drifts": lambda: OptimiserResult(1.0, torch.ones_like(aggregate)),
