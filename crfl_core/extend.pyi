@@ -79,8 +79,11 @@ from .kinds.model import BoundModel as BoundModel
 from .kinds.model import LocalModels as LocalModels
 from .kinds.model import Model as Model
 from .kinds.module import ModuleModel as ModuleModel
+from .kinds.optimiser import FixedRate as FixedRate
+from .kinds.optimiser import ServerOptimiser as ServerOptimiser
 from .kinds.partitioner import Partitioner as Partitioner
 from .kinds.plugin import API_VERSION as API_VERSION
+from .kinds.plugin import Configured as Configured
 from .kinds.plugin import Plugin as Plugin
 from .kinds.server_side import Samples as Samples
 from .kinds.server_side import ServerSide as ServerSide
@@ -108,6 +111,7 @@ from .updates import Dependence as Dependence
 from .updates import Layout as Layout
 from .updates import LocalUpdates as LocalUpdates
 from .updates import Mixing as Mixing
+from .updates import OptimiserResult as OptimiserResult
 from .updates import Poisoning as Poisoning
 from .updates import Round as Round
 from .updates import RoundFacts as RoundFacts

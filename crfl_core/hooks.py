@@ -34,7 +34,7 @@ class Hooks:
         self._manager = pluggy.PluginManager("crfl")
         self._manager.add_hookspecs(hookspecs)
         named, position = list(plugins), itertools.count()
-        owners = [state_key(next(position)) if kind == "aggregator" else "" for kind, _ in named]
+        owners = [state_key(next(position)) if kind == "aggregator" else kind for kind, _ in named]
         # pluggy asks the plugin registered last first.
         for number, (kind, plugin) in reversed(list(enumerate(named))):
             if hook_names(type(plugin)):

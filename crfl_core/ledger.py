@@ -72,8 +72,9 @@ class RunFacts(Record):
     `feature_lipschitz` is None for a map that has no Lipschitz constant. `rejects`: some plugin may reject rounds.
     `feature_names` are those of a table; the features of an image are pixels. `resampled` are the rounds whose model
     before noise was kept, so that noise can be drawn again from there. `bad_update` is what the server does with an
-    update that it cannot use. `secret_votes`: the seed of the vote noise was drawn after training. `reserve` are the
-    samples that the server trusts, by name: none of them is a client's.
+    update that it cannot use, `optimiser` the name of its optimiser if it has one. `secret_votes`: the seed of the vote
+    noise was drawn after training. `reserve` are the samples that the server trusts, by name: none of them is a
+    client's.
     """
 
     format: int = FORMAT
@@ -102,6 +103,7 @@ class RunFacts(Record):
     scaling_factor: tuple[float, ...]
     test_noise_std: float
     bad_update: str = "zero"
+    optimiser: str | None = None
     secret_votes: bool = False
     rejects: bool
     resampled: tuple[int, ...] = ()
@@ -128,7 +130,9 @@ class RoundRecord(Record):
     updates, if the rule knows; the entries end where it breaks down. `carries_state`: some plugin remembers more of the
     round than the noisy model. `rounding` bounds, in Euclidean norm, by how much the aggregate may differ from what the
     weights and caps of the ledger say: sums of floating-point numbers are not exact. `has_offset`: a part of the
-    aggregate is in nobody's weight. `group` is the one whose model this is about; `failed` says why its training ended,
+    aggregate is in nobody's weight. `server_rate` is what the aggregate was multiplied by before it moved the model,
+    which is in all weights and in `breakdown`; None if an optimiser looked at it, and then weights are those of the
+    largest scale of a parameter. `group` is the one whose model this is about; `failed` says why its training ended,
     after which it stands still and votes for class 0. `accuracy` and `loss` of the clipped model on the clean test set
     are for people, not for certificates.
     """
@@ -153,6 +157,7 @@ class RoundRecord(Record):
     has_offset: bool = False
     group: int = 0
     failed: str | None = None
+    server_rate: float | None = 1.0
 
     @property
     def weighs_nobody(self) -> bool:

@@ -8,8 +8,8 @@ from typing import Any
 
 from crfl_core import hookspecs
 from crfl_core.errors import PluginError, closest
-from crfl_core.kinds.aggregator import AggregationStep
 from crfl_core.kinds.complaints import function_of, written_at
+from crfl_core.kinds.dependence import Dependent
 from crfl_core.kinds.final_methods import refuse_overriding
 from crfl_core.kinds.plugin import API_VERSION, Plugin
 
@@ -35,7 +35,7 @@ def checked(who: str, candidate: object, base: type[Plugin], distribution: str) 
         raise PluginError(f"{who} does not implement {missing}")
     try:
         refuse_overriding(candidate, Plugin)  # again: a class can be changed after its definition
-        if issubclass(candidate, AggregationStep):
+        if issubclass(candidate, Dependent):
             candidate.check_dependence()
     except PluginError as error:
         raise PluginError(f"{who}: {error}") from error

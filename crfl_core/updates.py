@@ -185,6 +185,19 @@ class RuleResult:
 
 
 @dataclass(frozen=True)
+class OptimiserResult:
+    """The answer of a server optimiser: the core changes the model by `scale * aggregate + offset`.
+
+    `scale` is a number, or (P,) for one per parameter: what the aggregate of this round is multiplied by. `offset`,
+    (P,), is everything else, such as what is left of earlier rounds.
+    """
+
+    scale: Tensor | float
+    offset: Tensor | None = None
+    state: State = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Poisoning:
     """What attackers did to their local data in one round, measured; one entry per client, zero if honest.
 

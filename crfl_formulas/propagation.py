@@ -17,7 +17,7 @@ def round_contraction(weights: ArrayLike, retentions: ArrayLike) -> float:
     """`c_t = |1 - sum_i p_i| + sum_i p_i c_i`, the Lipschitz constant of a clean round.
 
     `c_i` is a client's `retention`, 1 without weight decay on all parameters. The first summand is 0 for weights that
-    sum to 1.
+    sum to 1; with a rate s of the server below 1 they sum to s, and the model keeps `1 - s` of itself.
 
     >>> round_contraction([0.5, 0.5], [0.5, 0.75]), round_contraction([0.25, 0.25], [0.5, 0.5])
     (0.625, 0.75)
@@ -65,7 +65,7 @@ def capped_round_expansion(
     """The same if the server caps what the multiplying clients submit: `1 + 2 sum_i p_i gamma_i alpha_i` over them.
 
     A capped update is a projection, which is non-expansive in the update but no longer averaged in the model. One entry
-    per client that multiplies; the weights of all clients sum to 1.
+    per client that multiplies; the weights of all clients sum to 1 or less.
 
     >>> round(capped_round_expansion(0.5, 10.0, 0.1, 2.0, 5), 6)
     4.571429

@@ -7,7 +7,7 @@ federations that the tests of the numerical parts are played on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -79,6 +79,8 @@ class Problem:
     streams: Streams
     backdoor: Backdoor | None = None
     ball_radius: float | None = None
+    server_step: Callable[[Vector], Vector] | None = None
+    """What the server makes of an aggregate; called once per round, in order."""
 
 
 def algorithm_1(problem: Problem) -> list[Vector]:
@@ -89,10 +91,11 @@ def algorithm_1(problem: Problem) -> list[Vector]:
     for number in range(1, total + 1):
         taking_part = problem.participants[number - 1]
         everything = sum(len(problem.holdings[client]) for client in taking_part)
-        combined = model.copy()
+        aggregate = np.zeros_like(model)
         for client in taking_part:
             weight = len(problem.holdings[client]) / everything
-            combined += weight * submitted(problem, model, client, number)
+            aggregate += weight * submitted(problem, model, client, number)
+        combined = model + (aggregate if problem.server_step is None else problem.server_step(aggregate))
         rho, sigma = problem.clip_norms[number - 1], problem.noise_stds[number - 1]
         model = combined / max(1.0, float(np.sqrt(sum(value * value for value in combined))) / rho)
         if number < total:

@@ -41,7 +41,7 @@ def recorded(directory: RunDirectory) -> dict[str, Any]:
 def versions(config: RunConfig, registry: Registry) -> dict[str, Any]:
     """Versions of everything that takes part in a run."""
     plugins = []
-    for kind, plugin in config.named_plugins():
+    for kind, plugin in config.used_plugins():
         try:
             found = registry.find(kind, plugin.configured_as)
             origin = {"distribution": found.distribution, "version": found.version}

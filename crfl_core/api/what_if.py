@@ -96,7 +96,7 @@ def answer(run: RunResult, config: RunConfig, target: RunDirectory) -> WhatIf:
     """The guarantees under another config."""
     inquiry = ask(config, run.ledger)
     required = needs(run, inquiry)
-    if required == "continuations" and (missing := absences(config.named_plugins())):
+    if required == "continuations" and (missing := absences(config.used_plugins())):
         raise PluginError(f"{missing[0]}: new continuations train with it")
     source = run.votes if required == "formulas" else new_votes(run, config, target)
     results = certify_all(inquiry, source, config.evaluation.radii)

@@ -5,6 +5,7 @@ A check that fails refuses the certificate; one that cannot be verified from the
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -17,8 +18,9 @@ from crfl_core.threat import Threat
 
 FIXED_RULE = "use a rule whose weights are fixed, as `crfl plugins` lists them"
 UNIT_BALL = "set model.features = { type = 'unit-ball' }"
+PLAIN_STEP = "use server.optimiser = { type = 'rate' }, or none"
 SUMS = 1e-6
-"""How far weights may be from summing to 1; what they are off by counts as an expansion of their round."""
+"""By how much weights may sum to more than 1; what they are off by counts as an expansion of their round."""
 
 
 def check(name: str, holds: bool, measured: str, required: str, remedy: str = "") -> Check:
@@ -87,9 +89,23 @@ def inputs_bounded(ledger: Ledger, threat: Threat) -> Check:
     )
 
 
+def optimiser_at_work(ledger: Ledger, rounds: Iterable[int]) -> str:
+    """What is to be said of an optimiser that took these rounds' updates for more than a plain step; empty if none.
+
+    What it made of them is in nobody's weight, and if it has a memory, neither is what it makes of them later.
+    """
+    found = next((number for number in rounds if ledger.round(number).server_rate is None), None)
+    if found is None:
+        return ""
+    remembers = " and remembers them" if ledger.round(found).carries_state else ""
+    return f"round {found}: server.optimiser {ledger.facts.optimiser!r} looks at the updates{remembers}"
+
+
 def fixed_weights(ledger: Ledger) -> Check:
-    """The same weights in both worlds: fixed, or shrunk only where an honest update never is; summing to 1."""
-    name, required = "aggregation weights are fixed", "fixed weights that sum to 1, no capped honest client"
+    """The same weights in both worlds: fixed, or shrunk only where an honest update never is; 1 in all, or less."""
+    name, required = "aggregation weights are fixed", "fixed weights of at most 1 in all, no capped honest client"
+    if stepping := optimiser_at_work(ledger, range(1, ledger.facts.rounds + 1)):
+        return check(name, False, stepping, f"{required}, and a plain step of the server", PLAIN_STEP)
     replaced = next((record for record in ledger.rounds if record.weights_from != "chain"), None)
     if replaced is not None:
         measured = f"round {replaced.round}: replaced by {replaced.weights_from}"
@@ -116,8 +132,10 @@ def fixed_weights(ledger: Ledger) -> Check:
     if (weights < 0).any():
         return check(name, False, f"a weight of {weights.min():.3g}", f"{required}, none negative", FIXED_RULE)
     sums = np.bincount(ledger.clients.round, weights=weights, minlength=ledger.facts.rounds + 1)[1:]
-    off = float(np.abs(sums - 1.0).max())
-    return check(name, off <= SUMS, f"sums within {off:.1e} of 1", required, FIXED_RULE)
+    least, most = float(sums.min()), float(sums.max())
+    off = max(most - 1.0, 1.0 - least)
+    measured = f"sums within {off:.1e} of 1" if off <= SUMS else f"sums of {least:.6g} to {most:.6g}"
+    return check(name, most <= 1 + SUMS, measured, required, f"{FIXED_RULE}, and a rate of the server of at most 1")
 
 
 def participation_fixed(ledger: Ledger, threat: Threat) -> Check:
@@ -255,8 +273,8 @@ def only_model_leaves(ledger: Ledger, number: int) -> Check:
         "only the noisy model leaves the attacked round",
         not carries,
         "a plugin remembers the round" if carries else "no plugin remembers the round",
-        "aggregators without memory",
-        "remove the aggregator that keeps a history",
+        "aggregators and optimisers without memory",
+        PLAIN_STEP if optimiser_at_work(ledger, (number,)) else "remove the aggregator that keeps a history",
     )
 
 
@@ -264,6 +282,8 @@ def breakdown_known(ledger: Ledger, threat: Threat) -> Check:
     """A rule that looks at the updates knows how far so many attackers can move it."""
     known = ledger.round(max(threat.rounds)).breakdown
     attackers = len(known) - 1 if known else 0
+    if stepping := optimiser_at_work(ledger, (max(threat.rounds),)):
+        return check("breakdown of the aggregation rule", False, stepping, "a plain step of the server", PLAIN_STEP)
     found = check(
         "breakdown of the aggregation rule",
         known is not None and attackers >= 1 and threat.clean_world == "honest",

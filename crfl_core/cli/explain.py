@@ -26,5 +26,5 @@ def explain(config: arguments.ConfigArgument = None, overrides: arguments.SetOpt
     width = max(len(setting) for setting, _ in lines)
     for setting, origin in lines:
         typer.echo(f"{setting:<{min(width, 72)}}  # {origin}")
-    for sentence in absences(loaded.config.named_plugins()):
+    for sentence in absences(loaded.config.used_plugins()):
         sys.stderr.write(f"warning: {sentence}; its options are shown as they were written\n")

@@ -11,12 +11,14 @@ from pydantic_core import PydanticCustomError
 
 from crfl_core import schedules
 from crfl_core.errors import ConfigError, failures_named
+from crfl_core.kinds import KINDS
 from crfl_core.kinds.aggregator import AggregationStep, Aggregator, Stage
 from crfl_core.kinds.attack import Attack
 from crfl_core.kinds.certificate import Certificate
 from crfl_core.kinds.dataset import Dataset
 from crfl_core.kinds.engine import Engine
 from crfl_core.kinds.model import Model, as_list
+from crfl_core.kinds.optimiser import ServerOptimiser
 from crfl_core.kinds.partitioner import Partitioner
 from crfl_core.kinds.plugin import Configured, Plugin
 from crfl_core.kinds.tracker import Tracker
@@ -38,7 +40,7 @@ def by_name(name: str) -> Any:
 
 
 def absent_if_none(value: object) -> object:
-    """The word "none" switches an attack off that an inherited config brings along."""
+    """The word "none" switches off what an inherited config brings along."""
     return None if value in ("none", {"type": "none"}) else value
 
 
@@ -109,8 +111,15 @@ class Training(Table):
 
 
 class Server(Table):
-    """The server's step on the global model: clip the whole vector, then add noise to all of it."""
+    """The server's step on the global model: move it, clip the whole vector, then add noise to all of it."""
 
+    optimiser: Annotated[
+        Annotated[ServerOptimiser, Configured("optimiser")] | None,
+        BeforeValidator(
+            absent_if_none,
+            json_schema_input_type=Annotated[ServerOptimiser, Configured("optimiser")] | Literal["none"] | None,
+        ),
+    ] = Field(None, description="what the model is moved by; unset or 'none': by the aggregate itself")
     clip_norm: Schedule = Field(15.0, description="rho_t: a number, a list, or {start, slope}")
     noise_std: Schedule = Field(0.01, description="sigma_t: a number, a list, or {start, slope}")
     cap_updates: bool | None = Field(
@@ -246,11 +255,21 @@ class RunConfig(Table):
         yield "model", self.model
         yield from (("feature-map", feature_map) for feature_map in self.model.features)
         yield from (("aggregator", step) for step in self.aggregation)
+        if self.server.optimiser is not None:
+            yield "optimiser", self.server.optimiser
         if self.attack is not None:
             yield "attack", self.attack
         yield from (("certificate", certificate) for certificate in self.certificates)
         yield "engine", self.engine
         yield from (("tracker", tracker) for tracker in self.trackers)
+
+    def used_plugins(self) -> Iterator[tuple[str, Plugin]]:
+        """The same, and plugins that are options of these."""
+        for kind, plugin in self.named_plugins():
+            yield kind, plugin
+            for _, part in plugin:
+                if isinstance(part, Plugin):
+                    yield next(name for name, described in KINDS.items() if described.has(type(part))), part
 
     def with_own_plugins(self) -> RunConfig:
         """The same config with plugin instances of its own: what they open or remember stays in one run."""
@@ -261,6 +280,8 @@ class RunConfig(Table):
         copies |= {"reserve": self.reserve.with_own_plugins()}
         copies |= {"model": self.model.model_copy(update={"features": maps})}
         copies |= {"attack": None if self.attack is None else self.attack.model_copy()}
+        optimiser = None if self.server.optimiser is None else self.server.optimiser.model_copy()
+        copies |= {"server": self.server.model_copy(update={"optimiser": optimiser})}
         return self.model_copy(update=copies)
 
     def without_attack(self) -> RunConfig:

@@ -38,6 +38,8 @@ class ChainResult:
     the chain enforced on each client's residual, infinite if none, and `residual` its norm before it. `rounding`
     bounds the norm of what floating-point sums may have added. `rule` is the answer of a rule that looked at the
     updates, `reported` the same in terms of clients. `keeps_bounds`: no stage can make an honest residual longer.
+    `server_rate` is what the server's optimiser has multiplied the update by, None if it did something else; `notes`
+    are for the ledger.
     """
 
     update: Tensor
@@ -53,6 +55,8 @@ class ChainResult:
     reported: RuleResult | None = None
     keeps_bounds: bool = True
     weights_from: str = "chain"
+    server_rate: float | None = 1.0
+    notes: Mapping[str, float] = field(default_factory=dict)
 
 
 def dependence(steps: Sequence[AggregationStep], clients: Clients) -> Dependence:

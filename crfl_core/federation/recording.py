@@ -40,13 +40,14 @@ def record(federation: Federation, outcome: Outcome) -> tuple[RoundRecord, Clien
         quarantined=int(aggregated.bad.sum()),
         accuracy=None if figures is None else figures.accuracy,
         loss=None if figures is None else figures.loss,
-        notes={} if result.rule is None else dict(result.rule.notes),
+        notes=({} if result.rule is None else dict(result.rule.notes)) | dict(result.notes),
         breakdown=breakdown(federation, outcome, result),
         carries_state=any(outcome.after.states[0].values()),
         rounding=result.rounding,
         has_offset=result.has_offset,
         group=plan.group or 0,
         failed=outcome.after.failed,
+        server_rate=result.server_rate,
     )
     return line, columns(outcome, result)
 
@@ -68,18 +69,21 @@ def check_honest(federation: Federation, outcome: Outcome) -> None:
 
 
 def breakdown(federation: Federation, outcome: Outcome, result: ChainResult) -> tuple[float, ...] | None:
-    """What the rule knows about its breakdown, if it saw the clients' own updates and all residuals alike."""
+    """What the rule knows about its breakdown, if it saw the clients' own updates and all residuals alike.
+
+    The model moves by the server's rate times as much.
+    """
     *stages, rule = federation.config.aggregation
-    clients = outcome.plan.clients
+    clients, rate = outcome.plan.clients, result.server_rate
     same = len(set(clients.retention)) == 1 and result.weights_from == "chain" and result.keeps_bounds
-    if not isinstance(rule, Aggregator) or result.rule is None or not same:
+    if not isinstance(rule, Aggregator) or result.rule is None or rate is None or not same:
         return None
     if any(stage.depends != "own" for stage in stages):
         return None
     honest = np.minimum(result.cap.numpy(), clients.update_bound)
     with failures_named(f"aggregator {rule.full_name} failed in breakdown"):
         found = rule.breakdown(clients, result.rule, float(honest.max()))
-        return None if found is None else tuple(float(drift) for drift in found[np.isfinite(found)])
+        return None if found is None else tuple(rate * float(drift) for drift in found[np.isfinite(found)])
 
 
 def columns(outcome: Outcome, result: ChainResult) -> ClientColumns:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crfl_core.errors import PluginFailure, RunError
-from crfl_core.federation import answers
+from crfl_core.federation import answers, stepping
 from crfl_core.federation.attackers import overrides
 from crfl_core.federation.chain import ChainResult, LinearChain, States, dependence, row_norms, run_chain, shrinkage
 from crfl_core.federation.session import Plan, Session
@@ -47,7 +47,7 @@ class Received:
 
 @dataclass(frozen=True)
 class Aggregated:
-    """What the chain made of each of the R models of a group, and what arrived for the first, per participant.
+    """What each of the R models of a group is moved by, and what arrived for the first: one entry per participant.
 
     A group whose round `failed` keeps its models.
     """
@@ -119,7 +119,10 @@ class GroupRound:
             if self._failed is None:
                 self._columns.check_usable(self._plan.number)
                 assert self._aggregation is not None
-                return finite(self._aggregation.results(), self._plan.number)
+                optimiser = self._session.federation.config.server.optimiser
+                each = zip(self._models, self._aggregation.results(), self._states, strict=True)
+                moved = (stepping.stepped(optimiser, self._plan, *one) for one in each)
+                return finite(tuple(moved), self._plan.number)
         count = len(self._plan.clients)
         return tuple(nothing(count, *one) for one in zip(self._models, self._states, strict=True))
 
@@ -310,12 +313,12 @@ def craft(
 
 
 def nominal_weights(federation: Federation, plan: Plan) -> Tensor:
-    """The weights that attackers expect: those of a linear rule, else by sample counts."""
-    rule = federation.config.aggregation[-1]
+    """The weights that attackers expect: those of a linear rule, else by sample counts, times the server's rate."""
+    rule, rate = federation.config.aggregation[-1], stepping.nominal_rate(federation.config.server.optimiser, plan)
     if isinstance(rule, LinearAggregator):
-        return answers.weights_of(rule, plan.clients)
+        return rate * answers.weights_of(rule, plan.clients)
     samples = torch.from_numpy(plan.clients.samples).double()
-    return samples / samples.sum()
+    return rate * samples / samples.sum()
 
 
 class Columns:

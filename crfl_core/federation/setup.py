@@ -92,7 +92,8 @@ class Federation:
     @property
     def specification(self) -> str:
         """Text from which another process builds the same local training; it needs no other plugins than that."""
-        return dump_config(self.config, without=NOT_LOCAL)
+        server = self.config.server.model_copy(update={"optimiser": None})
+        return dump_config(self.config.model_copy(update={"server": server}), without=NOT_LOCAL)
 
     @cached_property
     def server(self) -> ServerSide:
@@ -388,6 +389,7 @@ def run_facts(federation: Federation) -> RunFacts:
         scaling_factor=tuple(map(float, scaling.factor)),
         test_noise_std=schedules.value_at(config.server.noise_std, config.rounds),
         bad_update=config.server.bad_update,
+        optimiser=None if config.server.optimiser is None else config.server.optimiser.configured_as,
         secret_votes=config.seeds.votes == "secret",
         rejects=any("crfl_accept_round" in hook_names(type(plugin)) for _, plugin in config.named_plugins()),
         resampled=federation.resampled,

@@ -27,6 +27,7 @@ class Kind(NamedTuple):
 
 KINDS = {
     "aggregator": Kind("crfl.aggregators", "crfl_core.kinds.aggregator:AggregationStep"),
+    "optimiser": Kind("crfl.optimisers", "crfl_core.kinds.optimiser:ServerOptimiser"),
     "attack": Kind("crfl.attacks", "crfl_core.kinds.attack:Attack"),
     "dataset": Kind("crfl.datasets", "crfl_core.kinds.dataset:Dataset"),
     "partitioner": Kind("crfl.partitioners", "crfl_core.kinds.partitioner:Partitioner"),

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import inspect
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, final
+from typing import TYPE_CHECKING, ClassVar, Literal, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from crfl_core.errors import PluginError
 from crfl_core.kinds.complaints import written_at
-from crfl_core.kinds.plugin import Plugin
+from crfl_core.kinds.dependence import Dependent
 from crfl_core.updates import Clients, ClientUpdates, Dependence, Mixing, RoundFacts, RuleResult, StageResult, State
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def state_key(position: int) -> str:
     return f"aggregation.{position}"
 
 
-class AggregationStep(Plugin):
+class AggregationStep(Dependent):
     """One entry of `[[aggregation]]`: a stage, or as the last entry a rule.
 
     `depends` says on what a client's weight depends: "fixed" on nothing submitted, "own" on its own update, which is
@@ -37,36 +37,17 @@ class AggregationStep(Plugin):
     what the server has, `updates.round.server`; only those that say `needs_root` are handed its samples.
     """
 
-    depends: ClassVar[Dependence] = "all"
+    instead: ClassVar[str] = "FixedStage, CapStage or LinearAggregator"
     needs_root: ClassVar[bool] = False
 
     @classmethod
-    def __pydantic_init_subclass__(cls, **options: Any) -> None:
-        super().__pydantic_init_subclass__(**options)
-        cls.check_dependence()
-
-    @classmethod
     def check_dependence(cls) -> None:
-        """Raise `PluginError` if the class says of itself what follows from its base, or watches what it must not see.
-
-        What counts is what an instance would find, whoever wrote it: the class, a mixin, or a later assignment.
-        """
-        base = next(base for base in cls.__mro__ if base.__module__ == __name__)
-        depends = inspect.getattr_static(cls, "depends")
-        if depends is not inspect.getattr_static(base, "depends") or "depends" in cls.model_fields:
-            raise PluginError(
-                f"{cls.__qualname__} ({written_at(cls)}) sets `depends`, which follows from the base class: derive "
-                "from FixedStage, CapStage or LinearAggregator, or leave it out"
-            )
-        hooks = [name for name in dir(cls) if hasattr(inspect.getattr_static(cls, name), "crfl_impl")]
-        if hooks and depends != "all":
-            raise PluginError(
-                f"{cls.__qualname__} has the hook {hooks[0]} ({written_at(inspect.getattr_static(cls, hooks[0]))}), "
-                "but a step that must not depend on the updates cannot watch the run: put the hook into a tracker"
-            )
-
+        """As for every such plugin; and what must not depend on the updates sees nothing of the server either."""
+        super().check_dependence()
+        if cls.depends == "all":
+            return
         prepared = inspect.getattr_static(cls, "prepare") is not vars(AggregationStep)["prepare"]
-        if depends != "all" and (prepared or cls.needs_root):
+        if prepared or cls.needs_root:
             raise PluginError(
                 f"{cls.__qualname__} ({written_at(cls)}) has `{'prepare' if prepared else 'needs_root'}`, but a step "
                 "that must not depend on the updates sees nothing of the server: derive from Stage or Aggregator"

@@ -98,14 +98,7 @@ class Configured:
     def _validate(self, value: object, info: ValidationInfo) -> Plugin:
         resolver: Resolver | None = (info.context or {}).get("resolver")
         if isinstance(value, Plugin):
-            if value._configured_as is not None or resolver is None:
-                return value
-            try:
-                known_as = resolver.name_of(self.kind, type(value))
-                resolver.load(self.kind, known_as)  # which refuses a class that cannot be used
-                return value.named(known_as, resolver.origin(self.kind, known_as))
-            except PluginError as error:
-                raise PydanticCustomError("plugin", "{message}", {"message": str(error)}) from error
+            return value if resolver is None else self._named(value, resolver, info)
         if isinstance(value, str):
             value = {"type": value}
         if not isinstance(value, Mapping):
@@ -130,6 +123,22 @@ class Configured:
             raise PydanticCustomError("plugin", "{message}", {"message": message}) from error
         plugin._configured_as, plugin._provided_by = name, origin
         return plugin
+
+    def _named(self, value: Plugin, resolver: Resolver, info: ValidationInfo) -> Plugin:
+        """An instance that Python code made, under the name that a config gives it; plugins among its options too."""
+        if any(isinstance(part, Plugin) and part._configured_as is None for _, part in value):
+            options = {option: getattr(value, option) for option in value.model_fields_set}
+            known_as, origin = value._configured_as, value._provided_by
+            value = type(value).model_validate(options, context=info.context)
+            value._configured_as, value._provided_by = known_as, origin
+        if value._configured_as is not None:
+            return value
+        try:
+            name = resolver.name_of(self.kind, type(value))
+            resolver.load(self.kind, name)  # which refuses a class that cannot be used
+            return value.named(name, resolver.origin(self.kind, name))
+        except PluginError as error:
+            raise PydanticCustomError("plugin", "{message}", {"message": str(error)}) from error
 
     @staticmethod
     def _serialise(value: Plugin) -> dict[str, Any]:

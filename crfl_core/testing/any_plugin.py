@@ -44,6 +44,8 @@ def table_of(case: Case[Plugin]) -> dict[str, Any]:
     plugin = case.plugin
     if isinstance(plugin, Stage):
         return {"aggregation": [plugin, "fedavg"]}
+    if case.kind == "optimiser":
+        return {"server": {"optimiser": plugin}}
     if case.kind == "feature-map":
         return {"model": {"type": "softmax", "features": [plugin]}}
     tables = {

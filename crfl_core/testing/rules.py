@@ -93,16 +93,24 @@ def check_order_of_clients_does_not_matter(case: Case[Aggregator]) -> None:
 
 @promised_by(Aggregator)
 def check_agreement_is_respected(case: Case[Aggregator]) -> None:
-    """Identical updates give a share of themselves, between none and all of it, and an offset; zeros give zero."""
+    """Identical updates give a share of themselves, between none and all of it, and an offset; zeros give zero.
+
+    A rule in which nobody has a weight, such as a vote of signs, only has to move no parameter the other way.
+    """
     skip_if_measured_by_the_server(case)
     count = case.once(round_size)
     same = 0.1 * gaussian(1, 6)
     update = torch.from_numpy(same[0])
     agreed = of_rule(case.plugin, round_of(np.tile(same, (count, 1))))
-    found = agreed.update if agreed.offset is None else agreed.update - agreed.offset
+    weighs = bool(agreed.weights.any())
+    found = agreed.update - agreed.offset if weighs and agreed.offset is not None else agreed.update
     share = float(found @ update / (update @ update))
     aside = float((found - share * update).norm() / update.norm())
-    if aside > ROUNDING or not -ROUNDING <= share <= 1 + ROUNDING:
+    if not weighs and bool((found * update < 0).any()):
+        raise CheckFailed(
+            "no parameter moved against what all clients agree on", f"{found.tolist()} for {update.tolist()}", "turn it"
+        )
+    if weighs and (aside > ROUNDING or not -ROUNDING <= share <= 1 + ROUNDING):
         raise CheckFailed(
             "between 0 and 1 times the update that all clients agree on",
             f"{share:.6g} times it, and {aside:.3g} times its length in another direction",

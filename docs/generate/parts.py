@@ -26,6 +26,7 @@ PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 SCAFFOLDED = {
     "aggregator": "bounded-mean",
     "stage": "short-updates",
+    "optimiser": "warm-up",
     "attack": "relabelling",
     "dataset": "gaussian-clouds",
     "partitioner": "label-shards",

@@ -71,6 +71,14 @@ SUBJECTS = (
         ("crfl_core.kinds.aggregator", "crfl_core.kinds.server_side", "crfl_core.updates"),
     ),
     Subject(
+        "optimisers",
+        "Server optimisers",
+        "How the aggregate of a round becomes the next model. See "
+        "[Writing a server optimiser](../writing-plugins/optimiser.md).",
+        ("crfl_core.kinds.optimiser",),
+        ("OptimiserResult",),
+    ),
+    Subject(
         "attacks",
         "Attacks and threats",
         "What malicious clients do, what they were measured to have done, and what a certificate assumes about them. "

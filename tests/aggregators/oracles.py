@@ -190,3 +190,25 @@ def nearest_neighbour_mixing(values: Array, f: int) -> Array:
         order = sorted(range(len(values)), key=lambda j, row=row: distance(row, values[j]))  # type: ignore[misc]
         result.append(values[order[: len(values) - f]].mean(0))
     return np.asarray(result)
+
+
+def dnc(values: Array, f: int, filtering: float, coordinates: Sequence[Sequence[int]]) -> Array:
+    """Algorithm 2 of Shejwalkar and Houmansadr (2021), by singular values, in the coordinates of every pass."""
+    good = set(range(len(values)))
+    for chosen in coordinates:
+        part = values[:, list(chosen)]
+        centred = part - part.mean(axis=0)
+        direction = np.linalg.svd(centred)[2][0]
+        scores = [float(np.dot(row, direction)) ** 2 for row in centred]
+        order = sorted(range(len(values)), key=lambda client: scores[client])
+        good &= set(order[: int(len(values) - filtering * f)])
+    return np.asarray(values[sorted(good)].mean(axis=0))
+
+
+def sign_majority(values: Array, step: float) -> Array:
+    """Bernstein et al. (2019): one vote at a time."""
+    result = []
+    for column in values.T:
+        up, down = sum(value > 0 for value in column), sum(value < 0 for value in column)
+        result.append(step if up > down else -step if down > up else 0.0)
+    return np.array(result)

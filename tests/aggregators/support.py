@@ -13,6 +13,7 @@ from crfl_aggregators.bucketing import Bucketing
 from crfl_aggregators.bulyan import Bulyan
 from crfl_aggregators.centered_clipping import CenteredClipping
 from crfl_aggregators.cosine_filter import CosineFilter
+from crfl_aggregators.dnc import Dnc
 from crfl_aggregators.fedavg import FedAvg
 from crfl_aggregators.flame import Flame
 from crfl_aggregators.fltrust import FLTrust
@@ -23,8 +24,10 @@ from crfl_aggregators.median_of_means import MedianOfMeans
 from crfl_aggregators.nearest_neighbour_mixing import NearestNeighbourMixing
 from crfl_aggregators.norm_bound import NormBound
 from crfl_aggregators.norm_filter import NormFilter
+from crfl_aggregators.per_layer import PerLayer
 from crfl_aggregators.residual_reweighting import ResidualReweighting
 from crfl_aggregators.rfa import Rfa
+from crfl_aggregators.sign_majority import SignMajority
 from crfl_aggregators.trimmed_mean import TrimmedMean
 from crfl_aggregators.update_cap import UpdateCap
 from crfl_aggregators.weak_noise import WeakNoise
@@ -50,6 +53,9 @@ RULES: dict[str, Aggregator] = {
     "median-of-means": MedianOfMeans(groups=3, tolerance=0.0),
     "flame": Flame(noise=0.0),
     "fltrust": FLTrust(),
+    "dnc": Dnc(f=1, dimensions=3),
+    "sign-majority": SignMajority(step=0.1),
+    "per-layer": PerLayer(rule=Krum(f=1).named("krum")),
     "foolsgold": FoolsGold(),
     "residual-reweighting": ResidualReweighting(),
     "centered-clipping": CenteredClipping(radius=2.0, iterations=2),

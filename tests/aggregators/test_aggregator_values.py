@@ -10,6 +10,7 @@ import torch
 from crfl_aggregators.bulyan import Bulyan
 from crfl_aggregators.centered_clipping import CenteredClipping
 from crfl_aggregators.cosine_filter import CosineFilter
+from crfl_aggregators.dnc import Dnc
 from crfl_aggregators.fedavg import FedAvg
 from crfl_aggregators.foolsgold import FoolsGold
 from crfl_aggregators.krum import Krum, MultiKrum
@@ -19,9 +20,10 @@ from crfl_aggregators.nearest_neighbour_mixing import NearestNeighbourMixing
 from crfl_aggregators.norm_filter import NormFilter
 from crfl_aggregators.residual_reweighting import ResidualReweighting
 from crfl_aggregators.rfa import Rfa
+from crfl_aggregators.sign_majority import SignMajority
 from crfl_aggregators.trimmed_mean import TrimmedMean
 
-from crfl_core.extend import Aggregator
+from crfl_core.extend import Aggregator, Streams
 from tests.aggregators import oracles
 from tests.aggregators.support import Array, gaussian, updates_of
 
@@ -32,6 +34,12 @@ def shares(values: Array) -> Array:
     """Those of the sample counts that the support gives to clients."""
     counts = np.arange(10.0, 10 + len(values))
     return np.asarray(counts / counts.sum())
+
+
+def dnc_subsets(size: int, count: int, passes: int) -> list[list[int]]:
+    """The coordinates of every pass of round 1, from the stream that documents say they come from."""
+    generator = Streams(3).generator("aggregation/dnc", round_number=1)
+    return [sorted(generator.choice(size, count, replace=False).tolist()) for _ in range(passes)]
 
 
 CASES: dict[str, tuple[Aggregator, Oracle, float]] = {
@@ -49,6 +57,13 @@ CASES: dict[str, tuple[Aggregator, Oracle, float]] = {
         lambda values: oracles.median_of_means(values, 5),
         2e-5,
     ),
+    "dnc": (Dnc(f=3), lambda values: oracles.dnc(values, 3, 1.0, [range(values.shape[1])]), 1e-6),
+    "dnc-subsets": (
+        Dnc(f=2, filtering=1.5, iterations=3, dimensions=25),
+        lambda values: oracles.dnc(values, 2, 1.5, dnc_subsets(values.shape[1], 25, 3)),
+        1e-6,
+    ),
+    "sign-majority": (SignMajority(step=0.02), lambda values: oracles.sign_majority(values, 0.02), 1e-6),
     "foolsgold": (FoolsGold(), lambda values: oracles.foolsgold_trust(values) @ values / len(values), 1e-6),
     "centered-clipping": (
         CenteredClipping(radius=0.02, iterations=3),

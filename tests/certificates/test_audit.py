@@ -256,10 +256,10 @@ class Shares(LinearAggregator):
 @pytest.mark.parametrize(
     ("shares", "reason", "who"),
     [
-        ([0.25, 0.25, 0.25, 0.2], "sums within 5.0e-02 of 1", PATHWISE),
+        ([0.25, 0.25, 0.25, 0.3], "sums of 1.05 to 1.05", PATHWISE),
         ([1.0, 0.5, 0.5, -1.0], "a weight of -1", SOUND),
     ],
-    ids=["not one", "negative"],
+    ids=["above one", "negative"],
 )
 def test_weights_must_be_an_average(shares: list[float], reason: str, who: set[str]) -> None:
     """A negative weight makes a round expand, though the sum is 1."""
@@ -267,6 +267,12 @@ def test_weights_must_be_an_average(shares: list[float], reason: str, who: set[s
     found = audits(world)
     assert refused(found) == who
     assert reason in found["linear"].refusal
+
+
+def test_weights_may_leave_the_model_a_share_of_itself() -> None:
+    shares = {"type": "shares", "shares": [0.25, 0.25, 0.25, 0.2]}
+    found = audits(attacked_world(small(aggregation=[shares]), {"shares": Shares}))
+    assert refused(found) == set()
 
 
 class Replacing(Tracker):

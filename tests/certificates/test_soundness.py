@@ -73,6 +73,9 @@ def federations(draw: st.DrawFn) -> dict[str, Any]:
             "clip_norm": draw(st.sampled_from([0.3, 4.0])),
             "noise_std": draw(st.sampled_from([0.0, 0.05])),
             "cap_updates": False,
+            "optimiser": draw(
+                st.sampled_from(["none", {"type": "rate", "learning_rate": 0.3}, {"type": "rate", "decay": 0.7}])
+            ),
         },
         aggregation=draw(
             st.sampled_from(

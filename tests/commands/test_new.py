@@ -121,7 +121,7 @@ def test_the_licence_is_a_choice(licence: str) -> None:
         (["stage", "stage"], "would be called Stage, which its module already uses"),
         (["dataset", "datasets"], "would hide the installed module crfl_datasets: choose another name"),
         (["aggregator", "core"], "would hide the installed module crfl_core"),
-        (["optimiser", "adam"], "there is no kind of plugin 'optimiser': there are aggregator, stage, attack"),
+        (["optimizer", "adam"], "there is no kind of plugin 'optimizer': there are aggregator, stage, optimiser"),
         (["tracker", "mine", "--licence", "gpl"], "--licence gpl: there are apache-2.0, mit, bsd-3-clause, none"),
         (["tracker", "mine", "--author", 'Ada "the first"'], "use no quotes"),
         (["tracker", "mine", "--out", "no/such/folder"], "no/such/folder: cannot be written: No such file"),

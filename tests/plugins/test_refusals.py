@@ -181,7 +181,7 @@ class TestEntryPointGroups:
             ("crfl.aggregator", "did you mean 'crfl.aggregators'"),
             ("crfl.feature-maps", "did you mean 'crfl.feature_maps'"),
             ("crlf.aggregators", "did you mean 'crfl.aggregators'"),
-            ("crfl.hooks", "groups are crfl.aggregators, crfl.attacks"),
+            ("crfl.hooks", "groups are crfl.aggregators, crfl.optimisers"),
         ],
     )
     def test_one_that_does_not_exist_is_listed_as_failed(

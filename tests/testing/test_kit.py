@@ -81,7 +81,7 @@ def test_options_that_need_more_clients_are_tried_on_larger_rounds() -> None:
 
 
 def test_a_class_of_no_kind_is_refused() -> None:
-    with pytest.raises(TypeError, match="int derives from none of AggregationStep, Attack"):
+    with pytest.raises(TypeError, match="int derives from none of AggregationStep, ServerOptimiser"):
         check_plugin(int)
 
 
@@ -179,7 +179,7 @@ def test_the_command_ends_with_1_if_a_promise_is_broken(crfl: Crfl, install: Cal
         (["krumm"], "there is no plugin 'krumm': did you mean 'krum'?"),
         (["zzzzz"], "there is no plugin 'zzzzz': `crfl plugins` lists them"),
         (["krum", "--kind", "attack"], "there is no attack 'krum'"),
-        (["krum", "--kind", "rule"], "--kind rule: kinds are aggregator, attack"),
+        (["krum", "--kind", "rule"], "--kind rule: kinds are aggregator, optimiser"),
         (["krum", "--set", "g=2"], "g = 2: unknown key; known: f"),
         (["arrays"], "give either `path` or `callable`"),
     ],

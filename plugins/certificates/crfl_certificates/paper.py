@@ -101,6 +101,7 @@ def needed(ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
     single = len(threat.rounds) == 1 and len(rounds) == 1
     noisy = not single or noise_of(ledger, rounds[0]) > 0
     weighed = not any(ledger.round(number).weighs_nobody for number in rounds)
+    stepping = assumptions.optimiser_at_work(ledger, rounds)
     return (
         assumptions.check(
             "softmax regression",
@@ -126,10 +127,11 @@ def needed(ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
         ),
         assumptions.check(
             "weights say who moved the model",
-            weighed,
-            "they do" if weighed else "a part of the aggregate depends on the updates and is in nobody's weight",
+            weighed and not stepping,
+            stepping
+            or ("they do" if weighed else "a part of the aggregate depends on the updates and is in nobody's weight"),
             "an aggregate that is a weighted sum of the updates",
-            "use fedavg",
+            assumptions.PLAIN_STEP if stepping else "use fedavg",
         ),
     )
 

@@ -1,0 +1,74 @@
+"""Divide and conquer: spectral outliers in random coordinates are left out."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+
+from crfl_aggregators.geometry import Array, weighted_sum
+from crfl_aggregators.selection import ranking
+from crfl_core.extend import Aggregator, Clients, ClientUpdates, OptionError, Round, RuleResult, State
+
+
+class Dnc(Aggregator):
+    """Mean of the updates that are no outliers along the main direction of spread (Shejwalkar and Houmansadr, 2021).
+
+    Each of `iterations` passes draws `dimensions` coordinates, centres the updates there at their mean, and scores
+    client i by `<u_i - mean, v>^2`, v being the right singular vector of the centred updates with the largest singular
+    value. The `n - filtering f` lowest scores survive, ties going to the lower id. `aggregate` is the mean of the
+    clients that survive every pass; should there be none, of those that survive most often.
+    """
+
+    f: int = Field(1, ge=0, description="malicious clients that are expected, m in the paper")
+    filtering: float = Field(1.0, gt=0, description="c: how many times f clients are left out in a pass")
+    iterations: int = Field(5, ge=1, description="passes, each in coordinates of its own")
+    dimensions: int = Field(10_000, ge=1, description="coordinates that a pass looks at, b; all if there are fewer")
+
+    def check(self, clients: Clients) -> None:
+        """Somebody must survive a pass."""
+        if self.filtering * self.f >= len(clients):
+            raise OptionError(
+                "f",
+                f"filtering x f must be below the number of clients, found {self.filtering:g} x {self.f} for "
+                f"{len(clients)} clients",
+            )
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
+        """The mean of the survivors."""
+        values, ids = updates.values, updates.round.clients.ids
+        keep = max(1, int(len(values) - self.filtering * self.f))
+        survived = np.zeros(len(values), np.int64)
+        for columns in self._coordinates(updates.round, values.shape[1]):
+            survived[ranking(outlier_scores(values[:, columns], ids), ids)[:keep]] += 1
+        chosen = survived == survived.max()
+        weights = chosen / chosen.sum()
+        return RuleResult(
+            update=weighted_sum(weights, values), weights=torch.from_numpy(weights).to(values.device), state=state
+        )
+
+    def _coordinates(self, current: Round, size: int) -> list[Tensor]:
+        """The sorted coordinates of every pass."""
+        if self.dimensions >= size:
+            return [torch.arange(size)]  # all passes would be the same
+        generator = current.streams.generator("aggregation/dnc", round_number=current.number)
+        drawn = (generator.choice(size, self.dimensions, replace=False) for _ in range(self.iterations))
+        return [torch.from_numpy(np.sort(columns)) for columns in drawn]
+
+
+def outlier_scores(values: Tensor, ids: NDArray[np.int64]) -> Array:
+    """`<u_i - mean, v>^2` of each row, with the main direction v of the centred rows, up to a common factor.
+
+    Found from the products of the rows: if `X v = s y` with unit vectors, the scores are `s^2 y_i^2`, and y is the main
+    eigenvector of `X X^T`. Rows come in the order of their ids, so that no other order changes a bit.
+    """
+    order = np.argsort(ids)
+    rows = values[torch.from_numpy(order).to(values.device)].double()
+    rows = rows / rows.abs().max().clamp(min=torch.finfo(torch.float64).tiny)  # squares of huge updates stay finite
+    rows = rows - rows.mean(0)
+    _, vectors = np.linalg.eigh((rows @ rows.T).cpu().numpy())
+    scores: Array = np.empty(len(ids))
+    scores[order] = np.square(vectors[:, -1])
+    return scores

@@ -1,0 +1,57 @@
+"""Majority vote of signs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from crfl_aggregators.geometry import Array
+from crfl_core.extend import Aggregator, Clients, ClientUpdates, RuleResult, State
+
+
+@dataclass(frozen=True)
+class Elected(RuleResult):
+    """The answer, and the balance of votes of each parameter: how many more clients were for raising it."""
+
+    balance: Tensor = field(default_factory=lambda: torch.empty(0))
+
+
+class SignMajority(Aggregator):
+    """Every parameter moves by `step` in the direction that most clients vote for (Bernstein et al., 2019).
+
+    `aggregate_j = step sign(sum_i sign(u_ij))`, as signSGD with majority vote has it: a client votes with the sign of
+    its update and nothing else of it counts, a zero is no vote, and a tie moves nothing. So the aggregate is no
+    weighted sum of updates: all of it is an offset that depends on them, and in nobody's weight. But R clients can turn
+    only parameters whose votes differ by 2R or less, whatever they submit.
+    """
+
+    step: float = Field(0.01, gt=0, description="how far every parameter moves in a round")
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
+        """The outcome of the vote."""
+        values = updates.values
+        balance = values.sign().sum(0)  # small integers, exact in any precision
+        update = self.step * balance.sign()
+        nobody = torch.zeros(len(values), dtype=torch.float64, device=values.device)
+        return Elected(update=update, weights=nobody, offset=update.clone(), state=state, balance=balance)
+
+    def breakdown(self, clients: Clients, aggregate: RuleResult, update_bound: float) -> Array | None:  # noqa: ARG002
+        """The norm of what R clients can turn, from the votes as they were counted.
+
+        A vote changes a balance by at most 2, so in the other world it differs by at most 2R. Where the balance is
+        above that, nothing changes; at exactly 2R, or at 0, a parameter may lose or win one step; below, it may turn
+        around, two steps.
+        """
+        if not isinstance(aggregate, Elected):
+            return None
+        counts = np.bincount(aggregate.balance.abs().long().cpu().numpy(), minlength=2 * len(clients) + 1)
+        upto = np.concatenate([[0.0], np.cumsum(counts[1:])])  # balances 1, ..., k
+        drifts = [0.0]
+        for attackers in range(1, len(clients) + 1):
+            turned = 4.0 * upto[2 * attackers - 1] + counts[0] + counts[2 * attackers]
+            drifts.append(self.step * float(np.sqrt(turned)))
+        return np.array(drifts)

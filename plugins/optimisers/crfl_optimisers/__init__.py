@@ -1,0 +1,1 @@
+"""Server optimisers that come with crfl."""
