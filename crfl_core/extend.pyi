@@ -81,9 +81,13 @@ from .kinds.model import Model as Model
 from .kinds.module import ModuleModel as ModuleModel
 from .kinds.partitioner import Partitioner as Partitioner
 from .kinds.plugin import API_VERSION as API_VERSION
+from .kinds.plugin import Configured as Configured
 from .kinds.plugin import Plugin as Plugin
 from .kinds.tracker import RunContext as RunContext
 from .kinds.tracker import Tracker as Tracker
+from .knowledge import Knowledge as Knowledge
+from .knowledge import Known as Known
+from .knowledge import Observed as Observed
 from .ledger import ClientColumns as ClientColumns
 from .ledger import Ledger as Ledger
 from .ledger import ModelFacts as ModelFacts

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from crfl_core.data import Batches, FederatedData
 from crfl_core.errors import PluginFailure
 from crfl_core.kinds.tracker import RunContext
+from crfl_core.knowledge import Known, Observed
 from crfl_core.updates import Clients, ClientUpdates, Round, RoundFacts, RuleResult, TrainingTask
 
 if TYPE_CHECKING:
@@ -68,7 +69,11 @@ def tensors_in(given: tuple[object, ...]) -> Iterator[Tensor]:
         elif isinstance(one, RuleResult):
             yield one.update
         elif isinstance(one, TrainingTask):
-            yield one.starts
+            yield from (one.starts, *(one.attack_state or {}).values())
+        elif isinstance(one, Known):
+            yield from (one.own, one.weights, one.round.start, one.honest.values)
+        elif isinstance(one, Observed):
+            yield from (one.round.start, one.following, one.submitted)
         elif isinstance(one, Batches):
             yield from (one.x, one.y, one.sizes)
         elif isinstance(one, FederatedData):
@@ -80,13 +85,17 @@ def shared_in(given: tuple[object, ...]) -> Iterator[Tensor]:
     for one in given:
         if isinstance(one, RunContext):
             yield from (one.features, *tensors_in((one.data,)))
+        elif isinstance(one, Known):
+            yield one.features
 
 
 def columns_in(given: tuple[object, ...]) -> Iterator[NDArray[np.generic]]:
     """Every array that a plugin could write to."""
     for one in given:
-        if isinstance(one, ClientUpdates):
+        if isinstance(one, ClientUpdates | Observed):
             yield from vars(one.round.clients).values()
+        elif isinstance(one, Known):
+            yield from (*vars(one.round.clients).values(), *vars(one.honest.round.clients).values())
         elif isinstance(one, RoundFacts | TrainingTask):
             yield from vars(one.clients).values()
         elif isinstance(one, Clients):

@@ -8,16 +8,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from crfl_core.federation.memory import first_state
 from crfl_core.federation.rounds import Progress
 from crfl_core.federation.setup import Federation
 
 PARAMETERS = "parameters"
+ATTACK = "attack"
 
 
 def packed(progress: Progress, models: Tensor | None = None) -> dict[str, NDArray[Any]]:
-    """Model and plugin states of a run under names; `models` to keep others, such as those before noise."""
+    """Model and plugin states of a run under names.
+
+    With the `models` before noise instead, from which continuations start, nothing of what attackers remember.
+    """
     tensors = {PARAMETERS: (progress.models if models is None else models)[0]}
-    for owner, state in progress.states[0].items():
+    remembered = progress.attack_state if models is None else None
+    for owner, state in {**progress.states[0], ATTACK: remembered or {}}.items():
         tensors |= {f"{owner}/{name}": tensor for name, tensor in state.items()}
     return {name: tensor.cpu().contiguous().numpy() for name, tensor in tensors.items()}
 
@@ -30,4 +36,5 @@ def unpacked(number: int, arrays: dict[str, NDArray[Any]], federation: Federatio
     for key, tensor in tensors.items():
         owner, _, name = key.partition("/")
         states.setdefault(owner, {})[name] = tensor
-    return Progress(number, parameters[None], (states,))
+    learns, remembered = first_state(federation) is not None, states.pop(ATTACK, {})
+    return Progress(number, parameters[None], (states,), attack_state=remembered if learns else None)

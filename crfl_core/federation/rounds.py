@@ -8,24 +8,27 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from crfl_core.federation import server
+from crfl_core.federation import memory, server
 from crfl_core.federation.chain import States
 from crfl_core.federation.session import Plan, Session
 from crfl_core.federation.setup import Federation
 from crfl_core.kinds.complaints import settings_of
+from crfl_core.updates import State
 
 
 @dataclass(frozen=True)
 class Progress:
     """Where training stands after `number` rounds: the models for the next one, (R, P), and every plugin's state.
 
-    `replicas` numbers the models: 0 is the run itself, from 1 on its continuations with other noise.
+    `replicas` numbers the models: 0 is the run itself, from 1 on its continuations with other noise. What attackers
+    remember lies apart from the states of aggregation, which must not see it; continuations are honest and have none.
     """
 
     number: int
     models: Tensor
     states: tuple[States, ...]
     replicas: range = range(1)
+    attack_state: State | None = None
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ def initial(federation: Federation) -> Progress:
     generator = federation.streams.generator("initial")
     with settings_of("model", federation.config.model):
         parameters = federation.model.initial(generator).to(federation.device, federation.dtype)
-    return Progress(0, parameters[None], ({},))
+    return Progress(0, parameters[None], ({},), attack_state=memory.first_state(federation))
 
 
 def train(session: Session, progress: Progress) -> Iterator[Outcome]:
@@ -67,7 +70,7 @@ def play(session: Session, progress: Progress) -> Outcome:
     if plan.attacked:
         session.hooks.observe("crfl_round_started", run=session.context, current=plan.seen_from(start[0]))
 
-    aggregated = server.aggregate(session, plan, start, progress.states)
+    aggregated = server.aggregate(session, plan, start, progress.states, progress.attack_state)
     candidates = server.clip(start + aggregated.updates, plan.clip_norm)
     accepted = judged(session, plan, start, candidates, aggregated)
     kept = torch.tensor(accepted, device=start.device)[:, None]
@@ -76,8 +79,18 @@ def play(session: Session, progress: Progress) -> Outcome:
 
     new = [result.states for result in aggregated.results]
     states = tuple(one if keep else old for one, old, keep in zip(new, progress.states, accepted, strict=True))
-    after = Progress(number, models, states, progress.replicas)
+    after = Progress(number, models, states, progress.replicas, remembered(session, plan, progress, models, aggregated))
     return Outcome(plan, progress, aggregated, accepted, clipped, after)
+
+
+def remembered(
+    session: Session, plan: Plan, before: Progress, models: Tensor, aggregated: server.Aggregated
+) -> State | None:
+    """What the attackers of a run know after a round; None if they never learn."""
+    if before.attack_state is None or aggregated.own is None:
+        return None
+    seen = memory.observed(session.federation, plan, before.models[0], models[0], aggregated.own)
+    return memory.learned(session.federation, seen, before.attack_state)
 
 
 def judged(

@@ -268,7 +268,7 @@ def test_an_attack_that_poisons_in_place_is_stopped_because_nothing_could_be_mea
     class InPlace(ModelReplacement):
         """Writes the trigger into the batches that it was given."""
 
-        def poison(self, batches: Batches, prepared: State) -> Batches:
+        def poison(self, batches: Batches, state: State) -> Batches:
             batches.x[:, :, :1] = 1.0
             return batches
 
