@@ -25,6 +25,11 @@ FITTING: dict[str, dict[str, Any]] = {
     "alie": {},
     "inner-product-manipulation": {},
     "gaussian": {},
+    "neurotoxin": {"poisoned_per_batch": 3},
+    "min-max": {},
+    "min-sum": {"perturbation": "std"},
+    "adaptive": {"halvings": 4},
+    "certificate-seeking": {},
 }
 """Options of every included attack."""
 
