@@ -54,7 +54,7 @@ def farthest(honest: Array, push: Array) -> float:
     """The largest gamma of min-max: the least of the upper roots of one quadratic for each honest update."""
     most = max(float(((one - other) ** 2).sum()) for one in honest for other in honest)
     away = [honest.mean(0) - one for one in honest]
-    return min(max(np.roots([push @ push, 2 * (a @ push), a @ a - most]).real) for a in away)
+    return min(float(max(np.roots([push @ push, 2 * (a @ push), a @ a - most]).real)) for a in away)
 
 
 def farthest_in_sum(honest: Array, push: Array) -> float:

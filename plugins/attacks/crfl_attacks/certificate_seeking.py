@@ -89,7 +89,8 @@ def towards_others(known: Known, before: Tensor, push: float, samples: int) -> T
     if not len(candidates):
         return torch.zeros_like(start)
     changed = (model.logits(start + push * candidates, x).argmax(-1) != labels).sum(-1)
-    return candidates[int(changed.argmax())]
+    best: Tensor = candidates[int(changed.argmax())]
+    return best
 
 
 def margins_of(logits: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
