@@ -28,6 +28,10 @@ ATTACKS: dict[str, dict[str, Any]] = {
     "alie": {"z": 1.0},
     "inner-product-manipulation": {},
     "gaussian": {},
+    "neurotoxin": POISON | {"trigger": TRIGGER},
+    "min-max": {},
+    "min-sum": {},
+    "certificate-seeking": {"bound": 1.0},
 }
 FOURIER = {"type": "softmax", "features": {"type": "random-fourier", "outputs": 500}}
 

@@ -89,6 +89,9 @@ from .kinds.server_side import Samples as Samples
 from .kinds.server_side import ServerSide as ServerSide
 from .kinds.tracker import RunContext as RunContext
 from .kinds.tracker import Tracker as Tracker
+from .knowledge import Knowledge as Knowledge
+from .knowledge import Known as Known
+from .knowledge import Observed as Observed
 from .ledger import ClientColumns as ClientColumns
 from .ledger import GroupFacts as GroupFacts
 from .ledger import Ledger as Ledger

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from crfl_core.data import Batches, FederatedData
 from crfl_core.errors import PluginFailure
-from crfl_core.kinds.server_side import ServerSide
 from crfl_core.kinds.tracker import RunContext
-from crfl_core.updates import Clients, ClientUpdates, Round, RoundFacts, RuleResult, TrainingTask
+from crfl_core.knowledge import Known
+from crfl_core.streams import Streams
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,7 +32,13 @@ def untouched(who: str, *given: object) -> Iterator[None]:
     Contents are compared, not the counters of PyTorch: writing through `numpy()` or `.data` counts nothing. Only what
     a whole run shares is too large for that, and counted.
     """
-    tensors, columns, shared = [*tensors_in(given)], [*columns_in(given)], [*shared_in(given)]
+    import torch
+
+    shared = [tensor for one in given for tensor in large(one) if isinstance(tensor, torch.Tensor)]
+    seen = {id(tensor) for tensor in shared}
+    found = [leaf for one in given for leaf in leaves(one) if id(leaf) not in seen]
+    tensors = [leaf for leaf in found if isinstance(leaf, torch.Tensor)]
+    columns = [leaf for leaf in found if isinstance(leaf, np.ndarray)]
     marks, copies = [fingerprint(tensor) for tensor in tensors], [column.copy() for column in columns]
     versions = [tensor._version for tensor in shared]
     yield
@@ -53,48 +59,21 @@ def fingerprint(tensor: Tensor) -> NDArray[np.float64]:
     return np.nan_to_num(marks)
 
 
-def tensors_in(given: tuple[object, ...]) -> Iterator[Tensor]:
-    """Every tensor that a plugin could write to."""
-    import torch
-
-    for one in given:
-        if isinstance(one, torch.Tensor):
-            yield one
-        elif isinstance(one, Mapping):
-            yield from tensors_in(tuple(one.values()))
-        elif isinstance(one, ClientUpdates):
-            yield from (one.values, *tensors_in((one.round,)))
-        elif isinstance(one, Round):
-            yield from (one.start, *tensors_in((one.server_side,)))
-        elif isinstance(one, ServerSide):
-            yield from () if one.root is None else (one.root.x, one.root.y)
-        elif isinstance(one, RuleResult):
-            yield one.update
-        elif isinstance(one, TrainingTask):
-            yield one.starts
-        elif isinstance(one, Batches):
-            yield from (one.x, one.y, one.sizes)
-        elif isinstance(one, FederatedData):
-            yield from (one.x, one.y, one.test_x, one.test_y)
+def leaves(one: object) -> Iterator[object]:
+    """Every tensor and array in a container of the core that is handed out, however deep."""
+    if is_dataclass(one) and not isinstance(one, Streams):
+        for field in fields(one):
+            yield from leaves(getattr(one, field.name))
+    elif isinstance(one, Mapping):
+        for value in one.values():
+            yield from leaves(value)
+    else:
+        yield one
 
 
-def shared_in(given: tuple[object, ...]) -> Iterator[Tensor]:
-    """The data of a run, as its hooks see them."""
-    for one in given:
-        if isinstance(one, RunContext):
-            yield from (one.features, *tensors_in((one.data,)))
-
-
-def columns_in(given: tuple[object, ...]) -> Iterator[NDArray[np.generic]]:
-    """Every array that a plugin could write to."""
-    for one in given:
-        if isinstance(one, ClientUpdates):
-            yield from columns_in((one.round,))
-        elif isinstance(one, RoundFacts | TrainingTask):
-            yield from vars(one.clients).values()
-            if isinstance(one, Round):
-                yield from columns_in((one.server_side,))
-        elif isinstance(one, ServerSide):
-            yield from vars(one.clients).values()
-        elif isinstance(one, Clients):
-            yield from vars(one).values()
+def large(one: object) -> Iterator[object]:
+    """What a whole run shares: the data of the federation, as hooks see them, and inputs that attackers know."""
+    if isinstance(one, RunContext):
+        yield from (one.features, *leaves(one.data))
+    elif isinstance(one, Known):
+        yield one.features

@@ -128,12 +128,14 @@ class TrainingTask:
 
     Every participant trains from the K models of its `group`, on the same batches. In a run K is 1; the K continuations
     of a run differ in their models alone. `attacked`: attackers do what they do in this round; else all are honest.
+    `attack_state` is what they remember; None is what they prepared, which every process has.
     """
 
     number: int
     starts: Tensor
     clients: Clients
     attacked: bool
+    attack_state: State | None = None
 
 
 @dataclass(frozen=True)

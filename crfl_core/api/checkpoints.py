@@ -9,17 +9,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from crfl_core.federation.memory import first_state
 from crfl_core.federation.rounds import Progress
+from crfl_core.federation.setup import Federation
 
 PARAMETERS = "parameters"
+ATTACK = "attack"
 Groups = tuple[Progress, ...]
 """Where training stands: one entry for each group."""
 
 
 def packed(progress: Sequence[Progress], models: Sequence[Tensor] | None = None) -> dict[str, NDArray[Any]]:
-    """Models and plugin states of a run under names; `models` to keep others, such as those before noise.
+    """Models and plugin states of a run under names.
 
-    The model of a run is (P,), those of several groups are (G, P), and their states are kept apart.
+    With the `models` before noise instead, from which continuations start, nothing of what attackers remember. The
+    model of a run is (P,), those of several groups are (G, P), and their states are kept apart.
     """
     parameters = torch.cat([group.models for group in progress] if models is None else [*models])
     alone = len(progress) == 1
@@ -28,12 +32,17 @@ def packed(progress: Sequence[Progress], models: Sequence[Tensor] | None = None)
         place = "" if alone else f"group-{number}/"
         for owner, state in group.states[0].items():
             tensors |= {f"{place}{owner}/{name}": tensor for name, tensor in state.items()}
+    remembered = (progress[0].attack_state if models is None else None) or {}
+    tensors |= {f"{ATTACK}/{name}": tensor for name, tensor in remembered.items()}
     return {name: tensor.cpu().contiguous().numpy() for name, tensor in tensors.items()}
 
 
-def unpacked(number: int, arrays: dict[str, NDArray[Any]], failed: Mapping[int, str], device: torch.device) -> Groups:
+def unpacked(number: int, arrays: dict[str, NDArray[Any]], failed: Mapping[int, str], federation: Federation) -> Groups:
     """Inverse of `packed`; `failed` are the groups that do not train any more, and why."""
-    tensors = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
+    tensors = {name: torch.from_numpy(array).to(federation.device) for name, array in arrays.items()}
+    kept = {key: tensors.pop(key) for key in [*tensors] if key.startswith(f"{ATTACK}/")}
+    remembered = {key.removeprefix(f"{ATTACK}/"): tensor for key, tensor in kept.items()}
+    attack_state = None if first_state(federation) is None else remembered
     parameters = tensors.pop(PARAMETERS)
     models = parameters[None] if parameters.ndim == 1 else parameters
     states: list[dict[str, dict[str, Tensor]]] = [{} for _ in models]
@@ -42,6 +51,6 @@ def unpacked(number: int, arrays: dict[str, NDArray[Any]], failed: Mapping[int, 
         owner, _, name = own.partition("/")
         states[int(place.removeprefix("group-"))].setdefault(owner, {})[name] = tensor
     return tuple(
-        Progress(number, one[None], (own,), failed=failed.get(group))
+        Progress(number, one[None], (own,), failed=failed.get(group), attack_state=attack_state)
         for group, (one, own) in enumerate(zip(models, states, strict=True))
     )

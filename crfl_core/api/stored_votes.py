@@ -62,7 +62,7 @@ class Voter:
         """The noisy final models of all continuations, trained as one batch and kept for later predictions."""
         assert request.resample_from is not None
         tensors = self.directory.read_resampled(request.resample_from)
-        (kept,) = unpacked(request.resample_from, tensors, {}, session.federation.device)
+        (kept,) = unpacked(request.resample_from, tensors, {}, session.federation)
         total = request.selection_models + request.models
         with session.opened():
             batches = list(continuations(session, kept, total, self.ledger))

@@ -50,7 +50,7 @@ def train(session: Session, directory: RunDirectory, saved: store.Checkpoint | N
         progress, clients = rounds.initial(federation), []
     else:
         failed = {record.group: record.failed for record in saved.records if record.failed is not None}
-        progress, clients = unpacked(saved.round, saved.tensors, failed, federation.device), saved.clients
+        progress, clients = unpacked(saved.round, saved.tensors, failed, federation), saved.clients
     checkpoints = Checkpoints(directory, federation.config.storage.checkpoint_seconds)
     with session.opened():
         try:

@@ -14,12 +14,17 @@ from crfl_core.federation.setup import Federation, mapped
 from crfl_core.kinds.attack import Attack
 from crfl_core.kinds.complaints import settings_of, written_at
 from crfl_core.kinds.model import BoundModel, GradientSteps
-from crfl_core.untouched import Touched, untouched
-from crfl_core.updates import Poisoning
+from crfl_core.untouched import Touched, fingerprint, untouched
+from crfl_core.updates import Poisoning, State, TrainingTask
 
 
 def poison(
-    federation: Federation, rows: Tensor, labels: Tensor, sizes: Tensor, attackers: NDArray[np.int64], number: int
+    federation: Federation,
+    task: TrainingTask,
+    rows: Tensor,
+    labels: Tensor,
+    sizes: Tensor,
+    attackers: NDArray[np.int64],
 ) -> tuple[Tensor | None, Poisoning]:
     """The attackers' features, (attackers, steps, batch, features), and what was done; None if they keep their data.
 
@@ -31,8 +36,8 @@ def poison(
         return None, nothing
     own = rows[first:]
     x = federation.data.x.index_select(0, own.flatten()).unflatten(0, own.shape)
-    clean = Batches(x, labels[first:].clone(), sizes[first:], attackers, number)
-    dirty = poisoned_batches(attack, clean, federation)
+    clean = Batches(x, labels[first:].clone(), sizes[first:], attackers, task.number)
+    dirty = poisoned_batches(attack, clean, state_of(federation, task.attack_state))
     moved = moved_inputs(clean.x, dirty.x)
     features = poisoned_features(federation, own, clean.x, dirty.x, moved)
     labels[first:] = dirty.y
@@ -42,11 +47,11 @@ def poison(
     return features, measured
 
 
-def poisoned_batches(attack: Attack, clean: Batches, federation: Federation) -> Batches:
+def poisoned_batches(attack: Attack, clean: Batches, state: State) -> Batches:
     """What the attack makes of its batches, checked."""
     who = f"attack {attack.full_name}: poison() ({written_at(type(attack).poison)})"
-    with settings_of("attack", attack), untouched(who, clean):
-        dirty = attack.poison(clean, federation.prepared)
+    with settings_of("attack", attack), untouched(who, clean, state):
+        dirty = attack.poison(clean, state)
     if dirty.x.shape != clean.x.shape or dirty.y.shape != clean.y.shape:
         raise PluginFailure(
             f"attack {attack.full_name}: poison() must keep the shapes of the batches, "
@@ -116,13 +121,21 @@ def bends(attack: Attack) -> bool:
     return overrides(attack, "local_gradient") or overrides(attack, "after_step")
 
 
+def state_of(federation: Federation, learned: State | None) -> State:
+    """What attackers remember in a round: what they learned, or if they never learn, what they prepared."""
+    return federation.prepared if learned is None else learned
+
+
 class AttackedSteps(GradientSteps):
     """Steps of attackers, who bend their gradients or project their models; `sizes` are those of their batches."""
 
-    def __init__(self, model: BoundModel, attack: Attack, start: Tensor, sizes: NDArray[np.int64]) -> None:
+    def __init__(
+        self, model: BoundModel, attack: Attack, state: State, start: Tensor, sizes: NDArray[np.int64]
+    ) -> None:
         super().__init__(model, start)
         # Attackers see a copy: whatever they do to it, the others start from theirs.
         self._attack, self._given, self._start = attack, start, start.clone()
+        self._state, self._marks = state, marks(state)
         self._bends, self._projects = overrides(attack, "local_gradient"), overrides(attack, "after_step")
         self._acting = iter([acting(column > 0) for column in sizes.T])
         self._now: slice | Tensor | None = None
@@ -132,7 +145,8 @@ class AttackedSteps(GradientSteps):
         self._now = now = next(self._acting)  # some may be done before the others
         if now is not None and self._bends:
             with settings_of("attack", self._attack):
-                own = self._attack.local_gradient(gradient[:, now], parameters[:, now], self._start[:, now])
+                start = self._start[:, now]
+                own = self._attack.local_gradient(gradient[:, now], parameters[:, now], start, self._state)
             gradient[:, now] = own
         return gradient
 
@@ -141,15 +155,20 @@ class AttackedSteps(GradientSteps):
         now = self._now
         if now is not None and self._projects:
             with settings_of("attack", self._attack):
-                parameters[:, now] = self._attack.after_step(parameters[:, now], self._start[:, now])
+                parameters[:, now] = self._attack.after_step(parameters[:, now], self._start[:, now], self._state)
 
     def parameters(self) -> Tensor:
         """The models as they are now, (R, n, P)."""
-        if not torch.equal(self._start, self._given):
+        if not torch.equal(self._start, self._given) or marks(self._state) != self._marks:
             method = type(self._attack).after_step if self._projects else type(self._attack).local_gradient
             who = f"attack {self._attack.full_name}: {method.__name__}() ({written_at(method)})"
             raise Touched(f"{who} changed what it was given: work on a copy")
         return super().parameters()
+
+
+def marks(state: State) -> list[bytes]:
+    """What changes with any tensor of a state."""
+    return [fingerprint(tensor).tobytes() for tensor in state.values()]
 
 
 def acting(mask: NDArray[np.bool_]) -> slice | Tensor | None:

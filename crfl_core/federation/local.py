@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crfl_core.federation import batches
-from crfl_core.federation.attackers import AttackedSteps, bends, poison
+from crfl_core.federation.attackers import AttackedSteps, bends, poison, state_of
 from crfl_core.federation.setup import Federation
 from crfl_core.kinds.complaints import settings_of
 from crfl_core.kinds.model import LocalModels
@@ -42,11 +42,11 @@ class LocalTraining:
         weights = sample_weights(sizes, rows.shape[2], dtype)
         rates = torch.from_numpy(conduct.learning_rate).to(device, dtype)[:, None] * (sizes > 0)
         decay = torch.from_numpy(clients.weight_decay).to(device, dtype) if clients.weight_decay.any() else None
-        poisoned, poisoning = poison(federation, rows, labels, sizes, clients.ids[honest:], task.number)
+        poisoned, poisoning = poison(federation, task, rows, labels, sizes, clients.ids[honest:])
         start = starts_of(task.starts.to(device, dtype), clients)
         updates = start.new_empty(start.shape)
         with settings_of("model", federation.config.model):
-            for group, models in local_models(federation, start, honest, drawn.sizes):
+            for group, models in local_models(federation, task, start, honest, drawn.sizes):
                 decays = None if decay is None else decay[group]
                 seen = inputs(federation.features, rows[group], poisoned if group.stop > honest else None)
                 for step, x in enumerate(seen):
@@ -66,7 +66,7 @@ def starts_of(starts: Tensor, clients: Clients) -> Tensor:
 
 
 def local_models(
-    federation: Federation, start: Tensor, honest: int, sizes: NDArray[np.int64]
+    federation: Federation, task: TrainingTask, start: Tensor, honest: int, sizes: NDArray[np.int64]
 ) -> list[tuple[slice, LocalModels]]:
     """The clients that train together, with their models in the layout that these like best.
 
@@ -76,8 +76,9 @@ def local_models(
     attack, clients = federation.attack, len(sizes)
     if attack is None or honest == clients or not bends(attack):
         return [(slice(0, clients), federation.model.local(start))]
+    state = state_of(federation, task.attack_state)
     groups: list[tuple[slice, LocalModels]] = [
-        (slice(honest, clients), AttackedSteps(federation.model, attack, start[:, honest:], sizes[honest:]))
+        (slice(honest, clients), AttackedSteps(federation.model, attack, state, start[:, honest:], sizes[honest:]))
     ]
     if honest:
         groups.append((slice(0, honest), federation.model.local(start[:, :honest])))

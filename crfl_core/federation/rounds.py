@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from crfl_core.federation import answers, server
+from crfl_core.federation import answers, memory, server
 from crfl_core.federation.chain import States
 from crfl_core.federation.session import Plan, Session
 from crfl_core.federation.setup import Federation
@@ -23,7 +23,8 @@ class Progress:
     """Where a group stands after `number` rounds: its models for the next one, (R, P), and every plugin's state.
 
     `replicas` numbers the models: 0 is the run itself, from 1 on its continuations with other noise. `failed` says why
-    the group does not train any more.
+    the group does not train any more. What attackers remember is the same in all groups, since they may talk to each
+    other. It lies apart from the states of aggregation, which must not see it; continuations are honest and have none.
     """
 
     number: int
@@ -31,6 +32,7 @@ class Progress:
     states: tuple[States, ...]
     replicas: range = range(1)
     failed: str | None = None
+    attack_state: State | None = None
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,8 @@ def initial(federation: Federation) -> tuple[Progress, ...]:
         generator = federation.streams.generator(of_group("initial", group if groups > 1 else None))
         with settings_of("model", federation.config.model):
             parameters = federation.model.initial(generator).to(federation.device, federation.dtype)
-        return Progress(0, parameters[None], (prepared_states(federation),))
+        states = (prepared_states(federation),)
+        return Progress(0, parameters[None], states, attack_state=memory.first_state(federation))
 
     return tuple(map(start, range(groups)))
 
@@ -89,8 +92,11 @@ def play(session: Session, progress: tuple[Progress, ...]) -> tuple[Outcome, ...
         if plan.attacked:
             session.hooks.observe("crfl_round_started", run=session.context, current=plan.seen_from(before.models[0]))
     models = torch.stack([before.models for before in progress], dim=1)
-    aggregated = server.aggregate(session, plans, models, [before.states for before in progress])
-    return tuple(concluded(session, *group) for group in zip(plans, progress, aggregated, strict=True))
+    states, memories = [before.states for before in progress], progress[0].attack_state
+    aggregated = server.aggregate(session, plans, models, states, memories)
+    outcomes = tuple(concluded(session, *group) for group in zip(plans, progress, aggregated, strict=True))
+    state = remembered(session, outcomes)
+    return tuple(replace(one, after=replace(one.after, attack_state=state)) for one in outcomes)
 
 
 def concluded(session: Session, plan: Plan, before: Progress, aggregated: server.Aggregated) -> Outcome:
@@ -110,6 +116,17 @@ def concluded(session: Session, plan: Plan, before: Progress, aggregated: server
     states = tuple(one if keep else old for one, old, keep in zip(new, before.states, accepted, strict=True))
     after = Progress(plan.number, models, states, replicas)
     return Outcome(plan, before, aggregated, accepted, clipped, after)
+
+
+def remembered(session: Session, outcomes: tuple[Outcome, ...]) -> State | None:
+    """What the attackers of a run know after a round, of one group after the other; None if they never learn."""
+    state = outcomes[0].before.attack_state
+    for one in outcomes:
+        if state is not None and one.aggregated.own is not None:
+            models = one.before.models[0], one.after.models[0]
+            seen = memory.observed(session.federation, one.plan, *models, one.aggregated.own)
+            state = memory.learned(session.federation, seen, state)
+    return state
 
 
 def judged(

@@ -18,38 +18,23 @@ from torch import Tensor
 
 from crfl_core.errors import PluginFailure, RunError
 from crfl_core.federation import answers, stepping
-from crfl_core.federation.attackers import overrides
+from crfl_core.federation.bad_updates import good_updates, hides, spread_out
 from crfl_core.federation.chain import ChainResult, LinearChain, States, dependence, row_norms, run_chain, shrinkage
 from crfl_core.federation.session import Plan, Session
-from crfl_core.federation.setup import Federation
-from crfl_core.kinds.aggregator import LinearAggregator
+from crfl_core.federation.submissions import Received, Submissions, needs_others
 from crfl_core.kinds.complaints import settings_of, written_at
 from crfl_core.kinds.engine import Engine
 from crfl_core.streams import Streams, of_group
 from crfl_core.untouched import untouched
-from crfl_core.updates import ClientUpdates, LocalUpdates, Poisoning, TrainingTask
-
-
-@dataclass(frozen=True)
-class Received:
-    """Updates of some participants as the server takes them, (K, k, P); `bad` ones, (K, k), are zero now.
-
-    `scale` is the measured ratio of the submitted to the trained update of each attacker, 1 for others.
-    """
-
-    part: slice
-    updates: Tensor
-    norms: Tensor
-    bad: Tensor
-    scale: NDArray[np.float64]
-    poisoning: Poisoning
+from crfl_core.updates import ClientUpdates, LocalUpdates, Poisoning, State, TrainingTask
 
 
 @dataclass(frozen=True)
 class Aggregated:
     """What each of the R models of a group is moved by, and what arrived for the first: one entry per participant.
 
-    A group whose round `failed` keeps its models.
+    A group whose round `failed` keeps its models. `own` is what the attackers among the participants submitted, (a, P),
+    if they want to know.
     """
 
     updates: Tensor
@@ -59,6 +44,7 @@ class Aggregated:
     scale: NDArray[np.float64]
     poisoning: Poisoning
     failed: str | None = None
+    own: Tensor | None = None
 
 
 class Aggregation(Protocol):
@@ -72,12 +58,17 @@ class Aggregation(Protocol):
 
 
 def aggregate(
-    session: Session, plans: Sequence[Plan], models: Tensor, states: Sequence[Sequence[States]]
+    session: Session,
+    plans: Sequence[Plan],
+    models: Tensor,
+    states: Sequence[Sequence[States]],
+    attack_state: State | None = None,
 ) -> tuple[Aggregated, ...]:
     """Train from the models, (R, G, P), and aggregate what each group submits. In a run R is 1, and mostly G, too."""
     clients = session.federation.participation.round(plans[0].number)
-    task = TrainingTask(plans[0].number, models, clients, plans[0].attacked)
-    groups = [GroupRound(session, *one) for one in zip(plans, models.unbind(1), states, strict=True)]
+    task = TrainingTask(plans[0].number, models, clients, plans[0].attacked, attack_state)
+    each = zip(plans, models.unbind(1), states, strict=True)
+    groups = [GroupRound(session, plan, own, before, attack_state) for plan, own, before in each]
     for part in collect(session.engine, task):
         for group in groups:
             group.take(part)
@@ -90,8 +81,12 @@ class GroupRound:
     Of several groups one may fail, and the others never notice; a group that is alone fails with the run.
     """
 
-    def __init__(self, session: Session, plan: Plan, models: Tensor, states: Sequence[States]) -> None:
+    def __init__(
+        self, session: Session, plan: Plan, models: Tensor, states: Sequence[States], attack_state: State | None
+    ) -> None:
         self._session, self._plan, self._models, self._states = session, plan, models, states
+        self._submissions = Submissions(session.federation, plan, models[0], states[0], attack_state)
+        self._watched = None if attack_state is None else Watched(session, plan, models[0])
         self._whole = needs_all(session, plan)
         self._gathering = Gathering(len(plan.clients))
         self._columns = Columns(len(plan.clients))
@@ -106,17 +101,20 @@ class GroupRound:
         ready = self._gathering.add(own) if self._whole else own
         if ready is not None:
             with self._failing():
-                self._add(ready)
+                self._add(self._submissions.of(ready))
 
     def aggregated(self) -> Aggregated:
         """What became of all updates of the group."""
         columns, results = self._columns, self._results()
         updates = torch.stack([result.update for result in results])
-        return Aggregated(updates, results, columns.norms, columns.bad, columns.scale, columns.poisoning, self._failed)
+        own = None if self._watched is None else self._watched.own
+        arrived = columns.norms, columns.bad, columns.scale, columns.poisoning
+        return Aggregated(updates, results, *arrived, self._failed, own)
 
     def _results(self) -> tuple[ChainResult, ...]:
         with self._failing():
             if self._failed is None:
+                self._add(self._submissions.rest())
                 self._columns.check_usable(self._plan.number)
                 assert self._aggregation is not None
                 optimiser = self._session.federation.config.server.optimiser
@@ -126,15 +124,17 @@ class GroupRound:
         count = len(self._plan.clients)
         return tuple(nothing(count, *one) for one in zip(self._models, self._states, strict=True))
 
-    def _add(self, own: LocalUpdates) -> None:
-        received = receive(self._session.federation, self._plan, self._models[0], own)
-        self._columns.add(received)
-        if self._whole:
-            self._columns.check_usable(self._plan.number)
-        if self._aggregation is None:
-            kind = LinearSums if streams(self._session, self._plan) else WholeRounds
-            self._aggregation = kind(self._session, self._plan, self._models, self._states)
-        self._aggregation.add(received)
+    def _add(self, submitted: Iterator[Received]) -> None:
+        for received in submitted:
+            self._columns.add(received)
+            if self._watched is not None:
+                self._watched.add(received)
+            if self._whole:
+                self._columns.check_usable(self._plan.number)
+            if self._aggregation is None:
+                kind = LinearSums if streams(self._session, self._plan) else WholeRounds
+                self._aggregation = kind(self._session, self._plan, self._models, self._states)
+            self._aggregation.add(received)
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
@@ -184,8 +184,7 @@ def streams(session: Session, plan: Plan) -> bool:
 
 def needs_all(session: Session, plan: Plan) -> bool:
     """Whether somebody must see all updates at once: the chain, or attackers who craft theirs from the others'."""
-    attack = session.federation.attack
-    crafts = attack is not None and overrides(attack, "craft") and bool(plan.conduct.attacking.any())
+    crafts = bool(plan.conduct.attacking.any()) and needs_others(session.federation.attack)
     return crafts or not streams(session, plan)
 
 
@@ -264,63 +263,6 @@ def gathered(parts: Iterable[LocalUpdates], clients: int) -> LocalUpdates:
     return whole
 
 
-def receive(federation: Federation, plan: Plan, start: Tensor, trained: LocalUpdates) -> Received:
-    """What is submitted: honest updates as trained, malicious ones as crafted, bad ones replaced by zero."""
-    updates, attackers = trained.updates, np.flatnonzero(plan.conduct.attacking[trained.part])
-    scale = np.ones(updates.shape[1])
-    norms = row_norms(updates)
-    if len(attackers) and federation.attack is not None:
-        before = norms[0, attackers]
-        updates = craft(federation, plan, start, trained, attackers)
-        norms = row_norms(updates)
-        scale[attackers] = (norms[0, attackers] / before.clamp(min=torch.finfo(updates.dtype).tiny)).numpy()
-    bad = ~torch.isfinite(norms)
-    if bad.any():
-        if not plan.attacked:  # everybody is honest, and no ledger would say whose update was left out
-            client = plan.clients.ids[trained.part][int(bad.any(0).nonzero()[0])]
-            raise RunError(
-                f"round {plan.number} of a continuation: the update of client {client} is not finite or of the wrong "
-                "shape: lower training.learning_rate, or mend the engine"
-            )
-        updates = torch.where(bad[:, :, None].to(updates.device), 0.0, updates)
-        scale[bad[0].numpy() & plan.conduct.attacking[trained.part]] = 0.0  # a bad update counts as zero, here as well
-    return Received(trained.part, updates, norms, bad, scale, trained.poisoning)
-
-
-def craft(
-    federation: Federation, plan: Plan, start: Tensor, trained: LocalUpdates, attackers: NDArray[np.int64]
-) -> Tensor:
-    """All updates with those of the attackers replaced by what they craft from everything they know.
-
-    Only a run is attacked, so there is one model.
-    """
-    attack, clients = federation.attack, plan.clients.take(trained.part)
-    assert attack is not None
-    values = trained.updates[0]
-    honest = np.flatnonzero(~plan.conduct.attacking[trained.part])
-    current = replace(plan.seen_from(start), clients=clients.take(honest), streams=federation.streams.only("attack"))
-    seen = ClientUpdates(values[honest], current)
-    own = values[attackers]
-    who = f"attack {attack.full_name}: craft() ({written_at(type(attack).craft)})"
-    with settings_of("attack", attack), untouched(who, seen):
-        crafted = attack.craft(seen, own, nominal_weights(federation, plan)[trained.part][attackers])
-    if not isinstance(crafted, Tensor) or crafted.shape != own.shape:
-        found = tuple(crafted.shape) if isinstance(crafted, Tensor) else type(crafted).__name__
-        raise PluginFailure(f"attack {attack.full_name}: craft() must return {tuple(own.shape)}, found {found}")
-    submitted = values.clone()
-    submitted[attackers] = crafted.to(values)
-    return submitted[None]
-
-
-def nominal_weights(federation: Federation, plan: Plan) -> Tensor:
-    """The weights that attackers expect: those of a linear rule, else by sample counts, times the server's rate."""
-    rule, rate = federation.config.aggregation[-1], stepping.nominal_rate(federation.config.server.optimiser, plan)
-    if isinstance(rule, LinearAggregator):
-        return rate * answers.weights_of(rule, plan.clients)
-    samples = torch.from_numpy(plan.clients.samples).double()
-    return rate * samples / samples.sum()
-
-
 class Columns:
     """What the ledger keeps of the updates that arrived, for the first model; memory for one number per client."""
 
@@ -345,6 +287,21 @@ class Columns:
                 f"round {number}: no usable update is left, all {len(self.bad)} are non-finite or of the wrong shape: "
                 "lower training.learning_rate"
             )
+
+
+class Watched:
+    """What the attackers among the participants submit, attacking or not: `own` is (a, P), in order of participants."""
+
+    def __init__(self, session: Session, plan: Plan, start: Tensor) -> None:
+        self._rows = np.flatnonzero(np.isin(plan.clients.ids, session.federation.participation.attackers))
+        self._places = np.arange(len(plan.clients))
+        self.own = start.new_zeros(len(self._rows), len(start))
+
+    def add(self, received: Received) -> None:
+        """Some participants, of the run itself."""
+        rows = self._places[received.part]
+        mine = np.flatnonzero(np.isin(rows, self._rows))
+        self.own[np.searchsorted(self._rows, rows[mine])] = received.updates[0, mine]
 
 
 class LinearSums:
@@ -415,17 +372,13 @@ class WholeRounds:
         return self._results
 
     def _run(self, values: Tensor, bad: NDArray[np.bool_], model: Tensor, states: States) -> ChainResult:
-        config, current = self._session.federation.config, self._plan.seen_from(model)
+        config = self._session.federation.config
         dropping = config.server.bad_update == "drop"
-        depends = dependence(config.aggregation, current.clients)
-        hide = bool(bad.any()) and not bad.all() and (dropping or depends == "all")
-        if hide:
-            rows = np.flatnonzero(~bad)
-            current = replace(current, clients=current.clients.take(rows))
-            values = values[torch.from_numpy(rows).to(values.device)]
-        updates = ClientUpdates(values, current)
+        updates = ClientUpdates(values, self._plan.seen_from(model))
+        if hide := hides(config.aggregation, updates, bad, drop=dropping):
+            updates = good_updates(updates, bad)
         # Hooks are handed the same updates without what the server has.
-        seen = replace(current, server_side=self._session.federation.server)
+        seen = replace(updates.round, server_side=self._session.federation.server)
         result = run_chain(config.aggregation, replace(updates, round=seen), states)
         if hide and dropping:
             result = replace(result, depends="all")
@@ -444,23 +397,6 @@ class WholeRounds:
         answers.check_reported(who, weights, result.reported, updates.values)
         weights = weights.double().cpu()
         return replace(result, weights=weights, weight_bound=weights, depends="all", weights_from=who)
-
-
-def spread_out(result: ChainResult, kept: NDArray[np.bool_]) -> ChainResult:
-    """The result with a 0 for each participant that the chain did not see."""
-
-    def spread(values: Tensor) -> Tensor:
-        everybody = values.new_zeros(len(kept))
-        everybody[torch.from_numpy(kept)] = values
-        return everybody
-
-    return replace(
-        result,
-        weights=spread(result.weights),
-        weight_bound=spread(result.weight_bound),
-        cap=spread(result.cap),
-        residual=spread(result.residual),
-    )
 
 
 def clip(models: Tensor, norm: float) -> Tensor:

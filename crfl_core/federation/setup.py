@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from crfl_core import schedules
 from crfl_core.config import RunConfig, dump_config
 from crfl_core.data import Data, DataFacts, FederatedData, Scaling
 from crfl_core.errors import ConfigError, OptionError, PluginFailure
+from crfl_core.federation.answers import check_state
 from crfl_core.federation.checks import check_maps, check_steps
 from crfl_core.federation.groups import members_of
 from crfl_core.federation.participants import Participation
@@ -30,6 +31,7 @@ from crfl_core.kinds.linear import LinearModel, StartedLinear, changed_method
 from crfl_core.kinds.model import BoundModel, Model
 from crfl_core.kinds.partitioner import Partitioner
 from crfl_core.kinds.server_side import Samples, ServerSide
+from crfl_core.knowledge import Knowledge
 from crfl_core.ledger import GroupFacts, ReservedFacts, RunFacts, SetFacts
 from crfl_core.refusals import hook_names
 from crfl_core.streams import PURPOSES, Streams
@@ -335,7 +337,14 @@ def prepare_attack(config: RunConfig, data: FederatedData, participation: Partic
             raise OptionError("target", f"there is no class {target}: classes are 0..{classes - 1}")
         attack.check(smallest)
         with untouched(f"attack {attack.full_name}: prepare() ({written_at(type(attack).prepare)})", data):
-            return attack.prepare(data, streams)
+            prepared = attack.prepare(data, streams)
+    if attack.knowledge not in get_args(Knowledge):
+        raise PluginFailure(
+            f"attack {attack.full_name} ({written_at(type(attack))}) sets knowledge to {attack.knowledge!r}: it is "
+            f"one of {', '.join(map(repr, get_args(Knowledge)))}"
+        )
+    check_state(f"attack {attack.full_name}: prepare() ({written_at(type(attack).prepare)})", prepared)
+    return prepared
 
 
 def make_test_sets(config: RunConfig, data: FederatedData, maps: FeatureMaps, prepared: State) -> dict[str, TestSet]:

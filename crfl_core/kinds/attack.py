@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +13,11 @@ from pydantic import Field
 from crfl_core.data import Batches, FederatedData
 from crfl_core.errors import OptionError
 from crfl_core.kinds.plugin import Plugin
+from crfl_core.knowledge import Knowledge, Known, Observed
 from crfl_core.schedules import Rounds
 from crfl_core.streams import Streams
 from crfl_core.threat import ROUNDING, Poison, Threat
-from crfl_core.updates import ClientUpdates, State
+from crfl_core.updates import State
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,8 +43,12 @@ class Attack(Plugin):
     """Malicious clients: who they are, when they are active, and what they do then.
 
     Outside the attacked rounds, and while they are not sampled, they are honest. The methods that change something
-    all have a neutral default, so an attack overrides only what it is about.
+    all have a neutral default, so an attack overrides only what it is about. What it remembers from round to round is
+    its state: `prepare` makes it, `learn` makes the next one, and every other method is handed the one of the round.
     """
+
+    knowledge: ClassVar[Knowledge] = "own"
+    """What `craft` is shown: "own" updates alone, all "updates", or in addition the "rule" of the server."""
 
     clients: Annotated[int, Field(ge=1)] | tuple[int, ...] = Field(
         1, description="ids of the attackers, or how many to draw"
@@ -59,7 +64,14 @@ class Attack(Plugin):
 
     @abstractmethod
     def prepare(self, data: FederatedData, streams: Streams) -> State:
-        """Called once before training: everything that `poison` and `backdoored` need. Raises `OptionError`."""
+        """Called once before training: the state of the first round. Raises `OptionError`."""
+
+    def learn(self, seen: Observed, state: State) -> State:  # noqa: ARG002
+        """The state of the next round, after every round of the run, attacked or not; by default what it was.
+
+        It is tensors by name, kept in the checkpoint and sent to wherever clients train: keep it small.
+        """
+        return state
 
     def attackers(self, clients: int, streams: Streams) -> tuple[int, ...]:
         """The ids of the attackers among all clients, ascending: as given, or drawn. Raises `OptionError`."""
@@ -78,15 +90,15 @@ class Attack(Plugin):
     def check(self, batch_size: int) -> None:
         """Raise `OptionError` if the options do not fit the attackers' smallest batch. Called before training."""
 
-    def poison(self, batches: Batches, prepared: State) -> Batches:  # noqa: ARG002
+    def poison(self, batches: Batches, state: State) -> Batches:  # noqa: ARG002
         """The attackers' batches of a round, poisoned. Must return new tensors where it changes something."""
         return batches
 
-    def local_gradient(self, gradient: Tensor, weights: Tensor, start: Tensor) -> Tensor:  # noqa: ARG002
+    def local_gradient(self, gradient: Tensor, weights: Tensor, start: Tensor, state: State) -> Tensor:  # noqa: ARG002
         """The gradient that attackers follow, all (R, attackers, P); `start` is the model of the round."""
         return gradient
 
-    def after_step(self, weights: Tensor, start: Tensor) -> Tensor:  # noqa: ARG002
+    def after_step(self, weights: Tensor, start: Tensor, state: State) -> Tensor:  # noqa: ARG002
         """The attackers' weights after a local step, for example projected."""
         return weights
 
@@ -94,27 +106,27 @@ class Attack(Plugin):
         """The factor of each attacker, given the aggregation weights p_i of this round."""
         return 1.0 / weights if self.scale == "replace" else weights.new_full(weights.shape, self.scale)
 
-    def craft(self, honest: ClientUpdates, own: Tensor, weights: Tensor) -> Tensor:  # noqa: ARG002
-        """What the attackers submit, (a, P): by default their `own` trained updates times `scales(weights)`."""
-        return self.scales(weights)[:, None].to(own) * own
+    def craft(self, known: Known, state: State) -> Tensor:  # noqa: ARG002
+        """What the attackers of a round submit, (a, P): by default what they trained times `scales(weights)`."""
+        return self.scales(known.weights)[:, None].to(known.own) * known.own
 
     @property
     def backdoor_class(self) -> int | None:
         """The class that backdoored inputs should be taken for, if the attack has one."""
         return None
 
-    def backdoored(self, x: Tensor, prepared: State) -> Tensor | None:  # noqa: ARG002
-        """Test inputs with the backdoor, clamped to the domain; None if the attack has no trigger."""
+    def backdoored(self, x: Tensor, state: State) -> Tensor | None:  # noqa: ARG002
+        """Test inputs with the backdoor, clamped to the domain, as prepared; None if the attack has no trigger."""
         return None
 
-    def backdoored_set(self, data: FederatedData, prepared: State) -> tuple[Tensor, Tensor] | None:
+    def backdoored_set(self, data: FederatedData, state: State) -> tuple[Tensor, Tensor] | None:
         """The backdoored test set, inputs and their true labels, none of which is the target; None if there is none.
 
         By default every test input of another class, as `backdoored` changes it. An attack without a trigger names the
         inputs that it is about.
         """
         others = data.test_y != (-1 if self.backdoor_class is None else self.backdoor_class)
-        triggered = self.backdoored(data.test_x[others], prepared)
+        triggered = self.backdoored(data.test_x[others], state)
         return None if triggered is None else (triggered, data.test_y[others])
 
     def threat(self, realised: Realised) -> Threat:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from crfl_core.data import Batches
 from crfl_core.kinds.attack import FREE_METHODS, Attack, Realised
@@ -15,12 +17,13 @@ from crfl_core.testing.sample_attacks import (
     CLIENTS,
     Scene,
     copied,
+    known_to,
     measured,
     part_of,
     plan_of,
     scene_of,
     scenes,
-    submission,
+    seen_by,
     train,
 )
 from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by, used_as
@@ -55,10 +58,12 @@ def check_inputs_are_not_changed(case: Case[Attack]) -> None:
         given = {key: copied(value) for key, value in before.items()}
         case.plugin.poison(given["clean"], given["prepared"])
         case.plugin.backdoored_set(replace(data, test_x=given["test_x"], test_y=given["test_y"]), given["prepared"])
-        seen, own, weights = submission(scene)
-        updates = {"honest": seen.values.clone(), "own": own.clone()}
-        case.plugin.craft(seen, own, weights)
-        if found := difference(before | updates, given | {"honest": seen.values, "own": own}, "the input"):
+        known, seen = known_to(case.plugin, scene), seen_by(case.plugin, scene)
+        shown = {"honest": known.honest.values, "own": known.own, "following": seen.following}
+        updates = copied(shown)
+        case.plugin.craft(known, given["prepared"])
+        case.plugin.learn(seen, given["prepared"])
+        if found := difference(before | updates, given | shown, "the input"):
             raise CheckFailed(f"unchanged inputs ({name})", found, "return new tensors: x = batches.x.clone()")
 
 
@@ -170,8 +175,9 @@ def check_others_and_other_rounds_are_left_alone(case: Case[Attack]) -> None:
 def check_submitted_updates_fit(case: Case[Attack]) -> None:
     """`craft` answers with one finite update for each attacker, in the precision of the others."""
     for name, scene in scenes(case):
-        seen, own, weights = submission(scene)
-        crafted = case.plugin.craft(seen, own, weights)
+        known = known_to(case.plugin, scene)
+        own = known.own
+        crafted = case.plugin.craft(known, scene.federation.prepared)
         if crafted.shape != own.shape or crafted.dtype != own.dtype:
             raise CheckFailed(
                 f"updates of shape {tuple(own.shape)} in {own.dtype}",
@@ -180,6 +186,29 @@ def check_submitted_updates_fit(case: Case[Attack]) -> None:
             )
         if not bool(torch.isfinite(crafted).all()):
             raise CheckFailed(f"finite updates ({name})", "NaN or infinity", "the server counts such updates as zero")
+
+
+@promised_by(Attack)
+def check_memory_is_tensors_and_survives_a_resume(case: Case[Attack]) -> None:
+    """What `learn` answers is tensors by name, the same for the same round in a new process, and fit to go on with."""
+    for name, scene in scenes(case):
+        seen, state = seen_by(case.plugin, scene), scene.federation.prepared
+        learned, again = case.plugin.learn(seen, state), case.fresh().learn(seen, copied(dict(state)))
+        if not isinstance(learned, Mapping) or not all(isinstance(value, Tensor) for value in learned.values()):
+            raise CheckFailed("a mapping of tensors from learn()", f"{type(learned).__name__}", "return {name: tensor}")
+        if found := difference(dict(learned), dict(again), "the state"):
+            raise CheckFailed(
+                f"the same state for the same round ({name})", found, "keep everything in the state: a resume is new"
+            )
+        stored = {key: torch.from_numpy(value.cpu().contiguous().numpy()) for key, value in learned.items()}
+        later = scene_of(scene.federation, case.plugin, scene.plan.number, stored)
+        crafted = case.plugin.craft(known_to(case.plugin, later), stored)
+        if described(later.dirty) != described(scene.dirty) or not bool(torch.isfinite(crafted).all()):
+            raise CheckFailed(
+                f"a round like the first with the state that was learned ({name})",
+                "other shapes, NaN or infinity",
+                "return from learn() everything that the other methods look up",
+            )
 
 
 @promised_by(Attack)

@@ -49,7 +49,8 @@ def exercise(_: Case[Engine]) -> Exercise:
     # Other in every parameter: softmax does not notice a constant, and replicas would be trained alike.
     apart = torch.randn(REPLICAS, 1, federation.model.layout.size, generator=torch.Generator().manual_seed(0))
     starts = rounds.initial(federation)[0].models[None] + 0.1 * apart
-    task = TrainingTask(1, starts, federation.participation.round(1), attacked=True)
+    fainter = {**federation.prepared, "pattern": federation.prepared["pattern"] / 2}  # as if the attack had learned
+    task = TrainingTask(1, starts, federation.participation.round(1), attacked=True, attack_state=fainter)
     return Exercise(federation, task, LocalTraining(federation).train(task, slice(0, len(task.clients))))
 
 

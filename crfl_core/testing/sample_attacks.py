@@ -14,15 +14,19 @@ from torch import Tensor
 from crfl_core.config import load_config
 from crfl_core.data import Batches
 from crfl_core.errors import ConfigError
-from crfl_core.federation import batches, rounds, server
+from crfl_core.federation import batches, rounds
+from crfl_core.federation.attackers import state_of
 from crfl_core.federation.local import LocalTraining
+from crfl_core.federation.memory import observed
 from crfl_core.federation.session import Plan, Session
 from crfl_core.federation.setup import Federation, build
+from crfl_core.federation.submissions import Submissions
 from crfl_core.kinds.attack import Attack, Realised
+from crfl_core.knowledge import Known, Observed
 from crfl_core.schedules import RoundRange
 from crfl_core.testing.samples import SPOTS, registry_with, small_config
 from crfl_core.testing.suite import Case, Skipped
-from crfl_core.updates import ClientUpdates, LocalUpdates, TrainingTask
+from crfl_core.updates import LocalUpdates, State, TrainingTask
 
 CLIENTS = 20
 
@@ -64,8 +68,8 @@ def plan_of(federation: Federation, number: int, *, attacked: bool = True) -> Pl
     return plan
 
 
-def scene_of(federation: Federation, attack: Attack, number: int | None = None) -> Scene:
-    """The first or another attacked round, with batches of which some are short."""
+def scene_of(federation: Federation, attack: Attack, number: int | None = None, state: State | None = None) -> Scene:
+    """The first or another attacked round, with batches of which some are short; with what was learned before it."""
     plan = plan_of(federation, number or federation.participation.attack_rounds[0])
     attackers = plan.clients.take(plan.conduct.attacking)
     steps = plan.conduct.steps[plan.conduct.attacking]
@@ -74,7 +78,7 @@ def scene_of(federation: Federation, attack: Attack, number: int | None = None) 
     clean = Batches(
         federation.data.x[rows], federation.data.y[rows], torch.from_numpy(drawn.sizes), attackers.ids, plan.number
     )
-    return Scene(federation, plan, clean, attack.poison(copied(clean), federation.prepared))
+    return Scene(federation, plan, clean, attack.poison(copied(clean), state_of(federation, state)))
 
 
 def all_scenes(case: Case[Attack]) -> dict[str, Scene | str]:
@@ -105,8 +109,7 @@ def measured(scene: Scene) -> Realised:
     share = ((delta > 0) | flips).sum(-1) / sizes.clamp(min=1)
     conduct = scene.plan.conduct
     clients, steps = scene.plan.clients.take(conduct.attacking), conduct.steps[conduct.attacking]
-    trained = train(scene.federation, scene.plan)
-    received = server.receive(scene.federation, scene.plan, start_of(scene.federation), trained)
+    (received,) = submissions(scene.federation, scene.plan).of(train(scene.federation, scene.plan))
     return Realised(
         round=np.full(len(clients), scene.plan.number),
         client=clients.ids,
@@ -123,15 +126,23 @@ def train(federation: Federation, plan: Plan) -> LocalUpdates:
     return LocalTraining(federation).train(task, slice(0, len(plan.clients)))
 
 
-def submission(scene: Scene) -> tuple[ClientUpdates, Tensor, Tensor]:
-    """What attackers see when they craft: honest updates, their own, and their weights."""
-    plan, attacking = scene.plan, scene.plan.conduct.attacking
-    updates = train(scene.federation, plan).updates[0]
-    current, streams = plan.seen_from(start_of(scene.federation)), scene.federation.streams
-    honest = replace(current, clients=plan.clients.take(~attacking), streams=streams)
-    seen = ClientUpdates(updates[torch.from_numpy(~attacking)], honest)
-    weights = server.nominal_weights(scene.federation, plan)
-    return seen, updates[torch.from_numpy(attacking)], weights[torch.from_numpy(attacking)]
+def submissions(federation: Federation, plan: Plan) -> Submissions:
+    """What is submitted in a round from the initial model, by attackers who have learned nothing yet."""
+    return Submissions(federation, plan, start_of(federation), {}, None)
+
+
+def known_to(attack: Attack, scene: Scene) -> Known:
+    """What attackers know when they craft."""
+    updates, attacking = train(scene.federation, scene.plan).updates[0], scene.plan.conduct.attacking
+    everybody = slice(0, len(attacking))
+    return submissions(scene.federation, scene.plan).known(attack, everybody, updates, np.flatnonzero(attacking))
+
+
+def seen_by(attack: Attack, scene: Scene) -> Observed:
+    """What attackers have seen after the round of a scene, from which the model moves a little."""
+    start, crafted = start_of(scene.federation), attack.craft(known_to(attack, scene), scene.federation.prepared)
+    following = start - 0.01 * torch.arange(1.0, 1.0 + len(start)).to(start) / len(start)
+    return observed(scene.federation, scene.plan, start, following, crafted)
 
 
 def part_of(batches: Batches, rows: slice) -> Batches:

@@ -83,7 +83,7 @@ SUBJECTS = (
         "Attacks and threats",
         "What malicious clients do, what they were measured to have done, and what a certificate assumes about them. "
         "See [Writing an attack](../writing-plugins/attack.md).",
-        ("crfl_core.kinds.attack", "crfl_core.threat"),
+        ("crfl_core.kinds.attack", "crfl_core.knowledge", "crfl_core.threat"),
         ("Poisoning",),
     ),
     Subject(

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
-from crfl_core.extend import Attack, ClientColumns, Ledger, RunFacts
+import torch
+from torch import Tensor
+
+from crfl_core.extend import Attack, ClientColumns, ClientUpdates, Known, Ledger, RunFacts
 from crfl_core.federation.setup import Federation
 from tests.oracle import federation_of, played, tiny
 
@@ -20,6 +25,11 @@ FITTING: dict[str, dict[str, Any]] = {
     "alie": {},
     "inner-product-manipulation": {},
     "gaussian": {},
+    "neurotoxin": {"poisoned_per_batch": 3},
+    "min-max": {},
+    "min-sum": {"perturbation": "std"},
+    "adaptive": {"halvings": 4},
+    "certificate-seeking": {},
 }
 """Options of every included attack."""
 
@@ -42,3 +52,18 @@ def ledger_of(federation: Federation) -> Ledger:
     facts: RunFacts = federation.facts
     columns = ClientColumns.concatenate([outcome.clients for outcome in outcomes])
     return Ledger(facts, tuple(outcome.record for outcome in outcomes), columns)
+
+
+@cache
+def public() -> Federation:
+    """A federation whose model and test inputs attackers know."""
+    return federation_of(tiny(dtype="float64", attack="none"))
+
+
+def known_of(honest: ClientUpdates, own: Tensor, weights: Tensor | None = None, **more: Any) -> Known:
+    """What attackers with these trained updates know; their clients are the last of the round's."""
+    clients, federation = honest.round.clients, public()
+    current = replace(honest.round, clients=clients.take(slice(len(clients) - len(own), None)))
+    shares = torch.full((len(own),), 1.0 / len(own), dtype=torch.float64) if weights is None else weights
+    features = federation.test_sets["clean"].features
+    return replace(Known(current, own, shares, honest, federation.model, features), **more)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
@@ -24,6 +25,7 @@ BACKDOORS = {
     "edge-case": "update-cap",
     "semantic": "foolsgold",
     "label-flip": "multi-krum",
+    "neurotoxin": "krum",
 }
 """Attacks with a target, each with a defence that stops it."""
 
@@ -31,12 +33,22 @@ UNTARGETED = {
     "sign-flip": "trimmed-mean",
     "inner-product-manipulation": "foolsgold",
     "gaussian": "krum",
+    "certificate-seeking": "update-cap",
     "alie": None,
+    "adaptive": None,
 }
-"""Attacks without one; nothing in the matrix stops the last."""
+"""Attacks without one; nothing in the matrix stops the last two."""
 
+HIDING = {
+    "min-max": ("multi-krum", "trimmed-mean", "median"),
+    "min-sum": ("multi-krum", "trimmed-mean", "median"),
+    "adaptive": ("krum", "multi-krum", "median"),
+}
+"""Attacks that are made for rules which look for outliers, with those that they were published against."""
 
-EffectOf = Callable[[str, str], AttackEffect]
+SEEDS = (0, 1, 2)
+
+EffectOf = Callable[..., AttackEffect]
 
 
 @pytest.fixture(scope="module")
@@ -46,15 +58,15 @@ def effect_of(tmp_path_factory: pytest.TempPathFactory) -> EffectOf:
     twins: dict[str, RunResult] = {}
 
     @cache
-    def effect(attack: str, defence: str) -> AttackEffect:
-        ((_, (found,)),) = matrix.effects([attack], [defence], folder, twins=twins)
+    def effect(attack: str, defence: str, seed: int = 0) -> AttackEffect:
+        ((_, (found,)),) = matrix.effects([attack], [defence], folder, twins=twins, seeds=[seed])
         return found
 
     return effect
 
 
 def test_there_is_a_preset_for_every_attack() -> None:
-    assert set(matrix.ATTACKS) == {*BACKDOORS, *UNTARGETED, "paper"}
+    assert set(matrix.ATTACKS) == {*BACKDOORS, *UNTARGETED, *HIDING, "paper"}
     types = {load_config(matrix.PRESETS / f"{name}.toml").config.attack for name in matrix.ATTACKS}
     assert {attack.configured_as for attack in types if attack} == set(Registry().names("attack"))
     names = [load_config(path).config.name for path in matrix.PRESETS.glob("*.toml")]
@@ -63,12 +75,13 @@ def test_there_is_a_preset_for_every_attack() -> None:
 
 @pytest.mark.parametrize("attack", BACKDOORS)
 def test_a_backdoor_gets_in_without_a_defence_and_the_main_task_is_kept(attack: str, effect_of: EffectOf) -> None:
-    effect = effect_of(attack, "none")
-    assert effect.success_rate is not None
-    assert effect.clean_rate is not None
-    assert effect.success_rate > 0.75
-    assert effect.clean_rate < 0.05
-    assert effect.accuracy > effect.clean_accuracy - 0.11  # all sevens, which are flipped, are 0.12 of the digits
+    for seed in SEEDS:
+        effect = effect_of(attack, "none", seed)
+        assert effect.success_rate is not None
+        assert effect.clean_rate is not None
+        assert effect.success_rate >= 0.8
+        assert effect.clean_rate < 0.05
+        assert effect.accuracy > effect.clean_accuracy - 0.13  # all sevens, which are flipped, are 0.12 of the digits
 
 
 @pytest.mark.parametrize(("attack", "defence"), BACKDOORS.items())
@@ -85,6 +98,16 @@ def test_an_untargeted_attack_ruins_the_model_without_a_defence(attack: str, eff
     assert effect.success_rate is None
     assert effect.clean_accuracy > 0.9
     assert effect.accuracy < (0.75 if attack == "alie" else 0.4)
+
+
+@pytest.mark.parametrize(
+    ("attack", "defence"), [(attack, defence) for attack, defences in HIDING.items() for defence in defences]
+)
+def test_an_attack_that_hides_costs_a_tenth_under_the_rules_that_it_was_made_for(
+    attack: str, defence: str, effect_of: EffectOf
+) -> None:
+    found = [effect_of(attack, defence, seed) for seed in SEEDS]
+    assert fmean(effect.clean_accuracy - effect.accuracy for effect in found) >= 0.1
 
 
 @pytest.mark.parametrize(

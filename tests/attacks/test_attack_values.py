@@ -28,7 +28,7 @@ from torch import Tensor
 from crfl_core import dump_config, load_config
 from crfl_core.extend import Attack, ConfigError, DataFacts, Domain, Streams
 from crfl_core.federation.setup import Federation
-from tests.attacks.support import attack_of, attacked
+from tests.attacks.support import attack_of, attacked, known_of
 from tests.attacks.test_every_attack import batches_of
 from tests.oracle import Problem, batches, federation_of, played, sample_gradient, tiny, updates_of
 
@@ -87,12 +87,12 @@ def test_fewer_parts_than_attackers_are_handed_out_in_turn() -> None:
 def test_the_bent_gradient_is_that_of_the_mixed_loss() -> None:
     generator = torch.Generator().manual_seed(0)
     weights, start, task = (torch.randn(1, 2, 6, generator=generator, dtype=torch.float64) for _ in range(3))
-    own = ConstrainAndScale(alpha=0.3).local_gradient(task, weights, start)
+    own = ConstrainAndScale(alpha=0.3).local_gradient(task, weights, start, {})
     variable = weights.clone().requires_grad_()
     loss = 0.3 * (task * variable).sum() + 0.7 * (variable - start).norm(dim=-1).sum()
     (expected,) = torch.autograd.grad(loss, variable)
     torch.testing.assert_close(own, expected)
-    at_start = ConstrainAndScale(alpha=0.3).local_gradient(task, start, start)
+    at_start = ConstrainAndScale(alpha=0.3).local_gradient(task, start, start, {})
     torch.testing.assert_close(at_start, 0.3 * task)
 
 
@@ -152,8 +152,8 @@ def test_local_training_of_attackers_who_interfere_with_steps_equals_a_plain_loo
 def test_a_projected_model_is_the_nearest_of_the_ball() -> None:
     start = torch.tensor([[[1.0, 1.0]]])
     inside, outside = torch.tensor([[[1.2, 1.0]]]), torch.tensor([[[4.0, 5.0]]])
-    assert torch.equal(Pgd(radius=0.5).after_step(inside, start), inside)
-    torch.testing.assert_close(Pgd(radius=0.5).after_step(outside, start), torch.tensor([[[1.3, 1.4]]]))
+    assert torch.equal(Pgd(radius=0.5).after_step(inside, start, {}), inside)
+    torch.testing.assert_close(Pgd(radius=0.5).after_step(outside, start, {}), torch.tensor([[[1.3, 1.4]]]))
 
 
 def test_replacement_puts_the_attackers_own_model_in_place_under_partial_participation() -> None:
@@ -188,7 +188,7 @@ def crafted(attack: Attack, honest: int = 7, attackers: int = 2) -> tuple[Tensor
     seen = replace(updates, values=updates.values[:honest])
     own = updates.values[honest:]
     weights = torch.full((attackers,), 1 / (honest + attackers), dtype=torch.float64)
-    return seen.values, own, attack.craft(seen, own, weights)
+    return seen.values, own, attack.craft(known_of(seen, own, weights), {})
 
 
 def test_a_flipped_sign_is_the_opposite_of_what_was_trained() -> None:
@@ -237,13 +237,13 @@ def test_attackers_who_are_alone_in_a_round_still_attack(attack: Attack) -> None
 def test_gaussian_noise_has_the_given_spread_and_is_drawn_anew_for_every_attacker_and_round() -> None:
     updates = updates_of([5] * 3, size=20000)
     own = updates.values[:2]
-    submitted = Gaussian(std=0.5).craft(updates, own, torch.ones(2))
+    submitted = Gaussian(std=0.5).craft(known_of(updates, own), {})
     assert float(submitted.std()) == pytest.approx(0.5, rel=0.02)
     assert float(submitted.mean()) == pytest.approx(0.0, abs=0.01)
     assert (submitted[0] != submitted[1]).all()
     later = replace(updates, round=replace(updates.round, number=2))
-    assert (Gaussian(std=0.5).craft(later, own, torch.ones(2)) != submitted).all()
-    assert torch.equal(Gaussian(std=0.5).craft(updates, own, torch.ones(2)), submitted)
+    assert (Gaussian(std=0.5).craft(known_of(later, own), {}) != submitted).all()
+    assert torch.equal(Gaussian(std=0.5).craft(known_of(updates, own), {}), submitted)
 
 
 @pytest.mark.parametrize(

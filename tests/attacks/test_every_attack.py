@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,10 @@ from crfl_core.threat import ROUNDING, Poison, covers
 from tests.attacks.support import FITTING, attack_of, attacked, ledger_of
 from tests.oracle import federation_of, played, tiny
 
-UPDATES = {"constrain-and-scale", "pgd", "sign-flip", "alie", "inner-product-manipulation", "gaussian"}
+UPDATES = {
+    *("constrain-and-scale", "pgd", "neurotoxin", "sign-flip", "alie", "inner-product-manipulation", "gaussian"),
+    *("min-max", "min-sum", "adaptive", "certificate-seeking"),
+}
 REPLACEMENTS = {"edge-case", "semantic"}
 
 PER_BATCH = {"poisoned_per_batch": st.integers(1, 16), "target": st.integers(0, 9)}
@@ -45,6 +49,11 @@ OPTIONS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "alie": {"z": st.floats(0.1, 4.0)},
     "inner-product-manipulation": {"epsilon": st.floats(0.1, 4.0)},
     "gaussian": {"std": st.floats(0.01, 2.0)},
+    "neurotoxin": PER_BATCH | TRIGGER | {"ratio": st.floats(0.01, 0.9)},
+    "min-max": {"perturbation": st.sampled_from(["unit", "std", "sign"])},
+    "min-sum": {"perturbation": st.sampled_from(["unit", "std", "sign"])},
+    "adaptive": {"halvings": st.integers(1, 4), "reach": st.floats(0.1, 20.0)},
+    "certificate-seeking": {"bound": st.one_of(st.just("honest"), st.floats(0.01, 5.0)), "samples": st.integers(1, 9)},
 }
 """Ranges of the options of every attack."""
 
@@ -56,7 +65,7 @@ def test_these_are_the_included_attacks() -> None:
 @pytest.mark.parametrize("name", FITTING)
 def test_every_attack_cites_its_paper(name: str) -> None:
     plugin: type[Plugin] = Registry().load("attack", name)
-    assert "et al., 20" in (plugin.__doc__ or "")
+    assert re.search(r"(et al\.|& \w+), 20\d\d", plugin.__doc__ or "")
 
 
 @pytest.mark.parametrize("name", FITTING)
@@ -237,6 +246,10 @@ def test_options_that_do_not_fit_the_data_are_refused_before_training(
         {"type": "alie", "z": 0.0},
         {"type": "inner-product-manipulation", "epsilon": -1.0},
         {"type": "gaussian", "std": 0.0},
+        {"type": "neurotoxin", "ratio": 1.0},
+        {"type": "min-max", "perturbation": "cosine"},
+        {"type": "adaptive", "rule": {"type": "krum", "f": -1}},
+        {"type": "certificate-seeking", "bound": 0.0},
         {"type": "edge-case", "tail": 1.0},
         {"type": "edge-case", "file": "a.npz", "source": 3},
         {"type": "semantic", "property": {"type": "loud"}},
@@ -268,7 +281,7 @@ def test_an_attack_that_poisons_in_place_is_stopped_because_nothing_could_be_mea
     class InPlace(ModelReplacement):
         """Writes the trigger into the batches that it was given."""
 
-        def poison(self, batches: Batches, prepared: State) -> Batches:
+        def poison(self, batches: Batches, state: State) -> Batches:
             batches.x[:, :, :1] = 1.0
             return batches
 

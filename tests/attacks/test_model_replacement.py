@@ -22,11 +22,11 @@ import crfl_core
 from crfl_core.extend import (
     Attack,
     Batches,
-    ClientUpdates,
     ConfigError,
     DataFacts,
     Domain,
     FederatedData,
+    Known,
     OptionError,
     PluginFailure,
     Realised,
@@ -322,7 +322,7 @@ class Mislabelling(Attack):
     def prepare(self, data: FederatedData, streams: Streams) -> State:
         return {}
 
-    def poison(self, batches: Batches, prepared: State) -> Batches:
+    def poison(self, batches: Batches, state: State) -> Batches:
         labels = batches.y.clone()
         labels[:, :, 0] = (labels[:, :, 0] + 1) % 10
         return replace(batches, y=labels)
@@ -342,7 +342,7 @@ def test_an_attack_without_a_trigger_has_no_backdoored_test_set(tmp_path: Path) 
 class Cropping(ModelReplacement):
     """Returns fewer samples than it was given."""
 
-    def poison(self, batches: Batches, prepared: State) -> Batches:
+    def poison(self, batches: Batches, state: State) -> Batches:
         return replace(batches, x=batches.x[:, :, 1:], y=batches.y[:, :, 1:])
 
 
@@ -354,7 +354,7 @@ def test_poison_that_changes_the_shape_of_batches_is_the_attacks_fault() -> None
 class Dividing(ModelReplacement):
     """Divides by a pixel that is zero in most images."""
 
-    def poison(self, batches: Batches, prepared: State) -> Batches:
+    def poison(self, batches: Batches, state: State) -> Batches:
         return replace(batches, x=batches.x / batches.x[..., :1])
 
 
@@ -368,10 +368,10 @@ class Constrained(ModelReplacement):
 
     ball: float = 0.05
 
-    def local_gradient(self, gradient: Tensor, weights: Tensor, start: Tensor) -> Tensor:
+    def local_gradient(self, gradient: Tensor, weights: Tensor, start: Tensor, state: State) -> Tensor:
         return 0.5 * gradient
 
-    def after_step(self, weights: Tensor, start: Tensor) -> Tensor:
+    def after_step(self, weights: Tensor, start: Tensor, state: State) -> Tensor:
         way = weights - start
         factor: Tensor = (self.ball / way.norm(dim=-1, keepdim=True)).clamp(max=1.0)
         return start + way * factor
@@ -390,7 +390,7 @@ def test_attackers_can_bend_their_gradient_and_project_their_weights() -> None:
 class Retreating(ModelReplacement):
     """Takes back half of its way after every step: doing so once more makes a difference."""
 
-    def after_step(self, weights: Tensor, start: Tensor) -> Tensor:
+    def after_step(self, weights: Tensor, start: Tensor, state: State) -> Tensor:
         return (weights + start) / 2
 
 
@@ -409,17 +409,17 @@ class Raising(ModelReplacement):
 
     where: str
 
-    def poison(self, batches: Batches, prepared: State) -> Batches:
+    def poison(self, batches: Batches, state: State) -> Batches:
         return self._maybe("poison", batches)
 
-    def local_gradient(self, gradient: Tensor, weights: Tensor, start: Tensor) -> Tensor:
+    def local_gradient(self, gradient: Tensor, weights: Tensor, start: Tensor, state: State) -> Tensor:
         return self._maybe("local_gradient", gradient)
 
-    def after_step(self, weights: Tensor, start: Tensor) -> Tensor:
+    def after_step(self, weights: Tensor, start: Tensor, state: State) -> Tensor:
         return self._maybe("after_step", weights)
 
-    def craft(self, honest: ClientUpdates, own: Tensor, weights: Tensor) -> Tensor:
-        return self._maybe("craft", own)
+    def craft(self, known: Known, state: State) -> Tensor:
+        return self._maybe("craft", known.own)
 
     def _maybe(self, place: str, answer: T) -> T:
         if place == self.where:

@@ -29,12 +29,12 @@ from crfl_core.extend import (
     Batches,
     Certificate,
     ClientColumns,
-    ClientUpdates,
     Data,
     Dataset,
     Domain,
     FederatedData,
     Guarantee,
+    Known,
     Ledger,
     Level,
     Partitioner,
@@ -179,7 +179,7 @@ class Steering(Attack):
         attack._knowledge = knowledge
         return attack
 
-    def poison(self, batches: Batches, prepared: State) -> Batches:
+    def poison(self, batches: Batches, state: State) -> Batches:
         if self.kind == "none" or self._knowledge is None:
             return batches
         flips = self.kind != "features"
@@ -235,14 +235,15 @@ class Submitting(Attack):
         attack._knowledge = knowledge
         return attack
 
-    def craft(self, honest: ClientUpdates, own: Tensor, weights: Tensor) -> Tensor:
+    def craft(self, known: Known, state: State) -> Tensor:
         assert self._knowledge is not None
+        own = known.own
         if self.how == "not-finite":
             return torch.full_like(own, torch.nan)
         if self.how == "reverse":
             return -self.size * own
         if self.how == "pull":
-            return -self.size * honest.round.start.expand_as(own)
+            return -self.size * known.round.start.expand_as(own)
         return self.size * self._knowledge.direction.expand_as(own)
 
 

@@ -188,7 +188,7 @@ class Blinding(Attack):
     def prepare(self, data: FederatedData, streams: Streams) -> State:
         return {}
 
-    def poison(self, batches: Batches, prepared: State) -> Batches:
+    def poison(self, batches: Batches, state: State) -> Batches:
         return replace(batches, x=100.0 * batches.x)
 
 

@@ -16,7 +16,15 @@ from torch import Tensor
 
 from crfl_core import Threat
 from crfl_core.certification.scenario import Scenario
-from crfl_core.extend import Attack, Batches, ConfigError, FederatedData, State, Streams
+from crfl_core.extend import (
+    Attack,
+    Batches,
+    ConfigError,
+    FederatedData,
+    Known,
+    State,
+    Streams,
+)
 from tests.certificates.support import (
     Knowledge,
     Steering,
@@ -46,7 +54,7 @@ class Flipping(Attack):
     def prepare(self, data: FederatedData, streams: Streams) -> State:
         return {}
 
-    def poison(self, batches: Batches, prepared: State) -> Batches:
+    def poison(self, batches: Batches, state: State) -> Batches:
         y, total = batches.y.clone(), batches.y.shape[1]
         acting = total if self.steps_from_end is None else self.steps_from_end
         for step in range(total - acting, total):
@@ -65,7 +73,7 @@ class Elsewhere(Attack):
     def prepare(self, data: FederatedData, streams: Streams) -> State:
         return {}
 
-    def poison(self, batches: Batches, prepared: State) -> Batches:
+    def poison(self, batches: Batches, state: State) -> Batches:
         x, y = batches.x.clone(), batches.y.clone()
         x[:, :, : self.replaced] = torch.tensor([0.0, 1.0], dtype=x.dtype)
         y[:, :, : self.replaced] = 1
@@ -197,8 +205,8 @@ def test_attacks_that_make_their_own_updates_are_not_taken_for_poisoned_data() -
     """Turned round, an update has its old norm and its data are clean; still nothing but a cap bounds it."""
 
     class Reversed(Flipping):
-        def craft(self, honest: Any, own: Tensor, weights: Tensor) -> Tensor:
-            return -own
+        def craft(self, known: Known, state: State) -> Tensor:
+            return -known.own
 
     federation = federation_of(small())
     world = play(with_attack(federation, Reversed(flips=0, clients=(0,), rounds=(2,))))

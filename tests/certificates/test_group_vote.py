@@ -15,7 +15,7 @@ from torch import Tensor
 
 import crfl_core
 from crfl_core import RunResult
-from crfl_core.extend import ClientUpdates, GroupVotes, hookimpl
+from crfl_core.extend import GroupVotes, Known, State, hookimpl
 from tests.oracle import contents, federation_of, tiny
 
 PARTITION = {"type": "iid", "clients": 9}
@@ -47,9 +47,9 @@ def answers(run: RunResult) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
 class Turning(ModelReplacement):
     """Submits whatever moves the model of its group away, as far as it can go."""
 
-    def craft(self, honest: ClientUpdates, own: Tensor, weights: Tensor) -> Tensor:
-        generator = torch.Generator().manual_seed(honest.round.number)
-        return -30.0 * own + torch.randn(own.shape, generator=generator, dtype=own.dtype)
+    def craft(self, known: Known, state: State) -> Tensor:
+        generator = torch.Generator().manual_seed(known.round.number)
+        return -30.0 * known.own + torch.randn(known.own.shape, generator=generator, dtype=known.own.dtype)
 
 
 def test_no_certified_prediction_changes_under_attack_in_every_round(tmp_path: Path) -> None:

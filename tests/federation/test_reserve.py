@@ -25,6 +25,7 @@ from crfl_core.extend import (
     Domain,
     FederatedData,
     FixedStage,
+    Known,
     Mixing,
     Plugin,
     PluginError,
@@ -295,9 +296,10 @@ def test_attacks_and_hooks_do_not_see_what_the_server_has() -> None:
         def prepare(self, data: FederatedData, streams: Streams) -> State:
             return {}
 
-        def craft(self, updates: ClientUpdates, own: Tensor, weights: Tensor) -> Tensor:
-            look(updates.round)
-            return own.clone()
+        def craft(self, known: Known, state: State) -> Tensor:
+            look(known.round)
+            look(known.honest.round)
+            return known.own.clone()
 
     class Watching(Rooted):
         """Wants to know it in its hooks as well."""
@@ -318,7 +320,7 @@ def test_attacks_and_hooks_do_not_see_what_the_server_has() -> None:
     plugins: dict[str, type[Plugin]] = {"curious": Curious, "watching": Watching}
     attack = {"type": "curious", "clients": [0], "rounds": [2]}
     played(federation_of(tiny(reserve={"root": 20}, aggregation=["watching"], attack=attack), plugins))
-    assert len(refused) == 3 * 4 + 1
+    assert len(refused) == 3 * 4 + 2
 
 
 def test_a_step_that_must_not_depend_on_the_updates_cannot_look_at_the_server() -> None:

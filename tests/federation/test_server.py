@@ -23,12 +23,14 @@ from crfl_core.extend import (
     ClientUpdates,
     Engine,
     Job,
+    Known,
     LocalUpdates,
     Plugin,
     PluginFailure,
     Round,
     RuleResult,
     RunError,
+    State,
     Streams,
     TrainingTask,
     hookimpl,
@@ -234,15 +236,17 @@ def test_exact_replacement_puts_the_attackers_model_in_place_of_the_global_one()
     federation = federation_of(tiny())
     current = Round(1, 4, federation.participation.round(1), federation.model.layout, federation.streams, own[0])
     weight = torch.tensor([0.05], dtype=torch.float64)
-    crafted = ModelReplacement(scale="replace").craft(ClientUpdates(own[:0], current), own, weight)
+    nobody = ClientUpdates(own[:0], current)
+    known = Known(current, own, weight, nobody, federation.model, federation.test_sets["clean"].features)
+    crafted = ModelReplacement(scale="replace").craft(known, {})
     torch.testing.assert_close(weight @ crafted, own[0])
 
 
 class Shrinking(ModelReplacement):
     """Crafts an update that is too short."""
 
-    def craft(self, honest: ClientUpdates, own: Tensor, weights: Tensor) -> Tensor:
-        return own[:, :-1]
+    def craft(self, known: Known, state: State) -> Tensor:
+        return known.own[:, :-1]
 
 
 def test_a_crafted_update_of_the_wrong_shape_is_the_attacks_fault() -> None:

@@ -24,8 +24,9 @@ from crfl_core.federation.chain import dependence, row_norms, run_chain
 from crfl_core.federation.continuations import continued
 from crfl_core.federation.participants import Conduct
 from crfl_core.federation.rounds import Progress
-from crfl_core.federation.server import LinearSums, Received
+from crfl_core.federation.server import LinearSums
 from crfl_core.federation.session import Plan, Session
+from crfl_core.federation.submissions import Received
 from tests.aggregators.support import gaussian, updates_of
 from tests.federation.test_chain import Cap, Move, Pairs, Shift
 from tests.oracle import federation_of, played, tiny

@@ -17,6 +17,7 @@ from crfl_core.extend import (
     Batches,
     ClientUpdates,
     FederatedData,
+    Known,
     LocalUpdates,
     Plugin,
     PluginFailure,
@@ -72,7 +73,7 @@ class Early(Quiet):
 class InPlace(Quiet):
     """Poisons what it was given, so that nothing seems to have changed."""
 
-    def poison(self, batches: Batches, prepared: State) -> Batches:
+    def poison(self, batches: Batches, state: State) -> Batches:
         batches.x[..., :8] = 1.0
         batches.y.fill_(3)
         return batches
@@ -81,9 +82,9 @@ class InPlace(Quiet):
 class BackDoor(Quiet):
     """Moves the model itself, around every cap."""
 
-    def craft(self, honest: ClientUpdates, own: Tensor, weights: Tensor) -> Tensor:
-        honest.round.start.add_(1.0)
-        return own
+    def craft(self, known: Known, state: State) -> Tensor:
+        known.round.start.add_(1.0)
+        return known.own
 
 
 class Pushing(Tracker):

@@ -5,11 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 from crfl_attacks.model_replacement import ModelReplacement
+from pydantic import PrivateAttr
 from torch import Tensor
 
 from crfl_core import Threat
-from crfl_core.extend import Attack, Batches, ClientUpdates, FederatedData, Plugin, Realised, State, Streams
+from crfl_core.extend import (
+    Attack,
+    Batches,
+    FederatedData,
+    Known,
+    Observed,
+    Plugin,
+    Realised,
+    State,
+    Streams,
+)
 from tests.testing.support import assert_fails, checks_of, verdict
 
 
@@ -19,7 +31,7 @@ class Flipping(Attack):
     def prepare(self, data: FederatedData, streams: Streams) -> State:
         return {}
 
-    def poison(self, batches: Batches, prepared: State) -> Batches:
+    def poison(self, batches: Batches, state: State) -> Batches:
         y = batches.y.clone()
         y[:, :, 0] = 0
         return replace(batches, y=y)
@@ -28,14 +40,14 @@ class Flipping(Attack):
 class Shortening(Flipping):
     """Drops a sample."""
 
-    def poison(self, batches: Batches, prepared: State) -> Batches:
+    def poison(self, batches: Batches, state: State) -> Batches:
         return replace(batches, x=batches.x[:, :, :-1], y=batches.y[:, :, :-1])
 
 
 class InPlace(Flipping):
     """Changes the batches that it was handed."""
 
-    def poison(self, batches: Batches, prepared: State) -> Batches:
+    def poison(self, batches: Batches, state: State) -> Batches:
         batches.y[:, :, 0] = 0
         return batches
 
@@ -43,21 +55,21 @@ class InPlace(Flipping):
 class OutOfRange(Flipping):
     """Uses a class that does not exist."""
 
-    def poison(self, batches: Batches, prepared: State) -> Batches:
+    def poison(self, batches: Batches, state: State) -> Batches:
         return replace(batches, y=batches.y + 99)
 
 
 class Unclamped(Flipping):
     """Makes inputs brighter than white."""
 
-    def poison(self, batches: Batches, prepared: State) -> Batches:
+    def poison(self, batches: Batches, state: State) -> Batches:
         return replace(batches, x=batches.x + 1.0)
 
 
 class BrightestFirst(Flipping):
     """Chooses a sample among padding as well."""
 
-    def poison(self, batches: Batches, prepared: State) -> Batches:
+    def poison(self, batches: Batches, state: State) -> Batches:
         chosen = batches.x.sum(-1).argmin(-1, keepdim=True)
         return replace(batches, y=batches.y.scatter(-1, chosen, 0))
 
@@ -65,7 +77,7 @@ class BrightestFirst(Flipping):
 class Colluding(Flipping):
     """Needs all attackers in one process."""
 
-    def poison(self, batches: Batches, prepared: State) -> Batches:
+    def poison(self, batches: Batches, state: State) -> Batches:
         return replace(batches, x=batches.x.mean(0, keepdim=True).expand_as(batches.x).clone())
 
 
@@ -79,7 +91,7 @@ class Disordered(Flipping):
 class Infectious(Flipping):
     """Changes the model that everybody starts from."""
 
-    def local_gradient(self, gradient: Tensor, weights: Tensor, start: Tensor) -> Tensor:
+    def local_gradient(self, gradient: Tensor, weights: Tensor, start: Tensor, state: State) -> Tensor:
         start.add_(1.0)
         return gradient
 
@@ -87,15 +99,42 @@ class Infectious(Flipping):
 class OneForAll(Flipping):
     """Crafts one update for several attackers."""
 
-    def craft(self, honest: ClientUpdates, own: Tensor, weights: Tensor) -> Tensor:
-        return own[:1]
+    def craft(self, known: Known, state: State) -> Tensor:
+        return known.own[:1]
+
+
+class Listing(Flipping):
+    """Remembers something that no checkpoint could hold."""
+
+    def learn(self, seen: Observed, state: State) -> State:
+        return {"rounds": [seen.round.number]}  # type: ignore[dict-item]
+
+
+class Elsewhere(Flipping):
+    """Remembers in itself what it has seen, where no checkpoint finds it."""
+
+    _rounds: int = PrivateAttr(default=0)
+
+    def learn(self, seen: Observed, state: State) -> State:
+        self._rounds += 1
+        return {"rounds": seen.following.new_tensor(float(self._rounds))}
+
+
+class Diverging(Flipping):
+    """Submits nothing that is a number once it has learned something."""
+
+    def learn(self, seen: Observed, state: State) -> State:
+        return {"factor": seen.following.new_tensor(torch.inf)}
+
+    def craft(self, known: Known, state: State) -> Tensor:
+        return known.own * state["factor"] if state else known.own
 
 
 class Flattering(ModelReplacement):
     """Counts samples of the target class as successes."""
 
-    def backdoored_set(self, data: FederatedData, prepared: State) -> tuple[Tensor, Tensor]:
-        return self.backdoored(data.test_x, prepared), data.test_y
+    def backdoored_set(self, data: FederatedData, state: State) -> tuple[Tensor, Tensor]:
+        return self.backdoored(data.test_x, state), data.test_y
 
 
 class Modest(ModelReplacement):
@@ -108,8 +147,8 @@ class Modest(ModelReplacement):
 class OnlyData(Flipping):
     """Says that it only poisons data, and submits whatever it likes."""
 
-    def craft(self, honest: ClientUpdates, own: Tensor, weights: Tensor) -> Tensor:
-        return -own
+    def craft(self, known: Known, state: State) -> Tensor:
+        return -known.own
 
     def threat(self, realised: Realised) -> Threat:
         return super().threat(realised).model_copy(update={"poison": "labels"})
@@ -125,7 +164,7 @@ class Anonymous(Flipping):
 class Growing(Flipping):
     """Moves inputs farther from round to round, and states what it does in the first one."""
 
-    def poison(self, batches: Batches, prepared: State) -> Batches:
+    def poison(self, batches: Batches, state: State) -> Batches:
         x = batches.x.clone()
         x[..., 0] *= 1.0 - 0.1 * batches.round
         return replace(batches, x=x)
@@ -137,8 +176,8 @@ class Growing(Flipping):
 class Inventive(ModelReplacement):
     """Labels what it shows to the model as it likes."""
 
-    def backdoored_set(self, data: FederatedData, prepared: State) -> tuple[Tensor, Tensor]:
-        return self.backdoored(data.test_x, prepared), data.test_y * 0 + 7
+    def backdoored_set(self, data: FederatedData, state: State) -> tuple[Tensor, Tensor]:
+        return self.backdoored(data.test_x, state), data.test_y * 0 + 7
 
 
 BROKEN: dict[str, list[tuple[Plugin, str]]] = {
@@ -151,6 +190,11 @@ BROKEN: dict[str, list[tuple[Plugin, str]]] = {
     "attackers_exist": [(Disordered(), "(5, 3)")],
     "others_and_other_rounds_are_left_alone": [(Infectious(), "changed what it was given")],
     "submitted_updates_fit": [(OneForAll(clients=2), "return (attackers, P)")],
+    "memory_is_tensors_and_survives_a_resume": [
+        (Listing(), "a mapping of tensors"),
+        (Elsewhere(), "keep everything in the state"),
+        (Diverging(), "with the state that was learned"),
+    ],
     "backdoored_set_is_honest": [
         (Flattering(), "they would count as successes"),
         (Inventive(), "true labels"),

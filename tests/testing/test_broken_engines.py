@@ -45,6 +45,13 @@ class Tampering(Local):
             yield replace(trained, updates=1.01 * trained.updates)
 
 
+class Forgetful(Local):
+    """Loses on the way what attackers remember."""
+
+    def train(self, task: TrainingTask) -> Iterator[LocalUpdates]:
+        yield from super().train(replace(task, attack_state=None))
+
+
 class Impatient(Local):
     """Cannot be closed before its work is done."""
 
@@ -95,7 +102,10 @@ class Sneaky(Tracker):
 
 BROKEN: dict[str, list[tuple[Plugin, str]]] = {
     "everybody_is_trained_once": [(Lazy(), "client 1 in round 1"), (Single(), "from all 3 models, found 1")],
-    "training_is_that_of_the_job": [(Tampering(), "return the answer as it is")],
+    "training_is_that_of_the_job": [
+        (Tampering(), "return the answer as it is"),
+        (Forgetful(), "hand task and part on as they are"),
+    ],
     "closing_early_is_fine": [(Impatient(), "ConnectionError")],
     "a_run_is_watched_without_trouble": [(Fragile(), "failed in crfl_round_finished: AssertionError: no loss")],
     "a_failed_run_is_survived": [(Pessimistic(), "failed in crfl_run_failed: KeyError: 'summary'")],

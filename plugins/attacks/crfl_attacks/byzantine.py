@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import replace
+from typing import ClassVar
 
 from torch import Tensor
 
-from crfl_core.extend import Attack, ClientUpdates, FederatedData, State, Streams
+from crfl_core.extend import Attack, FederatedData, Knowledge, Known, State, Streams
 
 
 class Byzantine(Attack):
-    """Attackers that know what the honest participants of the round submit, and want the model to fail."""
+    """Attackers that want the model to fail; most know what the honest participants of the round submit."""
+
+    knowledge: ClassVar[Knowledge] = "updates"
 
     def prepare(self, data: FederatedData, streams: Streams) -> State:  # noqa: ARG002 - their data stay as they are
         """Nothing."""
         return {}
 
     @abstractmethod
-    def direction(self, honest: ClientUpdates, own: Tensor) -> Tensor:
-        """What each attacker submits before scaling, broadcast over (attackers, P), given their trained updates."""
+    def direction(self, known: Known) -> Tensor:
+        """What each attacker submits before scaling, broadcast over (attackers, P)."""
 
-    def craft(self, honest: ClientUpdates, own: Tensor, weights: Tensor) -> Tensor:
+    def craft(self, known: Known, state: State) -> Tensor:
         """The direction times the attackers' scale."""
-        return super().craft(honest, self.direction(honest, own).expand_as(own), weights)
+        return super().craft(replace(known, own=self.direction(known).expand_as(known.own)), state)

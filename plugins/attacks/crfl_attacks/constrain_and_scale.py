@@ -7,6 +7,7 @@ from pydantic import Field
 from torch import Tensor
 
 from crfl_attacks.model_replacement import ModelReplacement
+from crfl_core.extend import State
 
 
 class ConstrainAndScale(ModelReplacement):
@@ -18,7 +19,7 @@ class ConstrainAndScale(ModelReplacement):
 
     alpha: float = Field(0.7, gt=0, le=1, description="weight of the task; the rest is the weight of staying close")
 
-    def local_gradient(self, gradient: Tensor, weights: Tensor, start: Tensor) -> Tensor:
+    def local_gradient(self, gradient: Tensor, weights: Tensor, start: Tensor, state: State) -> Tensor:  # noqa: ARG002
         """`alpha` times the gradient of the task plus `1 - alpha` times the unit vector away from the start."""
         away = weights - start
         distance: Tensor = torch.linalg.vector_norm(away, dim=-1, keepdim=True)

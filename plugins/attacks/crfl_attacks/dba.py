@@ -22,17 +22,17 @@ class Dba(ModelReplacement):
 
     def prepare(self, data: FederatedData, streams: Streams) -> State:
         """The whole pattern, and one row of parts for every client of the federation, zero for honest ones."""
-        prepared = super().prepare(data, streams)
+        state = super().prepare(data, streams)
         attackers = self.attackers(data.clients, streams)
-        pattern = prepared["pattern"]
+        pattern = state["pattern"]
         count, pixels = self.parts or len(attackers), int(torch.count_nonzero(pattern))
         pieces = split(pattern, count, data.facts)
         if not pieces.any(1).all():
             raise OptionError("parts", f"a trigger of {pixels} pixels or features cannot be cut into {count} parts")
         local = pattern.new_zeros(data.clients, len(pattern))
         local[list(attackers)] = pieces[torch.arange(len(attackers)) % count]
-        return {**prepared, "local": local}
+        return {**state, "local": local}
 
-    def local_patterns(self, batches: Batches, prepared: State) -> Tensor:
+    def local_patterns(self, batches: Batches, state: State) -> Tensor:
         """Each attacker's own part."""
-        return prepared["local"][torch.from_numpy(batches.clients)][:, None, None, :]
+        return state["local"][torch.from_numpy(batches.clients)][:, None, None, :]

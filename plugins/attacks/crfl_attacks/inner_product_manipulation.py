@@ -6,7 +6,7 @@ from pydantic import Field
 from torch import Tensor
 
 from crfl_attacks.byzantine import Byzantine
-from crfl_core.extend import ClientUpdates
+from crfl_core.extend import Known
 
 
 class InnerProductManipulation(Byzantine):
@@ -18,7 +18,7 @@ class InnerProductManipulation(Byzantine):
 
     epsilon: float = Field(0.5, gt=0, description="length in units of the honest mean")
 
-    def direction(self, honest: ClientUpdates, own: Tensor) -> Tensor:
+    def direction(self, known: Known) -> Tensor:
         """Against the honest mean; against their own where there are only attackers."""
-        values = honest.values if len(honest.values) else own
+        values = known.honest.values if len(known.honest.values) else known.own
         return -self.epsilon * values.mean(0)

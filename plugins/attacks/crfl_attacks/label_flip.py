@@ -37,11 +37,11 @@ class LabelFlip(Attack):
         flipped = labels.flip(0) if self.target is None else torch.full_like(labels, self.target)
         return {"labels": torch.where(self._concerned(labels), flipped, labels)}
 
-    def poison(self, batches: Batches, prepared: State) -> Batches:
+    def poison(self, batches: Batches, state: State) -> Batches:
         """New labels, old inputs."""
-        return replace(batches, y=prepared["labels"][batches.y])
+        return replace(batches, y=state["labels"][batches.y])
 
-    def backdoored_set(self, data: FederatedData, prepared: State) -> tuple[Tensor, Tensor] | None:  # noqa: ARG002
+    def backdoored_set(self, data: FederatedData, state: State) -> tuple[Tensor, Tensor] | None:  # noqa: ARG002
         """The test samples whose label the attackers would change; none without a target."""
         if self.target is None:
             return None

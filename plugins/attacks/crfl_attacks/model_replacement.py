@@ -26,24 +26,24 @@ class ModelReplacement(Targeted):
         domain = data.x.new_tensor([data.facts.domain.low, data.facts.domain.high])
         return {"pattern": self.trigger.pattern(data.facts).to(data.x), "domain": domain}
 
-    def poison(self, batches: Batches, prepared: State) -> Batches:
+    def poison(self, batches: Batches, state: State) -> Batches:
         """Trigger and target label on the first q_B samples of every batch."""
         x, y = batches.x.clone(), batches.y.clone()
-        pattern = self.local_patterns(batches, prepared)
-        x[:, :, self.poisoned] = stamped(x[:, :, self.poisoned], pattern, prepared)
+        pattern = self.local_patterns(batches, state)
+        x[:, :, self.poisoned] = stamped(x[:, :, self.poisoned], pattern, state)
         y[:, :, self.poisoned] = self.target
         return replace(batches, x=x, y=y)
 
-    def local_patterns(self, batches: Batches, prepared: State) -> Tensor:  # noqa: ARG002 - the same for all
+    def local_patterns(self, batches: Batches, state: State) -> Tensor:  # noqa: ARG002 - the same for all
         """What each attacker adds in training; broadcast over (attackers, steps, batch, features)."""
-        return prepared["pattern"]
+        return state["pattern"]
 
-    def backdoored(self, x: Tensor, prepared: State) -> Tensor:
+    def backdoored(self, x: Tensor, state: State) -> Tensor:
         """Inputs plus the pattern, clamped to the valid range."""
-        return stamped(x, prepared["pattern"], prepared)
+        return stamped(x, state["pattern"], state)
 
 
-def stamped(x: Tensor, pattern: Tensor, prepared: State) -> Tensor:
+def stamped(x: Tensor, pattern: Tensor, state: State) -> Tensor:
     """Inputs plus a pattern, clamped to the valid range."""
-    low, high = prepared["domain"].tolist()
+    low, high = state["domain"].tolist()
     return (x + pattern).clamp(low, high)

@@ -7,6 +7,7 @@ from pydantic import Field
 from torch import Tensor
 
 from crfl_attacks.model_replacement import ModelReplacement
+from crfl_core.extend import State
 
 
 class Pgd(ModelReplacement):
@@ -18,7 +19,7 @@ class Pgd(ModelReplacement):
 
     radius: float = Field(1.0, gt=0, description="largest distance from the model of the round")
 
-    def after_step(self, weights: Tensor, start: Tensor) -> Tensor:
+    def after_step(self, weights: Tensor, start: Tensor, state: State) -> Tensor:  # noqa: ARG002 - remembers nothing
         """The nearest model of the ball."""
         away = weights - start
         distance: Tensor = torch.linalg.vector_norm(away, dim=-1, keepdim=True)

@@ -32,9 +32,9 @@ class Replacing(Targeted):
         """The pool."""
         return self.pool(data)._asdict()
 
-    def poison(self, batches: Batches, prepared: State) -> Batches:
+    def poison(self, batches: Batches, state: State) -> Batches:
         """Every attacker walks through the pool, from step to step and from round to round."""
-        pool, count = prepared["x"], self.poisoned_per_batch
+        pool, count = state["x"], self.poisoned_per_batch
         own_steps = (batches.sizes > 0).sum(1)  # not the common number, which depends on who else trains here
         begin = torch.from_numpy(batches.clients + batches.round).to(pool.device) * own_steps * count
         walk = torch.arange(batches.y.shape[1] * count, device=pool.device).view(-1, count)
@@ -43,9 +43,9 @@ class Replacing(Targeted):
         y[:, :, self.poisoned] = self.target
         return replace(batches, x=x, y=y)
 
-    def backdoored_set(self, data: FederatedData, prepared: State) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+    def backdoored_set(self, data: FederatedData, state: State) -> tuple[Tensor, Tensor]:  # noqa: ARG002
         """The samples of the pool that are kept for testing, as they are."""
-        return prepared["test_x"], prepared["test_y"]
+        return state["test_x"], state["test_y"]
 
     def threat(self, realised: Realised) -> Threat:
         """Other samples stood in the place of the attackers' own: more than a change of features and labels."""

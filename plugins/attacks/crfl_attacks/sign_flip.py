@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor
 
 from crfl_attacks.byzantine import Byzantine
-from crfl_core.extend import ClientUpdates
+from crfl_core.extend import Knowledge, Known
 
 
 class SignFlip(Byzantine):
     """Submits the trained update with the opposite sign, times `scale` (Li et al., 2019)."""
 
-    def direction(self, honest: ClientUpdates, own: Tensor) -> Tensor:  # noqa: ARG002 - needs its own update only
+    knowledge: ClassVar[Knowledge] = "own"
+
+    def direction(self, known: Known) -> Tensor:
         """Away from where training led."""
-        return -own
+        return -known.own

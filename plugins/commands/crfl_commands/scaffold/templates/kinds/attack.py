@@ -26,6 +26,6 @@ class MyPlugin(Attack):
                 raise OptionError(option, f"found {found}, but classes are 0..{data.facts.classes - 1}")
         return {}
 
-    def poison(self, batches: Batches, prepared: State) -> Batches:  # noqa: ARG002 - needs nothing prepared
+    def poison(self, batches: Batches, state: State) -> Batches:  # noqa: ARG002 - remembers nothing
         """The attackers' batches of a round, as new tensors where something changes."""
         return replace(batches, y=torch.where(batches.y == self.source, self.target, batches.y))
