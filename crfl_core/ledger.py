@@ -35,6 +35,20 @@ class ModelFacts(Record):
     loss: str = "cross-entropy"
 
 
+class TrainingFacts(Record):
+    """How honest clients train.
+
+    `plain`: by SGD steps of the core; of any other algorithm nothing is known about an update. `proximal` is mu, the
+    weight of a pull toward the broadcast model. `clip_gradients` is the norm to which every sample's gradient is
+    shortened: such steps are no gradient steps of a convex loss any more.
+    """
+
+    algorithm: str = "sgd"
+    plain: bool = True
+    proximal: float = 0.0
+    clip_gradients: float | None = None
+
+
 class SetFacts(Record):
     """A test set: its size and a digest of inputs and labels."""
 
@@ -63,6 +77,7 @@ class RunFacts(Record):
     parameters: int
     model: str
     model_facts: ModelFacts
+    training: TrainingFacts = TrainingFacts()
     samples: tuple[int, ...]
     input_norms: tuple[float, ...]
     feature_norms: tuple[float, ...]

@@ -10,9 +10,9 @@ from torch import Tensor
 from crfl_core.data import Batches
 from crfl_core.errors import PluginFailure
 from crfl_core.federation.setup import Federation, mapped
+from crfl_core.federation.steps import ProtocolSteps
 from crfl_core.kinds.attack import Attack
 from crfl_core.kinds.complaints import settings_of, written_at
-from crfl_core.kinds.model import BoundModel, GradientSteps
 from crfl_core.untouched import Touched, untouched
 from crfl_core.updates import Poisoning
 
@@ -112,11 +112,11 @@ def bends(attack: Attack) -> bool:
     return overrides(attack, "local_gradient") or overrides(attack, "after_step")
 
 
-class AttackedSteps(GradientSteps):
+class AttackedSteps(ProtocolSteps):
     """Steps of attackers, who bend their gradients or project their models; `sizes` are those of their batches."""
 
-    def __init__(self, model: BoundModel, attack: Attack, start: Tensor, sizes: NDArray[np.int64]) -> None:
-        super().__init__(model, start)
+    def __init__(self, federation: Federation, attack: Attack, start: Tensor, sizes: NDArray[np.int64]) -> None:
+        super().__init__(federation, start)
         # Attackers see a copy: whatever they do to it, the others start from theirs.
         self._attack, self._given, self._start = attack, start, start.clone()
         self._bends, self._projects = overrides(attack, "local_gradient"), overrides(attack, "after_step")
@@ -130,7 +130,7 @@ class AttackedSteps(GradientSteps):
             with settings_of("attack", self._attack):
                 own = self._attack.local_gradient(gradient[:, now], parameters[:, now], self._start[:, now])
             gradient[:, now] = own
-        return gradient
+        return super().bend(gradient, parameters)
 
     def project(self, parameters: Tensor) -> None:
         """Where their step ends."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,14 +20,15 @@ from crfl_core.config import RunConfig, dump_config
 from crfl_core.data import Data, DataFacts, FederatedData, Scaling
 from crfl_core.errors import ConfigError, OptionError, PluginFailure
 from crfl_core.federation.checks import check_steps
-from crfl_core.federation.participants import Participation
+from crfl_core.federation.participants import HonestTraining, Participation
+from crfl_core.kinds.algorithm import ProximalAlgorithm
 from crfl_core.kinds.attack import Attack
 from crfl_core.kinds.complaints import settings_of, written_at
 from crfl_core.kinds.feature_map import FeatureMaps
 from crfl_core.kinds.linear import LinearModel, StartedLinear, changed_method
 from crfl_core.kinds.model import BoundModel, Model
 from crfl_core.kinds.partitioner import Partitioner
-from crfl_core.ledger import RunFacts, SetFacts
+from crfl_core.ledger import RunFacts, SetFacts, TrainingFacts
 from crfl_core.refusals import hook_names
 from crfl_core.streams import PURPOSES, Streams
 from crfl_core.untouched import untouched
@@ -70,6 +72,7 @@ class Federation:
     model: BoundModel
     maps: FeatureMaps
     features: Tensor
+    honest: HonestTraining
     participation: Participation
     prepared: State
     test_sets: dict[str, TestSet]
@@ -107,7 +110,9 @@ def build(config: RunConfig) -> Federation:
             raise PluginFailure(
                 f"model: {config.model.full_name}: gradient_bound() must be at least 0, found {bound!r}"
             )
-    participation = Participation(config, [len(rows) for rows in partition.rows], bound, streams)
+    training = training_facts(config)
+    honest = HonestTraining(training, min(bound, training.clip_gradients or bound))
+    participation = Participation(config, [len(rows) for rows in partition.rows], honest, streams)
     check_steps(config.aggregation, participation.round(1))
     check_threat(config, data.clients)
     prepared = prepare_attack(config, data, participation, streams)
@@ -118,6 +123,7 @@ def build(config: RunConfig) -> Federation:
         model=model,
         maps=maps,
         features=mapped(maps, data.x),
+        honest=honest,
         participation=participation,
         prepared=prepared,
         test_sets=make_test_sets(config, data, maps, prepared),
@@ -180,6 +186,25 @@ def build_model(config: RunConfig, facts: DataFacts) -> tuple[FeatureMaps, Bound
     if isinstance(model, LinearModel) and model.facts.linear:
         model = StartedLinear(model, maps.outputs, facts.classes)
     return maps, model
+
+
+def training_facts(config: RunConfig) -> TrainingFacts:
+    """How honest clients train, and what the core can say about it."""
+    training, algorithm = config.training, config.training.algorithm
+    plain, proximal = isinstance(algorithm, ProximalAlgorithm), 0.0
+    if isinstance(algorithm, ProximalAlgorithm):
+        with settings_of("training.algorithm", algorithm):
+            proximal = algorithm.proximal_weight()
+        if not isinstance(proximal, int | float) or not 0 <= proximal < math.inf:
+            raise PluginFailure(
+                f"algorithm {algorithm.full_name}: proximal_weight() must be finite and at least 0, found {proximal!r}"
+            )
+    return TrainingFacts(
+        algorithm=algorithm.configured_as,
+        plain=plain,
+        proximal=proximal,
+        clip_gradients=training.clip_gradients,
+    )
 
 
 def check_linear(plugin: Model, model: BoundModel) -> None:
@@ -323,6 +348,7 @@ def run_facts(federation: Federation) -> RunFacts:
         parameters=model.layout.size,
         model=config.model.configured_as,
         model_facts=model.facts,
+        training=federation.honest.facts,
         samples=tuple(len(rows) for rows in data.partition),
         input_norms=largest_norms(data.x, data.partition),
         feature_norms=largest_norms(federation.features, data.partition),

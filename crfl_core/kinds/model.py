@@ -55,11 +55,15 @@ class GradientSteps(LocalModels):
 
     def step(self, x: Tensor, y: Tensor, weights: Tensor, rates: Tensor, decay: Tensor | None) -> None:
         """One gradient for all, then one step."""
-        gradient = self._model.gradient(self._parameters, x, y, weights)
+        gradient = self.gradient(x, y, weights)
         if decay is not None:
             gradient = gradient.addcmul(self._parameters, decay[:, None])
         self._parameters.addcmul_(self.bend(gradient, self._parameters), rates[:, None], value=-1)
         self.project(self._parameters)
+
+    def gradient(self, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+        """The gradients of all models at the parameters that they have now, (R, n, P)."""
+        return self._model.gradient(self._parameters, x, y, weights)
 
     def bend(self, gradient: Tensor, parameters: Tensor) -> Tensor:  # noqa: ARG002
         """The gradients to follow, (R, n, P)."""
@@ -96,6 +100,17 @@ class BoundModel(ABC):
 
         `weights` are those of the samples in the mean; padding has weight 0.
         """
+
+    def sample_gradients(self, parameters: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """The gradient of every sample by itself: (R, n, P), (n, b, features), (n, b) -> (R, n, b, P).
+
+        Asked for when gradients are clipped. Override it if there is a faster way than one `gradient` for each sample.
+        """
+        each = parameters.repeat_interleave(y.shape[1], dim=1)
+        rows, labels = x.flatten(0, 1)[:, None], y.flatten()[:, None]
+        alone = self.gradient(each, rows, labels, x.new_ones(labels.shape))
+        apart: Tensor = alone.unflatten(1, y.shape)
+        return apart
 
     def local(self, start: Tensor) -> LocalModels:
         """Local training from the models `start`, (R, n, P), which are read-only. Override it for a faster layout."""
