@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +50,13 @@ class TrainingFacts(Record):
     clip_gradients: float | None = None
 
 
+class StartFacts(Record):
+    """The model before the first round: where the model itself starts ("own"), or a file and its SHA-256."""
+
+    kind: Literal["own", "zeros", "random", "file"] = "own"
+    digest: str | None = None
+
+
 class SetFacts(Record):
     """A test set: its size and a digest of inputs and labels."""
 
@@ -78,6 +86,7 @@ class RunFacts(Record):
     model: str
     model_facts: ModelFacts
     training: TrainingFacts = TrainingFacts()
+    start: StartFacts = StartFacts()
     samples: tuple[int, ...]
     input_norms: tuple[float, ...]
     feature_norms: tuple[float, ...]

@@ -165,13 +165,15 @@ def attack_bounded(ledger: Ledger, threat: Threat, *, observed: bool = False) ->
 
 
 def public_preprocessing(ledger: Ledger) -> Check:
-    """Scaling and feature maps do not depend on the clients' data, or are declared not to."""
+    """Scaling, feature maps and start model do not depend on the clients' data, or are declared not to."""
     facts = ledger.facts
     fitted, (low, high) = " fitted on training data" if facts.scaling_fitted else "", facts.domain
+    from_file = facts.start.kind == "file"
+    start = f", start model from a file ({facts.start.digest:.12}), taken as public and trusted" if from_file else ""
     return Check(
         "preprocessing is public",
-        "declared" if facts.scaling_fitted else "held",
-        f"scaling {facts.scaling!r}{fitted}, inputs within [{low:g}, {high:g}]",
+        "declared" if facts.scaling_fitted or from_file else "held",
+        f"scaling {facts.scaling!r}{fitted}, inputs within [{low:g}, {high:g}]{start}",
         "fixed before the data are seen",
     )
 

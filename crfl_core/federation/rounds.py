@@ -12,7 +12,6 @@ from crfl_core.federation import server
 from crfl_core.federation.chain import States
 from crfl_core.federation.session import Plan, Session
 from crfl_core.federation.setup import Federation
-from crfl_core.kinds.complaints import settings_of
 
 
 @dataclass(frozen=True)
@@ -45,9 +44,7 @@ class Outcome:
 
 def initial(federation: Federation) -> Progress:
     """Before the first round: w_0."""
-    generator = federation.streams.generator("initial")
-    with settings_of("model", federation.config.model):
-        parameters = federation.model.initial(generator).to(federation.device, federation.dtype)
+    parameters = federation.start.parameters.to(federation.device, federation.dtype)
     return Progress(0, parameters[None], ({},))
 
 

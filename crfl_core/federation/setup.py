@@ -21,6 +21,7 @@ from crfl_core.data import Data, DataFacts, FederatedData, Scaling
 from crfl_core.errors import ConfigError, OptionError, PluginFailure
 from crfl_core.federation.checks import check_steps
 from crfl_core.federation.participants import HonestTraining, Participation
+from crfl_core.federation.start import Start, start_of
 from crfl_core.kinds.algorithm import ProximalAlgorithm
 from crfl_core.kinds.attack import Attack
 from crfl_core.kinds.complaints import settings_of, written_at
@@ -90,6 +91,11 @@ class Federation:
     def specification(self) -> str:
         """Text from which another process builds the same local training; it needs no other plugins than that."""
         return dump_config(self.config, without=NOT_LOCAL)
+
+    @cached_property
+    def start(self) -> Start:
+        """The model before the first round."""
+        return start_of(self.config.model, self.model, self.streams.generator("initial"))
 
     @cached_property
     def facts(self) -> RunFacts:
@@ -349,6 +355,7 @@ def run_facts(federation: Federation) -> RunFacts:
         model=config.model.configured_as,
         model_facts=model.facts,
         training=federation.honest.facts,
+        start=federation.start.facts,
         samples=tuple(len(rows) for rows in data.partition),
         input_norms=largest_norms(data.x, data.partition),
         feature_norms=largest_norms(federation.features, data.partition),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 from pydantic import BeforeValidator, Field
 
 from crfl_core.data import DataFacts
+from crfl_core.data_files import UserPath
 from crfl_core.kinds.feature_map import FeatureMap
 from crfl_core.kinds.plugin import Configured, Plugin
 from crfl_core.ledger import ModelFacts
@@ -148,6 +149,12 @@ class Model(Plugin):
 
     features: Annotated[tuple[Annotated[FeatureMap, Configured("feature-map")], ...], BeforeValidator(as_list)] = Field(
         (), description="feature maps between input and model, in order; none: the scaled input itself"
+    )
+
+    start: Literal["zeros", "random"] | UserPath | None = Field(
+        None,
+        description="the model before the first round: 'zeros', 'random', or a safetensors file, such as that of "
+        "another run; unset: where the model itself starts",
     )
 
     @abstractmethod
