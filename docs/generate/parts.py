@@ -31,6 +31,7 @@ SCAFFOLDED = {
     "partitioner": "label-shards",
     "model": "tanh-network",
     "feature-map": "squash",
+    "algorithm": "even-steps",
     "certificate": "final-round",
     "engine": "backwards",
     "tracker": "norm-log",
