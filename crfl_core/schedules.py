@@ -11,7 +11,7 @@ from pydantic import Field
 
 from crfl_core.table import Table
 
-T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 class Linear(Table):
@@ -25,10 +25,10 @@ Schedule = float | tuple[float, ...] | Linear
 """A constant, a list with one value per round, or `{start, slope}`."""
 
 
-class PerClient(Table, Generic[T]):
+class PerClient(Table, Generic[T_co]):
     """One schedule for each client, in the order of their ids."""
 
-    per_client: tuple[T, ...] = Field(description="a number, a list per round or {start, slope} for each client")
+    per_client: tuple[T_co, ...] = Field(description="a number, a list per round or {start, slope} for each client")
 
 
 def value_at(schedule: Schedule, number: int) -> float:

@@ -164,7 +164,8 @@ def clip_factors(residual: Tensor, x: Tensor, longest: float, *, classes: int, b
     squares = x.square().sum(-1)[:, :, None, None]
     inputs = (squares + 1.0 if bias else squares).sqrt()
     norms = torch.linalg.vector_norm(residual, dim=classes, keepdim=True) * inputs
-    return (longest / norms).clamp(max=1.0)
+    factors: Tensor = (longest / norms).clamp(max=1.0)
+    return factors
 
 
 class LinearSteps(LocalModels):

@@ -183,7 +183,8 @@ def test_clipped_steps_do_expand() -> None:
 
     def gradient(w: torch.Tensor) -> torch.Tensor:
         each = scales[:, None] * (x @ w)[:, None] * x  # quadratic losses scale/2 (x w)^2
-        return (each * (longest / each.norm(dim=1)).clamp(max=1.0)[:, None]).mean(0)
+        mean: torch.Tensor = (each * (longest / each.norm(dim=1)).clamp(max=1.0)[:, None]).mean(0)
+        return mean
 
     source = torch.Generator().manual_seed(0)
     worst = 0.0
