@@ -15,8 +15,8 @@ from crfl_core.kinds.aggregator import Aggregator, Stage
 from crfl_core.kinds.plugin import Plugin
 from crfl_core.plugins import Registry
 
-KEPT = ("features", "name")
-"""Options of base classes that the core itself reads from a config: the feature maps of a model, the name of a
+KEPT = ("features", "start", "name")
+"""Options of base classes that the core itself reads from a config: feature maps and start of a model, the name of a
 certificate. What the others may be, only the missing class knows."""
 
 

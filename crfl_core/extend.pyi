@@ -56,6 +56,10 @@ from .kinds.aggregator import CapStage as CapStage
 from .kinds.aggregator import FixedStage as FixedStage
 from .kinds.aggregator import LinearAggregator as LinearAggregator
 from .kinds.aggregator import Stage as Stage
+from .kinds.algorithm import LocalAlgorithm as LocalAlgorithm
+from .kinds.algorithm import LocalStep as LocalStep
+from .kinds.algorithm import ProximalAlgorithm as ProximalAlgorithm
+from .kinds.algorithm import StepDirection as StepDirection
 from .kinds.attack import Attack as Attack
 from .kinds.attack import Realised as Realised
 from .kinds.certificate import ABSTAIN as ABSTAIN
@@ -98,6 +102,7 @@ from .ledger import Ledger as Ledger
 from .ledger import ModelFacts as ModelFacts
 from .ledger import RoundRecord as RoundRecord
 from .ledger import RunFacts as RunFacts
+from .ledger import TrainingFacts as TrainingFacts
 from .plugins import Registry as Registry
 from .plugins import first_line as first_line
 from .report.metrics import Attackers as Attackers

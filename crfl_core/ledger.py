@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,27 @@ class ModelFacts(Record):
     convex: bool
     bias: bool
     loss: str = "cross-entropy"
+
+
+class TrainingFacts(Record):
+    """How honest clients train.
+
+    `plain`: by SGD steps of the core; of any other algorithm nothing is known about an update. `proximal` is mu, the
+    weight of a pull toward the broadcast model. `clip_gradients` is the norm to which every sample's gradient is
+    shortened: such steps are no gradient steps of a convex loss any more.
+    """
+
+    algorithm: str = "sgd"
+    plain: bool = True
+    proximal: float = 0.0
+    clip_gradients: float | None = None
+
+
+class StartFacts(Record):
+    """The model before the first round: where the model itself starts ("own"), or a file and its SHA-256."""
+
+    kind: Literal["own", "zeros", "random", "file"] = "own"
+    digest: str | None = None
 
 
 class SetFacts(Record):
@@ -87,6 +109,8 @@ class RunFacts(Record):
     parameters: int
     model: str
     model_facts: ModelFacts
+    training: TrainingFacts = TrainingFacts()
+    start: StartFacts = StartFacts()
     samples: tuple[int, ...]
     input_norms: tuple[float, ...]
     feature_norms: tuple[float, ...]

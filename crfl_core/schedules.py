@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Generic, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from crfl_core.table import Table
+
+T_co = TypeVar("T_co", covariant=True)
 
 
 class Linear(Table):
@@ -18,6 +23,12 @@ class Linear(Table):
 
 Schedule = float | tuple[float, ...] | Linear
 """A constant, a list with one value per round, or `{start, slope}`."""
+
+
+class PerClient(Table, Generic[T_co]):
+    """One schedule for each client, in the order of their ids."""
+
+    per_client: tuple[T_co, ...] = Field(description="a number, a list per round or {start, slope} for each client")
 
 
 def value_at(schedule: Schedule, number: int) -> float:
@@ -45,6 +56,27 @@ def values(schedule: Schedule, total: int) -> tuple[float, ...]:
     if isinstance(schedule, tuple) and len(schedule) != total:
         raise ValueError(f"a list needs one value per round: found {len(schedule)} for {total} rounds")
     return tuple(value_at(schedule, t) for t in range(1, total + 1))
+
+
+def each_of(schedule: Schedule | PerClient[Schedule]) -> tuple[Schedule, ...]:
+    """The schedules of all clients; a single one if they share it."""
+    return schedule.per_client if isinstance(schedule, PerClient) else (schedule,)
+
+
+def client_values(schedule: Schedule | PerClient[Schedule], clients: int, number: int) -> NDArray[np.float64]:
+    """The value of every client in round t = 1, 2, ...; as many schedules as there are clients, or one for all.
+
+    >>> client_values(PerClient(per_client=(0.5, (0.1, 0.2))), 2, number=2)
+    array([0.5, 0.2])
+    """
+    each = [value_at(one, number) for one in each_of(schedule)]
+    return np.broadcast_to(np.asarray(each, np.float64), clients).copy()
+
+
+def changes(schedules: Sequence[Schedule | PerClient[Schedule] | None]) -> bool:
+    """Whether some value differs between rounds."""
+    each = [one for schedule in schedules if schedule is not None for one in each_of(schedule)]
+    return any(len(set(one)) > 1 if isinstance(one, tuple) else isinstance(one, Linear) and one.slope for one in each)
 
 
 class RoundRange(Table):

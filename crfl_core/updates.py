@@ -64,9 +64,9 @@ class Clients:
     last batch of an epoch, which may be shorter. `group` says which of the global models a client trains; in most
     federations there is one. Nothing here says who attacks, or what attackers really do.
 
-    What honest training can do at most: weight decay keeps the share `retention` = (1 - eta lambda)^tau of the
-    broadcast model w, so an update is `u = -(1 - retention) w + r`, and `update_bound` bounds ||r|| (infinite if
-    nothing is known about the gradients).
+    What honest training can do at most: weight decay keeps the share `retention` of the broadcast model w, which is
+    (1 - eta lambda)^tau for plain SGD, so an update is `u = -(1 - retention) w + r`, and `update_bound` bounds ||r||
+    (infinite if nothing is known about the gradients, or about the algorithm).
     """
 
     ids: NDArray[np.int64]

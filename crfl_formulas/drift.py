@@ -2,7 +2,8 @@
 
 Everything here needs plain SGD on a convex loss and `eta <= 2 / beta`; with weight decay lambda (included in beta)
 `eta <= 2 / (beta + lambda)`. Functions broadcast over clients; `terms` are the contributions of single attackers,
-which `worst_totals` adds up.
+which `worst_totals` adds up. A proximal weight mu pulls local models toward the broadcast one; then `eta <= 2 / (beta
++ lambda + 2 mu)`: docs/certificates.md#a-pull-toward-the-start.
 """
 
 from __future__ import annotations
@@ -15,13 +16,21 @@ from numpy.typing import ArrayLike
 from crfl_formulas._arrays import Array, floats
 
 
-def retention(learning_rate: ArrayLike, steps: ArrayLike, weight_decay: ArrayLike) -> Array:
+def retention(learning_rate: ArrayLike, steps: ArrayLike, weight_decay: ArrayLike, proximal: ArrayLike = 0.0) -> Array:
     """`c = (1 - eta lambda)^tau`: the share of the broadcast model that weight decay leaves after local training.
+
+    With a proximal weight mu, `c = a^tau + (1 - a^tau) mu / (lambda + mu)`, `a = 1 - eta (lambda + mu)`.
 
     >>> retention(0.1, 10, [0.0, 0.01]).round(6)
     array([1.      , 0.990045])
+    >>> retention(0.1, 10, [0.0, 0.01], proximal=0.5).round(6)
+    array([1.      , 0.992009])
     """
-    return np.exp(_log_retention(learning_rate, steps, weight_decay))
+    decay, pull = np.broadcast_arrays(*floats(weight_decay, floats(weight_decay)[0] + floats(proximal)[0]))
+    log_kept = _log_retention(learning_rate, steps, pull)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        pulled = 1.0 + np.expm1(log_kept) * (decay / pull)
+    return np.where(decay == pull, np.exp(log_kept), pulled)[()]
 
 
 def effective_steps(learning_rate: ArrayLike, steps: ArrayLike, weight_decay: ArrayLike) -> Array:
@@ -72,21 +81,23 @@ def update_bound(
     input_bound: ArrayLike,
     weight_decay: ArrayLike = 0.0,
     start_norm: ArrayLike = 0.0,
+    proximal: ArrayLike = 0.0,
 ) -> Array:
     """`U`, the norm that no clean local update exceeds.
 
     Unrolled, a clean update is `u = -(1 - c) w + r` with `||r|| <= sqrt 2 B (1 - c) / lambda`, or `eta tau sqrt 2 B`
     without weight decay. The default bounds the centred residual r, which is what a server should cap; with the
-    norm of the broadcast model w as `start_norm` it bounds u itself.
+    norm of the broadcast model w as `start_norm` it bounds u itself. With a proximal weight mu, `||r|| <= sqrt 2 B
+    (1 - a^tau) / (lambda + mu)`, `a = 1 - eta (lambda + mu)`.
 
     >>> update_bound(0.001, 30, 1.0).round(6)
     np.float64(0.042426)
     >>> update_bound(0.1, 10, 1.0, weight_decay=0.01, start_norm=2.0).round(6)
     np.float64(1.427777)
     """
-    rate, bound, norm = floats(learning_rate, input_bound, start_norm)
-    lost = -np.expm1(_log_retention(rate, steps, weight_decay))
-    return residual_bound(math.sqrt(2.0) * bound, rate, steps, weight_decay) + lost * norm
+    rate, bound, norm, decay, weight = floats(learning_rate, input_bound, start_norm, weight_decay, proximal)
+    lost = 1.0 - retention(rate, steps, decay, weight)
+    return residual_bound(math.sqrt(2.0) * bound, rate, steps, decay + weight) + lost * norm
 
 
 def worst_poisoned_share(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from crfl_core.certification.audits import levels_of
 from crfl_core.certification.questions import ask
 from crfl_core.config import LoadedConfig, RunConfig, dump_config, load_config
 from crfl_core.config.loading import ConfigSource
-from crfl_core.errors import ConfigError
+from crfl_core.errors import ConfigError, StoreError
 from crfl_core.federation.evaluation import backdoor_score, score
 from crfl_core.federation.local import LocalTraining
 from crfl_core.federation.session import Session
@@ -58,6 +59,14 @@ def run(
     path = default_path(loaded.config) if out is None else Path(out)
     with located(loaded):
         return execute(loaded.config, registry, path, trackers, force=force)
+
+
+def start_at(path: Path) -> str:
+    """The override that makes the trained model of a run the start of another one."""
+    directory = RunDirectory(path.absolute())
+    if directory.state == "training":
+        raise StoreError(f"{path}: the run is not trained yet: finish it with `crfl resume {path}`")
+    return f"model.start={json.dumps(str(directory.path / 'model.safetensors'))}"
 
 
 def default_path(config: RunConfig) -> Path:

@@ -34,13 +34,23 @@ def only(check: Check, *, level: Level | None = None, direction: Direction | Non
 
 
 def softmax_regression(ledger: Ledger) -> Check:
-    """Convex cross-entropy, linear in the parameters, trained by plain SGD: the only local algorithm there is."""
-    facts = ledger.facts.model_facts
+    """Convex cross-entropy, linear in the parameters, trained by SGD, plain or proximal, on gradients as they are.
+
+    Other algorithms remember earlier gradients, and a clipped gradient is that of no convex loss: their steps expand.
+    """
+    facts, training, name = ledger.facts.model_facts, ledger.facts.training, "softmax regression by plain SGD"
+    required = "a convex loss, linear in the parameters, and SGD of the core"
+    if not training.plain:
+        measured, remedy = f"algorithm {training.algorithm!r}", "set training.algorithm = 'sgd' or 'fedprox'"
+        return check(name, False, measured, required, remedy)
+    if training.clip_gradients is not None:
+        measured = f"gradients are clipped at {training.clip_gradients:g}"
+        return check(name, False, measured, required, "leave out training.clip_gradients, or use 'postprocess'")
     return check(
-        "softmax regression by plain SGD",
+        name,
         facts.linear and facts.convex and facts.loss == "cross-entropy",
         f"model {ledger.facts.model!r}",
-        "a convex loss, linear in the parameters",
+        required,
         "use model.type = 'softmax', or the certificate 'postprocess'",
     )
 
@@ -48,12 +58,13 @@ def softmax_regression(ledger: Ledger) -> Check:
 def non_expansive(ledger: Ledger, threat: Threat) -> Check:
     """eta <= 2 / beta for every client in every round, in arithmetic exact enough to be believed.
 
+    A proximal weight mu counts twice in beta, because it pulls toward another model in each world.
     Attackers count with the rate they really used, too, unless nothing is assumed about their training.
     """
     norm, beta = input_bound(ledger), smoothness(ledger)
     rows = ledger.clients
     rates = rows.honest_rate if threat.poison == "update" else np.maximum(rows.honest_rate, rows.learning_rate)
-    limits = 2.0 / (beta + rows.weight_decay)
+    limits = 2.0 / (beta + rows.weight_decay + 2.0 * ledger.facts.training.proximal)
     worst = int(np.argmax(rates - limits))
     rate, limit = rates[worst], limits[worst]
     if rate > limit:
@@ -173,13 +184,15 @@ def attack_bounded(ledger: Ledger, threat: Threat, *, observed: bool = False) ->
 
 
 def public_preprocessing(ledger: Ledger) -> Check:
-    """Scaling and feature maps do not depend on the clients' data, or are declared not to."""
+    """Scaling, feature maps and start model do not depend on the clients' data, or are declared not to."""
     facts = ledger.facts
     fitted, (low, high) = " fitted on training data" if facts.scaling_fitted else "", facts.domain
+    from_file = facts.start.kind == "file"
+    start = f", start model from a file ({facts.start.digest:.12}), taken as public and trusted" if from_file else ""
     return Check(
         "preprocessing is public",
-        "declared" if facts.scaling_fitted else "held",
-        f"scaling {facts.scaling!r}{fitted}, inputs within [{low:g}, {high:g}]",
+        "declared" if facts.scaling_fitted or from_file else "held",
+        f"scaling {facts.scaling!r}{fitted}, inputs within [{low:g}, {high:g}]{start}",
         "fixed before the data are seen",
     )
 

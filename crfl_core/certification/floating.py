@@ -18,12 +18,14 @@ Array = NDArray[np.float64]
 def roundings(ledger: Ledger, start_norms: Array, input_bound: float, scale: float) -> formulas.Rounding:
     """What rounding does to every round, if they start at models of these norms and attackers multiply by `scale`.
 
-    Of a model that is not linear, local training is left out: it must start at the same model in both worlds.
+    Of a model that is not linear, or trained otherwise than by SGD, local training is left out: it must start at the
+    same model in both worlds.
     """
     facts, rows = ledger.facts, ledger.clients
     if not is_proved(ledger):
         return formulas.Rounding(np.zeros(facts.rounds), np.zeros(facts.rounds))
-    local, linear = local_steps(rows, input_bound), facts.model_facts.linear
+    by_sgd = facts.training.plain and facts.training.clip_gradients is None
+    local, linear = local_steps(rows, input_bound), facts.model_facts.linear and by_sgd
     rate, steps, batch, decay, _ = local
     trained = scale * formulas.update_bound(rate, steps, input_bound, decay) if linear else np.inf
     messages = np.minimum(rows.cap, np.maximum(observed_residuals(ledger), trained))
@@ -53,7 +55,7 @@ def model_size(ledger: Ledger) -> formulas.ModelSize:
 
 
 def local_steps(rows: ClientColumns, input_bound: float) -> formulas.LocalSteps:
-    """How clients train, or might train, whichever is more."""
+    """How clients train, or might train, whichever is more. A proximal weight only shortens how far they get."""
     rate, steps = np.maximum(rows.honest_rate, rows.learning_rate), np.maximum(rows.honest_steps, rows.steps)
     return formulas.LocalSteps(rate, steps, rows.batch_size, rows.weight_decay, input_bound)
 

@@ -112,17 +112,17 @@ def later_starts_bounded(ledger: Ledger, threat: Threat) -> Check:
 def poisoned_steps_are_non_expansive(ledger: Ledger, threat: Threat) -> Check:
     """With several attacked rounds the shift of a gradient is known on the clean trajectory only.
 
-    So it is the poisoned steps that have to be non-expansive, `eta <= 2 / (beta' + 2 lambda)` for poisoned inputs.
+    So it is the poisoned steps that have to be non-expansive, `eta <= 2 / (beta' + 2 (lambda + mu))`.
     """
     rows = ledger.clients.take(np.isin(ledger.clients.round, threat.rounds))
     beta = max(input_bound(ledger), domain_bound(ledger, threat)) ** 2 / 2.0
-    limits = 2.0 / (beta + 2.0 * rows.weight_decay)
+    limits = 2.0 / (beta + 2.0 * (rows.weight_decay + ledger.facts.training.proximal))
     rate, limit = float(rows.honest_rate.max(initial=0.0)), float(limits.min(initial=np.inf))
     return check(
         "poisoned steps are non-expansive",
         bool((rows.honest_rate <= limits).all()) and threat.scale == 1,
         f"eta = {rate:g}, limit {limit:.3g}, scale {threat.scale:g}",
-        "eta <= 2/(beta' + 2 lambda) for poisoned inputs, and no scale",
+        "eta <= 2/(beta' + 2 (lambda + mu)) for poisoned inputs, and no scale",
         "lower the rate or threat.input_bound, and set threat.scale = 1",
     )
 

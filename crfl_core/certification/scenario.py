@@ -1,7 +1,7 @@
 """What a threat can do to one run: the drift of the global model, from the ledger alone.
 
-Everything here holds for softmax regression trained by plain SGD under the checks of `assumptions`. Norms of inputs
-include the constant 1 of the bias.
+Everything here holds for softmax regression trained by SGD, plain or proximal, under the checks of `assumptions`. Norms
+of inputs include the constant 1 of the bias.
 """
 
 from __future__ import annotations
@@ -221,18 +221,23 @@ class Scenario:
         epoch = np.full(per_epoch, size)
         epoch[-1] = rows.last_batch[row]
         sizes = np.tile(epoch, -(-steps // per_epoch))[:steps]
-        damping = float(rows.learning_rate[row] * rows.weight_decay[row])
-        kept = 1.0 - damping if self._contracting(rows.learning_rate, rows.weight_decay)[row] else 1.0
+        damping = float(rows.learning_rate[row] * self._pull(rows)[row])
+        kept = 1.0 - damping if self._contracting(rows.learning_rate, rows)[row] else 1.0
         return np.asarray(formulas.worst_poisoned_share(counts, sizes, per_epoch, kept))
 
-    def _contracting(self, rate: Array, weight_decay: Array) -> NDArray[np.bool_]:
-        """Where weight decay makes every local step a contraction, not only a non-expansive map."""
-        return np.less_equal(rate, 2.0 / (smoothness(self.ledger) + 2.0 * weight_decay))
+    def _pull(self, rows: ClientColumns) -> Array:
+        """`lambda + mu`: what damps a push in every further step, toward zero and toward the broadcast model."""
+        pull: Array = rows.weight_decay + self.ledger.facts.training.proximal
+        return pull
+
+    def _contracting(self, rate: Array, rows: ClientColumns) -> NDArray[np.bool_]:
+        """Where every local step contracts by `1 - eta (lambda + mu)`, and is not only a non-expansive map."""
+        return np.less_equal(rate, 2.0 / (smoothness(self.ledger) + 2.0 * self._pull(rows)))
 
     def _attacked_round(self, number: int, fade: float) -> AttackedRound:
         record, rows = self.ledger.round(number), self.ledger.clients.of_round(number)
-        damped = formulas.effective_steps(rows.learning_rate, rows.steps, rows.weight_decay)
-        steps = np.where(self._contracting(rows.learning_rate, rows.weight_decay), damped, rows.steps)
+        damped = formulas.effective_steps(rows.learning_rate, rows.steps, self._pull(rows))
+        steps = np.where(self._contracting(rows.learning_rate, rows), damped, rows.steps)
         scale, honest = self.threat.scale, self.threat.clean_world == "honest"
         # Attackers that multiply in the clean world as well reach the cap there, too.
         instead = rows.update_bound if honest else rows.cap
@@ -256,25 +261,26 @@ class Scenario:
     def _reach(self, rows: ClientColumns, start_norm: float) -> Array:
         """The longest residual that an attacker can train on poisoned data, multiplied as the threat says."""
         bound = max(input_bound(self.ledger), domain_bound(self.ledger, self.threat))
-        trained = formulas.update_bound(rows.learning_rate, rows.steps, bound, rows.weight_decay)
-        lost = 1.0 - formulas.retention(rows.learning_rate, rows.steps, rows.weight_decay)
+        proximal = self.ledger.facts.training.proximal
+        trained = formulas.update_bound(rows.learning_rate, rows.steps, bound, rows.weight_decay, proximal=proximal)
+        lost = 1.0 - formulas.retention(rows.learning_rate, rows.steps, rows.weight_decay, proximal)
         pulled = np.abs(self.threat.scale * lost - (1.0 - rows.retention)) * start_norm
         return np.asarray(self.threat.scale * trained + pulled)
 
     def _deviating(self, rows: ClientColumns, start_norm: float) -> Array:
         """`p ||gamma u' - u||` for clean updates u' as the attackers train and u as the protocol says."""
         bound, scale = input_bound(self.ledger), self.threat.scale
-        lost = 1.0 - rows.retention
-        clean = formulas.update_bound(rows.honest_rate, rows.honest_steps, bound, rows.weight_decay)
-        own = formulas.update_bound(rows.learning_rate, rows.steps, bound, rows.weight_decay)
-        own_lost = 1.0 - formulas.retention(rows.learning_rate, rows.steps, rows.weight_decay)
+        lost, decay, proximal = 1.0 - rows.retention, rows.weight_decay, self.ledger.facts.training.proximal
+        clean = formulas.update_bound(rows.honest_rate, rows.honest_steps, bound, decay, proximal=proximal)
+        own = formulas.update_bound(rows.learning_rate, rows.steps, bound, decay, proximal=proximal)
+        own_lost = 1.0 - formulas.retention(rows.learning_rate, rows.steps, decay, proximal)
         apart = scale * own + clean + np.abs(scale * own_lost - lost) * start_norm
         multiplied = formulas.scaling_terms(rows.weight_bound, scale, clean + lost * start_norm)
         return np.where(follows_protocol(rows), multiplied, rows.weight_bound * apart)
 
     def _lipschitz_of(self, number: int) -> float:
         rows = self.ledger.clients.of_round(number)
-        contracts = bool(self._contracting(rows.honest_rate, rows.weight_decay).all())
+        contracts = bool(self._contracting(rows.honest_rate, rows).all())
         constant = formulas.round_contraction(rows.weight_bound, rows.retention if contracts else np.ones(len(rows)))
         if self.threat.clean_world == "honest" or number not in self.threat.rounds:
             return constant
@@ -286,16 +292,18 @@ class Scenario:
         protocol = self.threat.poison == "update"  # then nothing else is known about their training
         rate = rows.honest_rate if protocol else rows.learning_rate
         steps = rows.honest_steps if protocol else rows.steps
-        beta = smoothness(self.ledger) + rows.weight_decay
-        if (rate * beta > 2.0).any():
+        beta, proximal = smoothness(self.ledger) + rows.weight_decay, self.ledger.facts.training.proximal
+        if (rate * (beta + 2.0 * proximal) > 2.0).any():
             return np.inf
-        reach = rows.weight_bound * formulas.averaged_constant(rate, beta, steps)
+        reach = rows.weight_bound * (1.0 if proximal else formulas.averaged_constant(rate, beta, steps))
         if isinstance(self.threat.clients, int):
             chosen = np.argsort(-reach, kind="stable")[: self.threat.clients]
         else:
             chosen = np.flatnonzero(np.isin(rows.client, self.threat.clients))
         if self.threat.scale == 1 and (protocol or follows_protocol(rows).all()):
             return 0.0
+        if proximal:  # an update is the difference of two non-expansive maps, and no averaged one
+            return 1.0 + 2.0 * self.threat.scale * float(reach[chosen].sum())
         if np.isfinite(rows.cap[chosen]).any():
             return formulas.capped_round_expansion(
                 rows.weight_bound[chosen], self.threat.scale, rate[chosen], beta[chosen], steps[chosen]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
@@ -13,6 +13,7 @@ from crfl_core import schedules
 from crfl_core.errors import ConfigError, failures_named
 from crfl_core.kinds import KINDS
 from crfl_core.kinds.aggregator import AggregationStep, Aggregator, Stage
+from crfl_core.kinds.algorithm import LocalAlgorithm
 from crfl_core.kinds.attack import Attack
 from crfl_core.kinds.certificate import Certificate
 from crfl_core.kinds.dataset import Dataset
@@ -22,7 +23,7 @@ from crfl_core.kinds.optimiser import ServerOptimiser
 from crfl_core.kinds.partitioner import Partitioner
 from crfl_core.kinds.plugin import Configured, Plugin
 from crfl_core.kinds.tracker import Tracker
-from crfl_core.schedules import Schedule
+from crfl_core.schedules import Linear, PerClient, Schedule
 from crfl_core.table import Table
 from crfl_core.threat import ThreatSettings
 from crfl_core.votes import VoteSettings
@@ -30,7 +31,10 @@ from crfl_core.votes import VoteSettings
 PositiveRate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(gt=0, lt=1)]
+Rates = PositiveRate | tuple[PositiveRate, ...] | Linear
+Counts = Count | tuple[Count, ...] | Linear
 FigureFormat = Literal["svg", "png", "pdf"]
+PER_CLIENT = "; one value per client is written { per_client = [...] }"
 DISTRIBUTION_OR_PLUGIN = r"^[A-Za-z0-9][A-Za-z0-9._-]*(:[^:\s]+)?$"
 
 
@@ -94,13 +98,24 @@ class Reserve(Table):
 
 
 class Training(Table):
-    """Local training: plain mini-batch SGD, on batches that are reshuffled every epoch."""
+    """Local training: steps on mini-batches, which are reshuffled every epoch."""
 
-    learning_rate: PositiveRate | tuple[PositiveRate, ...] = Field(0.05, description="eta, or one per client")
-    steps: Count | tuple[Count, ...] | None = Field(None, description="local steps tau per round, or one per client")
+    algorithm: Annotated[LocalAlgorithm, Configured("algorithm")] = Field(
+        by_name("sgd"), description="what is made of a gradient"
+    )
+
+    learning_rate: Rates | PerClient[Rates] = Field(
+        0.05, description="eta: a number, a list per round, {start, slope}, or {per_client = [...]} of these"
+    )
+    steps: Counts | PerClient[Counts] | None = Field(
+        None, description="local steps tau in a round: a whole number, or as for the rate; unset: epochs"
+    )
     epochs: Count | None = Field(None, description="instead of steps: passes over a client's data per round")
     batch_size: Count = Field(32, description="samples per step; a client with fewer uses all it has")
     weight_decay: float = Field(0.0, ge=0, description="L2 penalty on all parameters, lambda")
+    clip_gradients: PositiveRate | None = Field(
+        None, description="norm to which every sample's gradient is shortened, which bounds the updates of any model"
+    )
     participation: float = Field(1.0, gt=0, le=1, description="share of the clients that take part in a round")
 
     @model_validator(mode="after")
@@ -209,7 +224,7 @@ class RunConfig(Table):
         by_name("iid"), description="which client holds which samples"
     )
     model: Annotated[Model, Configured("model")] = Field(by_name("softmax"), description="what is trained")
-    training: Training = Field(Training(), description="local training of a client")
+    training: Training = Field(cast("Training", {}), description="local training of a client")
     server: Server = Field(Server(), description="the server's step")
     aggregation: Annotated[
         tuple[Annotated[AggregationStep, Configured("aggregator")], ...], BeforeValidator(as_list)
@@ -254,6 +269,7 @@ class RunConfig(Table):
         yield "partitioner", self.partition
         yield "model", self.model
         yield from (("feature-map", feature_map) for feature_map in self.model.features)
+        yield "algorithm", self.training.algorithm
         yield from (("aggregator", step) for step in self.aggregation)
         if self.server.optimiser is not None:
             yield "optimiser", self.server.optimiser
@@ -279,6 +295,8 @@ class RunConfig(Table):
         copies |= {name: getattr(self, name).model_copy() for name in ("dataset", "partition", "engine")}
         copies |= {"reserve": self.reserve.with_own_plugins()}
         copies |= {"model": self.model.model_copy(update={"features": maps})}
+        algorithm = self.training.algorithm.model_copy()
+        copies |= {"training": self.training.model_copy(update={"algorithm": algorithm})}
         copies |= {"attack": None if self.attack is None else self.attack.model_copy()}
         optimiser = None if self.server.optimiser is None else self.server.optimiser.model_copy()
         copies |= {"server": self.server.model_copy(update={"optimiser": optimiser})}
@@ -316,15 +334,27 @@ class RunConfig(Table):
                 raise misfit(f"aggregation.{position}", f"{stage.configured_as!r} is a rule and must be the last entry")
 
     def _check_schedules(self) -> None:
-        for key, required in (("clip_norm", "above 0"), ("noise_std", "finite and at least 0")):
+        training, server = self.training, self.server
+        self._check_schedule("server.clip_norm", server.clip_norm, "above 0", lambda value: value > 0)
+        at_least_zero = "finite and at least 0"
+        self._check_schedule("server.noise_std", server.noise_std, at_least_zero, lambda value: 0 <= value < math.inf)
+        self._check_schedule("training.learning_rate", training.learning_rate, "above 0", lambda value: value > 0)
+        if training.steps is not None:
+            whole = "a whole number of at least 1"
+            self._check_schedule("training.steps", training.steps, whole, lambda value: value >= 1 and value % 1 == 0)
+
+    def _check_schedule(
+        self, key: str, schedule: Schedule | PerClient[Any], required: str, fits: Callable[[float], bool]
+    ) -> None:
+        table = "" if key.startswith("server") or isinstance(schedule, PerClient) else PER_CLIENT
+        for one in schedules.each_of(schedule):
             try:
-                values = schedules.values(getattr(self.server, key), self.rounds)
+                values = schedules.values(one, self.rounds)
             except ValueError as error:
-                raise misfit(f"server.{key}", str(error)) from error
+                raise misfit(key, f"{error}{table}") from error
             for number, value in enumerate(values, start=1):
-                if not (value > 0 if key == "clip_norm" else 0 <= value < math.inf):
-                    message = f"must be {required} in every round, found {value:g} in round {number}"
-                    raise misfit(f"server.{key}", message)
+                if not fits(value):
+                    raise misfit(key, f"must be {required} in every round, found {value:g} in round {number}")
 
 
 def misfit(key: str, message: str) -> PydanticCustomError:

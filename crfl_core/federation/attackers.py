@@ -11,9 +11,9 @@ from crfl_core.data import Batches
 from crfl_core.errors import PluginFailure
 from crfl_core.federation.checks import check_lipschitz
 from crfl_core.federation.setup import Federation, mapped
+from crfl_core.federation.steps import ProtocolSteps
 from crfl_core.kinds.attack import Attack
 from crfl_core.kinds.complaints import settings_of, written_at
-from crfl_core.kinds.model import BoundModel, GradientSteps
 from crfl_core.untouched import Touched, fingerprint, untouched
 from crfl_core.updates import Poisoning, State, TrainingTask
 
@@ -126,13 +126,13 @@ def state_of(federation: Federation, learned: State | None) -> State:
     return federation.prepared if learned is None else learned
 
 
-class AttackedSteps(GradientSteps):
+class AttackedSteps(ProtocolSteps):
     """Steps of attackers, who bend their gradients or project their models; `sizes` are those of their batches."""
 
     def __init__(
-        self, model: BoundModel, attack: Attack, state: State, start: Tensor, sizes: NDArray[np.int64]
+        self, federation: Federation, attack: Attack, state: State, start: Tensor, sizes: NDArray[np.int64]
     ) -> None:
-        super().__init__(model, start)
+        super().__init__(federation, start)
         # Attackers see a copy: whatever they do to it, the others start from theirs.
         self._attack, self._given, self._start = attack, start, start.clone()
         self._state, self._marks = state, marks(state)
@@ -148,7 +148,7 @@ class AttackedSteps(GradientSteps):
                 start = self._start[:, now]
                 own = self._attack.local_gradient(gradient[:, now], parameters[:, now], start, self._state)
             gradient[:, now] = own
-        return gradient
+        return super().bend(gradient, parameters)
 
     def project(self, parameters: Tensor) -> None:
         """Where their step ends."""

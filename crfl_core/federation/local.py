@@ -12,6 +12,7 @@ from torch import Tensor
 from crfl_core.federation import batches
 from crfl_core.federation.attackers import AttackedSteps, bends, poison, state_of
 from crfl_core.federation.setup import Federation
+from crfl_core.federation.steps import honest_models
 from crfl_core.kinds.complaints import settings_of
 from crfl_core.kinds.model import LocalModels
 from crfl_core.updates import Clients, LocalUpdates, TrainingTask
@@ -75,13 +76,13 @@ def local_models(
     """
     attack, clients = federation.attack, len(sizes)
     if attack is None or honest == clients or not bends(attack):
-        return [(slice(0, clients), federation.model.local(start))]
+        return [(slice(0, clients), honest_models(federation, start))]
     state = state_of(federation, task.attack_state)
     groups: list[tuple[slice, LocalModels]] = [
-        (slice(honest, clients), AttackedSteps(federation.model, attack, state, start[:, honest:], sizes[honest:]))
+        (slice(honest, clients), AttackedSteps(federation, attack, state, start[:, honest:], sizes[honest:]))
     ]
     if honest:
-        groups.append((slice(0, honest), federation.model.local(start[:, :honest])))
+        groups.append((slice(0, honest), honest_models(federation, start[:, :honest])))
     return groups
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,8 @@ from crfl_core.config import RunConfig
 from crfl_core.errors import ConfigError, OptionError, failures_named
 from crfl_core.federation.groups import Members
 from crfl_core.kinds.attack import Attack
-from crfl_core.schedules import expand
+from crfl_core.ledger import TrainingFacts
+from crfl_core.schedules import PerClient, Schedule, changes, client_values, each_of, expand, values
 from crfl_core.streams import Streams, of_group
 from crfl_core.updates import Clients
 
@@ -30,6 +32,13 @@ class Conduct:
         return Conduct(self.attacking[rows], self.learning_rate[rows], self.steps[rows])
 
 
+class HonestTraining(NamedTuple):
+    """What is known of local training that follows the protocol; no step is along a gradient longer than its bound."""
+
+    facts: TrainingFacts
+    gradient_bound: float
+
+
 class Participation:
     """The local settings of all clients, which of them are drawn in each round, and what attackers make of it.
 
@@ -37,20 +46,18 @@ class Participation:
     """
 
     def __init__(
-        self, config: RunConfig, samples: Sequence[int], gradient_bound: float, streams: Streams, members: Members
+        self, config: RunConfig, samples: Sequence[int], honest: HonestTraining, streams: Streams, members: Members
     ) -> None:
-        self._config = config
-        self._streams = streams
+        self._config, self._training, self._streams = config, honest, streams
         self.total, self.members = len(samples), members
         self.attackers = drawn_attackers(config.attack, self.total, streams)
         self.attack_rounds = attack_rounds(config.attack, config.rounds)
-        if config.attack is not None and config.attack.learning_rate is not None:
-            check_decay("attack.learning_rate", config.attack.learning_rate, config.training.weight_decay)
-        everybody = honest_clients(config, np.asarray(samples, np.int64), gradient_bound)
-        self._honest = replace(
-            everybody.take(np.concatenate(members)), group=np.repeat(np.arange(len(members)), [*map(len, members)])
-        )
+        check_rates(config, honest.facts.proximal)
+        self._samples = np.asarray(samples, np.int64)
+        self._changing = changes((config.training.learning_rate, config.training.steps))
         self._per_round = [max(1, round(config.training.participation * len(group))) for group in members]
+        self._first = honest_clients(config, self._samples, honest, 1)
+        self._dealt = self._by_group(self._first)
         if self.attackers and not any(self.conduct(t).attacking.any() for t in self.attack_rounds):
             raise ConfigError(
                 "no attacker is drawn in any attacked round, so nothing would be attacked: raise "
@@ -58,15 +65,16 @@ class Participation:
                 key="attack.rounds",
             )
 
-    @property
-    def everybody(self) -> Clients:
-        """All clients of the federation."""
-        return self._honest
+    def everybody(self, number: int) -> Clients:
+        """All clients of the federation, by ascending id, as the protocol says for a round."""
+        if not self._changing or number == 1:
+            return self._first
+        return honest_clients(self._config, self._samples, self._training, number)
 
     def round(self, number: int) -> Clients:
         """The participants of a round, group by group and by ascending id, as the protocol says."""
-        everybody = sum(self._per_round) == len(self._honest)
-        return self._honest if everybody else self._honest.take(self._drawn(number))
+        clients = self._by_group(self.everybody(number)) if self._changing else self._dealt
+        return clients if sum(self._per_round) == len(clients) else clients.take(self._drawn(number))
 
     def conduct(self, number: int, *, attacked: bool = True) -> Conduct:
         """What the participants of a round really do; if it is not `attacked`, what the protocol says."""
@@ -82,6 +90,11 @@ class Participation:
             clients.steps if attack.steps is None else np.where(attacking, attack.steps, clients.steps),
         )
 
+    def _by_group(self, everybody: Clients) -> Clients:
+        """All clients group by group; one that is in several groups comes several times."""
+        clients = everybody.take(np.concatenate(self.members))
+        return replace(clients, group=np.repeat(np.arange(len(self.members)), [*map(len, self.members)]))
+
     def _drawn(self, number: int) -> NDArray[np.int64]:
         drawn, first = [], 0
         for group, (clients, count) in enumerate(zip(self.members, self._per_round, strict=True)):
@@ -92,11 +105,12 @@ class Participation:
         return np.concatenate(drawn)
 
 
-def honest_clients(config: RunConfig, samples: NDArray[np.int64], gradient_bound: float) -> Clients:
-    """The settings of all clients when nobody attacks.
+def honest_clients(config: RunConfig, samples: NDArray[np.int64], honest: HonestTraining, number: int) -> Clients:
+    """The settings of all clients in a round when nobody attacks.
 
-    With `c = (1 - eta lambda)^tau` the residual of an update is at most `gradient_bound (1 - c) / lambda`, which is
-    `eta tau gradient_bound` without weight decay.
+    With `a = 1 - eta (lambda + mu)` weight decay keeps `1 - (1 - a^tau) lambda / (lambda + mu)` of the model, and the
+    residual of an update is at most `gradient_bound (1 - a^tau) / (lambda + mu)`, `eta tau gradient_bound` if nothing
+    pulls.
     """
     training, total = config.training, len(samples)
     batch_size = np.minimum(training.batch_size, samples)
@@ -104,12 +118,13 @@ def honest_clients(config: RunConfig, samples: NDArray[np.int64], gradient_bound
     if training.steps is None:
         steps = per_epoch * (training.epochs or 1)
     else:
-        steps = per_client("training.steps", training.steps, total).astype(np.int64)
-    rate, decay = per_client("training.learning_rate", training.learning_rate, total), training.weight_decay
-    check_decay("training.learning_rate", float(rate.max()), decay)
+        steps = per_client("training.steps", training.steps, total, number).astype(np.int64)
+    rate, decay = per_client("training.learning_rate", training.learning_rate, total, number), training.weight_decay
+    pull, plain = decay + honest.facts.proximal, honest.facts.plain
     with np.errstate(divide="ignore"):
-        lost = -np.expm1(steps * np.log1p(-rate * decay))  # 1 - c, exact for the smallest decay
-    reach = rate * steps if decay == 0 else lost / decay
+        shrunk = -np.expm1(steps * np.log1p(-rate * pull))  # 1 - a^tau, exact for the smallest decay
+    lost = shrunk if pull == decay else shrunk * (decay / pull)
+    reach = rate * steps if pull == 0 else shrunk / pull
     return Clients(
         ids=np.arange(total),
         samples=samples,
@@ -118,25 +133,31 @@ def honest_clients(config: RunConfig, samples: NDArray[np.int64], gradient_bound
         batch_size=batch_size,
         last_batch=samples - (per_epoch - 1) * batch_size,
         weight_decay=np.full(total, decay),
-        retention=1.0 - lost,
-        update_bound=reach * gradient_bound,
+        retention=1.0 - lost if plain else np.ones(total),
+        update_bound=reach * honest.gradient_bound if plain else np.full(total, np.inf),
         group=np.zeros(total, np.int64),
     )
 
 
-def check_decay(key: str, rate: float, decay: float) -> None:
-    """A step never turns the sign of what weight decay should shrink."""
-    if rate * decay > 1.0:
-        raise ConfigError(f"times training.weight_decay must be at most 1, found {rate:g} x {decay:g}", key=key)
+def check_rates(config: RunConfig, proximal: float) -> None:
+    """A step never turns the sign of what weight decay or a proximal weight should shrink, in any round."""
+    decay, attack = config.training.weight_decay, config.attack
+    each = each_of(config.training.learning_rate)
+    rates = {"training.learning_rate": max(max(values(one, config.rounds)) for one in each)}
+    if attack is not None and attack.learning_rate is not None:
+        rates["attack.learning_rate"] = attack.learning_rate
+    for key, rate in rates.items():
+        if rate * (decay + proximal) > 1.0:
+            pulls = f"({decay:g} + {proximal:g})" if proximal else f"{decay:g}"
+            names = "(training.weight_decay + the proximal weight)" if proximal else "training.weight_decay"
+            raise ConfigError(f"times {names} must be at most 1, found {rate:g} x {pulls}", key=key)
 
 
-def per_client(key: str, value: float | Sequence[float], total: int) -> NDArray[np.float64]:
-    """A setting as one value for each client."""
-    if isinstance(value, Sequence):
-        if len(value) != total:
-            raise ConfigError(f"a list needs one value per client: found {len(value)} for {total} clients", key=key)
-        return np.asarray(value, np.float64)
-    return np.full(total, float(value))
+def per_client(key: str, schedule: Schedule | PerClient[Schedule], total: int, number: int) -> NDArray[np.float64]:
+    """A setting as one value for each client of a round."""
+    if isinstance(schedule, PerClient) and (found := len(schedule.per_client)) != total:
+        raise ConfigError(f"per_client needs one entry per client: found {found} for {total} clients", key=key)
+    return client_values(schedule, total, number)
 
 
 def drawn_attackers(attack: Attack | None, total: int, streams: Streams) -> tuple[int, ...]:

@@ -14,7 +14,6 @@ from crfl_core.federation.session import Plan, Session
 from crfl_core.federation.setup import Federation
 from crfl_core.kinds.aggregator import state_key
 from crfl_core.kinds.complaints import settings_of
-from crfl_core.streams import of_group
 from crfl_core.updates import State
 
 
@@ -52,16 +51,13 @@ class Outcome:
 
 def initial(federation: Federation) -> tuple[Progress, ...]:
     """Before the first round: w_0 of every group, and what steps of the aggregation have prepared for it."""
-    groups = len(federation.participation.members)
 
     def start(group: int) -> Progress:
-        generator = federation.streams.generator(of_group("initial", group if groups > 1 else None))
-        with settings_of("model", federation.config.model):
-            parameters = federation.model.initial(generator).to(federation.device, federation.dtype)
+        parameters = federation.start_of_group(group).parameters.to(federation.device, federation.dtype)
         states = (prepared_states(federation),)
         return Progress(0, parameters[None], states, attack_state=memory.first_state(federation))
 
-    return tuple(map(start, range(groups)))
+    return tuple(map(start, range(len(federation.participation.members))))
 
 
 def prepared_states(federation: Federation) -> States:
@@ -69,7 +65,7 @@ def prepared_states(federation: Federation) -> States:
     states: dict[str, State] = {}
     for position, step in enumerate(federation.config.aggregation):
         with settings_of(f"aggregation.{position}", step):
-            states[state_key(position)] = answers.prepared(step, federation.server)
+            states[state_key(position)] = answers.prepared(step, federation.server(1))
     return {key: state for key, state in states.items() if state}
 
 

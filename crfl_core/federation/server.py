@@ -378,7 +378,7 @@ class WholeRounds:
         if hide := hides(config.aggregation, updates, bad, drop=dropping):
             updates = good_updates(updates, bad)
         # Hooks are handed the same updates without what the server has.
-        seen = replace(updates.round, server_side=self._session.federation.server)
+        seen = replace(updates.round, server_side=self._session.federation.server(self._plan.number))
         result = run_chain(config.aggregation, replace(updates, round=seen), states)
         if hide and dropping:
             result = replace(result, depends="all")

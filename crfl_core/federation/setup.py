@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,9 +22,11 @@ from crfl_core.errors import ConfigError, OptionError, PluginFailure
 from crfl_core.federation.answers import check_state
 from crfl_core.federation.checks import check_maps, check_steps
 from crfl_core.federation.groups import members_of
-from crfl_core.federation.participants import Participation
+from crfl_core.federation.participants import HonestTraining, Participation
 from crfl_core.federation.reserve import Kept, check_root, set_aside, users
+from crfl_core.federation.start import Start, start_of
 from crfl_core.kinds.aggregator import AggregationStep
+from crfl_core.kinds.algorithm import ProximalAlgorithm
 from crfl_core.kinds.attack import Attack
 from crfl_core.kinds.complaints import settings_of, written_at
 from crfl_core.kinds.feature_map import FeatureMaps
@@ -32,9 +35,9 @@ from crfl_core.kinds.model import BoundModel, Model
 from crfl_core.kinds.partitioner import Partitioner
 from crfl_core.kinds.server_side import Samples, ServerSide
 from crfl_core.knowledge import Knowledge
-from crfl_core.ledger import GroupFacts, ReservedFacts, RunFacts, SetFacts
+from crfl_core.ledger import GroupFacts, ReservedFacts, RunFacts, SetFacts, TrainingFacts
 from crfl_core.refusals import hook_names
-from crfl_core.streams import PURPOSES, Streams
+from crfl_core.streams import PURPOSES, Streams, of_group
 from crfl_core.untouched import untouched
 from crfl_core.updates import Clients, Layout, State
 
@@ -77,6 +80,7 @@ class Federation:
     model: BoundModel
     maps: FeatureMaps
     features: Tensor
+    honest: HonestTraining
     participation: Participation
     prepared: State
     test_sets: dict[str, TestSet]
@@ -97,12 +101,22 @@ class Federation:
         server = self.config.server.model_copy(update={"optimiser": None})
         return dump_config(self.config.model_copy(update={"server": server}), without=NOT_LOCAL)
 
-    @cached_property
-    def server(self) -> ServerSide:
-        """What steps of the aggregation may see; neither attacks nor hooks are handed it."""
+    def server(self, number: int) -> ServerSide:
+        """What steps of the aggregation may see in a round; neither attacks nor hooks are handed it."""
         root, streams = self.reserve.get("root"), self.streams.only("aggregation")
         samples = None if root is None else Samples(root.features, root.labels)
-        return ServerSide(self.model, self.participation.everybody, self.config.rounds, streams, samples)
+        return ServerSide(self.model, self.participation.everybody(number), self.config.rounds, streams, samples)
+
+    @cached_property
+    def start(self) -> Start:
+        """The model before the first round, of the first group if there are several."""
+        return self.start_of_group(0)
+
+    def start_of_group(self, group: int) -> Start:
+        """The model of a group before the first round; if it is random, every group has its own."""
+        alone = len(self.participation.members) == 1
+        generator = self.streams.generator(of_group("initial", None if alone else group))
+        return start_of(self.config.model, self.model, generator)
 
     @cached_property
     def facts(self) -> RunFacts:
@@ -125,7 +139,9 @@ def build(config: RunConfig) -> Federation:
                 f"model: {config.model.full_name}: gradient_bound() must be at least 0, found {bound!r}"
             )
     members = members_of(config.groups, len(partition.rows), owners_of(loaded, partition), streams)
-    participation = Participation(config, [len(rows) for rows in partition.rows], bound, streams, members)
+    training = training_facts(config)
+    honest = HonestTraining(training, min(bound, training.clip_gradients or bound))
+    participation = Participation(config, [len(rows) for rows in partition.rows], honest, streams, members)
     check_groups(config.aggregation, participation.round(1))
     check_root(config)
     check_threat(config, data.clients)
@@ -142,6 +158,7 @@ def build(config: RunConfig) -> Federation:
         model=model,
         maps=maps,
         features=mapped(maps, data.x),
+        honest=honest,
         participation=participation,
         prepared=prepared,
         test_sets=make_test_sets(config, data, maps, prepared) | validation,
@@ -226,6 +243,25 @@ def bind_model(config: RunConfig, maps: FeatureMaps, facts: DataFacts) -> BoundM
     if isinstance(model, LinearModel) and model.facts.linear:
         model = StartedLinear(model, maps.outputs, facts.classes)
     return model
+
+
+def training_facts(config: RunConfig) -> TrainingFacts:
+    """How honest clients train, and what the core can say about it."""
+    training, algorithm = config.training, config.training.algorithm
+    plain, proximal = isinstance(algorithm, ProximalAlgorithm), 0.0
+    if isinstance(algorithm, ProximalAlgorithm):
+        with settings_of("training.algorithm", algorithm):
+            proximal = algorithm.proximal_weight()
+        if not isinstance(proximal, int | float) or not 0 <= proximal < math.inf:
+            raise PluginFailure(
+                f"algorithm {algorithm.full_name}: proximal_weight() must be finite and at least 0, found {proximal!r}"
+            )
+    return TrainingFacts(
+        algorithm=algorithm.configured_as,
+        plain=plain,
+        proximal=proximal,
+        clip_gradients=training.clip_gradients,
+    )
 
 
 def check_linear(plugin: Model, model: BoundModel) -> None:
@@ -382,6 +418,8 @@ def run_facts(federation: Federation) -> RunFacts:
         parameters=model.layout.size,
         model=config.model.configured_as,
         model_facts=model.facts,
+        training=federation.honest.facts,
+        start=federation.start.facts,
         samples=tuple(len(rows) for rows in data.partition),
         input_norms=largest_norms(data.x, data.partition),
         feature_norms=largest_norms(federation.features, data.partition),

@@ -140,7 +140,7 @@ class Submissions:
     def _through(self, values: Tensor, attackers: NDArray[np.int64]) -> Callable[[Tensor, Aggregator | None], Tensor]:
         """The server's step as a function of what attackers submit, in a round of which all updates are here."""
         config = self._federation.config
-        current = replace(self._plan.seen_from(self._start), server_side=self._federation.server)
+        current = replace(self._plan.seen_from(self._start), server_side=self._federation.server(self._plan.number))
 
         def aggregate(candidates: Tensor, rule: Aggregator | None) -> Tensor:
             steps = config.aggregation if rule is None else (rule,)

@@ -33,6 +33,7 @@ KINDS = {
     "partitioner": Kind("crfl.partitioners", "crfl_core.kinds.partitioner:Partitioner"),
     "model": Kind("crfl.models", "crfl_core.kinds.model:Model"),
     "feature-map": Kind("crfl.feature_maps", "crfl_core.kinds.feature_map:FeatureMap"),
+    "algorithm": Kind("crfl.algorithms", "crfl_core.kinds.algorithm:LocalAlgorithm"),
     "certificate": Kind("crfl.certificates", "crfl_core.kinds.certificate:Certificate"),
     "engine": Kind("crfl.engines", "crfl_core.kinds.engine:Engine"),
     "tracker": Kind("crfl.trackers", "crfl_core.kinds.tracker:Tracker"),

@@ -55,8 +55,13 @@ class LinearModel(BoundModel):
         flat = affine(x, weight.reshape(-1, self._inputs), None if bias is None else bias.reshape(-1))
         return flat.view(len(x), len(parameters), self._classes).transpose(0, 1)
 
-    def gradient(self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
-        """`sum_b weight_b (softmax(W x_b) - e_{y_b}) (+) x_b`: two batched products for all clients and replicas."""
+    def gradient(
+        self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor, longest: float | None = None
+    ) -> Tensor:
+        """`sum_b weight_b (softmax(W x_b) - e_{y_b}) (+) x_b`: two batched products for all clients and replicas.
+
+        With `longest` every sample's gradient is shortened to this norm before.
+        """
         replicas, clients, _ = parameters.shape
         weight, bias = self._blocks(parameters)
         if replicas > 1:  # clients share their data among replicas: more columns in the same product
@@ -70,6 +75,8 @@ class LinearModel(BoundModel):
         residual = logits.view(clients, -1, replicas, self._classes).softmax(-1)
         index = y[:, :, None, None].expand(-1, -1, replicas, 1)
         residual.scatter_add_(3, index, residual.new_full((1, 1, 1, 1), -1.0).expand(index.shape))
+        if longest is not None:
+            residual.mul_(clip_factors(residual, x, longest, classes=3, bias=bias is not None))
         residual = residual.mul_(weights[:, :, None, None]).flatten(2)
         product = torch.bmm(residual.transpose(1, 2), x).view(clients, replicas, -1).transpose(0, 1)
         if bias is None:
@@ -152,12 +159,24 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None = 
     return torch.mm(x, weight.T, out=out) if bias is None else torch.addmm(bias, x, weight.T, out=out)
 
 
+def clip_factors(residual: Tensor, x: Tensor, longest: float, *, classes: int, bias: bool) -> Tensor:
+    """`min(1, longest / ||g_b||)` of every sample, in closed form: `||g_b|| = ||softmax - e_y|| ||(x_b, 1)||`."""
+    squares = x.square().sum(-1)[:, :, None, None]
+    inputs = (squares + 1.0 if bias else squares).sqrt()
+    norms = torch.linalg.vector_norm(residual, dim=classes, keepdim=True) * inputs
+    factors: Tensor = (longest / norms).clamp(max=1.0)
+    return factors
+
+
 class LinearSteps(LocalModels):
     """Local training in place: weights lie as (clients, classes x replicas, features), so both products of a step are
     single batched ones, the second adds to the weights directly, and softmax runs along contiguous replicas.
+
+    With `longest` every sample's gradient is shortened to this norm.
     """
 
-    def __init__(self, layout: Layout, start: Tensor) -> None:
+    def __init__(self, layout: Layout, start: Tensor, longest: float | None = None) -> None:
+        self._longest = longest
         blocks = layout.unflatten(start)
         weight = blocks["weight"]  # (replicas, clients, classes, features)
         self._replicas, clients, self._classes, self._inputs = weight.shape
@@ -173,6 +192,8 @@ class LinearSteps(LocalModels):
         residual = logits.view(*y.shape, self._classes, self._replicas).softmax(2)
         index = y[:, :, None, None].expand(-1, -1, 1, self._replicas)
         residual.scatter_add_(2, index, residual.new_full((1, 1, 1, 1), -1.0).expand(index.shape))
+        if self._longest is not None:
+            residual.mul_(clip_factors(residual, x, self._longest, classes=2, bias=self._bias is not None))
         residual = residual.mul_((weights * rates[:, None])[:, :, None, None]).flatten(2)
         kept = 1.0
         if decay is not None:

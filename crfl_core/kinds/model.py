@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 from pydantic import BeforeValidator, Field
 
 from crfl_core.data import DataFacts
+from crfl_core.data_files import UserPath
 from crfl_core.kinds.feature_map import FeatureMap
 from crfl_core.kinds.plugin import Configured, Plugin
 from crfl_core.ledger import ModelFacts
@@ -55,11 +56,15 @@ class GradientSteps(LocalModels):
 
     def step(self, x: Tensor, y: Tensor, weights: Tensor, rates: Tensor, decay: Tensor | None) -> None:
         """One gradient for all, then one step."""
-        gradient = self._model.gradient(self._parameters, x, y, weights)
+        gradient = self.gradient(x, y, weights)
         if decay is not None:
             gradient = gradient.addcmul(self._parameters, decay[:, None])
         self._parameters.addcmul_(self.bend(gradient, self._parameters), rates[:, None], value=-1)
         self.project(self._parameters)
+
+    def gradient(self, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+        """The gradients of all models at the parameters that they have now, (R, n, P)."""
+        return self._model.gradient(self._parameters, x, y, weights)
 
     def bend(self, gradient: Tensor, parameters: Tensor) -> Tensor:  # noqa: ARG002
         """The gradients to follow, (R, n, P)."""
@@ -97,6 +102,17 @@ class BoundModel(ABC):
         `weights` are those of the samples in the mean; padding has weight 0.
         """
 
+    def sample_gradients(self, parameters: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """The gradient of every sample by itself: (R, n, P), (n, b, features), (n, b) -> (R, n, b, P).
+
+        Asked for when gradients are clipped. Override it if there is a faster way than one `gradient` for each sample.
+        """
+        each = parameters.repeat_interleave(y.shape[1], dim=1)
+        rows, labels = x.flatten(0, 1)[:, None], y.flatten()[:, None]
+        alone = self.gradient(each, rows, labels, x.new_ones(labels.shape))
+        apart: Tensor = alone.unflatten(1, y.shape)
+        return apart
+
     def local(self, start: Tensor) -> LocalModels:
         """Local training from the models `start`, (R, n, P), which are read-only. Override it for a faster layout."""
         return GradientSteps(self, start)
@@ -133,6 +149,12 @@ class Model(Plugin):
 
     features: Annotated[tuple[Annotated[FeatureMap, Configured("feature-map")], ...], BeforeValidator(as_list)] = Field(
         (), description="feature maps between input and model, in order; none: the scaled input itself"
+    )
+
+    start: Literal["zeros", "random"] | UserPath | None = Field(
+        None,
+        description="the model before the first round: 'zeros', 'random', or a safetensors file, such as that of "
+        "another run; unset: where the model itself starts",
     )
 
     @abstractmethod

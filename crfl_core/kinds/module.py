@@ -59,6 +59,11 @@ class ModuleModel(BoundModel):
         result: Tensor = self._own.gradient(parameters, x, y, weights)
         return result
 
+    def sample_gradients(self, parameters: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """(R, n, P), (n, b, features), (n, b) -> (R, n, b, P)."""
+        result: Tensor = self._own.sample_gradients(parameters, x, y)
+        return result
+
     @property
     def _own(self) -> ModuleCalls:
         """This thread's module."""
@@ -82,6 +87,8 @@ class ModuleCalls:
             vmap(grad(self._loss), in_dims=(0, 0, 0, 0)),
             in_dims=(0, None, None, None),
         )
+        one = vmap(grad(self._loss_of_one), in_dims=(None, 0, 0))
+        self.sample_gradients = vmap(vmap(one, in_dims=(0, 0, 0)), in_dims=(0, None, None))
         self.logits = vmap(self._call, in_dims=(0, None))
 
     def _call(self, flat: Tensor, x: Tensor) -> Tensor:
@@ -91,3 +98,6 @@ class ModuleCalls:
     def _loss(self, flat: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
         losses = nn.functional.cross_entropy(self._call(flat, x), y, reduction="none")
         return (losses * weights).sum()
+
+    def _loss_of_one(self, flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(self._call(flat, x[None]), y[None])

@@ -48,6 +48,8 @@ def table_of(case: Case[Plugin]) -> dict[str, Any]:
         return {"server": {"optimiser": plugin}}
     if case.kind == "feature-map":
         return {"model": {"type": "softmax", "features": [plugin]}}
+    if case.kind == "algorithm":
+        return {"training": {"algorithm": plugin}}
     tables = {
         "aggregator": "aggregation",
         "partitioner": "partition",

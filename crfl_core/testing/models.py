@@ -142,6 +142,19 @@ def check_local_steps_follow_the_gradient(case: Case[Model]) -> None:
 
 
 @promised_by(Model)
+def check_gradients_of_samples_add_up(case: Case[Model]) -> None:
+    """`sample_gradients` are those whose weighted sum is `gradient`: clipping shortens each of them."""
+    for facts, bound in built(case):
+        parameters, x, y, weights = problem(bound, facts)
+        each = bound.sample_gradients(parameters, x, y)
+        expected = (*parameters.shape[:2], y.shape[1], bound.layout.size)
+        if each.shape != expected:
+            raise CheckFailed(f"gradients of shape {expected}", f"{tuple(each.shape)}", "return (R, n, b, P)")
+        total = (weights[:, :, None] * each).sum(2)
+        demand_close("their sum", total, bound.gradient(parameters, x, y, weights), "take one gradient per sample")
+
+
+@promised_by(Model)
 def check_linear_models_are_the_cores_own(case: Case[Model]) -> None:
     """A model that declares `linear` is a `LinearModel`, unchanged: certificates rest on the form of its logits."""
     for _, bound in built(case):

@@ -38,6 +38,8 @@ def default_text(field: FieldInfo) -> str:
         return "required"
     if field.default is None:
         return "unset"
+    if field.default == {}:
+        return "its own defaults"
     if isinstance(field.default, BaseModel):
         options = field.default.model_dump(mode="json", include={"type"} | field.default.model_fields_set)
         return f"`{plain(options)}`" if options else "its own defaults"

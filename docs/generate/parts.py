@@ -32,6 +32,7 @@ SCAFFOLDED = {
     "partitioner": "label-shards",
     "model": "tanh-network",
     "feature-map": "squash",
+    "algorithm": "even-steps",
     "certificate": "final-round",
     "engine": "backwards",
     "tracker": "norm-log",

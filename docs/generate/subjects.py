@@ -111,6 +111,13 @@ SUBJECTS = (
         ("Layout", "ModelFacts"),
     ),
     Subject(
+        "algorithms",
+        "Local training",
+        "What a client makes of its gradients. See [Writing an algorithm](../writing-plugins/algorithm.md).",
+        ("crfl_core.kinds.algorithm",),
+        ("TrainingFacts",),
+    ),
+    Subject(
         "engines",
         "Engines",
         "Where clients train. See [Writing an engine](../writing-plugins/engine.md).",

@@ -505,17 +505,9 @@ def with_attack(federation: Federation, attack: Attack | None) -> Federation:
     """The same data, model and random streams with another attack, or none."""
     config = federation.config.model_copy(update={"attack": attack})
     samples = federation.facts.samples
-    bound = gradient_bound_of(federation)
-    participation = Participation(config, samples, bound, federation.streams, federation.participation.members)
+    members = federation.participation.members
+    participation = Participation(config, samples, federation.honest, federation.streams, members)
     return replace(federation, config=config, participation=participation)
-
-
-def gradient_bound_of(federation: Federation) -> float:
-    """The bound on gradients that the federation was built with, from what it says about honest updates."""
-    clients = federation.participation.round(1)
-    rate, decay = clients.learning_rate, clients.weight_decay
-    reach = np.where(decay > 0, (1 - clients.retention) / np.where(decay > 0, decay, 1.0), rate * clients.steps)
-    return float((clients.update_bound / reach).max())
 
 
 def toward(federation: Federation, parameters: Tensor, sample: int, runner_up: int) -> Tensor:

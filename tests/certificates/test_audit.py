@@ -130,7 +130,7 @@ def test_the_rate_of_an_attacker_counts_unless_its_training_is_arbitrary_anyway(
 
 
 def test_a_rate_that_only_the_clean_world_would_use_is_found_as_well() -> None:
-    training = {"learning_rate": [100.0, 0.5, 0.5, 0.5], "steps": 2}
+    training = {"learning_rate": {"per_client": [100.0, 0.5, 0.5, 0.5]}, "steps": 2}
     attack = LABELS | {"rounds": [1, 2, 3, 4], "learning_rate": 0.5}
     found = audits(attacked_world(small(training=training, attack=attack)))
     assert "eta = 100 > 2/beta" in found["linear"].refusal

@@ -193,7 +193,7 @@ def test_a_rate_or_steps_of_their_own_are_a_drift_even_without_any_poison(
 def test_the_ledger_keeps_what_an_attacker_would_have_done_as_an_honest_client() -> None:
     """A small rate of an attacker must not hide that the clean world would train it with one that is too large."""
     rates = [100.0, 0.5, 0.5, 0.5]
-    federation = federation_of(small(training={"learning_rate": rates, "steps": 4}))
+    federation = federation_of(small(training={"learning_rate": {"per_client": rates}, "steps": 4}))
     world = play(with_attack(federation, Steering(clients=(0,), rounds=(1, 2, 3, 4), learning_rate=0.1)))
     rows = world.ledger.clients.of_round(2)
     assert rows.learning_rate.tolist() == [0.1, 0.5, 0.5, 0.5]

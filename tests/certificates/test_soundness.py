@@ -52,8 +52,14 @@ def federations(draw: st.DrawFn) -> dict[str, Any]:
     features, norm = draw(FEATURES)
     bias, decay = draw(st.booleans()), draw(st.sampled_from([0.0, 0.01, 0.3, 1.0]))
     beta = (norm**2 + bias) / 2
-    limit = min(2 / (beta + decay), 1 / decay if decay else np.inf)
+    mu = draw(st.sampled_from([0.0, 0.0, 0.1, 1.0]))
+    limit = min(2 / (beta + decay + 2 * mu), 1 / (decay + mu) if decay + mu else np.inf)
     rounds = draw(st.integers(1, 5))
+    shares = draw(
+        st.lists(st.sampled_from([0.05, 0.5, 0.999]), min_size=1, max_size=1)
+        | st.lists(st.sampled_from([0.05, 0.5, 0.999]), min_size=rounds, max_size=rounds)
+    )
+    rates = [share * limit for share in shares]
     partial = draw(st.booleans())
     clients = draw(st.integers(2, 5))
     partition: dict[str, Any] = draw(st.sampled_from([{"type": "iid"}, {"type": "dirichlet", "alpha": 5.0}]))
@@ -63,7 +69,8 @@ def federations(draw: st.DrawFn) -> dict[str, Any]:
         partition=partition | {"clients": clients},
         model={"type": "softmax", "bias": bias, "features": features},
         training={
-            "learning_rate": draw(st.sampled_from([0.05, 0.5, 0.999])) * limit,
+            "algorithm": {"type": "fedprox", "mu": mu} if mu else "sgd",
+            "learning_rate": rates[0] if len(rates) == 1 else rates,
             "steps": draw(st.integers(1, 6)),
             "batch_size": draw(st.sampled_from([1, 7, 16, 40])),
             "weight_decay": decay,
@@ -100,7 +107,7 @@ def federations(draw: st.DrawFn) -> dict[str, Any]:
 def data_attacks(draw: st.DrawFn) -> dict[str, Any]:
     """A federation with attackers that poison their data, multiply, and train with rates and steps of their own."""
     config = draw(federations())
-    rate = config["training"]["learning_rate"]
+    rate = float(np.max(config["training"]["learning_rate"]))
     config["attack"] |= {
         "type": "steering",
         "kind": draw(st.sampled_from(["features", "labels", "features+labels", "replacement"])),
@@ -198,6 +205,11 @@ def test_so_many_samples_do_no_more_harm_wherever_they_fall(config: dict[str, An
             np.testing.assert_array_equal(guarantee.prediction[certified], clean.predictions[certified])
 
 
+def pulled(training: dict[str, Any]) -> bool:
+    """Whether anything but data acts on the models, so that no rate may be arbitrarily large."""
+    return bool(training["weight_decay"]) or training["algorithm"] != "sgd"
+
+
 @st.composite
 def update_attacks(draw: st.DrawFn) -> dict[str, Any]:
     """A federation whose server caps updates, with attackers that submit anything."""
@@ -210,7 +222,7 @@ def update_attacks(draw: st.DrawFn) -> dict[str, Any]:
         "type": "submitting",
         "how": draw(st.sampled_from(["push", "push", "reverse", "pull", "not-finite"])),
         "size": draw(st.sampled_from([0.1, 3.0, 1e6])),
-        "learning_rate": draw(st.sampled_from([None, 1e3])) if not config["training"]["weight_decay"] else None,
+        "learning_rate": draw(st.sampled_from([None, 1e3])) if not pulled(config["training"]) else None,
     }
     return config
 

@@ -237,10 +237,21 @@ OVERRIDES = {
     "unknown figure format": override('storage.figures=["gif"]', "storage.figures.0 = 'gif'", "'svg', 'png' or 'pdf'"),
     "too many samples": override("dataset.test_samples=9999", "dataset.test_samples", "found 9999", "only 359 samples"),
     "rates per client": override(
-        "training.learning_rate=[0.1,0.2]", "training.learning_rate", "one value per client: found 2 for 50 clients"
+        "training.learning_rate={per_client=[0.1,0.2]}", "training.learning_rate", "per client: found 2 for 50 clients"
     ),
-    "steps per client": override(
-        "training.steps=[1]", "training.steps", "one value per client: found 1 for 50 clients"
+    "steps per round": override(
+        "training.steps=[1]",
+        "training.steps = [1]",
+        "one value per round: found 1 for",
+        "one value per client is written { per_client = [...] }",
+    ),
+    "rate that becomes negative": override(
+        "training.learning_rate={start=0.5,slope=-0.1}",
+        "training.learning_rate",
+        "must be above 0 in every round, found 0 in round 5",
+    ),
+    "half a step": override(
+        "training.steps={start=1,slope=0.5}", "training.steps", "whole number of at least 1 in every round, found 1.5"
     ),
     "level not offered": override(
         'certificates.0.levels=["client"]', "certificates.0.levels", "'paper' has no 'client' level: it offers feature"

@@ -300,3 +300,18 @@ def test_a_reader_that_goes_away_is_no_crash() -> None:
         "from crfl_core.cli import main\nmain(['schema'])\n"
     )
     assert python(code).stderr == ""
+
+
+def test_a_run_starts_from_the_model_of_another(crfl: Crfl, tmp_path: Path) -> None:
+    settings = ("--quiet", "--set", "rounds=3", "--set", "votes.models=20", "--set", "attack=none")
+    assert crfl("run", *settings, "--out", "first").returncode == 0
+    result = crfl("run", *settings, "--from", "first", "--out", "second")
+    assert (result.returncode, result.stderr) == (0, "")
+    lines = [(tmp_path / name / "rounds.jsonl").read_text().splitlines()[0] for name in ("first", "second")]
+    first, second = map(json.loads, lines)
+    assert second["loss"] < first["loss"]
+    assert second["start_norm"] > first["start_norm"] == 0.0
+    (tmp_path / "second" / "status.json").write_text('{"format": 1, "state": "training"}')
+    result = crfl("run", *settings, "--from", "second", "--out", "third")
+    assert result.returncode == 2
+    assert "second: the run is not trained yet: finish it with `crfl resume second`" in result.stderr

@@ -147,7 +147,10 @@ DEFAULT = (Path(crfl_core.__file__).parent / "config" / "default.toml").read_tex
         "model = { type = 'softmax', features = 'unit-ball' }",
         "model = { type = 'mlp', features = [{ type = 'unit-ball', radius = 2 }, 'identity'] }",
         "rounds = 2\nserver = { clip_norm = [1.0, 2.0], noise_std = { start = 0.1, slope = 0.0 } }",
-        "training = { learning_rate = [0.1, 0.2], epochs = 2 }",
+        "rounds = 2\ntraining = { learning_rate = [0.1, 0.2], epochs = 2 }",
+        "training = { learning_rate = { start = 0.9, slope = -0.01 }, steps = { per_client = [1, 2] } }",
+        "training = { algorithm = { type = 'fedprox', mu = 0.2 }, clip_gradients = 0.5 }",
+        "model = { type = 'softmax', start = 'zeros' }",
         "seeds = { noise = 3 }\ntrackers = ['jsonl']",
     ],
 )

@@ -103,7 +103,13 @@ def test_a_client_draws_the_same_whoever_is_beside_it(sizes: list[int], batch_si
 
 def test_steps_and_rates_may_differ_between_clients() -> None:
     federation = federation_of(
-        tiny(training={"steps": [1, 2, 3, 4, 5, 6, 7, 8], "learning_rate": [0.1] * 7 + [0.4], "batch_size": 16})
+        tiny(
+            training={
+                "steps": {"per_client": [1, 2, 3, 4, 5, 6, 7, 8]},
+                "learning_rate": {"per_client": [0.1] * 7 + [0.4]},
+                "batch_size": 16,
+            }
+        )
     )
     chosen = federation.participation.round(1)
     assert chosen.steps.tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
@@ -116,10 +122,21 @@ def test_epochs_become_as_many_steps_as_a_client_needs() -> None:
     assert len(np.unique(chosen.steps)) > 1
 
 
+def test_steps_and_rates_may_differ_between_rounds_and_clients() -> None:
+    rates = {"per_client": [0.1] * 6 + [[0.4, 0.3, 0.2, 0.1], {"start": 1.0, "slope": -0.2}]}
+    federation = federation_of(tiny(training={"steps": [4, 3, 2, 1], "learning_rate": rates, "weight_decay": 0.5}))
+    for number in (1, 2, 3, 4):
+        chosen = federation.participation.round(number)
+        expected = np.array([0.1] * 6 + [0.5 - number / 10, 1.0 - 0.2 * number])
+        assert chosen.steps.tolist() == [5 - number] * 8
+        np.testing.assert_allclose(chosen.learning_rate, expected)
+        np.testing.assert_allclose(chosen.retention, (1 - 0.5 * expected) ** (5 - number))
+
+
 @pytest.mark.parametrize("key", ["steps", "learning_rate"])
-def test_a_list_of_the_wrong_length_names_the_key(key: str) -> None:
-    with pytest.raises(ConfigError, match="a list needs one value per client: found 2 for 8 clients") as caught:
-        federation_of(tiny(training={key: [1, 2]}))
+def test_schedules_of_too_few_clients_name_the_key(key: str) -> None:
+    with pytest.raises(ConfigError, match="needs one entry per client: found 2 for 8 clients") as caught:
+        federation_of(tiny(training={key: {"per_client": [1, 2]}}))
     assert caught.value.key == f"training.{key}"
 
 

@@ -65,8 +65,8 @@ def test_several_rounds_with_everything_at_once_equal_the_oracle() -> None:
             dtype="float64",
             rounds=5,
             training={
-                "learning_rate": rates,
-                "steps": steps,
+                "learning_rate": {"per_client": rates},
+                "steps": {"per_client": steps},
                 "batch_size": 24,
                 "weight_decay": 0.01,
                 "participation": 0.5,

@@ -23,8 +23,8 @@ from tests.oracle import Momentum, Veto, federation_of, played, tiny
 CONFIG = tiny(
     model={"type": "softmax", "features": {"type": "unit-ball", "radius": 4.0}},
     training={
-        "learning_rate": [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8],
-        "steps": [1, 2, 3, 4, 5, 6, 7, 8],
+        "learning_rate": {"per_client": [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8]},
+        "steps": {"per_client": [1, 2, 3, 4, 5, 6, 7, 8]},
         "batch_size": 16,
         "weight_decay": 0.01,
     },

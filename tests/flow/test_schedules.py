@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from crfl_core import load_config
 from crfl_core.extend import ConfigError
-from crfl_core.schedules import Linear, RoundRange, expand, value_at, values
+from crfl_core.schedules import Linear, PerClient, RoundRange, changes, client_values, expand, value_at, values
 
 
 @given(value=st.floats(-5, 5), total=st.integers(1, 20))
@@ -41,6 +41,25 @@ def test_a_list_has_one_value_per_round() -> None:
 def test_a_schedule_that_leaves_its_range_is_refused_before_training(key: str, schedule: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=rf"server\.{key}.*{message}"):
         load_config({"rounds": 3, "server": {key: schedule}})
+
+
+def test_a_list_of_rates_that_is_no_schedule_says_how_rates_per_client_are_written() -> None:
+    for key, found in (("learning_rate", [0.1, 0.2]), ("steps", [1, 2])):
+        with pytest.raises(ConfigError, match=rf"{key}.*found 2 for 3 rounds; one value per client is written"):
+            load_config({"rounds": 3, "training": {key: found}})
+
+
+def test_every_client_may_have_a_schedule_of_its_own() -> None:
+    schedule: PerClient[Any] = PerClient(per_client=(0.5, (0.1, 0.2, 0.3), Linear(start=1.0, slope=-0.25)))
+    assert client_values(schedule, 3, 2).tolist() == [0.5, 0.2, 0.5]
+    assert client_values(0.5, 3, 2).tolist() == [0.5] * 3
+
+
+def test_only_what_differs_between_rounds_is_a_change() -> None:
+    assert not changes((0.5, (1.0, 1.0), None, PerClient(per_client=(0.1, 0.2)), Linear(start=1.0, slope=0.0)))
+    differing: list[Any] = [(1.0, 2.0), Linear(start=1.0, slope=0.1), PerClient(per_client=(1.0, (1.0, 2.0)))]
+    for schedule in differing:
+        assert changes([schedule])
 
 
 def test_no_noise_at_all_is_allowed() -> None:

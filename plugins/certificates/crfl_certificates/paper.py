@@ -97,19 +97,12 @@ class Paper(Certificate):
 def needed(ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
     """Without these there is no number."""
     facts, rounds = ledger.facts, attacked_rounds(ledger, threat)
-    convex = facts.model_facts.linear and facts.model_facts.convex
     single = len(threat.rounds) == 1 and len(rounds) == 1
     noisy = not single or noise_of(ledger, rounds[0]) > 0
     weighed = not any(ledger.round(number).weighs_nobody for number in rounds)
     stepping = assumptions.optimiser_at_work(ledger, rounds)
     return (
-        assumptions.check(
-            "softmax regression",
-            convex,
-            f"model {facts.model!r}",
-            "a convex loss, linear in the parameters",
-            "use model.type = 'softmax'",
-        ),
+        replace(assumptions.softmax_regression(ledger), name="softmax regression"),
         assumptions.check(
             "one attacked round",
             single,

@@ -10,8 +10,8 @@ import typer
 Kind = Annotated[
     str,
     typer.Argument(
-        help="What to write: aggregator, stage, attack, dataset, partitioner, model, feature-map, certificate, engine, "
-        "tracker or command.",
+        help="What to write: aggregator, stage, attack, dataset, partitioner, model, feature-map, algorithm, "
+        "certificate, engine, tracker or command.",
         show_default=False,
     ),
 ]

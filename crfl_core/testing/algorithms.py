@@ -1,0 +1,108 @@
+"""What every algorithm of local training promises: a direction for each client that depends on no other."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from crfl_core.config import load_config
+from crfl_core.errors import PluginFailure
+from crfl_core.federation.local import LocalTraining
+from crfl_core.federation.setup import build, training_facts
+from crfl_core.federation.steps import directed
+from crfl_core.kinds.algorithm import LocalAlgorithm, LocalStep, ProximalAlgorithm
+from crfl_core.testing.comparing import difference
+from crfl_core.testing.samples import registry_with, small_config
+from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by, used_as
+from crfl_core.updates import State, TrainingTask
+
+REPLICAS, CLIENTS, PARAMETERS, STEPS = 2, 3, 7, 4
+CLOSE = 1e-9
+
+
+@used_as(LocalAlgorithm)
+def trained(algorithm: LocalAlgorithm, case: Case[LocalAlgorithm]) -> Tensor:
+    """The updates of ten clients in a round, from three models."""
+    training = {"learning_rate": 0.1, "epochs": 1, "batch_size": 20, "algorithm": algorithm}
+    registry = registry_with({case.name: type(algorithm)})
+    federation = build(load_config(small_config(training=training), registry=registry).config)
+    starts = 0.1 * torch.randn(3, 1, federation.model.layout.size, generator=torch.Generator().manual_seed(0))
+    task = TrainingTask(1, starts.to(federation.dtype), federation.participation.round(1), attacked=True)
+    return LocalTraining(federation).train(task, slice(0, len(task.clients))).updates
+
+
+def path(algorithm: LocalAlgorithm, problem: Tensor, start: Tensor) -> Tensor:
+    """The directions of some steps on `1/2 ||w - problem||^2` in each model of each client, (steps, R, n, P)."""
+    state: State = {}
+    parameters, directions = start.clone(), []
+    for number in range(1, STEPS + 1):
+        answer = directed(algorithm, LocalStep(number, parameters - problem, parameters, start), state)
+        parameters, state = parameters - 0.1 * answer.values, answer.state
+        directions.append(answer.values)
+    return torch.stack(directions)
+
+
+def sample(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    """Where each client wants to go, and where it starts, (R, n, P)."""
+    shape, source = (REPLICAS, CLIENTS, PARAMETERS), torch.Generator().manual_seed(5)
+    goal, start = (torch.randn(shape, generator=source, dtype=torch.float64) for _ in range(2))
+    return goal.to(dtype), start.to(dtype)
+
+
+def free(case: Case[LocalAlgorithm]) -> LocalAlgorithm:
+    """The algorithm, if the core does not make its steps."""
+    if isinstance(case.plugin, ProximalAlgorithm):
+        raise Skipped("the core makes its steps")
+    return case.plugin
+
+
+@promised_by(LocalAlgorithm)
+def check_directions_are_of_the_models_precision(case: Case[LocalAlgorithm]) -> None:
+    """Every model of every client gets a finite direction, in the precision of its gradient, and is left as it is."""
+    algorithm = free(case)
+    for dtype in (torch.float64, torch.float32):
+        try:
+            found = path(algorithm, *sample(dtype))
+        except PluginFailure as error:
+            raise CheckFailed("directions like the gradients", str(error), "return StepDirection((R, n, P))") from error
+        if not bool(torch.isfinite(found).all()):
+            raise CheckFailed("finite directions", "others", "guard divisions and roots against zero")
+
+
+@promised_by(LocalAlgorithm)
+def check_clients_and_models_do_not_mix_directions(case: Case[LocalAlgorithm]) -> None:
+    """What a client does on one of its models depends neither on other clients nor on its other models."""
+    algorithm, (goal, start) = free(case), sample()
+    together = path(algorithm, goal, start)
+    for replica in range(REPLICAS):
+        for client in range(CLIENTS):
+            place = (slice(replica, replica + 1), slice(client, client + 1))
+            gap = float((path(algorithm, goal[place], start[place]) - together[(slice(None), *place)]).abs().max())
+            if gap > CLOSE * (1.0 + float(together.abs().max())):
+                raise CheckFailed(
+                    "the same directions for a client alone",
+                    f"others, by {gap:.3g}",
+                    "work along the last axis only: (R, n, P) are R models of n clients",
+                )
+
+
+@promised_by(LocalAlgorithm)
+def check_every_round_begins_anew(case: Case[LocalAlgorithm]) -> None:
+    """With an empty state the first steps are the same again: nothing is kept on the instance."""
+    algorithm = free(case)
+    first = path(algorithm, *sample())
+    if found := difference(first, path(algorithm, *sample())):
+        raise CheckFailed("the same first steps in every round", f"that {found}", "return what you keep in `state`")
+
+
+@promised_by(ProximalAlgorithm)
+def check_proximal_weight_is_known(case: Case[ProximalAlgorithm]) -> None:
+    """`proximal_weight` is a finite number of at least 0, and always the same."""
+    registry = registry_with({case.name: type(case.plugin)})
+    config = load_config(small_config(training={"algorithm": case.plugin}), registry=registry).config
+    try:
+        weights = {training_facts(config).proximal for _ in range(3)}
+    except PluginFailure as error:
+        raise CheckFailed("a finite weight of at least 0", str(error), "limit the option: Field(ge=0)") from error
+    if len(weights) > 1:
+        raise CheckFailed("one weight", f"{sorted(weights)}", "derive it from options alone")

@@ -1,0 +1,1 @@
+"""Algorithms of local training that come with crfl."""
