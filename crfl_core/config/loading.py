@@ -13,7 +13,8 @@ from pydantic import ValidationError
 from crfl_core.absent import Reading
 from crfl_core.config.merging import Tree, leaves, merge
 from crfl_core.config.origins import KeyPath, Origins, explain
-from crfl_core.config.overrides import apply_override
+from crfl_core.config.overrides import apply_override, with_lists
+from crfl_core.config.presets import is_preset, preset_path
 from crfl_core.config.schema import RunConfig, Trust
 from crfl_core.errors import ConfigError
 from crfl_core.plugins import Registry
@@ -69,7 +70,7 @@ def read_source(source: ConfigSource | None) -> tuple[Tree, dict[KeyPath, str]]:
         tree = dict(source)
         if "extends" in tree:
             raise ConfigError("extends: only a file can extend another; load the base with crfl_core.load_config")
-        return tree, dict.fromkeys(leaves(tree), "the mapping given to crfl_core")
+        return added({}, tree, {}, "the mapping given to crfl_core")
     return read_file(Path(source), name=str(source), chain=())
 
 
@@ -82,16 +83,35 @@ def read_file(path: Path, *, name: str, chain: tuple[Path, ...]) -> tuple[Tree, 
     bases = own.pop("extends", [])
     bases = [bases] if isinstance(bases, str) else bases
     if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
-        raise ConfigError(f"{name}: extends = {bases!r}: must be a file name or a list of file names")
+        raise ConfigError(f"{name}: extends = {bases!r}: must be a file name, a preset package:name, or a list of them")
     tree: Tree = {}
     written: dict[KeyPath, str] = {}
     for base in bases:
-        base_path = path.parent / base
-        if not base_path.exists():
-            raise ConfigError(f"{name}: extends = {base!r}: there is no file {base_path}")
-        base_tree, base_written = read_file(base_path, name=str(base_path), chain=(*chain, resolved))
+        base_path = found_base(path, base, name)
+        base_name = base if is_preset(base) else str(base_path)
+        base_tree, base_written = read_file(base_path, name=base_name, chain=(*chain, resolved))
+        if is_preset(base) and "plugins" in base_tree:
+            raise ConfigError(f"{base}: plugins: a preset cannot say whose code may run: write it in {name}")
         tree = merge(tree, base_tree, written, base_written)
-    return merge(tree, own, written, dict.fromkeys(leaves(own), name)), written
+    return added(tree, own, written, name)
+
+
+def added(tree: Tree, own: Tree, written: dict[KeyPath, str], name: str) -> tuple[Tree, dict[KeyPath, str]]:
+    """What was inherited with what the file or mapping of this name says."""
+    return merge(with_lists(tree, own), own, written, dict.fromkeys(leaves(own), name)), written
+
+
+def found_base(path: Path, base: str, name: str) -> Path:
+    """The file that one entry of `extends` stands for. Raises `ConfigError`."""
+    if is_preset(base):
+        try:
+            return preset_path(base)
+        except ConfigError as error:
+            raise ConfigError(f"{name}: extends = {base!r}: {error}") from error
+    base_path = path.parent / base
+    if not base_path.exists():
+        raise ConfigError(f"{name}: extends = {base!r}: there is no file {base_path}")
+    return base_path
 
 
 def parse_file(path: Path, name: str) -> Tree:
