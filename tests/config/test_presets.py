@@ -67,7 +67,7 @@ def test_presets_extend_each_other_and_stand_beside_files(
 
 def test_an_error_in_a_preset_names_it(ship: Callable[..., None], own: Callable[[str], Path]) -> None:
     ship(small="rounds = 0")
-    with pytest.raises(ConfigError, match="^crfl-mine:small: rounds = 0: must be"):
+    with pytest.raises(ConfigError, match=r"^crfl-mine:small: rounds = 0: must be"):
         load_config(own('extends = "crfl-mine:small"'))
 
 
@@ -89,11 +89,11 @@ def test_a_preset_that_is_not_there_is_an_error_that_says_which_are(
 
 def test_a_preset_cannot_say_whose_code_may_run(ship: Callable[..., None], own: Callable[[str], Path]) -> None:
     ship(loose='extends = "hidden.toml"', hidden='plugins.allow = ["crfl-mine"]')
-    with pytest.raises(ConfigError, match="^crfl-mine:loose: plugins: a preset cannot say whose code may run"):
+    with pytest.raises(ConfigError, match=r"^crfl-mine:loose: plugins: a preset cannot say whose code may run"):
         load_config(own('extends = "crfl-mine:loose"'))
 
 
 def test_an_allow_list_counts_for_what_a_preset_names(ship: Callable[..., None], own: Callable[[str], Path]) -> None:
     ship(watched='trackers = ["mine"]')
-    with pytest.raises(ConfigError, match="tracker 'mine' of crfl-mine 1.0 is blocked by plugins.allow"):
+    with pytest.raises(ConfigError, match=r"tracker 'mine' of crfl-mine 1.0 is blocked by plugins.allow"):
         load_config(own('extends = "crfl-mine:watched"\nplugins.allow = []'))
