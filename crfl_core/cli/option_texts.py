@@ -112,7 +112,15 @@ def example_value(field: FieldInfo) -> str | None:
         return plain(options) if options else None
     if default is not PydanticUndefined:
         return None if default in ((), "") else plain(default)
-    return required_value(field.annotation)
+    kinds = [mark.kind for mark in field.metadata if isinstance(mark, Configured)]
+    return plain(usual(kinds[0])) if kinds else required_value(field.annotation)
+
+
+def usual(kind: str) -> Any:
+    """The plugin of a kind that a config has if it names none, as a table."""
+    key, is_list = places()[kind]
+    default = RunConfig.model_fields[key].default if key in RunConfig.model_fields else None
+    return (default[-1] if is_list else default) or {"type": "name"}
 
 
 def required_value(annotation: Any) -> str:

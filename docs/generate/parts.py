@@ -21,6 +21,7 @@ from crfl_core.testing.suite import PROMISES
 from docs.generate.flow import flow
 from docs.generate.markdown import cell
 from docs.generate.options import options_table
+from docs.generate.rules import step_table
 
 DISTRIBUTION = "crfl"
 PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -48,6 +49,7 @@ def replaced(pages: Mapping[Path, str]) -> dict[Path, str]:
         "datasets": included_datasets,
         "checks": conformance_checks,
         "flow": flow,
+        "steps": partial(step_table, DISTRIBUTION),
     }
     for kind, name in SCAFFOLDED.items():
         parts[kind.replace("-", "_")] = partial(scaffolded, kind, name)
