@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
 from crfl_attacks.model_replacement import ModelReplacement
+from pydantic import PrivateAttr
 from torch import Tensor
 
 from crfl_core import Threat
@@ -141,6 +143,27 @@ class Inventive(ModelReplacement):
         return self.backdoored(data.test_x, prepared), data.test_y * 0 + 7
 
 
+class Alternating(Flipping):
+    """Flips every other time that it is asked."""
+
+    _asked: list[int] = PrivateAttr(default_factory=list)
+
+    def poison(self, batches: Batches, prepared: State) -> Batches:
+        self._asked.append(batches.round)
+        return replace(batches, y=batches.y * (len(self._asked) % 2))
+
+
+class Absentminded(Flipping):
+    """Lays its batches down on the instance while it thinks."""
+
+    _desk: list[Batches] = PrivateAttr(default_factory=list)
+
+    def poison(self, batches: Batches, prepared: State) -> Batches:
+        self._desk[:] = [batches]
+        time.sleep(0.002)
+        return super().poison(self._desk[0], prepared)
+
+
 BROKEN: dict[str, list[tuple[Plugin, str]]] = {
     "batches_keep_their_shape": [(Shortening(), "change entries of x and y, nothing else")],
     "inputs_are_not_changed": [(InPlace(), "poison() (")],
@@ -151,6 +174,8 @@ BROKEN: dict[str, list[tuple[Plugin, str]]] = {
     "attackers_exist": [(Disordered(), "(5, 3)")],
     "others_and_other_rounds_are_left_alone": [(Infectious(), "changed what it was given")],
     "submitted_updates_fit": [(OneForAll(clients=2), "return (attackers, P)")],
+    "a_resumed_run_ends_the_same": [(Alternating(rounds=(1, 2)), "the same run, interrupted or not")],
+    "threads_do_not_disturb_each_other": [(Absentminded(), "keep nothing on the instance while it works")],
     "backdoored_set_is_honest": [
         (Flattering(), "they would count as successes"),
         (Inventive(), "true labels"),
