@@ -137,8 +137,9 @@ def check_memory_grows_with_the_updates_alone(case: Case[AggregationStep]) -> No
     if not accepts(case.plugin, clients_of(MANY_CLIENTS)):
         raise Skipped(f"its options fit no round of {MANY_CLIENTS} clients")
     updates = round_of(gaussian(MANY_CLIENTS, PARAMETERS))
-    with measured() as largest:
-        answer(case.plugin, updates)
+    for _ in range(2):  # the first time, what is imported late is measured as well
+        with measured() as largest:
+            answer(case.plugin, updates)
     found, given = max(largest.values()), updates.values.nbytes
     if found > COPIES * given + 64 * MANY_CLIENTS**2 + 2**20:
         raise CheckFailed(
