@@ -81,6 +81,7 @@ from .kinds.model import Model as Model
 from .kinds.module import ModuleModel as ModuleModel
 from .kinds.partitioner import Partitioner as Partitioner
 from .kinds.plugin import API_VERSION as API_VERSION
+from .kinds.plugin import ImportPath as ImportPath
 from .kinds.plugin import Plugin as Plugin
 from .kinds.tracker import RunContext as RunContext
 from .kinds.tracker import Tracker as Tracker

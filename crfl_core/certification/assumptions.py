@@ -157,10 +157,11 @@ def public_preprocessing(ledger: Ledger) -> Check:
     """Scaling and feature maps do not depend on the clients' data, or are declared not to."""
     facts = ledger.facts
     fitted, (low, high) = " fitted on training data" if facts.scaling_fitted else "", facts.domain
+    maps = "".join(f", a feature map with SHA-256 {digest[:12]}..." for digest in facts.feature_digests)
     return Check(
         "preprocessing is public",
-        "declared" if facts.scaling_fitted else "held",
-        f"scaling {facts.scaling!r}{fitted}, inputs within [{low:g}, {high:g}]",
+        "declared" if facts.scaling_fitted or maps else "held",
+        f"scaling {facts.scaling!r}{fitted}, inputs within [{low:g}, {high:g}]{maps}",
         "fixed before the data are seen",
     )
 

@@ -58,6 +58,8 @@ def type_text(annotation: Any, metadata: Sequence[Any] = ()) -> str:
         return " or ".join(type_text(member, metadata) for member in arguments if member is not type(None))
     if origin is tuple:
         return f"list of {type_text(arguments[0])}"
+    if origin is dict:
+        return "table"
     if origin is Literal:
         return " or ".join(f'`"{value}"`' for value in arguments)
     if isinstance(annotation, type) and issubclass(annotation, Table):

@@ -53,6 +53,8 @@ def new(
     typer.echo(f"{target}: the {kind} {name!r}, {what} {names.target} in {(folder / module).as_posix()}.py")
     for rival in names.rivals(registry):
         typer.echo(f"note: {rival} declares {name!r}, too: {users} must write '{distribution}:{name}'")
+    if is_command and into is not None:
+        typer.echo(f"note: `crfl {name} --help` waits for all that {(folder / '__init__.py').as_posix()} imports")
     typer.echo("\nInstall it, run its tests, try it:\n" if into is None else INSTALL_AGAIN)
     example = "example.toml" if into is None else f"example-{name}.toml"
     trial = f"crfl {name} --help" if is_command else f"crfl run {example}"

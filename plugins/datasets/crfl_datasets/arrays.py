@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from crfl_core.extend import Data, DataError, OptionError, ScalingKind, SplitDataset, UserPath
+from crfl_core.extend import Data, DataError, ImportPath, OptionError, ScalingKind, SplitDataset, UserPath
 from crfl_datasets import tables
 from crfl_datasets.samples import ClassNames, Declared, Range, Samples, assemble, from_arrays
 
@@ -48,7 +48,9 @@ class Arrays(SplitDataset):
     labels_path: UserPath | None = Field(None, description="labels of a .npy file")
     test_path: UserPath | None = Field(None, description="file of the test samples, of the same kind as `path`")
     test_labels_path: UserPath | None = Field(None, description="labels of a .npy file of test samples")
-    callable: str | None = Field(None, description='instead of `path`: "package.module:function"; runs your code')
+    callable: ImportPath | None = Field(
+        None, description='instead of `path`: "package.module:function"; runs your code'
+    )
     inputs: str | tuple[str, ...] | None = Field(None, description="array of inputs, or columns of a table")
     label: str | None = Field(None, description="array (`y`) or column (`label`) of labels")
     group: str | None = Field(None, description="array or column of the natural owners of the samples")
