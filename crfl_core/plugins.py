@@ -42,7 +42,7 @@ class Found:
     name: str
     distribution: str
     version: str
-    source: EntryPoint | type[Plugin] | None
+    source: EntryPoint | type[Plugin]
 
     @property
     def origin(self) -> str:
@@ -175,7 +175,8 @@ class Registry:
         top = module.partition(".")[0]
         owners = {owner for owner, _, point in self._declared.points if point.module.partition(".")[0] == top}
         owners |= {*packages_distributions().get(top, ())}
-        found = [Found("module", module, owner, "", None) for owner in sorted(owners)]
+        point = EntryPoint(module, module, "")
+        found = [Found("module", module, owner, "", point) for owner in sorted(owners)]
         if any(map(self.usable, found)) or (self._allow is None and not found):
             return ""
         why = self._refusal(found[0]) if found else "plugins.allow: it belongs to no installed package"

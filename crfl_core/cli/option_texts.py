@@ -65,7 +65,7 @@ def type_text(annotation: Any, metadata: Sequence[Any] = ()) -> str:
     if isinstance(annotation, type) and issubclass(annotation, Table):
         return f"table {{{', '.join(annotation.model_fields)}}}"
     limits = [f"{sign} {getattr(mark, name)}" for mark in metadata for kind, name, sign in LIMITS if type(mark) is kind]
-    word = WORDS.get(annotation) or getattr(annotation, "__name__", str(annotation))
+    word = WORDS.get(annotation) or str(getattr(annotation, "__name__", annotation))
     return " ".join([word, " and ".join(limits)]).strip()
 
 
@@ -121,8 +121,10 @@ def example_value(field: FieldInfo) -> str | None:
 def usual(kind: str) -> Any:
     """The plugin of a kind that a config has if it names none, as a table."""
     key, is_list = places()[kind]
-    default = RunConfig.model_fields[key].default if key in RunConfig.model_fields else None
-    return (default[-1] if is_list else default) or {"type": "name"}
+    field = RunConfig.model_fields.get(key)
+    if field is None or not field.default:
+        return {"type": "name"}
+    return field.default[-1] if is_list else field.default
 
 
 def required_value(annotation: Any) -> str:

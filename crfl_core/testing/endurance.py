@@ -153,7 +153,7 @@ class Largest(TorchDispatchMode):
     """Notes the size of the largest tensor that is made."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.bytes = 0
 
     def __torch_dispatch__(

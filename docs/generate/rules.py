@@ -28,7 +28,8 @@ MEANING = {
 """What p_i is behind a rule or a stage, by what it depends on."""
 
 Verdicts = dict[str, str]
-THREAT = {"clients": 1, "rounds": [3], "poison": "update"}
+ATTACKED = 3
+THREAT = {"clients": 1, "rounds": [ATTACKED], "poison": "update"}
 CLIENTS = 12
 
 
@@ -95,7 +96,7 @@ def tried(name: str, step: type[AggregationStep], certificates: Mapping[str, typ
     with TemporaryDirectory(prefix="crfl-") as folder:
         result = run(config | {"trackers": ["per-coordinate"]}, out=Path(folder, "run"), plugins=plugins)
         audits = {audit.certificate: audit for audit in result.audits}
-        record = result.ledger.round(THREAT["rounds"][0])
+        record = result.ledger.round(ATTACKED)
     verdicts = {
         one: "refused" if audit.refusal else "with a condition" if depends_on_weights(audit.conditions) else "yes"
         for one, audit in audits.items()

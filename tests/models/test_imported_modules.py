@@ -145,7 +145,8 @@ def test_the_weights_of_a_file_are_used_and_their_digest_tells_them_apart(tmp_pa
 def layers_in_numpy(path: Path, x: NDArray[np.float64], activation: str, last: bool, radius: float | None) -> Any:
     """The map of a file, written again in double precision."""
     tensors = {name: tensor.double().numpy() for name, tensor in load_file(path).items()}
-    act = {"relu": lambda z: np.maximum(z, 0.0), "tanh": np.tanh, "none": lambda z: z}[activation]
+    known: dict[str, Any] = {"relu": lambda z: np.maximum(z, 0.0), "tanh": np.tanh, "none": lambda z: z}
+    act = known[activation]
     hidden = act(x @ tensors["0.weight"].T + tensors["0.bias"])
     y = hidden @ tensors["2.weight"].T + tensors["2.bias"]
     y = act(y) if last else y

@@ -95,6 +95,7 @@ EXTEND = [
     "FileStatus",
     "FixedStage",
     "Guarantee",
+    "ImportPath",
     "Job",
     "KINDS",
     "Layout",

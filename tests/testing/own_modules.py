@@ -18,7 +18,8 @@ class Net(nn.Module):
         self.first, self.second = nn.Linear(inputs, width), nn.Linear(width, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.second(torch.tanh(self.first(x)))
+        logits: Tensor = self.second(torch.tanh(self.first(x)))
+        return logits
 
 
 class Images(nn.Module):
@@ -29,7 +30,8 @@ class Images(nn.Module):
         self.layers = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Dropout(0.5), nn.ReLU())
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.layers(x)
+        channels: Tensor = self.layers(x)
+        return channels
 
 
 def pooled(classes: int) -> nn.Module:
