@@ -95,8 +95,8 @@ def admitted(path: str, info: ValidationInfo) -> str:
 
 
 ImportPath = Annotated[str, AfterValidator(admitted)]
-"""The type of an option that names code to import, "package.module:name" or "file.py:name". **This runs the code that a
-config names**: with `plugins.allow`, only that of distributions which it lists."""
+"""The type of an option that names code to import, "package.module:name" or "file.py:name". It runs the code that a
+config names: with `plugins.allow`, only that of distributions which it lists."""
 
 
 class Configured:
