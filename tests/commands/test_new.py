@@ -30,6 +30,11 @@ def written(folder: Path) -> dict[str, str]:
     }
 
 
+def with_site(site: Path) -> str:
+    """The path on which modules are found, with one more folder in front."""
+    return os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
+
+
 def test_every_kind_can_be_begun() -> None:
     assert set(KINDS_OF_PACKAGES) == {*KINDS, "stage"}
 
@@ -196,7 +201,7 @@ def test_the_tests_of_a_second_plugin_pass_as_they_are_written(tmp_path: Path) -
     create(Names("tracker", "first"), tmp_path / "mine", licence="mit", author=None, registry=Registry())
     add(Names("feature-map", "second"), tmp_path / "mine", registry=Registry())
     written_metadata(tmp_path / "mine", tmp_path / "site")
-    environment = os.environ | {"PYTHONPATH": f"{tmp_path / 'site'}:{os.environ.get('PYTHONPATH', '')}"}
+    environment = os.environ | {"PYTHONPATH": with_site(tmp_path / "site")}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--rootdir={tmp_path}"]
     done = subprocess.run(
         [*command, str(tmp_path / "mine" / "tests")],
@@ -283,7 +288,7 @@ def test_the_tests_of_the_packages_pass_as_they_are_written(packages: list[Path]
     packages = [*packages, ROOT / "examples" / "third_party" / "crfl-cge"]
     for package in packages:
         written_metadata(package, tmp_path / "site")
-    environment = os.environ | {"PYTHONPATH": str(tmp_path / "site"), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"PYTHONPATH": with_site(tmp_path / "site"), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", f"--rootdir={tmp_path}"]
     done = subprocess.run(
         [*command, *(str(package / "tests") for package in packages)],
