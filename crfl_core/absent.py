@@ -88,6 +88,10 @@ class Reading:
             used = self._used.get((kind, name))
             return f"{used.distribution} {used.version}".strip() if used else "a package that is not installed"
 
+    def import_refusal(self, module: str) -> str:
+        """Why code that an option names must not be imported, as of a `Registry`."""
+        return self._registry.import_refusal(module)
+
     def _absence(self, kind: str, name: str, error: PluginError) -> str:
         used, (distribution, _, bare) = self._used.get((kind, name)), name.rpartition(":")
         if used is None:

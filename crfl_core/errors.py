@@ -12,13 +12,13 @@ CrflError                 the message is written for the person who will read it
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from crfl_files.errors import ConfigError as ConfigError
 from crfl_files.errors import CrflError as CrflError
 from crfl_files.errors import DataError as DataError
+from crfl_files.errors import closest as closest
 
 
 class OptionError(CrflError):
@@ -82,18 +82,6 @@ def reason(error: BaseException) -> str:
     """
     ends = ": a plugin must not end the process" if isinstance(error, SystemExit) else ""
     return f"{type(error).__name__}: {error}{ends}"
-
-
-def closest(name: str, known: Iterable[str]) -> str:
-    """A phrase that offers the known names nearest to a misspelt one, or an empty string.
-
-    >>> closest("fedagv", ["fedavg", "krum"])
-    "did you mean 'fedavg'?"
-    >>> closest("zzz", ["fedavg", "krum"])
-    ''
-    """
-    matches = difflib.get_close_matches(name, list(known), n=3)
-    return f"did you mean {' or '.join(map(repr, matches))}?" if matches else ""
 
 
 class CrflWarning(UserWarning):

@@ -88,6 +88,7 @@ from .kinds.optimiser import ServerOptimiser as ServerOptimiser
 from .kinds.partitioner import Partitioner as Partitioner
 from .kinds.plugin import API_VERSION as API_VERSION
 from .kinds.plugin import Configured as Configured
+from .kinds.plugin import ImportPath as ImportPath
 from .kinds.plugin import Plugin as Plugin
 from .kinds.server_side import Samples as Samples
 from .kinds.server_side import ServerSide as ServerSide

@@ -91,7 +91,8 @@ class RunFacts(Record):
 
     Norms are Euclidean. `input_norms` are the largest of each client in scaled input space, where triggers and the
     feature radius live; `feature_norms` the same behind the feature map. The `_bound`s are declared, not measured.
-    `feature_lipschitz` is None for a map that has no Lipschitz constant. `rejects`: some plugin may reject rounds.
+    `feature_lipschitz` is None for a map that has no Lipschitz constant; `feature_digests` are those of maps that were
+    made elsewhere, from a file or by training on public data. `rejects`: some plugin may reject rounds.
     `feature_names` are those of a table; the features of an image are pixels. `resampled` are the rounds whose model
     before noise was kept, so that noise can be drawn again from there. `bad_update` is what the server does with an
     update that it cannot use, `optimiser` the name of its optimiser if it has one. `secret_votes`: the seed of the vote
@@ -121,6 +122,7 @@ class RunFacts(Record):
     input_norm_bound: float
     feature_norm_bound: float
     feature_lipschitz: float | None
+    feature_digests: tuple[str, ...] = ()
     scaling: str
     scaling_fitted: bool
     scaling_shift: tuple[float, ...]

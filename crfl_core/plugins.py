@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from importlib.metadata import Distribution, EntryPoint, distribution, distributions
+from importlib.metadata import Distribution, EntryPoint, distribution, distributions, packages_distributions
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from crfl_core.errors import PluginError, closest, reason
@@ -167,6 +167,20 @@ class Registry:
     def origin(self, kind: str, name: str) -> str:
         """Distribution and version that a name stands for. Raises `PluginError`."""
         return self.find(kind, name).origin
+
+    def import_refusal(self, module: str) -> str:
+        """Why code that an option names must not be imported; empty if it may be. Nobody can allow what nobody owns."""
+        if self._allow is None and not os.environ.get(DISABLE):
+            return ""
+        top = module.partition(".")[0]
+        owners = {owner for owner, _, point in self._declared.points if point.module.partition(".")[0] == top}
+        owners |= {*packages_distributions().get(top, ())}
+        point = EntryPoint(module, module, "")
+        found = [Found("module", module, owner, "", point) for owner in sorted(owners)]
+        if any(map(self.usable, found)) or (self._allow is None and not found):
+            return ""
+        why = self._refusal(found[0]) if found else "plugins.allow: it belongs to no installed package"
+        return f"{module} is blocked by {why}"
 
     def listing(self) -> tuple[Listed, ...]:
         """Every plugin with its state. Imports all of them, each in isolation."""

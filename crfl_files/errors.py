@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class CrflError(Exception):
     """Base of all expected errors: a sentence that says what is wrong, where, and what would be right."""
@@ -20,3 +23,15 @@ class ConfigError(CrflError):
 
 class DataError(CrflError):
     """A data file or array cannot be used as it is."""
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+    """A phrase that offers the known names nearest to a misspelt one, or an empty string.
+
+    >>> closest("fedagv", ["fedavg", "krum"])
+    "did you mean 'fedavg'?"
+    >>> closest("zzz", ["fedavg", "krum"])
+    ''
+    """
+    matches = difflib.get_close_matches(name, list(known), n=3)
+    return f"did you mean {' or '.join(map(repr, matches))}?" if matches else ""

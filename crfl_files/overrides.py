@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from crfl_files.errors import ConfigError
+from crfl_files.insertion import SIDES, as_items, is_insertion, item_position
 from crfl_files.origins import KeyPath
 from crfl_files.trees import Tree, as_table, merge, same_type
 
@@ -30,7 +31,13 @@ def apply_override(tree: Tree, text: str, written: dict[KeyPath, str], defaults:
     if len(path) > 1 and path[0] not in tree:
         tree = tree | {path[0]: defaults[path[0]]} if path[0] in defaults else tree
     try:
-        place, value = place_of(tree, path), parse_value(raw.strip())
+        value = parse_value(raw.strip())
+        if inserts(tree, path):
+            over: Any = value
+            for step in reversed(path):
+                over = {step: over}
+            return merge(tree, over, written, {path: f"--set {text}"})
+        place = place_of(tree, path)
     except ValueError as error:
         raise ConfigError(f"--set {text}: {error}") from error
     before, target = dict(written), tuple(map(str, place))
@@ -38,6 +45,21 @@ def apply_override(tree: Tree, text: str, written: dict[KeyPath, str], defaults:
     if any(isinstance(step, int) for step in place):  # only one item of the array changed
         written |= {key: origin for key, origin in before.items() if key[: len(target)] != target}
     return result
+
+
+def with_lists(tree: Tree, over: Mapping[str, Any], defaults: Mapping[str, Any]) -> Tree:
+    """The tree with the default of every list that something is to be put into and that it does not have."""
+    wanted = [key for key, value in over.items() if key not in tree and key in defaults and is_insertion(value)]
+    return tree | {key: as_items(defaults[key]) for key in wanted}
+
+
+def inserts(tree: Tree, path: KeyPath) -> bool:
+    """Whether a path such as `aggregation.before.krum` puts something into a list."""
+    *outer, side, _ = path if len(path) > 2 else ("", "", "")
+    here: Any = tree
+    for step in outer:
+        here = here.get(step) if isinstance(here, Mapping) else None
+    return side in SIDES and (isinstance(here, list | tuple | str) or (isinstance(here, Mapping) and "type" in here))
 
 
 def place_of(tree: Tree, path: KeyPath) -> Place:
@@ -54,25 +76,6 @@ def place_of(tree: Tree, path: KeyPath) -> Place:
             place.append(part)
             here = here.get(part) if isinstance(here, Mapping) else None
     return tuple(place)
-
-
-def item_position(items: Sequence[Any], part: str, before: KeyPath, behind: KeyPath) -> int:
-    """Which item of a list is meant: by position, by `name` (which is its `type` unless it has one), by `type`."""
-    tables = [item if isinstance(item := as_table(each), Mapping) else {} for each in items]
-    titles = [item.get("name", item.get("type")) for item in tables]
-    if part.isdecimal():
-        found = [int(part)] if int(part) < len(items) else []
-    else:
-        named = [position for position, title in enumerate(titles) if title == part]
-        found = named or [position for position, item in enumerate(tables) if item.get("type") == part]
-    where = ".".join(before)
-    if not found:
-        known = ", ".join(str(title) for title in titles if title is not None) or f"{len(items)} items"
-        raise ValueError(f"{where} has no item {part!r}: it has {known}")
-    if len(found) > 1:
-        choices = " or ".join(".".join((*before, str(position), *behind)) for position in found)
-        raise ValueError(f"{where} has {len(found)} items called {part!r}: choose one by its position, {choices}")
-    return found[0]
 
 
 def around(tree: Tree, place: Place, value: Any) -> Any:

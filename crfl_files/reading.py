@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from crfl_files.errors import ConfigError
 from crfl_files.origins import KeyPath
+from crfl_files.overrides import with_lists
+from crfl_files.presets import is_preset, preset_path
 from crfl_files.trees import Tree, leaves, merge
 
 
-def read_file(path: Path, *, name: str, chain: tuple[Path, ...]) -> tuple[Tree, dict[KeyPath, str]]:
-    """A file merged onto what it extends."""
+def read_file(
+    path: Path, defaults: Mapping[str, Any], *, name: str, chain: tuple[Path, ...] = ()
+) -> tuple[Tree, dict[KeyPath, str]]:
+    """A file merged onto what it extends, and where each value was written.
+
+    Something may be put into one of the lists in `defaults` that no file mentions.
+    """
     resolved = path.resolve()
     if resolved in chain:
         raise ConfigError(f"{name}: extends: the files extend each other in a circle: remove one `extends`")
@@ -19,16 +28,35 @@ def read_file(path: Path, *, name: str, chain: tuple[Path, ...]) -> tuple[Tree, 
     bases = own.pop("extends", [])
     bases = [bases] if isinstance(bases, str) else bases
     if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
-        raise ConfigError(f"{name}: extends = {bases!r}: must be a file name or a list of file names")
+        raise ConfigError(f"{name}: extends = {bases!r}: must be a file name, a preset package:name, or a list of them")
     tree: Tree = {}
     written: dict[KeyPath, str] = {}
     for base in bases:
-        base_path = path.parent / base
-        if not base_path.exists():
-            raise ConfigError(f"{name}: extends = {base!r}: there is no file {base_path}")
-        base_tree, base_written = read_file(base_path, name=str(base_path), chain=(*chain, resolved))
+        base_path = found_base(path, base, name)
+        base_name = base if is_preset(base) else str(base_path)
+        base_tree, base_written = read_file(base_path, defaults, name=base_name, chain=(*chain, resolved))
+        if is_preset(base) and "plugins" in base_tree:
+            raise ConfigError(f"{base}: plugins: a preset cannot say whose code may run: write it in {name}")
         tree = merge(tree, base_tree, written, base_written)
+    return added(with_lists(tree, own, defaults), own, written, name)
+
+
+def added(tree: Tree, own: Tree, written: dict[KeyPath, str], name: str) -> tuple[Tree, dict[KeyPath, str]]:
+    """What was inherited with what the file or mapping of this name says."""
     return merge(tree, own, written, dict.fromkeys(leaves(own), name)), written
+
+
+def found_base(path: Path, base: str, name: str) -> Path:
+    """The file that one entry of `extends` stands for. Raises `ConfigError`."""
+    if is_preset(base):
+        try:
+            return preset_path(base)
+        except ConfigError as error:
+            raise ConfigError(f"{name}: extends = {base!r}: {error}") from error
+    base_path = path.parent / base
+    if not base_path.exists():
+        raise ConfigError(f"{name}: extends = {base!r}: there is no file {base_path}")
+    return base_path
 
 
 def parse_file(path: Path, name: str) -> Tree:

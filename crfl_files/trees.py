@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from crfl_files.insertion import insert, is_insertion
 from crfl_files.origins import KeyPath
 
 Tree = dict[str, Any]
@@ -12,6 +13,8 @@ Tree = dict[str, Any]
 
 def merge(base: Tree, over: Tree, written: dict[KeyPath, str], new: Mapping[KeyPath, str]) -> Tree:
     """Tables merge, arrays replace, and a table whose `type` changes replaces the whole table.
+
+    A table that says what to put `before` or `after` items of an array is no replacement of it: see `insertion`.
 
     `written` is changed to say where the values of the result come from, `new` saying it for `over`.
     """
@@ -21,7 +24,11 @@ def merge(base: Tree, over: Tree, written: dict[KeyPath, str], new: Mapping[KeyP
         for key, value in other.items():
             here = (*path, key)
             mine = as_table(result.get(key))
-            if isinstance(mine, dict) and isinstance(value, dict) and same_type(mine, value):
+            if is_insertion(value) and is_list(mine):
+                places = (place for known, place in new.items() if known[: len(here)] == here)
+                result[key] = insert(mine, value, here, written, next(places, ""))
+                inserted.append(here)
+            elif isinstance(mine, dict) and isinstance(value, dict) and same_type(mine, value):
                 result[key] = combine(mine, value, here)
             else:
                 for old in [known for known in written if known[: len(here)] == here]:
@@ -29,14 +36,20 @@ def merge(base: Tree, over: Tree, written: dict[KeyPath, str], new: Mapping[KeyP
                 result[key] = value
         return result
 
+    inserted: list[KeyPath] = []
     result = combine(base, over, ())
-    written.update(new)
+    written.update({path: place for path, place in new.items() if not any(path[: len(at)] == at for at in inserted)})
     return result
 
 
 def as_table(value: Any) -> Any:
     """A plugin's name alone stands for a table with this `type`."""
     return {"type": value} if isinstance(value, str) else value
+
+
+def is_list(value: Any) -> bool:
+    """Whether a value is an array, or the table of a plugin that stands for an array of one."""
+    return isinstance(value, list | tuple) or (isinstance(value, Mapping) and "type" in value)
 
 
 def same_type(one: Tree, other: Tree) -> bool:

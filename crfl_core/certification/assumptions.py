@@ -189,10 +189,11 @@ def public_preprocessing(ledger: Ledger) -> Check:
     fitted, (low, high) = " fitted on training data" if facts.scaling_fitted else "", facts.domain
     from_file = facts.start.kind == "file"
     start = f", start model from a file ({facts.start.digest:.12}), taken as public and trusted" if from_file else ""
+    maps = "".join(f", a feature map with SHA-256 {digest[:12]}..." for digest in facts.feature_digests)
     return Check(
         "preprocessing is public",
-        "declared" if facts.scaling_fitted or from_file else "held",
-        f"scaling {facts.scaling!r}{fitted}, inputs within [{low:g}, {high:g}]{start}",
+        "declared" if facts.scaling_fitted or from_file or maps else "held",
+        f"scaling {facts.scaling!r}{fitted}, inputs within [{low:g}, {high:g}]{maps}{start}",
         "fixed before the data are seen",
     )
 

@@ -14,6 +14,7 @@ from crfl_core.errors import PluginError
 from crfl_core.kinds import CONFIGURABLE
 from crfl_core.kinds.plugin import Plugin
 from crfl_core.plugins import Registry, first_line
+from crfl_files.insertion import SIDES
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 MARK = "x-crfl-kind"
@@ -37,7 +38,7 @@ def json_schema(registry: Registry) -> dict[str, Any]:
     schema = resolve(refs[RunConfig, "validation"], known)
     schema["properties"]["extends"] = {
         "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
-        "description": "config files to start from, relative to this one",
+        "description": "config files to start from, relative to this one, or presets of packages, package:name",
     }
     for kind in CONFIGURABLE:
         tables, names = [], []
@@ -92,5 +93,13 @@ def linked(schema: Any) -> Any:
         return {"$ref": f"#/$defs/{schema[MARK]}"} | rest
     if MARK in schema.get("items", ()):  # a single table stands for a list of one
         array = {"type": rest.pop("type"), "items": rest.pop("items")}
-        return {"anyOf": [array, array["items"]]} | rest
+        beside = {"type": "object", "additionalProperties": {"anyOf": [array, array["items"]]}}
+        insertion = {
+            "type": "object",
+            "properties": dict.fromkeys(SIDES, beside),
+            "additionalProperties": False,
+            "minProperties": 1,
+            "description": "what to put before or after items of the inherited list, which are named by type",
+        }
+        return {"anyOf": [array, array["items"], insertion]} | rest
     return rest

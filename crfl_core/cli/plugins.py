@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -12,6 +13,7 @@ import typer
 from crfl_core.cli import output
 
 if TYPE_CHECKING:
+    from crfl_core.cli.description import Description
     from crfl_core.kinds.command import Command
     from crfl_core.kinds.plugin import Plugin
     from crfl_core.plugins import Listed, Registry
@@ -20,9 +22,10 @@ BROKEN_PROMISE = 1
 WIDE, UNLIMITED = 110, 1_000_000
 STYLES = {"passed": "green", "failed": "red", "skipped": "yellow", "expected failure": "yellow"}
 
-plugins = typer.Typer(invoke_without_command=True, help="List every installed plugin, or check one.")
+plugins = typer.Typer(invoke_without_command=True, help="List every installed plugin, show what one is, or check it.")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Name = Annotated[str, typer.Argument(help="Name of an installed plugin.", show_default=False)]
 Kind = Annotated[
     str | None, typer.Option("--kind", help="Kind, if plugins of several kinds have this name.", show_default=False)
 ]
@@ -76,8 +79,56 @@ def show_listing(listing: Iterable[Listed]) -> None:
 
 
 @plugins.command()
+def show(name: Name, kind: Kind = None, json: Json = False) -> None:
+    """Show what the plugin NAME is: its description, options, contract, and an example of a config."""
+    from crfl_core.cli.description import described
+    from crfl_core.errors import PluginError
+    from crfl_core.plugins import Registry
+
+    with output.plugins_at_work():
+        registry = Registry()
+        chosen = kind_of(registry, kind, name)
+        if chosen == "command":
+            bare = name.rpartition(":")[2]
+            raise PluginError(f"{name!r} is a command: `crfl {bare} --help` says what it does")
+        plugin = registry.load(chosen, name)
+        description = described(registry.find(chosen, name), plugin)
+    if json:
+        import json as codec
+
+        typer.echo(codec.dumps(asdict(description), indent=2))
+    else:
+        show_description(description)
+
+
+def show_description(plugin: Description) -> None:
+    """Who it is, what it does, its options, what follows from its class, and how a config names it."""
+    from rich import box
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    console = output.terminal()
+    console.print(Text(f"{plugin.kind} {plugin.name}, of {plugin.distribution} {plugin.version}", style="bold"))
+    paragraphs = re.sub(r"(?<!\n)\n(?![\n -])", " ", plugin.about)
+    console.print(Padding(Text(paragraphs), (1, 0, 1, 2)))
+    if plugin.options:
+        table = Table(box=box.SIMPLE)
+        for column in ("option", "type", "default"):
+            table.add_column(column, no_wrap=column == "option", overflow="fold")
+        table.add_column("meaning", overflow="fold")
+        for option in plugin.options:
+            table.add_row(*map(Text, (option.name, option.type, option.default, option.meaning)))
+        console.print(table)
+    for title, text in plugin.facts.items():
+        console.print(Text(f"{title}: ", style="bold") + Text(text), soft_wrap=True)
+    console.print(Text("\nin a config:\n", style="bold"))
+    console.print(Text(f"  {plugin.example}"), soft_wrap=True)
+
+
+@plugins.command()
 def check(
-    name: Annotated[str, typer.Argument(help="Name of an installed plugin.", show_default=False)],
+    name: Name,
     kind: Kind = None,
     options: Set = None,
     json: Json = False,

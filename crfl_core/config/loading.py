@@ -14,9 +14,9 @@ from crfl_core.config.schema import RunConfig, Trust
 from crfl_core.errors import ConfigError
 from crfl_core.plugins import Registry
 from crfl_files.origins import KeyPath, Origins, explain
-from crfl_files.overrides import apply_override
-from crfl_files.reading import read_file
-from crfl_files.trees import Tree, leaves
+from crfl_files.overrides import apply_override, with_lists
+from crfl_files.reading import added, read_file
+from crfl_files.trees import Tree
 
 ConfigSource = str | Path | Mapping[str, Any] | RunConfig
 
@@ -69,12 +69,12 @@ def read_source(source: ConfigSource | None) -> tuple[Tree, dict[KeyPath, str]]:
     """The merged tree of a source, and where each of its leaves was written."""
     if source is None:
         default = Path(__file__).with_name("default.toml")
-        return read_file(default, name="the default config", chain=())
+        return read_file(default, plugin_defaults(), name="the default config")
     if isinstance(source, RunConfig):
         return source.model_dump(mode="json", exclude_none=True), {}
     if isinstance(source, Mapping):
         tree = dict(source)
         if "extends" in tree:
             raise ConfigError("extends: only a file can extend another; load the base with crfl_core.load_config")
-        return tree, dict.fromkeys(leaves(tree), "the mapping given to crfl_core")
-    return read_file(Path(source), name=str(source), chain=())
+        return added(with_lists({}, tree, plugin_defaults()), tree, {}, "the mapping given to crfl_core")
+    return read_file(Path(source), plugin_defaults(), name=str(source))

@@ -430,6 +430,7 @@ def run_facts(federation: Federation) -> RunFacts:
         input_norm_bound=bound,
         feature_norm_bound=maps.norm_bound(bound),
         feature_lipschitz=maps.lipschitz,
+        feature_digests=tuple(link.digest for link in maps.links if link.digest),
         scaling=scaling.kind,
         scaling_fitted=scaling.fitted,
         scaling_shift=tuple(map(float, scaling.shift)),

@@ -16,11 +16,13 @@ if TYPE_CHECKING:
 class BoundMap(ABC):
     """A feature map for inputs of a known size.
 
-    `outputs` is the number of features, `lipschitz` the Lipschitz constant (None if there is none).
+    `outputs` is the number of features, `lipschitz` the Lipschitz constant (None if there is none). A map that was made
+    elsewhere, from a file or by training, gives its `digest`, by which the ledger says which one it was.
     """
 
     outputs: int
     lipschitz: float | None
+    digest: str = ""
 
     @abstractmethod
     def __call__(self, x: Tensor) -> Tensor:

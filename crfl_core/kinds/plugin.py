@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol, Unpack
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Protocol, Unpack
 
 from pydantic import (
+    AfterValidator,
     ConfigDict,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
@@ -20,6 +22,7 @@ from crfl_core.errors import UNEXPECTED, CrflError, PluginError, reason
 from crfl_core.kinds import LOCAL
 from crfl_core.kinds.final_methods import refuse_overriding
 from crfl_core.table import Table
+from crfl_files.published import from_here
 
 API_VERSION = 2
 """The plugin interface of this release. A plugin class may name the one it was written for in `api_version`."""
@@ -73,6 +76,27 @@ class Resolver(Protocol):
 
     def origin(self, kind: str, name: str) -> str:
         """Distribution and version that a name stands for, or a `PluginError`."""
+
+    def import_refusal(self, module: str) -> str:
+        """Why code that an option names must not be imported; empty if it may be."""
+
+
+def admitted(path: str, info: ValidationInfo) -> str:
+    """A path that may be imported, absolute if it is that of a file, so that a run can be resumed from elsewhere."""
+    place, _, name = path.rpartition(":")
+    if not place or not name:
+        raise ValueError('must be "package.module:name" or "file.py:name"')
+    if place.endswith(".py"):
+        path = f"{from_here(Path(place))}:{name}"
+    resolver: Resolver | None = (info.context or {}).get("resolver")
+    if resolver is not None and (refusal := resolver.import_refusal(place)):
+        raise PydanticCustomError("plugin", "{message}", {"message": refusal})
+    return path
+
+
+ImportPath = Annotated[str, AfterValidator(admitted)]
+"""The type of an option that names code to import, "package.module:name" or "file.py:name". It runs the code that a
+config names: with `plugins.allow`, only that of distributions which it lists."""
 
 
 class Configured:

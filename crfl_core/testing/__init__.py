@@ -11,7 +11,7 @@ what was found and what to change. docs/writing-plugins/testing.md lists all che
 # These register their checks, in this order.
 from crfl_core.testing import any_plugin, steps, rules, stages, attacks, datasets, partitioners  # noqa: F401, I001
 from crfl_core.testing import optimisers, models, feature_maps, algorithms, certificates, engines  # noqa: F401
-from crfl_core.testing import trackers, commands  # noqa: F401
+from crfl_core.testing import trackers, commands, endurance  # noqa: F401
 from crfl_core.testing.checking import check_plugin, parametrize_with_checks
 from crfl_core.testing.sample_rounds import round_of
 from crfl_core.testing.suite import CheckFailed, Promise, Result, promises_of

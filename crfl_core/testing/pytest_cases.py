@@ -11,7 +11,7 @@ import pytest
 
 from crfl_core.kinds.command import Command
 from crfl_core.kinds.plugin import Plugin
-from crfl_core.testing.suite import Case, CheckFailed, Promise, Skipped, promises_of, refuse_unknown
+from crfl_core.testing.suite import SAME_CAUSE, Case, CheckFailed, Promise, Skipped, promises_of, refuse_unknown
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,10 @@ class PluginCheck:
             self.promise.check(self.case)
         except Skipped as why:
             pytest.skip(str(why))
+        except CheckFailed as failure:
+            if first := self.case.seen_before(failure, self.promise.name):
+                pytest.skip(SAME_CAUSE.format(first))
+            raise
 
 
 def cases_of(cases: Sequence[Case[Any]], expected_failures: Mapping[str, str]) -> Callable[..., Any]:

@@ -47,14 +47,19 @@ class Scene(NamedTuple):
 
 def federation_with(attack: Attack, *, tabular: bool) -> Federation:
     """Twenty clients on spots, with as many rounds as the attack's schedule needs."""
+    registry = registry_with({attack.configured_as: type(attack)})
+    return build(load_config(attacked_run(attack, tabular=tabular), registry=registry).config)
+
+
+def attacked_run(attack: Attack, *, tabular: bool) -> dict[str, Any]:
+    """The config of that federation."""
     first = attack.rounds.first if isinstance(attack.rounds, RoundRange) else max(attack.rounds, default=1)
-    config = small_config(
+    return small_config(
         rounds=first + 2,
         dataset={"type": SPOTS, "scaling": "none", "tabular": tabular},
         partition={"type": "iid", "clients": CLIENTS},
         attack=attack.named(attack.configured_as),
     )
-    return build(load_config(config, registry=registry_with({attack.configured_as: type(attack)})).config)
 
 
 def start_of(federation: Federation) -> Tensor:

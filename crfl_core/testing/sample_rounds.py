@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +25,8 @@ SIZES = (12, 25, 60, 120)
 
 FEDERATION = 2 * max(SIZES) + 1
 """All clients, of which every second one takes part at most."""
+ROUNDING = 1e-6
+"""How far sums of weights may be off."""
 
 UPDATE_BOUND = 4.0
 """What honest updates of the situations are said to reach at most."""
@@ -175,3 +177,13 @@ def tolerance(values: Tensor) -> float:
     """How far sums over clients may differ by rounding: relative to the longest update."""
     digits = 1e-9 if values.dtype == torch.float64 else 1e-4
     return digits * max(float(torch.linalg.vector_norm(values, dim=1).max()), torch.finfo(values.dtype).tiny)
+
+
+def above_one(totals: Iterable[float]) -> bool:
+    """Whether some total of weights is more than a share, up to rounding."""
+    return any(total > 1 + ROUNDING for total in totals)
+
+
+def is_constant(totals: Sequence[float]) -> bool:
+    """Whether totals of weights are the same in all rounds, as those of a server rate are, and no oversight's."""
+    return max(totals) - min(totals) <= ROUNDING * max(totals)

@@ -13,7 +13,7 @@ from crfl_core.federation import answers as core
 from crfl_core.federation.chain import Staged
 from crfl_core.kinds.aggregator import CapStage, FixedStage, Stage
 from crfl_core.testing.comparing import difference
-from crfl_core.testing.sample_rounds import answers, cast_to, every_size, of_stage, some_rows
+from crfl_core.testing.sample_rounds import above_one, answers, cast_to, every_size, is_constant, of_stage, some_rows
 from crfl_core.testing.suite import Case, CheckFailed, promised_by
 from crfl_core.updates import ClientUpdates
 
@@ -39,11 +39,12 @@ def check_mixing_rebuilds_what_is_handed_on(case: Case[Stage]) -> None:
 
 @promised_by(Stage)
 def check_mixing_only_averages(case: Case[Stage]) -> None:
-    """Entries of the mixing are not negative, and rows sum to at most 1."""
+    """Entries of the mixing are not negative; rows sum to at most 1, or all to the same: a constant server rate."""
+    sums = {name: matrix_of(staged).sum(1) for name, _, staged in transformed(case)}
+    constant = is_constant([float(one) for rows in sums.values() for one in (rows.min(), rows.max())])
     for name, _, staged in transformed(case):
-        matrix = matrix_of(staged)
-        least, most = float(matrix.min()), float(matrix.sum(1).max())
-        if least < 0 or most > 1 + ROUNDING:
+        least, most = float(matrix_of(staged).min()), float(sums[name].max())
+        if least < 0 or (above_one([most]) and not constant):
             raise CheckFailed(
                 f"rows of shares in {name}",
                 f"entries from {least:.3g} and rows that sum to {most:.6g}",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+import sys
+import traceback
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from inspect import cleandoc
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
-from crfl_core.errors import UNEXPECTED, reason
+from crfl_core.errors import UNEXPECTED, CrflError, reason
 from crfl_core.kinds import KINDS
 from crfl_core.kinds.command import Command
 from crfl_core.kinds.plugin import Plugin
@@ -40,6 +43,7 @@ class Case(Generic[P]):
     def __init__(self, plugin: P, search: Search | None = None) -> None:
         self.plugin, self.search = plugin, search
         self._known: dict[Callable[[Case[P]], Any], Any] = {}
+        self._causes: dict[Hashable, str] = {}
 
     @property
     def name(self) -> str:
@@ -57,11 +61,38 @@ class Case(Generic[P]):
             self._known[make] = make(self)
         return cast("T", self._known[make])
 
+    def seen_before(self, failure: CheckFailed, check: str) -> str:
+        """The check that already failed for the same reason, an exception or a refused answer; empty if none did."""
+        cause = cause_of(failure, type(self.plugin))
+        first = check if cause is None else self._causes.setdefault(cause, check)
+        return "" if first == check else first
+
     def fresh(self) -> P:
         """The plugin as a config would make it anew, without anything that it has remembered since."""
         plugin = cast("Plugin", self.plugin)
         options = {name: getattr(plugin, name) for name in plugin.model_fields_set}
         return cast("P", type(plugin).model_validate(options).named(self.name))
+
+
+SAME_CAUSE = "it cannot be made before {} passes: what goes wrong there stops this one, too"
+
+
+def cause_of(failure: CheckFailed, plugin: type[object]) -> Hashable:
+    """What a check failed of, if it was stopped by an exception: where in the plugin, or what the core refused.
+
+    None for a promise that is broken in a way of its own. Numbers in a message are those of the round that was tried.
+    """
+    root: BaseException = failure
+    while (deeper := root.__cause__) is not None:
+        root = deeper
+    if root is failure:
+        return None
+    if isinstance(root, CrflError):
+        return type(root), re.sub(r"\d+", "", str(root))
+    frames = traceback.extract_tb(root.__traceback__)
+    own = [frame for frame in frames if frame.filename == getattr(sys.modules.get(plugin.__module__), "__file__", None)]
+    place = (own or frames)[-1]
+    return type(root), place.filename, place.lineno
 
 
 CheckFunction = Callable[[Case[Any]], None]
@@ -172,7 +203,10 @@ def outcome(promise: Promise, case: Case[Any], reason: str | None) -> tuple[Stat
     except Skipped as why:
         return "skipped", str(why)
     except CheckFailed as failure:
-        return ("failed", str(failure)) if reason is None else ("expected failure", reason)
+        if reason is not None:
+            return "expected failure", reason
+        first = case.seen_before(failure, promise.name)
+        return ("skipped", SAME_CAUSE.format(first)) if first else ("failed", str(failure))
     if reason is not None:
         return "failed", f"it passes, but is expected to fail ({reason}): remove it from expected_failures"
     return "passed", ""

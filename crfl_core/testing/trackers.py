@@ -9,6 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from pydantic import Field
+
 from crfl_core.api import RunResult, resume, run
 from crfl_core.errors import CrflWarning, RunError
 from crfl_core.hookspecs import hookimpl
@@ -38,12 +40,14 @@ class Failing(Aggregator):
 
 
 class Stopping(Tracker):
-    """Interrupts a run after its first round, as Ctrl-C does."""
+    """Interrupts a run in one of its rounds, as Ctrl-C does."""
+
+    at: int = Field(1, ge=1, description="the round, which a resumed run plays again")
 
     @hookimpl
     def crfl_round_finished(self, record: RoundRecord) -> None:
         """Ctrl-C."""
-        if record.round == 1:
+        if record.round == self.at:
             raise KeyboardInterrupt
 
 

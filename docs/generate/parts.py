@@ -12,6 +12,7 @@ import click
 from crfl_commands.scaffold import Names, files
 
 from crfl_core import RunConfig
+from crfl_core.cli.option_texts import marks, tables
 from crfl_core.extend import DataSource, FileDataset, Plugin, Registry
 from crfl_core.kinds import KINDS
 from crfl_core.kinds.plugin import Configured
@@ -19,7 +20,8 @@ from crfl_core.plugins import first_line
 from crfl_core.testing.suite import PROMISES
 from docs.generate.flow import flow
 from docs.generate.markdown import cell
-from docs.generate.options import marks, options_table, tables
+from docs.generate.options import options_table
+from docs.generate.rules import step_table
 
 DISTRIBUTION = "crfl"
 PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -49,6 +51,7 @@ def replaced(pages: Mapping[Path, str]) -> dict[Path, str]:
         "datasets": included_datasets,
         "checks": conformance_checks,
         "flow": flow,
+        "steps": partial(step_table, DISTRIBUTION),
     }
     for kind, name in SCAFFOLDED.items():
         parts[kind.replace("-", "_")] = partial(scaffolded, kind, name)

@@ -66,7 +66,11 @@ KEYWORDS: dict[str, Callable[[Schema, Schema, Any, Any], Any]] = {
     "properties": lambda root, _, parts, value: all(
         accepts(root, part, value[key]) for key, part in parts.items() if key in value
     ),
-    "additionalProperties": lambda _, schema, allowed, value: allowed or set(value) <= set(schema["properties"]),
+    "additionalProperties": lambda root, schema, allowed, value: all(
+        accepts(root, allowed, value[key]) if isinstance(allowed, dict) else allowed
+        for key in set(value) - set(schema.get("properties", ()))
+    ),
+    "minProperties": lambda _, __, least, value: len(value) >= least,
     "items": lambda root, _, part, value: all(accepts(root, part, item) for item in value),
     "minItems": lambda _, __, least, value: len(value) >= least,
     "pattern": lambda _, __, pattern, value: re.search(pattern, value) is not None,
@@ -144,6 +148,9 @@ DEFAULT = (Path(crfl_core.__file__).parent / "config" / "default.toml").read_tex
         "aggregation = 'fedavg'",
         "aggregation = [{ type = 'fedavg', weighting = 'uniform' }]",
         "aggregation = { type = 'crfl:fedavg' }",
+        "aggregation.before.fedavg = 'norm-bound'",
+        "aggregation.before.fedavg = [{ type = 'norm-bound', bound = 2.0 }, 'norm-filter']",
+        "certificates.after.paper = 'tail'",
         "model = { type = 'softmax', features = 'unit-ball' }",
         "model = { type = 'mlp', features = [{ type = 'unit-ball', radius = 2 }, 'identity'] }",
         "rounds = 2\nserver = { clip_norm = [1.0, 2.0], noise_std = { start = 0.1, slope = 0.0 } }",
@@ -170,6 +177,8 @@ def test_it_accepts_what_the_loader_accepts(schema: Schema, text: str) -> None:
         "dataset = 'fedavg'",
         "aggregation = [{ type = 'fedagv' }]",
         "aggregation = [{ type = 'fedavg', wieghting = 'uniform' }]",
+        "aggregation.beside.fedavg = 'norm-bound'",
+        "aggregation.before.fedavg = 'norm-bond'",
         "attack = { type = 'model-replacement', scale = 0.5 }",
         "attack = { type = 'model-replacement', trigger = { type = 'pixels', size = 0 } }",
         "server = { clip_norm = { start = 1.0, slop = 0.1 } }",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
-from crfl_commands.scaffold import LICENCES, Names, ScaffoldError, create, files
+from crfl_commands.scaffold import LICENCES, Names, ScaffoldError, add, create, files
 from crfl_commands.scaffold.names import KINDS_OF_PACKAGES
 
 from crfl_core.extend import KINDS, Registry
@@ -27,6 +28,11 @@ def written(folder: Path) -> dict[str, str]:
     return {
         str(path.relative_to(folder)): path.read_text(encoding="utf-8") for path in folder.rglob("*") if path.is_file()
     }
+
+
+def with_site(site: Path) -> str:
+    """The path on which modules are found, with one more folder in front."""
+    return os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
 
 
 def test_every_kind_can_be_begun() -> None:
@@ -161,6 +167,101 @@ def test_a_package_is_there_at_once_or_not_at_all(tmp_path: Path, monkeypatch: p
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_package_gets_a_second_plugin_and_keeps_what_it_has(
+    crfl: Crfl, tmp_path: Path, editable: Callable[[Path], str]
+) -> None:
+    crfl("new", "aggregator", "my-own-rule")
+    package = tmp_path / "crfl-my-own-rule"
+    before = written(package)
+    for kind, name in (("aggregator", "second-rule"), ("attack", "my-attack"), ("command", "my-report")):
+        result = crfl("new", kind, name, "--into", package)
+        assert (result.returncode, result.stderr) == (0, "")
+    assert "function my_report in src/crfl_my_own_rule/my_report.py" in result.stdout
+    after = written(package)
+    new = {"second_rule", "my_attack", "my_report"}
+    examples = {"example-second-rule.toml", "example-my-attack.toml"}
+    modules = {f"src/crfl_my_own_rule/{name}.py" for name in new} | {f"tests/test_{name}.py" for name in new}
+    assert set(after) - set(before) == modules | examples
+    assert {name for name in before if before[name] != after[name]} == {"pyproject.toml"}
+    points = tomllib.loads(after["pyproject.toml"])["project"]["entry-points"]
+    assert points["crfl.aggregators"] == {
+        "second-rule": "crfl_my_own_rule.second_rule:SecondRule",
+        "my-own-rule": "crfl_my_own_rule:MyOwnRule",
+    }
+    assert set(before["pyproject.toml"].splitlines()) < set(after["pyproject.toml"].splitlines())
+    assert not [word for word in ("MY_", "MyPlugin", "my-plugin", "my_plugin") if word in "".join(after.values())]
+    editable(package)
+    for name in ("second-rule", "my-attack", "my-report"):
+        results = json.loads(crfl("plugins", "check", name, "--json").stdout)
+        failed = {result["check"] for result in results if result["status"] == "failed"}
+        assert failed <= ({"importing_is_light"} if name == "my-report" else set())  # the rule brings PyTorch along
+
+
+def test_the_tests_of_a_second_plugin_pass_as_they_are_written(tmp_path: Path) -> None:
+    create(Names("tracker", "first"), tmp_path / "mine", licence="mit", author=None, registry=Registry())
+    add(Names("feature-map", "second"), tmp_path / "mine", registry=Registry())
+    written_metadata(tmp_path / "mine", tmp_path / "site")
+    environment = os.environ | {"PYTHONPATH": with_site(tmp_path / "site")}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--rootdir={tmp_path}"]
+    done = subprocess.run(
+        [*command, str(tmp_path / "mine" / "tests")],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["tracker", "mine", "--into", "nowhere"], "--into nowhere: pyproject.toml cannot be read"),
+        (["tracker", "mine", "--into", "empty"], "has no project.name: `crfl new` without --into begins a package"),
+        (["tracker", "mine", "--into", "bare"], "bare: has no package bare, neither in src nor beside pyproject.toml"),
+        (["tracker", "mine", "--into", "inline"], "cannot be added to: write them as tables"),
+        (["aggregator", "first", "--into", "crfl-first"], "declares the aggregator 'first' already"),
+        (["attack", "taken", "--into", "crfl-first"], "taken.py: exists already, and nothing is overwritten"),
+        (["attack", "import", "--into", "crfl-first"], "would be called import, a word of Python itself"),
+        (["attack", "two", "--into", "crfl-first", "--out", "two"], "--into adds to a package and --out begins one"),
+    ],
+)
+def test_what_cannot_be_added_is_refused_and_nothing_changes(
+    crfl: Crfl, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    crfl("new", "aggregator", "first")
+    (tmp_path / "crfl-first" / "src" / "crfl_first" / "taken.py").write_text("precious")
+    projects = {
+        "empty": "",
+        "bare": "[project]\nname = 'bare'",
+        "inline": "[project]\nname = 'inline'\nentry-points = { 'crfl.trackers' = { one = 'inline:One' } }",
+    }
+    for name, text in projects.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "pyproject.toml").write_text(text)
+    (tmp_path / "inline" / "inline").mkdir()
+    (tmp_path / "inline" / "inline" / "__init__.py").touch()
+    before = written(tmp_path)
+    result = crfl("new", *arguments)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert written(tmp_path) == before
+
+
+def test_an_addition_that_cannot_be_finished_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    create(Names("tracker", "first"), tmp_path / "mine", licence="mit", author=None, registry=Registry())
+    before = written(tmp_path)
+
+    def full_disk(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full_disk)
+    with pytest.raises(ScaffoldError, match="cannot be written: No space left on device"):
+        add(Names("tracker", "second"), tmp_path / "mine", registry=Registry())
+    assert written(tmp_path) == before
+
+
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """One package of every kind, as they are written."""
@@ -187,7 +288,7 @@ def test_the_tests_of_the_packages_pass_as_they_are_written(packages: list[Path]
     packages = [*packages, ROOT / "examples" / "third_party" / "crfl-cge"]
     for package in packages:
         written_metadata(package, tmp_path / "site")
-    environment = os.environ | {"PYTHONPATH": str(tmp_path / "site"), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"PYTHONPATH": with_site(tmp_path / "site"), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", f"--rootdir={tmp_path}"]
     done = subprocess.run(
         [*command, *(str(package / "tests") for package in packages)],

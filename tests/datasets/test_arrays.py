@@ -182,12 +182,22 @@ def test_a_function_returns_arrays_or_data(module: Callable[[str], None], return
     assert (data.x.shape[1], len(data.test_x)) == (10, tests)
 
 
+def test_a_function_may_stand_in_a_file_and_a_bare_name_is_none(
+    module: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module("def load(): return x, y\n")
+    monkeypatch.chdir(tmp_path)
+    assert Arrays(callable="my_samples.py:load").load().x.shape[1] == 10
+    with pytest.raises(ValidationError, match=r'must be "package\.module:name"'):
+        Arrays(callable="my_samples")
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("my_samples", "must be \"package.module:function\", found 'my_samples'"),
         ("no.such.module:load", "cannot be imported: ModuleNotFoundError: No module named 'no'"),
         ("my_samples:other", "'my_samples:other' cannot be imported: AttributeError"),
+        ("my_samples.py:other", "my_samples.py:other' cannot be imported: FileNotFoundError"),
     ],
 )
 def test_a_function_that_is_not_there_is_named(module: Callable[[str], None], name: str, message: str) -> None:

@@ -99,6 +99,7 @@ EXTEND = [
     "GroupFacts",
     "GroupVotes",
     "Guarantee",
+    "ImportPath",
     "Job",
     "KINDS",
     "Knowledge",

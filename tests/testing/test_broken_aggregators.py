@@ -251,6 +251,23 @@ class HalfTheTruth(Aggregator):
         return np.arange(len(clients) + 1.0) / len(clients)
 
 
+class AllPairs(Aggregator):
+    """Compares all clients in all coordinates at once."""
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
+        near = (updates.values[:, None] - updates.values[None]).abs().sum(-1)
+        return weighted(updates.values, even(updates.values) * (near.sum(1) >= 0))
+
+
+class AllPairsInNumpy(Aggregator):
+    """The same where PyTorch does not see it."""
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
+        values = updates.values.numpy()
+        near = np.abs(values[:, None] - values[None]).sum(-1)
+        return weighted(updates.values, even(updates.values) * torch.from_numpy(near.sum(1) >= 0))
+
+
 RULES: dict[str, list[tuple[Plugin, str]]] = {
     "every_round_is_answered": [(Squeezed(), "a single parameter, (12, 1)")],
     "huge_updates_do_no_harm": [(Overflowing(), "a round with updates of norm 1e+18")],
@@ -269,6 +286,11 @@ RULES: dict[str, list[tuple[Plugin, str]]] = {
         (Remembering(), "keep nothing on the instance"),
         (Pickling(), "state['seen'] must be a tensor, found list"),
         (Diary(), "after another run"),
+    ],
+    "a_resumed_run_ends_the_same": [(Remembering(), "the same run, interrupted or not")],
+    "memory_grows_with_the_updates_alone": [
+        (AllPairs(), "values @ values.T"),
+        (AllPairsInNumpy(), "arrays of at most 8 times"),
     ],
     "weights_are_not_negative": [(Negative(), "weights of at least 0")],
     "weights_sum_to_at_most_one": [(Summing(), "divide by their sum")],
@@ -301,10 +323,10 @@ class Undeclared(Stage):
 
 
 class Amplifying(Stage):
-    """Makes updates longer."""
+    """Forgets to divide by the number of clients."""
 
     def transform(self, updates: ClientUpdates, state: State) -> StageResult:
-        return passed_on(updates, 2.0 * torch.ones_like(updates.values[:, 0]))
+        return passed_on(updates, torch.full_like(updates.values[:, 0], len(updates.values)))
 
 
 class Multiplying(Stage):
@@ -351,7 +373,7 @@ class Queueing(CapStage):
 
 STAGES: dict[str, list[tuple[Plugin, str]]] = {
     "mixing_rebuilds_what_is_handed_on": [(Undeclared(), "everything else as `offset`")],
-    "mixing_only_averages": [(Amplifying(), "rows that sum to 2")],
+    "mixing_only_averages": [(Amplifying(), "rows that sum to 12")],
     "outputs_are_announced": [(Multiplying(), "override outputs()")],
     "order_of_clients_does_not_matter": [(ByPosition(), "not by position")],
     "mixing_is_the_same_when_asked_again": [(Fickle(), "the matrix differs"), (Restless(), "the offset differs")],

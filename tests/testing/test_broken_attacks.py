@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -180,6 +181,27 @@ class Inventive(ModelReplacement):
         return self.backdoored(data.test_x, state), data.test_y * 0 + 7
 
 
+class Alternating(Flipping):
+    """Flips every other time that it is asked."""
+
+    _asked: list[int] = PrivateAttr(default_factory=list)
+
+    def poison(self, batches: Batches, prepared: State) -> Batches:
+        self._asked.append(batches.round)
+        return replace(batches, y=batches.y * (len(self._asked) % 2))
+
+
+class Absentminded(Flipping):
+    """Lays its batches down on the instance while it thinks."""
+
+    _desk: list[Batches] = PrivateAttr(default_factory=list)
+
+    def poison(self, batches: Batches, prepared: State) -> Batches:
+        self._desk[:] = [batches]
+        time.sleep(0.002)
+        return super().poison(self._desk[0], prepared)
+
+
 BROKEN: dict[str, list[tuple[Plugin, str]]] = {
     "batches_keep_their_shape": [(Shortening(), "change entries of x and y, nothing else")],
     "inputs_are_not_changed": [(InPlace(), "poison() (")],
@@ -195,6 +217,8 @@ BROKEN: dict[str, list[tuple[Plugin, str]]] = {
         (Elsewhere(), "keep everything in the state"),
         (Diverging(), "with the state that was learned"),
     ],
+    "a_resumed_run_ends_the_same": [(Alternating(rounds=(1, 2)), "the same run, interrupted or not")],
+    "threads_do_not_disturb_each_other": [(Absentminded(), "keep nothing on the instance while it works")],
     "backdoored_set_is_honest": [
         (Flattering(), "they would count as successes"),
         (Inventive(), "true labels"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -129,6 +131,15 @@ class Constant(Regression):
         return 1.0
 
 
+class Absentminded(Regression):
+    """Lays its parameters down on the instance while it thinks."""
+
+    def logits(self, parameters: Tensor, x: Tensor) -> Tensor:
+        self._desk = parameters
+        time.sleep(0.001)
+        return super().logits(self._desk, x)
+
+
 class Broken(Softmax):
     """Builds what it was made with."""
 
@@ -146,6 +157,7 @@ MODELS: dict[str, tuple[type[LinearModel | Regression], str]] = {
     "linear_models_are_the_cores_own": (Amplified, "declare linear=False"),
     "gradient_bound_holds": (Modest, "correct gradient_bound()"),
     "convex_models_are_convex": (Concave, "declare convex=False"),
+    "threads_do_not_disturb_each_other": (Absentminded, "keep nothing on the instance while it works"),
     "operator_norm_is_a_norm": (Constant, "the largest singular value"),
 }
 CLASSES: dict[str, type[LinearModel | Regression]] = {model.__name__: model for model, _ in MODELS.values()}
@@ -180,6 +192,15 @@ class Shrinking(BoundUnitBall):
         return 1.0 / (1.0 + inputs)
 
 
+class Buffered(BoundUnitBall):
+    """Has one buffer for everybody."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        self._buffer = x
+        time.sleep(0.001)
+        return super().__call__(self._buffer)
+
+
 class BrokenMap(FeatureMap):
     """Binds what it was made with."""
 
@@ -190,6 +211,7 @@ class BrokenMap(FeatureMap):
 MAPS = {
     "shapes_are_kept": (Widened, "map the last axis only"),
     "samples_do_not_touch_each_other": (Batched, "use no statistics of the batch"),
+    "threads_do_not_disturb_each_other": (Buffered, "keep nothing on the instance while it works"),
     "norm_bound_holds": (Stretching, "correct norm_bound()"),
     "norm_bound_is_monotone": (Shrinking, "never fall"),
     "lipschitz_constant_holds": (Stretching, "declare a larger `lipschitz`"),
@@ -202,7 +224,9 @@ EXAMPLES: list[tuple[str, Plugin, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("check", "plugin", "word"), EXAMPLES, ids=[check for check, _, _ in EXAMPLES])
+@pytest.mark.parametrize(
+    ("check", "plugin", "word"), EXAMPLES, ids=[f"{plugin.configured_as}-{check}" for check, plugin, _ in EXAMPLES]
+)
 def test_a_broken_model_is_told_what_to_fix(check: str, plugin: Plugin, word: str) -> None:
     assert_fails(plugin, check, word)
 

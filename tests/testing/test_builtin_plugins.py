@@ -20,11 +20,14 @@ from crfl_core.extend import Plugin, Registry
 from crfl_core.kinds import KINDS
 from crfl_core.kinds.command import Command
 from crfl_core.testing import check_plugin, parametrize_with_checks
+from tests.testing.own_modules import stored
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "arrays": {"callable": "tests.testing.own_data:spots"},
     "huggingface": {"path": "saved-by-nobody"},  # tried on real files below
     "random-fourier": {"outputs": 40},
+    "module": {"path": "tests.testing.own_modules:Net"},  # a model, and a feature map
+    "file": {"path": stored()},
     "tail": {"continuations": 60, "selection": 20},
     "postprocess": {"continuations": 60, "selection": 20},
 }

@@ -12,13 +12,26 @@ from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
+import torch
 from crfl_aggregators.bucketing import Bucketing
 from crfl_aggregators.fedavg import FedAvg
 from crfl_aggregators.krum import Krum
 from crfl_datasets.arrays import Arrays
+from pydantic import Field
 
 from crfl_core import testing
-from crfl_core.extend import Plugin
+from crfl_core.extend import (
+    Aggregator,
+    Clients,
+    ClientUpdates,
+    FixedStage,
+    LinearAggregator,
+    Mixing,
+    Plugin,
+    RoundFacts,
+    RuleResult,
+    State,
+)
 from crfl_core.kinds import CONFIGURABLE, KINDS
 from crfl_core.testing import check_plugin, parametrize_with_checks
 from crfl_core.testing.suite import PROMISES
@@ -50,6 +63,79 @@ def test_every_kind_has_checks_of_its_own_and_an_ordinary_use() -> None:
     for name, kind in KINDS.items():
         assert any(issubclass(known, kind.base) for known in bases)
         assert (kind.base in USES) == (name in CONFIGURABLE)  # no check runs a command
+
+
+class Misspelt(Aggregator):
+    """Asks tensors for something that they do not have."""
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
+        weights = updates.values.evenly()  # type: ignore[attr-defined]
+        return RuleResult(weights @ updates.values, weights, state=state)
+
+
+class Lonely(Aggregator):
+    """Returns a weight for one client."""
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
+        return RuleResult(updates.values[0].clone(), torch.ones(1), state=state)
+
+
+@pytest.mark.parametrize(("rule", "words"), [(Misspelt(), "evenly"), (Lonely(), "weights")])
+def test_what_fails_many_checks_for_one_reason_is_reported_once(rule: Aggregator, words: str) -> None:
+    found = statuses(rule)
+    ((first, failed),) = ((check, message) for check, (status, message) in found.items() if status == "failed")
+    assert words in failed
+    stopped = [message for status, message in found.values() if "what goes wrong there stops this one" in message]
+    assert len(stopped) > 10
+    assert all(f"before {first} passes" in message for message in stopped)
+
+
+def test_pytest_reports_it_once_too() -> None:
+    _, cases = parametrize_with_checks([Misspelt()]).mark.args  # type: ignore[attr-defined]
+    failed = 0
+    for case in cases:
+        try:
+            case.values[0]()
+        except testing.CheckFailed:
+            failed += 1
+        except pytest.skip.Exception:
+            continue
+    assert failed == 1
+
+
+def test_two_faults_are_reported_both() -> None:
+    class Twice(FirstComeFirstServed):
+        """In order of arrival, and loud."""
+
+        def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
+            print("hello")
+            return super().aggregate(updates, state)
+
+    failed = {check for check, (status, _) in statuses(Twice()).items() if status == "failed"}
+    assert {ORDER, "nothing_global_is_touched"} <= failed
+
+
+class ServerRate(FixedStage):
+    """Multiplies the server's step."""
+
+    rate: float = Field(2.0, gt=0, description="factor on every update")
+
+    def mixing(self, facts: RoundFacts) -> Mixing:
+        return Mixing(torch.full((len(facts.clients),), self.rate, dtype=torch.float64))
+
+
+class Hasty(LinearAggregator):
+    """A mean with a server rate."""
+
+    rate: float = Field(1.5, gt=0, description="the server's step")
+
+    def weights(self, clients: Clients) -> torch.Tensor:
+        return torch.full((len(clients),), self.rate / len(clients), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("step", [ServerRate(), ServerRate(rate=0.5), Hasty(), Hasty(rate=0.25)])
+def test_a_server_rate_passes_the_kit(step: Plugin) -> None:
+    assert {check: found for check, found in statuses(step).items() if found[0] == "failed"} == {}
 
 
 def test_an_expected_failure_carries_its_reason() -> None:
@@ -121,7 +207,7 @@ def test_pytest_reports_failures_and_expected_failures(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
     lines = done.stdout.splitlines()
     (expected,) = (line for line in lines if line.startswith("XFAIL"))
-    (failed,) = (line for line in lines if line.startswith("FAILED"))
+    failed = next(line for line in lines if line.startswith("FAILED"))
     assert expected.endswith(f"test_conforms[Negative-{ORDER}] - by the clock")
     assert "test_conforms[Negative-weights_are_not_negative]" in failed
     assert "CheckFailed: expected weights of at least 0 in an ordinary round; found -" in done.stdout
@@ -158,7 +244,7 @@ def test_the_command_prints_a_table_of_all_checks(crfl: Crfl) -> None:
     done = crfl("plugins", "check", "krum", "--set", "f=2")
     assert done.returncode == 0
     assert "weights_rebuild_the_aggregate" in done.stdout
-    assert "24 passed, 1 skipped" in done.stdout
+    assert "26 passed, 1 skipped" in done.stdout
 
 
 def test_the_command_ends_with_1_if_a_promise_is_broken(crfl: Crfl, install: Callable[..., None]) -> None:

@@ -8,13 +8,14 @@ import zlib
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
+from runpy import run_path
 from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from crfl_core.extend import Data, DataError, OptionError, ScalingKind, SplitDataset, UserPath
+from crfl_core.extend import Data, DataError, ImportPath, OptionError, ScalingKind, SplitDataset, UserPath
 from crfl_datasets import tables
 from crfl_datasets.samples import ClassNames, Declared, Range, Samples, assemble, from_arrays
 
@@ -34,9 +35,9 @@ class Arrays(SplitDataset):
     - `.npy`: inputs in `path`, labels in `labels_path`. Python objects in NumPy files are never loaded.
     - `.csv`, `.csv.gz`, `.parquet` (needs `crfl[tables]`): a row for each sample; all columns but `label` and `group`
       are inputs, or those listed in `inputs`, and hold numbers.
-    - `callable = "package.module:function"`: the function is called without arguments and returns a `Data`, the tuple
-      (x, y) or (x, y, test_x, test_y), or a mapping with the names of a `.npz` file. **This runs the code that a config
-      names**, with your rights: do not run other people's configs unread.
+    - `callable = "package.module:function"` or `"file.py:function"`: the function is called without arguments and
+      returns a `Data`, the tuple (x, y) or (x, y, test_x, test_y), or a mapping with the names of a `.npz` file. **This
+      runs the code that a config names**, with your rights: do not run other people's configs unread.
 
     Inputs are (samples, features), or images as (samples, height, width) or (samples, channels, height, width). Labels
     are the numbers 0..classes-1 or text, groups numbers or text. Test samples are those of `test_path`, or of the
@@ -48,7 +49,9 @@ class Arrays(SplitDataset):
     labels_path: UserPath | None = Field(None, description="labels of a .npy file")
     test_path: UserPath | None = Field(None, description="file of the test samples, of the same kind as `path`")
     test_labels_path: UserPath | None = Field(None, description="labels of a .npy file of test samples")
-    callable: str | None = Field(None, description='instead of `path`: "package.module:function"; runs your code')
+    callable: ImportPath | None = Field(
+        None, description='instead of `path`: "package.module:function"; runs your code'
+    )
     inputs: str | tuple[str, ...] | None = Field(None, description="array of inputs, or columns of a table")
     label: str | None = Field(None, description="array (`y`) or column (`label`) of labels")
     group: str | None = Field(None, description="array or column of the natural owners of the samples")
@@ -172,12 +175,11 @@ def load(path: Path) -> Any:
 
 
 def call(name: str) -> Any:
-    """What the function "package.module:function" returns."""
-    module, colon, function = name.partition(":")
-    if not (module and colon and function):
-        raise OptionError("callable", f'must be "package.module:function", found {name!r}')
+    """What the function "package.module:function" or "file.py:function" returns."""
+    module, _, function = name.rpartition(":")
     try:
-        target = getattr(import_module(module), function)
+        is_file = module.endswith(".py")
+        target = run_path(module)[function] if is_file else getattr(import_module(module), function)
     except (Exception, SystemExit) as error:  # importing runs the user's code: anything may come out
         raise OptionError("callable", f"{name!r} cannot be imported: {type(error).__name__}: {error}") from error
     try:

@@ -73,17 +73,7 @@ class Names:
 
     def check(self) -> None:
         """Raise `ScaffoldError` if the names cannot be used, or belong to something that is installed."""
-        if self.kind not in KINDS_OF_PACKAGES:
-            raise ScaffoldError(f"there is no kind of plugin {self.kind!r}: there are {', '.join(KINDS_OF_PACKAGES)}")
-        if not NAME.fullmatch(self.plugin):
-            raise ScaffoldError(
-                f"{self.plugin!r} is no name for a plugin: use lower-case words of letters and digits with '-' between "
-                "them, such as trimmed-mean"
-            )
-        if keyword.iskeyword(self.target):
-            raise ScaffoldError(f"{self.plugin!r} would be called {self.target}, a word of Python itself")
-        if self.kind == COMMAND and self.plugin in OWN_COMMANDS:
-            raise ScaffoldError(f"{self.plugin!r} is a command of crfl itself: choose another name")
+        self.check_name()
         if find_spec(self.module) is not None:
             raise ScaffoldError(f"{self.plugin!r} would hide the installed module {self.module}: choose another name")
         try:
@@ -91,6 +81,21 @@ class Names:
         except PackageNotFoundError:
             return
         raise ScaffoldError(f"{found.name} {found.version} is already installed: choose another name")
+
+    def check_name(self) -> None:
+        """Raise `ScaffoldError` if nothing could be called this."""
+        if self.kind not in KINDS_OF_PACKAGES:
+            raise ScaffoldError(f"there is no kind of plugin {self.kind!r}: there are {', '.join(KINDS_OF_PACKAGES)}")
+        if not NAME.fullmatch(self.plugin):
+            raise ScaffoldError(
+                f"{self.plugin!r} is no name for a plugin: use lower-case words of letters and digits with '-' between "
+                "them, such as trimmed-mean"
+            )
+        for word in (self.target, self.function_name):
+            if keyword.iskeyword(word):
+                raise ScaffoldError(f"{self.plugin!r} would be called {word}, a word of Python itself")
+        if self.kind == COMMAND and self.plugin in OWN_COMMANDS:
+            raise ScaffoldError(f"{self.plugin!r} is a command of crfl itself: choose another name")
 
     def rivals(self, registry: Registry) -> tuple[str, ...]:
         """Distributions with their versions that already have a plugin of this kind and name."""

@@ -1,0 +1,188 @@
+"""What plugins promise about long and busy runs: after a resume, beside other threads, and in bounded memory."""
+
+from __future__ import annotations
+
+import sys
+import tracemalloc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Barrier
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from crfl_core.api import resume, run
+from crfl_core.kinds.aggregator import AggregationStep
+from crfl_core.kinds.attack import Attack
+from crfl_core.kinds.feature_map import FeatureMap
+from crfl_core.kinds.model import Model
+from crfl_core.testing.any_plugin import table_of
+from crfl_core.testing.comparing import difference
+from crfl_core.testing.feature_maps import bounds, random_inputs
+from crfl_core.testing.models import built, problem
+from crfl_core.testing.sample_attacks import attacked_run, copied, scenes
+from crfl_core.testing.sample_rounds import accepts, answer, clients_of, gaussian, round_of, round_size
+from crfl_core.testing.samples import SPOTS, Spots, small_config
+from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by
+from crfl_core.testing.trackers import Stopping, left_behind
+
+THREADS, REPEATS = 4, 3
+MANY_CLIENTS, PARAMETERS = 120, 2000
+COPIES = 8
+"""How many times the memory of a round's updates a step may ask for at once."""
+
+Job = Callable[[], object]
+
+
+@promised_by(AggregationStep)
+@promised_by(Attack)
+def check_a_resumed_run_ends_the_same(case: Case[AggregationStep | Attack]) -> None:
+    """A run that is interrupted and resumed ends with the same model and ledger, bit for bit, as one that is not."""
+    plugins = {SPOTS: Spots, case.name: type(case.plugin)}
+    config = stepwise_run if isinstance(case.plugin, AggregationStep) else attack_run
+    with TemporaryDirectory(prefix="crfl-") as folder:
+        path = Path(folder)
+        whole = left_behind(run(config(case), out=path / "whole", plugins=plugins))
+        try:
+            run(config(case), out=path / "stopped", plugins=plugins, trackers=[Stopping(at=2)])
+        except KeyboardInterrupt:
+            resumed = left_behind(resume(path / "stopped", plugins=plugins))
+    if found := difference(whole, resumed, "the run"):
+        raise CheckFailed(
+            "the same run, interrupted or not",
+            found,
+            "return all that later rounds need in the state, and keep nothing on instance, class or module",
+        )
+
+
+def stepwise_run(case: Case[Any]) -> dict[str, Any]:
+    """A small run whose rounds are large enough for the options of a step."""
+    clients = max(10, case.once(round_size))
+    return small_config(partition={"type": "iid", "clients": clients}, **table_of(Case(case.fresh())))
+
+
+def attack_run(case: Case[Any]) -> dict[str, Any]:
+    """A small run under an attack, on data that it accepts."""
+    data, _ = next(scenes(case))
+    return attacked_run(case.fresh(), tabular=data != "images")
+
+
+@promised_by(Model)
+@promised_by(FeatureMap)
+@promised_by(Attack)
+def check_threads_do_not_disturb_each_other(case: Case[Any]) -> None:
+    """Used by several threads at once, it answers each of them as if that were alone."""
+    jobs = list(jobs_of(case))
+    alone = [job() for job in jobs]
+    for one, answers in zip(alone, together(jobs), strict=True):
+        for other in answers:
+            if found := difference(one, other):
+                raise CheckFailed(
+                    "the same answers alone and beside other threads",
+                    f"that {found}",
+                    "keep nothing on the instance while it works: use local variables, or threading.local()",
+                )
+
+
+def jobs_of(case: Case[Any]) -> Iterator[Job]:
+    """What threads ask of one and the same model, map or attack."""
+    if isinstance(case.plugin, Model):
+        for facts, model in built(case):
+            parameters, x, y, weights = problem(model, facts)
+            for client in range(len(x)):
+                yield partial(model.logits, parameters[:, client], x[client])
+                rows = slice(client, client + 1)
+                yield partial(model.gradient, parameters[:, rows], x[rows], y[rows], weights[rows])
+    elif isinstance(case.plugin, FeatureMap):
+        for size, bound in bounds(case):
+            yield from (partial(bound, row) for row in random_inputs(size).split(3))
+    else:
+        for _, scene in scenes(case):
+            batches, prepared = scene.clean, scene.federation.prepared
+            darker = replace(copied(batches), x=0.5 * batches.x, y=batches.y.flip(-1))
+            yield from (partial(case.plugin.poison, one, prepared) for one in (copied(batches), darker))
+            inputs = scene.federation.data.test_x[:20].split(10)
+            yield from (partial(case.plugin.backdoored, x, prepared) for x in inputs)
+
+
+def together(jobs: Sequence[Job]) -> list[list[object]]:
+    """What every job answers to each of several threads that work at the same time."""
+    begin = Barrier(THREADS)
+
+    def work(first: int) -> list[tuple[int, object]]:
+        begin.wait()
+        order = [*range(first, len(jobs)), *range(first)] * REPEATS  # threads do different things at a time
+        return [(number, jobs[number]()) for number in order]
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(THREADS) as pool:
+            answered = [pair for answers in pool.map(work, range(THREADS)) for pair in answers]
+    finally:
+        sys.setswitchinterval(interval)
+    return [[answer for known, answer in answered if known == number] for number in range(len(jobs))]
+
+
+@promised_by(AggregationStep)
+def check_memory_grows_with_the_updates_alone(case: Case[AggregationStep]) -> None:
+    """No array is larger than a few times all updates together: nothing is made for every pair and parameter."""
+    if not accepts(case.plugin, clients_of(MANY_CLIENTS)):
+        raise Skipped(f"its options fit no round of {MANY_CLIENTS} clients")
+    updates = round_of(gaussian(MANY_CLIENTS, PARAMETERS))
+    for _ in range(2):  # the first time, what is imported late is measured as well
+        with measured() as largest:
+            answer(case.plugin, updates)
+    found, given = max(largest.values()), updates.values.nbytes
+    if found > COPIES * given + 64 * MANY_CLIENTS**2 + 2**20:
+        raise CheckFailed(
+            f"arrays of at most {COPIES} times the {given / 2**20:.1f} MB of all updates",
+            f"{found / 2**20:.1f} MB",
+            "compare clients through products, values @ values.T, instead of differences of all pairs",
+        )
+
+
+class Largest(TorchDispatchMode):
+    """Notes the size of the largest tensor that is made."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.bytes = 0
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Do what was asked, and look at what came out."""
+        result = func(*args, **(kwargs or {}))
+        for tensor in (leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)):
+            self.bytes = max(self.bytes, tensor.untyped_storage().nbytes())
+        return result
+
+
+@contextmanager
+def measured() -> Iterator[dict[str, int]]:
+    """What is filled in afterwards: the largest tensor, and the most that Python and NumPy held at once, in bytes."""
+    found: dict[str, int] = {}
+    tracing = tracemalloc.is_tracing()
+    if not tracing:
+        tracemalloc.start()
+    tracemalloc.reset_peak()
+    before = tracemalloc.get_traced_memory()[0]
+    try:
+        with Largest() as largest:
+            yield found
+        found |= {"torch": largest.bytes, "numpy": tracemalloc.get_traced_memory()[1] - before}
+    finally:
+        if not tracing:
+            tracemalloc.stop()
