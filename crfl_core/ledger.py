@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,12 +43,27 @@ class SetFacts(Record):
     digest: str
 
 
+class FittedFacts(Record):
+    """A feature map that was fitted, at this place of the chain: to inputs of its own that are public, or a curator's.
+
+    The digests are of those inputs, as they are in front of all maps, and of what was fitted.
+    """
+
+    place: int
+    feature_map: str
+    source: Literal["public", "curator"]
+    samples: int
+    inputs_digest: str
+    digest: str
+
+
 class RunFacts(Record):
     """Everything that does not change from round to round.
 
     Norms are Euclidean. `input_norms` are the largest of each client in scaled input space, where triggers and the
     feature radius live; `feature_norms` the same behind the feature map. The `_bound`s are declared, not measured.
-    `feature_lipschitz` is None for a map that has no Lipschitz constant. `rejects`: some plugin may reject rounds.
+    `feature_lipschitz` is None for a map that has no Lipschitz constant; `fitted_maps` are those that are fitted to
+    inputs that no client holds. `rejects`: some plugin may reject rounds.
     `feature_names` are those of a table; the features of an image are pixels. `resampled` are the rounds whose model
     before noise was kept, so that noise can be drawn again from there. `bad_update` is what the server does with an
     update that it cannot use. `secret_votes`: the seed of the vote noise was drawn after training.
@@ -73,6 +89,7 @@ class RunFacts(Record):
     input_norm_bound: float
     feature_norm_bound: float
     feature_lipschitz: float | None
+    fitted_maps: tuple[FittedFacts, ...] = ()
     scaling: str
     scaling_fitted: bool
     scaling_shift: tuple[float, ...]

@@ -105,7 +105,7 @@ def answer(run: RunResult, config: RunConfig, target: RunDirectory) -> WhatIf:
 
 def new_votes(run: RunResult, config: RunConfig, target: RunDirectory) -> Voter:
     """A voter with model and data, after checking that they are those of the run."""
-    federation = build(config.with_own_plugins().model_copy(update={"trackers": ()}))
+    federation = build(config.with_own_plugins().model_copy(update={"trackers": ()}), fitted=run.fitted)
     for name, expected in run.ledger.facts.test_sets.items():
         found = federation.test_sets.get(name)
         if found is None or found.facts != expected:

@@ -157,10 +157,13 @@ def public_preprocessing(ledger: Ledger) -> Check:
     """Scaling and feature maps do not depend on the clients' data, or are declared not to."""
     facts = ledger.facts
     fitted, (low, high) = " fitted on training data" if facts.scaling_fitted else "", facts.domain
+    words = {"curator": "inputs of a curator who is assumed trusted", "public": "public inputs of its own"}
+    maps = "".join(f", {one.feature_map!r} fitted to {one.samples} {words[one.source]}" for one in facts.fitted_maps)
+    trusted = facts.scaling_fitted or any(one.source == "curator" for one in facts.fitted_maps)
     return Check(
         "preprocessing is public",
-        "declared" if facts.scaling_fitted else "held",
-        f"scaling {facts.scaling!r}{fitted}, inputs within [{low:g}, {high:g}]",
+        "declared" if trusted else "held",
+        f"scaling {facts.scaling!r}{fitted}, inputs within [{low:g}, {high:g}]{maps}",
         "fixed before the data are seen",
     )
 

@@ -19,6 +19,8 @@ from crfl_core.config import RunConfig, dump_config
 from crfl_core.data import Data, DataFacts, FederatedData, Scaling
 from crfl_core.errors import ConfigError, OptionError, PluginFailure
 from crfl_core.federation.checks import check_steps
+from crfl_core.federation.features import ROWS_AT_ONCE, Shown, features_of
+from crfl_core.federation.fitting import FittedMaps, check_apart, fit_maps, states
 from crfl_core.federation.participants import Participation
 from crfl_core.kinds.attack import Attack
 from crfl_core.kinds.complaints import settings_of, written_at
@@ -32,7 +34,6 @@ from crfl_core.streams import PURPOSES, Streams
 from crfl_core.untouched import untouched
 from crfl_core.updates import Layout, State
 
-ROWS_AT_ONCE = 65536
 NOT_LOCAL = frozenset({"aggregation", "certificates", "engine", "trackers", "storage"})
 """Tables of a config that play no part in local training."""
 
@@ -69,6 +70,7 @@ class Federation:
     scaling: Scaling
     model: BoundModel
     maps: FeatureMaps
+    fitted: FittedMaps
     features: Tensor
     participation: Participation
     prepared: State
@@ -94,13 +96,27 @@ class Federation:
         return run_facts(self)
 
 
-def build(config: RunConfig) -> Federation:
-    """The federation that a config describes. Raises before anything is trained or written."""
+def build(
+    config: RunConfig,
+    *,
+    fitted: FittedMaps | None = None,
+    curator: Tensor | None = None,
+    shown: Shown | None = None,
+) -> Federation:
+    """The federation that a config describes. Raises before anything is trained or written.
+
+    `fitted` is what the feature maps of a run were fitted to, if it is known; else they are fitted, to the scaled
+    inputs of the `curator`, (m, inputs), if they have no public ones. `shown` is told how far the features are.
+    """
     device, dtype = pick_device(config), getattr(torch, config.dtype)
     streams = streams_of(config)
     loaded, partition = load_data(config, streams)
     data = as_tensors(loaded, partition, device, dtype)
-    maps, model = build_model(config, data.facts)
+    if curator is not None:
+        check_apart(curator.to(data.x), data.x, data.test_x)
+    if fitted is None:
+        fitted = fit_maps(config.model.features, data.facts, curator, dtype)
+    maps, model = build_model(config, data.facts, fitted)
     with settings_of("model", config.model):
         bound = model.gradient_bound(maps.norm_bound(data.facts.domain.norm_bound(data.facts.inputs)))
         if not isinstance(bound, int | float) or not bound >= 0:
@@ -117,7 +133,8 @@ def build(config: RunConfig) -> Federation:
         scaling=loaded.scaling,
         model=model,
         maps=maps,
-        features=mapped(maps, data.x),
+        fitted=fitted,
+        features=features_of(maps, data.x, shown),
         participation=participation,
         prepared=prepared,
         test_sets=make_test_sets(config, data, maps, prepared),
@@ -168,14 +185,11 @@ def streams_of(config: RunConfig) -> Streams:
     return Streams(config.seed, {purpose: None if seed == "secret" else seed for purpose, seed in chosen.items()})
 
 
-def build_model(config: RunConfig, facts: DataFacts) -> tuple[FeatureMaps, BoundModel]:
+def build_model(config: RunConfig, facts: DataFacts, fitted: FittedMaps) -> tuple[FeatureMaps, BoundModel]:
     """The feature maps and the model for data like these."""
-    with settings_of("model.features", config.model):
-        maps = FeatureMaps(config.model.features, facts.inputs)
-    # What the model sees is still an image if the maps keep the number of features.
-    shape = facts.image_shape if maps.outputs == facts.inputs else None
+    maps = FeatureMaps(config.model.features, facts.inputs, facts.image_shape, states(fitted))
     with settings_of("model", config.model):
-        model = config.model.build(DataFacts(maps.outputs, facts.classes, facts.domain, shape))
+        model = config.model.build(DataFacts(maps.outputs, facts.classes, facts.domain, maps.image_shape))
     check_linear(config.model, model)
     if isinstance(model, LinearModel) and model.facts.linear:
         model = StartedLinear(model, maps.outputs, facts.classes)
@@ -260,16 +274,6 @@ def check_threat(config: RunConfig, clients: int) -> None:
             raise ConfigError(f"found {list(rounds)}, but rounds are 1..{config.rounds}", key="threat.rounds")
 
 
-def mapped(maps: FeatureMaps, x: Tensor) -> Tensor:
-    """Inputs behind the feature maps; the inputs themselves if there are none."""
-    if not maps.links:
-        return x
-    result = x.new_empty(len(x), maps.outputs)
-    for first in range(0, len(x), ROWS_AT_ONCE):
-        result[first : first + ROWS_AT_ONCE] = maps(x[first : first + ROWS_AT_ONCE])
-    return result
-
-
 def prepare_attack(config: RunConfig, data: FederatedData, participation: Participation, streams: Streams) -> State:
     """What the attack computes once, after its options were checked against the attackers' batches."""
     attack = config.attack
@@ -290,18 +294,17 @@ def prepare_attack(config: RunConfig, data: FederatedData, participation: Partic
 
 def make_test_sets(config: RunConfig, data: FederatedData, maps: FeatureMaps, prepared: State) -> dict[str, TestSet]:
     """The clean test set and, if the attack has one, the backdoored one."""
-    sets = {"clean": make_test_set(data.test_x, data.test_y, maps)}
+    sets = {"clean": make_test_set(features_of(maps, data.test_x), data.test_y)}
     if config.attack is not None:
         with settings_of("attack", config.attack):
             backdoored = config.attack.backdoored_set(data, prepared)
         if backdoored is not None:
-            sets["backdoored"] = make_test_set(*backdoored, maps)
+            sets["backdoored"] = make_test_set(features_of(maps, backdoored[0]), backdoored[1])
     return sets
 
 
-def make_test_set(x: Tensor, labels: Tensor, maps: FeatureMaps) -> TestSet:
+def make_test_set(features: Tensor, labels: Tensor) -> TestSet:
     """A test set with its digest, by which stored votes are matched to it."""
-    features = mapped(maps, x)
     digest = hashlib.sha256()
     for tensor in (features, labels):
         digest.update(np.ascontiguousarray(tensor.cpu().numpy()).tobytes())
@@ -333,6 +336,7 @@ def run_facts(federation: Federation) -> RunFacts:
         input_norm_bound=bound,
         feature_norm_bound=maps.norm_bound(bound),
         feature_lipschitz=maps.lipschitz,
+        fitted_maps=tuple(one.facts for one in federation.fitted.values()),
         scaling=scaling.kind,
         scaling_fitted=scaling.fitted,
         scaling_shift=tuple(map(float, scaling.shift)),
