@@ -79,7 +79,7 @@ class Whiten(FittedMap):
         """`mean` (d,) and `directions` (k, d), in double precision."""
         x = samples.double().cpu().numpy()
         mean = x.mean(0)
-        x -= mean
+        x = x - mean
         wide = x.shape[0] < x.shape[1]
         gram = (x @ x.T if wide else x.T @ x) / len(x)
         wanted = max(self.components, self.floor + 1)
