@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from crfl_core.data_files import sha256
@@ -79,20 +80,21 @@ def read(path: Path, maps: FeatureMaps, x: Tensor) -> Tensor | None:
     return features if bool(same) else None
 
 
-def array_blocks(array: np.ndarray) -> Iterator[bytes | memoryview]:  # type: ignore[type-arg]  # of any numbers
+def array_blocks(array: NDArray[np.generic]) -> Iterator[bytes]:
     """The content of a file in NumPy's format, a few megabytes at a time."""
-    header = {"descr": np.lib.format.dtype_to_descr(array.dtype), "fortran_order": False, "shape": array.shape}
-    yield header_of(header)
-    content = memoryview(np.ascontiguousarray(array)).cast("B")
-    for first in range(0, len(content), BYTES_AT_ONCE):
-        yield content[first : first + BYTES_AT_ONCE]
+    header = {"descr": array.dtype.str, "fortran_order": False, "shape": array.shape}
+    beginning = io.BytesIO()
+    np.lib.format.write_array_header_1_0(beginning, header)
+    yield beginning.getvalue()
+    yield from byte_blocks(array)
 
 
-def header_of(header: dict[str, object]) -> bytes:
-    """The beginning of a file in NumPy's format."""
-    file = io.BytesIO()
-    np.lib.format.write_array_header_1_0(file, header)
-    return file.getvalue()
+def byte_blocks(array: NDArray[np.generic]) -> Iterator[bytes]:
+    """The bytes of an array, a few megabytes at a time."""
+    flat = np.ascontiguousarray(array).reshape(-1)
+    step = max(1, BYTES_AT_ONCE // flat.itemsize)
+    for first in range(0, len(flat), step):
+        yield flat[first : first + step].tobytes()
 
 
 def described(maps: Sequence[FeatureMap]) -> list[str]:
@@ -114,9 +116,10 @@ def digest_of(*parts: Tensor | State | str) -> str:
         if isinstance(part, str):
             digest.update(f"text {len(part)} {part}".encode())
         elif isinstance(part, torch.Tensor):
-            array = np.ascontiguousarray(part.cpu().numpy())
+            array = part.cpu().numpy()
             digest.update(f"tensor {array.dtype.str} {array.shape}".encode())
-            digest.update(memoryview(array).cast("B") if array.size else b"")
+            for block in byte_blocks(array):
+                digest.update(block)
         else:
             for name in sorted(part):
                 digest.update(digest_of(name, part[name]).encode())

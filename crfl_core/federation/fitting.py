@@ -61,7 +61,7 @@ def fit_maps(
             if state is None:
                 state = checked_state(feature_map, feature_map.fit(mapped(front, samples.clone())))
                 with suppress(OSError):  # a full disk, or nobody may write there
-                    seal(cached(f"{key}.safetensors"), [save_tensors(state)])
+                    seal(cached(f"{key}.safetensors"), [save_tensors(dict(state))])
         fitted[place] = Fitted(
             state,
             FittedFacts(

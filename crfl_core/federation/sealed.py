@@ -23,7 +23,7 @@ def cached(name: str) -> Path:
     return cache_dir() / "features" / name
 
 
-def seal(path: Path, blocks: Iterable[bytes | memoryview]) -> None:
+def seal(path: Path, blocks: Iterable[bytes]) -> None:
     """Write a file with its checksum. Several processes may do so at once: each writes its own, the last one counts.
 
     Raises `OSError` where nothing can be written.

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import crfl_core
-from crfl_core.extend import BoundMap, FeatureMap, Tracker, hookimpl
+from crfl_core.extend import BoundMap, FeatureMap
 from crfl_core.federation import sealed
 from crfl_core.federation.features import array_blocks, features_of, mapped
 from crfl_core.kinds.feature_map import FeatureMaps
@@ -169,22 +169,3 @@ def test_a_run_from_the_cache_is_the_same_bit_for_bit(tmp_path: Path) -> None:
     first, second = (crfl_core.run(tiny(model=model), out=tmp_path / name) for name in ("first", "second"))
     assert torch.equal(first.parameters, second.parameters)
     assert first.ledger.facts == second.ledger.facts
-
-
-def test_progress_is_told_before_the_run_starts_and_only_if_there_is_something_to_do(tmp_path: Path) -> None:
-    told: list[object] = []
-
-    class Listening(Tracker):
-        @hookimpl
-        def crfl_features_mapped(self, done: int, total: int) -> None:
-            told.append((done, total))
-
-        @hookimpl
-        def crfl_run_started(self) -> None:
-            told.append("started")
-
-    model = {"type": "softmax", "features": {"type": "scattering", "angles": 2}}
-    for name in ("first", "second"):
-        result = crfl_core.run(tiny(model=model), out=tmp_path / name, trackers=[Listening()])
-    samples = sum(result.ledger.facts.samples)
-    assert told == [(samples, samples), "started", "started"]

@@ -44,11 +44,11 @@ def wavelet(side: int, sigma: float, frequency: float, angle: float, slant: floa
             for height, along in bell(row, column, side, sigma, slant, angle):
                 values[:, row, column] += height * np.exp(1j * frequency * along), height
     wave, envelope = values
-    wave -= envelope * wave.sum() / envelope.sum()
-    return wave * slant / (2 * math.pi * sigma**2)
+    result: NDArray[np.complex128] = (wave - envelope * wave.sum() / envelope.sum()) * slant / (2 * math.pi * sigma**2)
+    return result
 
 
-def convolved(signal: Image, kernel: NDArray[np.generic]) -> NDArray[np.complex128]:
+def convolved(signal: Image, kernel: Image | NDArray[np.complex128]) -> NDArray[np.complex128]:
     """A convolution on the torus, shift by shift."""
     result = np.zeros(signal.shape, complex)
     for row, column in np.ndindex(kernel.shape):
@@ -243,7 +243,7 @@ def test_maps_in_the_wrong_order_are_told_the_shapes(chain: list[FeatureMap], me
 
 def test_what_is_no_image_is_refused_with_the_number_of_features() -> None:
     with pytest.raises(ConfigError, match="needs images, found 91 features") as error:
-        FeatureMaps([Scattering().named("scattering")], 91)
+        FeatureMaps([Scattering()], 91)
     assert error.value.key == "model.features.0.type"
 
 

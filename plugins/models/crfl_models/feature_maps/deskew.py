@@ -15,6 +15,7 @@ class BoundDeskew(BoundMap):
     """Shears and shifts grey images of one height and width."""
 
     lipschitz = None
+    image_shape: tuple[int, int, int]
 
     def __init__(self, height: int, width: int) -> None:
         self.outputs = height * width

@@ -14,6 +14,8 @@ from crfl_core.extend import BoundMap, ImageMap, OptionError
 class BoundGroupNorm(BoundMap):
     """`(x - mean) / sqrt(variance + epsilon)` in each group, over the root of the number of features."""
 
+    lipschitz: float
+
     def __init__(self, inputs: int, groups: int, epsilon: float) -> None:
         self.outputs = inputs
         self.lipschitz = 1 / math.sqrt(epsilon * inputs)
@@ -23,7 +25,8 @@ class BoundGroupNorm(BoundMap):
         """(..., d) -> (..., d)."""
         grouped = x.unflatten(-1, (self._groups, -1))
         variance, mean = torch.var_mean(grouped, -1, correction=0, keepdim=True)
-        return ((grouped - mean) / (self.outputs * (variance + self._epsilon)).sqrt()).flatten(-2)
+        normed: Tensor = (grouped - mean) / (self.outputs * (variance + self._epsilon)).sqrt()
+        return normed.flatten(-2)
 
     def norm_bound(self, inputs: float) -> float:
         """1, or less if all inputs are short."""

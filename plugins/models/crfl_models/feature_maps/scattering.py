@@ -21,9 +21,11 @@ IMAGES_AT_ONCE = 32
 class BoundScattering(BoundMap):
     """Scattering of order 2 with two scales, for images of one shape."""
 
+    lipschitz: float
+
     def __init__(self, shape: tuple[int, ...], angles: int) -> None:
         channels, self._height, self._width = shape
-        self._cells = tuple(-(-size // CELL) for size in shape[1:])
+        self._cells = -(-self._height // CELL), -(-self._width // CELL)
         paths = 1 + 2 * angles + angles**2
         self.image_shape = (channels * paths, *self._cells)
         self.outputs = math.prod(self.image_shape)
@@ -33,8 +35,9 @@ class BoundScattering(BoundMap):
         self._fine = torch.stack([morlet(side, 0.8, 3 * math.pi / 4, angle, 4 / angles) for angle in turns])
         coarse = torch.stack([morlet(side, 1.6, 3 * math.pi / 8, angle, 4 / angles) for angle in turns])
         self._coarse = coarse.view(angles, 2, side // 2, 2, side // 2) / 4
-        self._whole = tuple(averages(side, 1.6, range(CELL, CELL * cells + 1, CELL)) for cells in self._cells)
-        self._half = tuple(averages(side // 2, 0.8, range(2, CELL * cells // 2 + 1, 2)) for cells in self._cells)
+        # In the middle of every cell, by its rows and by its columns, on all pixels and on every second one.
+        self._whole = [averages(side, 1.6, range(CELL, CELL * cells + 1, CELL)) for cells in self._cells]
+        self._half = [averages(side // 2, 0.8, range(2, 2 * cells + 1, 2)) for cells in self._cells]
         self.lipschitz = self._constant()
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -73,7 +76,8 @@ class BoundScattering(BoundMap):
         folded = parts[..., 0, :, 0, :, :] * filters[:, 0, :, 0]
         for row, column in ((0, 1), (1, 0), (1, 1)):
             folded.addcmul_(parts[..., row, :, column, :, :], filters[:, row, :, column])
-        return torch.fft.ifft2(torch.view_as_complex(folded)).abs()
+        found: Tensor = torch.fft.ifft2(torch.view_as_complex(folded)).abs()
+        return found
 
     def _constant(self) -> float:
         """The modulus brings nothing farther apart, so the norms of the linear steps on all paths bound the whole."""
@@ -103,7 +107,7 @@ class Scattering(ImageMap):
         return BoundScattering(shape, self.angles)
 
 
-def averaged(maps: Tensor, averages: tuple[Tensor, Tensor]) -> Tensor:
+def averaged(maps: Tensor, averages: list[Tensor]) -> Tensor:
     """Averages over rows and columns: (..., side, side) -> (..., rows, columns)."""
     rows, columns = averages
     return rows.to(maps) @ maps @ columns.to(maps).T

@@ -38,7 +38,8 @@ def drawn(generator: np.random.Generator, height: int, width: int) -> NDArray[np
         distance = (y - rows[:, place, None]) ** 2 + (x - columns[:, place, None]) ** 2
         np.minimum(squares, distance, out=squares, where=shown[:, place, None])
     # Dark within the width of the pen, then fading over one pixel.
-    return np.clip(1.0 + pens - np.sqrt(squares), 0.0, 1.0)
+    inked: NDArray[np.float64] = np.clip(1.0 + pens - np.sqrt(squares), 0.0, 1.0)
+    return inked
 
 
 def trails(generator: np.random.Generator) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
