@@ -78,6 +78,8 @@ from .kinds.engine import Engine as Engine
 from .kinds.engine import Job as Job
 from .kinds.feature_map import BoundMap as BoundMap
 from .kinds.feature_map import FeatureMap as FeatureMap
+from .kinds.feature_map import FittedMap as FittedMap
+from .kinds.feature_map import ImageMap as ImageMap
 from .kinds.linear import LinearModel as LinearModel
 from .kinds.model import BoundModel as BoundModel
 from .kinds.model import LocalModels as LocalModels

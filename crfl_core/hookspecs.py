@@ -26,6 +26,14 @@ hookimpl = pluggy.HookimplMarker("crfl")
 
 
 @hookspec
+def crfl_features_mapped(done: int, total: int) -> None:
+    """Observe how many training inputs went through the feature maps, before the run starts; nothing if all are cached.
+
+    What has no feature maps, or what they were computed for before, is ready at once.
+    """
+
+
+@hookspec
 def crfl_run_started(run: RunContext) -> None:
     """Observe that a run begins, or resumes after `run.resumed_from` rounds."""
 

@@ -86,13 +86,28 @@ class ReservedFacts(SetFacts):
     used_by: tuple[str, ...] = ()
 
 
+class FittedFacts(Record):
+    """A feature map that was fitted, at this place of the chain: to inputs of its own that are public, or a curator's.
+
+    The digests are of those inputs, as they are in front of all maps, and of what was fitted.
+    """
+
+    place: int
+    feature_map: str
+    source: Literal["public", "curator"]
+    samples: int
+    inputs_digest: str
+    digest: str
+
+
 class RunFacts(Record):
     """Everything that does not change from round to round.
 
     Norms are Euclidean. `input_norms` are the largest of each client in scaled input space, where triggers and the
     feature radius live; `feature_norms` the same behind the feature map. The `_bound`s are declared, not measured.
     `feature_lipschitz` is None for a map that has no Lipschitz constant; `feature_digests` are those of maps that were
-    made elsewhere, from a file or by training on public data. `rejects`: some plugin may reject rounds.
+    made elsewhere, from a file or by training on public data, `fitted_maps` those that are fitted to inputs that no
+    client holds. `rejects`: some plugin may reject rounds.
     `feature_names` are those of a table; the features of an image are pixels. `resampled` are the rounds whose model
     before noise was kept, so that noise can be drawn again from there. `bad_update` is what the server does with an
     update that it cannot use, `optimiser` the name of its optimiser if it has one. `secret_votes`: the seed of the vote
@@ -123,6 +138,7 @@ class RunFacts(Record):
     feature_norm_bound: float
     feature_lipschitz: float | None
     feature_digests: tuple[str, ...] = ()
+    fitted_maps: tuple[FittedFacts, ...] = ()
     scaling: str
     scaling_fitted: bool
     scaling_shift: tuple[float, ...]

@@ -14,6 +14,8 @@ from crfl_core import store
 from crfl_core.absent import Reading
 from crfl_core.api import environment
 from crfl_core.api.certifying import certify_all
+from crfl_core.api.fitted_maps import FILE as FITTED
+from crfl_core.api.fitted_maps import read_fitted, write_fitted
 from crfl_core.api.result import RunResult
 from crfl_core.api.stored_votes import Voter, read_parameters
 from crfl_core.api.training import train
@@ -24,14 +26,17 @@ from crfl_core.config import LoadedConfig, RunConfig, dump_config, load_config
 from crfl_core.config.loading import ConfigSource
 from crfl_core.errors import ConfigError, StoreError
 from crfl_core.federation.evaluation import backdoor_score, score
+from crfl_core.federation.fitting import FittedMaps
 from crfl_core.federation.local import LocalTraining
 from crfl_core.federation.session import Session
 from crfl_core.federation.setup import Federation, build
+from crfl_core.hooks import Hooks
 from crfl_core.kinds import KINDS
 from crfl_core.kinds.complaints import settings_of
 from crfl_core.kinds.engine import Job
 from crfl_core.kinds.plugin import Plugin
 from crfl_core.kinds.tracker import Tracker
+from crfl_core.ledger import RunFacts
 from crfl_core.plugins import Registry
 from crfl_core.refusals import check_hooks, hook_names
 from crfl_core.report.figures import partition_files
@@ -87,7 +92,7 @@ def resume(
     installed = Reading(registry, store.used_plugins(directory.path), needed=KINDS)
     loaded = load_config(directory.path / "config.toml", registry=installed)
     with located(loaded):
-        return execute(loaded.config, registry, directory.path, trackers, force=False)
+        return execute(loaded.config, registry, directory.path, trackers, fitted=started_with(directory))
 
 
 def open_job(specification: str) -> Job:
@@ -95,20 +100,39 @@ def open_job(specification: str) -> Job:
     return LocalTraining(build(load_config(tomllib.loads(specification)).config))
 
 
+def started_with(directory: RunDirectory) -> FittedMaps | None:
+    """What the feature maps of an unfinished run were fitted to; None if it ended before that was written."""
+    facts = directory.read_facts("ledger.json", RunFacts)
+    return read_fitted(directory, facts) if (directory.path / FITTED).exists() or not facts.fitted_maps else None
+
+
 def execute(
-    config: RunConfig, registry: Registry, path: Path, trackers: Sequence[Tracker], *, force: bool
+    config: RunConfig,
+    registry: Registry,
+    path: Path,
+    trackers: Sequence[Tracker],
+    *,
+    force: bool = False,
+    fitted: FittedMaps | None = None,
 ) -> RunResult:
     """The way of a run through the parts of the core. Nothing is written before everything was checked."""
     registry = registry.allowing(config.plugins.allow)
-    federation = build(config.with_own_plugins())
+    config = config.with_own_plugins()
+    watching = tuple(only_watching(tracker).model_copy() for tracker in trackers)
+    hooks = Hooks([*config.named_plugins(), *(("tracker", tracker) for tracker in watching)])
+    federation = build(
+        config,
+        fitted=fitted,
+        shown=lambda done, total: hooks.observe("crfl_features_mapped", done=done, total=total),
+    )
     for position, certificate in enumerate(config.certificates):
         with settings_of(f"certificates.{position}", certificate):
             levels_of(certificate)
-    watching = tuple(only_watching(tracker).model_copy() for tracker in trackers)
-    session = Session.of(federation, path, trackers=watching)
+    session = Session.of(federation, path, hooks)
     directory = claimed(federation, path, force=force)
     with directory.locked():
         directory.check_facts(federation.facts)
+        write_fitted(directory, federation.fitted)
         saved = directory.read_checkpoint() if directory.state == "training" else None
         played = config.rounds if directory.state != "training" else 0 if saved is None else saved.round
         session = session.resumed(played)

@@ -17,7 +17,8 @@ from crfl_core.api.vote_seed import vote_streams
 from crfl_core.certification.voting import Electorate, elected, vote
 from crfl_core.data import Scaling
 from crfl_core.errors import DataError
-from crfl_core.federation.setup import build_model, mapped
+from crfl_core.federation.features import mapped
+from crfl_core.federation.setup import build_model
 from crfl_core.kinds.certificate import CertificateResult
 from crfl_core.votes import VoteRequest, Votes, VoteSettings
 
@@ -41,7 +42,7 @@ def predict(run: RunResult, x: NDArray[Any], *, scaled: bool = False) -> Predict
         raise DataError(f"x: row {int(np.argwhere(~np.isfinite(flat))[0][0])} is not finite: remove or fill it")
     shift, factor = np.asarray(facts.scaling_shift), np.asarray(facts.scaling_factor)
     inputs = flat if scaled else Scaling(facts.scaling, shift, factor).apply(flat)
-    maps, model = build_model(run.config, data_facts(run.ledger))
+    maps, model = build_model(run.config, data_facts(run.ledger), run.fitted)
     parameters = run.parameters
     features = mapped(maps, torch.from_numpy(np.ascontiguousarray(inputs)).to(parameters))
     unknown = torch.full((len(features),), -1)

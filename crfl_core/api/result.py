@@ -10,12 +10,14 @@ from torch import Tensor
 
 from crfl_core.absent import Reading
 from crfl_core.api.certifying import certify_all
+from crfl_core.api.fitted_maps import read_fitted
 from crfl_core.api.stored_votes import flat_parameters, read_models
 from crfl_core.certification.audits import Audit
 from crfl_core.certification.questions import Inquiry, ask
 from crfl_core.config import RunConfig, load_config
 from crfl_core.data import DataFacts, Domain
 from crfl_core.errors import StoreError
+from crfl_core.federation.fitting import FittedMaps
 from crfl_core.federation.setup import build_model
 from crfl_core.kinds.certificate import CertificateResult, Check
 from crfl_core.kinds.plugin import Plugin
@@ -76,7 +78,12 @@ class RunResult:
     @cached_property
     def layout(self) -> Layout:
         """How the model's tensors lie in the parameter vector."""
-        return build_model(self.config, data_facts(self.ledger))[1].layout
+        return build_model(self.config, data_facts(self.ledger), self.fitted)[1].layout
+
+    @cached_property
+    def fitted(self) -> FittedMaps:
+        """What feature maps were fitted to before training, by their place in the chain."""
+        return read_fitted(self.directory, self.ledger.facts)
 
     @cached_property
     def parameters(self) -> Tensor:

@@ -106,7 +106,7 @@ def answer(run: RunResult, config: RunConfig, target: RunDirectory) -> WhatIf:
 def new_votes(run: RunResult, config: RunConfig, target: RunDirectory) -> Voter:
     """A voter with model and data, after checking that they are those of the run."""
     over = {"trackers": (), "model": config.model.model_copy(update={"start": None})}  # where it started is recorded
-    federation = build(config.model_copy(update=over).with_own_plugins())
+    federation = build(config.model_copy(update=over).with_own_plugins(), fitted=run.fitted)
     for name, expected in run.ledger.facts.test_sets.items():
         found = federation.test_sets.get(name)
         if found is None or found.facts != expected:

@@ -189,10 +189,14 @@ def public_preprocessing(ledger: Ledger) -> Check:
     fitted, (low, high) = " fitted on training data" if facts.scaling_fitted else "", facts.domain
     from_file = facts.start.kind == "file"
     start = f", start model from a file ({facts.start.digest:.12}), taken as public and trusted" if from_file else ""
+    words = {"curator": "inputs of a curator who is assumed trusted", "public": "public inputs of its own"}
     maps = "".join(f", a feature map with SHA-256 {digest[:12]}..." for digest in facts.feature_digests)
+    maps += "".join(f", {one.feature_map!r} fitted to {one.samples} {words[one.source]}" for one in facts.fitted_maps)
+    curated = any(one.source == "curator" for one in facts.fitted_maps)
+    trusted = facts.scaling_fitted or from_file or bool(facts.feature_digests) or curated
     return Check(
         "preprocessing is public",
-        "declared" if facts.scaling_fitted or from_file or maps else "held",
+        "declared" if trusted else "held",
         f"scaling {facts.scaling!r}{fitted}, inputs within [{low:g}, {high:g}]{maps}{start}",
         "fixed before the data are seen",
     )

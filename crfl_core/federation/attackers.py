@@ -10,7 +10,8 @@ from torch import Tensor
 from crfl_core.data import Batches
 from crfl_core.errors import PluginFailure
 from crfl_core.federation.checks import check_lipschitz
-from crfl_core.federation.setup import Federation, mapped
+from crfl_core.federation.features import mapped
+from crfl_core.federation.setup import Federation
 from crfl_core.federation.steps import ProtocolSteps
 from crfl_core.kinds.attack import Attack
 from crfl_core.kinds.complaints import settings_of, written_at

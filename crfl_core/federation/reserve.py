@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from crfl_core.config.schema import OwnSamples, Reserve
 from crfl_core.data import Data
 from crfl_core.errors import ConfigError
 from crfl_core.kinds.complaints import settings_of
-from crfl_core.kinds.feature_map import FeatureMap
+from crfl_core.ledger import FittedFacts
 from crfl_core.streams import Streams
 
 
@@ -67,14 +67,12 @@ def from_elsewhere(name: str, wanted: OwnSamples, data: Data, streams: Streams) 
     return Kept(other.x[rows], other.y[rows])
 
 
-def users(config: RunConfig, name: str) -> Iterator[str]:
+def users(config: RunConfig, name: str, fitted: Iterable[FittedFacts]) -> Iterator[str]:
     """The plugins that are handed a set. Measuring on it is no use: nothing that is certified rests on that."""
     if name == "root":
         yield from (step.configured_as for step in config.aggregation if type(step).needs_root)
-    if name == "curator":  # a map that can be fitted has a method of its own for it
-        usual = getattr(FeatureMap, "fit", None)
-        maps = (one for one in config.model.features if getattr(type(one), "fit", None) is not usual)
-        yield from (feature_map.configured_as for feature_map in maps)
+    if name == "curator":
+        yield from (one.feature_map for one in fitted if one.source == "curator")
 
 
 def check_root(config: RunConfig) -> None:

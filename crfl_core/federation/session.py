@@ -17,7 +17,7 @@ from crfl_core.federation.setup import Federation, bind_model
 from crfl_core.hooks import Hooks
 from crfl_core.kinds.complaints import settings_of
 from crfl_core.kinds.engine import Engine
-from crfl_core.kinds.tracker import RunContext, Tracker
+from crfl_core.kinds.tracker import RunContext
 from crfl_core.updates import Clients, Round, RoundFacts
 
 
@@ -62,10 +62,9 @@ class Session:
     context: RunContext
 
     @classmethod
-    def of(cls, federation: Federation, path: Path, *, trackers: tuple[Tracker, ...] = ()) -> Session:
-        """A session with the plugins that a federation's config names, and trackers that watch beside it."""
+    def of(cls, federation: Federation, path: Path, hooks: Hooks | None = None) -> Session:
+        """A session with the plugins that a federation's config names, or with `hooks` of more than those."""
         config = federation.config
-        watching = [("tracker", tracker) for tracker in trackers]
         context = RunContext(
             name=config.name,
             path=path,
@@ -75,7 +74,7 @@ class Session:
             model=bind_model(config, federation.maps, federation.data.facts),  # whatever hooks do to it
             features=federation.features,
         )
-        return cls(federation, config.engine, Hooks([*config.named_plugins(), *watching]), context)
+        return cls(federation, config.engine, hooks or Hooks(config.named_plugins()), context)
 
     def resumed(self, played: int) -> Session:
         """The same after this number of rounds."""

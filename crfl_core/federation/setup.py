@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, get_args
@@ -21,6 +21,8 @@ from crfl_core.data import Data, DataFacts, FederatedData, Scaling
 from crfl_core.errors import ConfigError, OptionError, PluginFailure
 from crfl_core.federation.answers import check_state
 from crfl_core.federation.checks import check_maps, check_steps
+from crfl_core.federation.features import ROWS_AT_ONCE, Shown, features_of
+from crfl_core.federation.fitting import FittedMaps, check_apart, fit_maps, states
 from crfl_core.federation.groups import members_of
 from crfl_core.federation.participants import HonestTraining, Participation
 from crfl_core.federation.reserve import Kept, check_root, set_aside, users
@@ -41,7 +43,6 @@ from crfl_core.streams import PURPOSES, Streams, of_group
 from crfl_core.untouched import untouched
 from crfl_core.updates import Clients, Layout, State
 
-ROWS_AT_ONCE = 65536
 NOT_LOCAL = frozenset({"aggregation", "certificates", "engine", "trackers", "storage"})
 """Tables of a config that play no part in local training."""
 
@@ -79,6 +80,7 @@ class Federation:
     scaling: Scaling
     model: BoundModel
     maps: FeatureMaps
+    fitted: FittedMaps
     features: Tensor
     honest: HonestTraining
     participation: Participation
@@ -124,13 +126,22 @@ class Federation:
         return run_facts(self)
 
 
-def build(config: RunConfig) -> Federation:
-    """The federation that a config describes. Raises before anything is trained or written."""
+def build(config: RunConfig, *, fitted: FittedMaps | None = None, shown: Shown | None = None) -> Federation:
+    """The federation that a config describes. Raises before anything is trained or written.
+
+    `fitted` is what the feature maps of a run were fitted to, if it is known; else they are fitted, to the inputs of
+    `reserve.curator` if they have no public ones. `shown` is told how far the features are.
+    """
     device, dtype = pick_device(config), getattr(torch, config.dtype)
     streams = streams_of(config)
     loaded, partition, kept = load_data(config, streams)
     data = as_tensors(loaded, partition, device, dtype)
-    maps, model = build_model(config, data.facts)
+    if fitted is None:
+        curator = as_samples(kept["curator"], device, dtype)[0] if "curator" in kept else None
+        if curator is not None:
+            check_apart(curator, data.x, data.test_x)
+        fitted = fit_maps(config.model.features, data.facts, curator, dtype)
+    maps, model = build_model(config, data.facts, fitted)
     check_maps(maps, data.x)
     with settings_of("model", config.model):
         bound = model.gradient_bound(maps.norm_bound(data.facts.domain.norm_bound(data.facts.inputs)))
@@ -146,10 +157,7 @@ def build(config: RunConfig) -> Federation:
     check_root(config)
     check_threat(config, data.clients)
     prepared = prepare_attack(config, data, participation, streams)
-    reserve = {
-        name: make_test_set(*as_samples(one, device, dtype), None if name == "curator" else maps)
-        for name, one in kept.items()
-    }
+    reserve = reserved_sets({name: as_samples(one, device, dtype) for name, one in kept.items()}, maps)
     validation = {name: reserve[name] for name in ("validation",) if name in reserve}
     return Federation(
         config=config,
@@ -157,7 +165,8 @@ def build(config: RunConfig) -> Federation:
         scaling=loaded.scaling,
         model=model,
         maps=maps,
-        features=mapped(maps, data.x),
+        fitted=fitted,
+        features=features_of(maps, data.x, shown),
         honest=honest,
         participation=participation,
         prepared=prepared,
@@ -226,19 +235,16 @@ def streams_of(config: RunConfig) -> Streams:
     return Streams(config.seed, {purpose: None if seed == "secret" else seed for purpose, seed in chosen.items()})
 
 
-def build_model(config: RunConfig, facts: DataFacts) -> tuple[FeatureMaps, BoundModel]:
+def build_model(config: RunConfig, facts: DataFacts, fitted: FittedMaps) -> tuple[FeatureMaps, BoundModel]:
     """The feature maps and the model for data like these."""
-    with settings_of("model.features", config.model):
-        maps = FeatureMaps(config.model.features, facts.inputs)
+    maps = FeatureMaps(config.model.features, facts.inputs, facts.image_shape, states(fitted))
     return maps, bind_model(config, maps, facts)
 
 
 def bind_model(config: RunConfig, maps: FeatureMaps, facts: DataFacts) -> BoundModel:
     """A model of its own behind these feature maps."""
-    # What the model sees is still an image if the maps keep the number of features.
-    shape = facts.image_shape if maps.outputs == facts.inputs else None
     with settings_of("model", config.model):
-        model = config.model.build(DataFacts(maps.outputs, facts.classes, facts.domain, shape))
+        model = config.model.build(DataFacts(maps.outputs, facts.classes, facts.domain, maps.image_shape))
     check_linear(config.model, model)
     if isinstance(model, LinearModel) and model.facts.linear:
         model = StartedLinear(model, maps.outputs, facts.classes)
@@ -348,16 +354,6 @@ def check_threat(config: RunConfig, clients: int) -> None:
             raise ConfigError(f"found {list(rounds)}, but rounds are 1..{config.rounds}", key="threat.rounds")
 
 
-def mapped(maps: FeatureMaps, x: Tensor) -> Tensor:
-    """Inputs behind the feature maps; the inputs themselves if there are none."""
-    if not maps.links:
-        return x
-    result = x.new_empty(len(x), maps.outputs)
-    for first in range(0, len(x), ROWS_AT_ONCE):
-        result[first : first + ROWS_AT_ONCE] = maps(x[first : first + ROWS_AT_ONCE])
-    return result
-
-
 def prepare_attack(config: RunConfig, data: FederatedData, participation: Participation, streams: Streams) -> State:
     """What the attack computes once, after its options were checked against the attackers' batches."""
     attack = config.attack
@@ -385,18 +381,25 @@ def prepare_attack(config: RunConfig, data: FederatedData, participation: Partic
 
 def make_test_sets(config: RunConfig, data: FederatedData, maps: FeatureMaps, prepared: State) -> dict[str, TestSet]:
     """The clean test set and, if the attack has one, the backdoored one."""
-    sets = {"clean": make_test_set(data.test_x, data.test_y, maps)}
+    sets = {"clean": make_test_set(features_of(maps, data.test_x), data.test_y)}
     if config.attack is not None:
         with settings_of("attack", config.attack):
             backdoored = config.attack.backdoored_set(data, prepared)
         if backdoored is not None:
-            sets["backdoored"] = make_test_set(*backdoored, maps)
+            sets["backdoored"] = make_test_set(features_of(maps, backdoored[0]), backdoored[1])
     return sets
 
 
-def make_test_set(x: Tensor, labels: Tensor, maps: FeatureMaps | None) -> TestSet:
+def reserved_sets(kept: Mapping[str, tuple[Tensor, Tensor]], maps: FeatureMaps) -> dict[str, TestSet]:
+    """What the server keeps for itself, behind the maps; that of the curator is what maps are fitted to."""
+    return {
+        name: make_test_set(x if name == "curator" else features_of(maps, x), labels)
+        for name, (x, labels) in kept.items()
+    }
+
+
+def make_test_set(features: Tensor, labels: Tensor) -> TestSet:
     """A test set with its digest, by which stored votes are matched to it."""
-    features = x if maps is None else mapped(maps, x)
     digest = hashlib.sha256()
     for tensor in (features, labels):
         digest.update(np.ascontiguousarray(tensor.cpu().numpy()).tobytes())
@@ -408,6 +411,7 @@ def run_facts(federation: Federation) -> RunFacts:
     config, data, maps, model = federation.config, federation.data, federation.maps, federation.model
     facts, scaling = data.facts, federation.scaling
     bound = facts.domain.norm_bound(facts.inputs)
+    fitted = tuple(one.facts for one in federation.fitted.values())
     return RunFacts(
         clients=data.clients,
         rounds=config.rounds,
@@ -431,6 +435,7 @@ def run_facts(federation: Federation) -> RunFacts:
         feature_norm_bound=maps.norm_bound(bound),
         feature_lipschitz=maps.lipschitz,
         feature_digests=tuple(link.digest for link in maps.links if link.digest),
+        fitted_maps=fitted,
         scaling=scaling.kind,
         scaling_fitted=scaling.fitted,
         scaling_shift=tuple(map(float, scaling.shift)),
@@ -447,7 +452,7 @@ def run_facts(federation: Federation) -> RunFacts:
         test_sets={name: test_set.facts for name, test_set in federation.test_sets.items()},
         groups=group_facts(federation),
         reserve={
-            name: ReservedFacts(**dict(kept.facts), used_by=tuple(users(config, name)))
+            name: ReservedFacts(**dict(kept.facts), used_by=tuple(users(config, name, fitted)))
             for name, kept in federation.reserve.items()
         },
     )

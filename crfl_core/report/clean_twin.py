@@ -37,7 +37,7 @@ def attack_effect(attacked: RunResult, clean: RunResult) -> AttackEffect:
         if getattr(attacked.config, key) != getattr(clean.config, key):
             message = f"{attacked.path} and {clean.path} differ: only the attack may differ between the two"
             raise ConfigError(message, key=key)
-    federation = build(attacked.config)
+    federation = build(attacked.config, fitted=attacked.fitted)
     models = [run.parameters.to(federation.device) for run in (attacked, clean)]
     accuracies = [score(federation, model).accuracy for model in models]
     rates = [backdoor_score(federation, model) for model in models]

@@ -6,6 +6,7 @@ status.json          training, trained or finished
 ledger.json          static facts          rounds.jsonl  one line per round
 clients.npz          one row per round and client
 checkpoint/          while training: model and plugin states, and the rows of clients.npz so far
+features.safetensors what feature maps were fitted to, if any
 model.safetensors    the clipped final aggregate, before any test noise
 votes/<digest>.npz   one file per vote request
 certificates/*.csv   one file per certificate: a row per level, test set and sample

@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 
 from crfl_core.errors import OptionError
-from crfl_core.kinds.feature_map import BoundMap, FeatureMap
+from crfl_core.federation.features import digest_of
+from crfl_core.kinds.feature_map import BoundMap, FeatureMap, FittedMap, ImageMap
+from crfl_core.kinds.feature_map import bound as bound_to
 from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by, used_as
 
 ROUNDING = 1e-9
-SIZES = (64, 7, 1)
+SHAPES: tuple[tuple[int, ...], ...] = ((1, 8, 8), (7,), (1, 1, 1), (6, 2, 3))
 SCALES = (1e-6, 1e-2, 0.3, 1.0, 3.0, 100.0, 1e6)
 
 
@@ -36,6 +38,10 @@ def check_shapes_are_kept(case: Case[FeatureMap]) -> None:
                     f"shape {(*x.shape[:-1], bound.outputs)} in {dtype}",
                     f"{tuple(y.shape)} in {y.dtype}",
                     "map the last axis only, with constants converted by .to(x)",
+                )
+            if bound.image_shape is not None and math.prod(bound.image_shape) != bound.outputs:
+                raise CheckFailed(
+                    f"an image_shape of {bound.outputs} numbers", str(bound.image_shape), "correct image_shape"
                 )
             if not torch.equal(x, before):
                 raise CheckFailed("unchanged inputs", "inputs changed in place", "work on a copy")
@@ -97,23 +103,49 @@ def check_lipschitz_constant_holds(case: Case[FeatureMap]) -> None:
                     )
 
 
+@promised_by(FeatureMap)
+def check_it_is_fitted_to_the_same_twice(case: Case[FeatureMap]) -> None:
+    """What is fitted depends on the samples alone, so that others can fit it again."""
+    plugin = case.plugin
+    if not isinstance(plugin, FittedMap):
+        raise Skipped("it is not fitted")
+    for shape in SHAPES:
+        samples = fitting_inputs(math.prod(shape))
+        try:
+            first = plugin.fit(samples.clone())
+        except OptionError:
+            continue
+        if digest_of(first) != digest_of(plugin.fit(samples.clone())):
+            raise CheckFailed("the same numbers for the same samples", "others", "draw from a seed among the options")
+
+
 def bounds(case: Case[FeatureMap]) -> Iterator[tuple[int, BoundMap]]:
     """The map for inputs of several sizes that it accepts."""
     found = case.once(bound_maps)
     if not found:
-        raise Skipped(f"its options fit no inputs of {', '.join(map(str, SIZES))} features")
+        shapes = ", ".join(" x ".join(map(str, shape)) for shape in SHAPES)
+        raise Skipped(f"its options fit no inputs of {shapes} features")
     return iter(found)
 
 
 def bound_maps(case: Case[FeatureMap]) -> list[tuple[int, BoundMap]]:
-    """The map for every size that its options fit."""
-    result = []
-    for size in SIZES:
+    """The map for every shape that its options fit."""
+    result, plugin = [], case.plugin
+    for shape in SHAPES:
+        size = math.prod(shape)
+        if isinstance(plugin, ImageMap) and len(shape) == 1:
+            continue
         try:
-            result.append((size, case.plugin.bind(size)))
+            fitted = plugin.fit(fitting_inputs(size)) if isinstance(plugin, FittedMap) else None
+            result.append((size, bound_to(plugin, size, shape, fitted)))
         except OptionError:
             continue
     return result
+
+
+def fitting_inputs(size: int) -> Tensor:
+    """Samples to fit to, (80, size)."""
+    return torch.randn(80, size, dtype=torch.float64, generator=torch.Generator().manual_seed(size + 1))
 
 
 def random_inputs(size: int) -> Tensor:

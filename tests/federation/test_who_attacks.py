@@ -139,6 +139,10 @@ class SpyStage(Stage):
         )
 
     @hookimpl
+    def crfl_features_mapped(self, done: int, total: int) -> None:
+        note("crfl_features_mapped", done, total)
+
+    @hookimpl
     def crfl_run_started(self, run: RunContext) -> None:
         note("crfl_run_started", run)
 
@@ -222,6 +226,7 @@ def handed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[tuple[str
         config = tiny(
             attack=BUSY,
             aggregation=chain,
+            model={"type": "softmax", "features": {"type": "unit-ball", "radius": 4.0}},
             server={"clip_norm": 4.0, "noise_std": 0.05},
             certificates=["paper", {"type": "tail", "continuations": 8, "selection": 8}],
             threat={"clients": 1, "rounds": [2], "poison": "update"},

@@ -110,6 +110,28 @@ def called_hooks() -> set[str]:
     return observed | asked
 
 
+def test_crfl_features_mapped_tells_how_far_they_are_unless_they_are_cached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[object] = []
+
+    class Listening(Tracker):
+        @hookimpl
+        def crfl_features_mapped(self, done: int, total: int) -> None:
+            told.append((done, total))
+
+        @hookimpl
+        def crfl_run_started(self) -> None:
+            told.append("started")
+
+    monkeypatch.setenv("CRFL_CACHE_DIR", str(tmp_path / "cache"))
+    for name in ("computed", "cached"):
+        model = {"type": "softmax", "features": {"type": "scattering", "angles": 2}}
+        result = run(tmp_path / name, Listening, model=model)
+    samples = sum(result.ledger.facts.samples)
+    assert told == [(samples, samples), "started", "started"]
+
+
 def test_crfl_run_started_says_where_a_run_begins_and_goes_on(tmp_path: Path) -> None:
     contexts: list[RunContext] = []
 

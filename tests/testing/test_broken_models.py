@@ -16,11 +16,13 @@ from crfl_core.extend import (
     BoundModel,
     DataFacts,
     FeatureMap,
+    FittedMap,
     LinearModel,
     LocalModels,
     Model,
     ModelFacts,
     Plugin,
+    State,
 )
 from tests.testing.support import assert_fails, checks_of
 
@@ -201,6 +203,16 @@ class Buffered(BoundUnitBall):
         return super().__call__(self._buffer)
 
 
+class Forgetful(FittedMap):
+    """Is another every time it is fitted."""
+
+    def fit(self, samples: Tensor) -> State:
+        return {"mean": torch.rand(samples.shape[1])}
+
+    def bind_fitted(self, inputs: int, fitted: State) -> BoundMap:
+        return BoundUnitBall(inputs, 1.0)
+
+
 class BrokenMap(FeatureMap):
     """Binds what it was made with."""
 
@@ -218,9 +230,12 @@ MAPS = {
 }
 MAP_CLASSES: dict[str, type[BoundUnitBall]] = {bound.__name__: bound for bound, _ in MAPS.values()}
 
+FITTED = "it_is_fitted_to_the_same_twice"
+
 EXAMPLES: list[tuple[str, Plugin, str]] = [
     *((check, Broken().named(model.__name__), word) for check, (model, word) in MODELS.items()),
     *((check, BrokenMap().named(bound.__name__), word) for check, (bound, word) in MAPS.items()),
+    (FITTED, Forgetful(), "draw from a seed"),
 ]
 
 
@@ -233,4 +248,4 @@ def test_a_broken_model_is_told_what_to_fix(check: str, plugin: Plugin, word: st
 
 def test_every_check_has_a_model_that_fails_it() -> None:
     assert set(MODELS) == checks_of(Model)
-    assert set(MAPS) == checks_of(FeatureMap)
+    assert {*MAPS, FITTED} == checks_of(FeatureMap)

@@ -14,6 +14,8 @@ from crfl_aggregators.norm_bound import NormBound
 from crfl_aggregators.update_cap import UpdateCap
 from crfl_attacks.model_replacement import ModelReplacement
 from crfl_attacks.triggers import FeatureTrigger
+from crfl_models.feature_maps.group_norm import GroupNorm
+from crfl_models.feature_maps.whiten import Whiten
 from crfl_models.softmax import Softmax
 
 from crfl_core.extend import Plugin, Registry
@@ -28,6 +30,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "random-fourier": {"outputs": 40},
     "module": {"path": "tests.testing.own_modules:Net"},  # a model, and a feature map
     "file": {"path": stored()},
+    "scattering": {"angles": 3},
+    "group-norm": {"groups": 1},
+    "whiten": {"components": 5, "floor": 2},
     "tail": {"continuations": 60, "selection": 20},
     "postprocess": {"continuations": 60, "selection": 20},
 }
@@ -61,6 +66,8 @@ def test_every_plugin_conforms(check: Callable[[], None]) -> None:
         NormBound(bound=0.5),
         ModelReplacement(clients=3, scale="replace", rounds=(2, 4), trigger=FeatureTrigger(features=(0, 3))),
         Softmax(bias=False),
+        GroupNorm(groups=3, epsilon=0.01),
+        Whiten(components=5, floor=2, radius=2.0),
     ]
 )
 def test_other_options_conform_as_well(check: Callable[[], None]) -> None:

@@ -31,8 +31,19 @@ class Progress(Tracker):
     _last_line: float = PrivateAttr(default=float("-inf"))
 
     @hookimpl
+    def crfl_features_mapped(self, done: int, total: int) -> None:
+        """A line now and then, if they take longer than a moment; no bar, which an error would leave behind."""
+        now = time.monotonic()
+        if self._last_line == float("-inf"):
+            self._last_line = now
+        elif now >= self._last_line + self.seconds:
+            self._last_line = now
+            sys.stderr.write(f"feature maps {done}/{total}\n")
+
+    @hookimpl
     def crfl_run_started(self, run: RunContext) -> None:
         """Show the bar."""
+        self._last_line = float("-inf")
         console = Console(stderr=True)
         if not console.is_terminal:
             return

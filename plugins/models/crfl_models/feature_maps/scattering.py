@@ -1,0 +1,113 @@
+"""The scattering transform: what wavelets see in an image, averaged so that small shifts do not matter."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from crfl_core.extend import BoundMap, ImageMap
+from crfl_models.feature_maps.wavelets import averages, half_rate_norm, morlet, operator_norm
+
+CELL = 4
+"""Pixels between two averages: 2 to the number of scales."""
+IMAGES_AT_ONCE = 32
+"""What fits into the processor's cache together with everything that is computed of it."""
+
+
+class BoundScattering(BoundMap):
+    """Scattering of order 2 with two scales, for images of one shape."""
+
+    lipschitz: float
+
+    def __init__(self, shape: tuple[int, ...], angles: int) -> None:
+        channels, self._height, self._width = shape
+        self._cells = -(-self._height // CELL), -(-self._width // CELL)
+        paths = 1 + 2 * angles + angles**2
+        self.image_shape = (channels * paths, *self._cells)
+        self.outputs = math.prod(self.image_shape)
+        # A square torus with a margin, so that what leaves on one side hardly returns on the other.
+        self._side = side = CELL * max(self._cells) + CELL
+        turns = [math.pi * turn / angles for turn in range(angles)]
+        self._fine = torch.stack([morlet(side, 0.8, 3 * math.pi / 4, angle, 4 / angles) for angle in turns])
+        coarse = torch.stack([morlet(side, 1.6, 3 * math.pi / 8, angle, 4 / angles) for angle in turns])
+        self._coarse = coarse.view(angles, 2, side // 2, 2, side // 2) / 4
+        # In the middle of every cell, by its rows and by its columns, on all pixels and on every second one.
+        self._whole = [averages(side, 1.6, range(CELL, CELL * cells + 1, CELL)) for cells in self._cells]
+        self._half = [averages(side // 2, 0.8, range(2, 2 * cells + 1, 2)) for cells in self._cells]
+        self.lipschitz = self._constant()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(..., channels height width) -> (..., channels paths cells)."""
+        images = x.reshape(-1, self._height, self._width)
+        pieces = [self._scattered(piece) for piece in images.split(IMAGES_AT_ONCE)]
+        return torch.cat(pieces).reshape(*x.shape[:-1], self.outputs)
+
+    def norm_bound(self, inputs: float) -> float:
+        """An image of zeros has features of zero."""
+        return self.lipschitz * inputs
+
+    def _scattered(self, images: Tensor) -> Tensor:
+        """Order 0, order 1 at both scales, and order 2 from fine to coarse: (m, paths, rows, columns)."""
+        below, right = self._side - self._height - CELL // 2, self._side - self._width - CELL // 2
+        padded = torch.nn.functional.pad(images, (CELL // 2, right, CELL // 2, below))
+        transformed = torch.fft.fft2(padded)
+        product = torch.view_as_real(transformed)[:, None] * self._fine.to(images)[..., None]
+        fine = torch.fft.ifft2(torch.view_as_complex(product)).abs()
+        paths = [
+            averaged(padded[:, None], self._whole),
+            averaged(fine, self._whole),
+            averaged(self._at_half_rate(transformed), self._half),
+            averaged(self._at_half_rate(torch.fft.fft2(fine)).flatten(1, 2), self._half),
+        ]
+        return torch.cat(paths, 1)
+
+    def _at_half_rate(self, transformed: Tensor) -> Tensor:
+        """The modulus behind every coarse wavelet at every second pixel, (..., angles, half, half).
+
+        Leaving pixels out folds the spectrum: four frequencies are added up before a transform of a quarter the size.
+        """
+        half = self._side // 2
+        parts = torch.view_as_real(transformed).unflatten(-2, (2, half)).unflatten(-4, (2, half)).unsqueeze(-6)
+        filters = self._coarse.to(parts)[..., None]
+        folded = parts[..., 0, :, 0, :, :] * filters[:, 0, :, 0]
+        for row, column in ((0, 1), (1, 0), (1, 1)):
+            folded.addcmul_(parts[..., row, :, column, :, :], filters[:, row, :, column])
+        found: Tensor = torch.fft.ifft2(torch.view_as_complex(folded)).abs()
+        return found
+
+    def _constant(self) -> float:
+        """The modulus brings nothing farther apart, so the norms of the linear steps on all paths bound the whole."""
+        whole, half = (
+            math.prod(float(torch.linalg.matrix_norm(side, 2)) for side in pair) ** 2
+            for pair in (self._whole, self._half)
+        )
+        fine, coarse = operator_norm(self._fine) ** 2, half_rate_norm(self._coarse) ** 2
+        return math.sqrt(whole + coarse * half + fine * (whole + coarse * half))
+
+
+class Scattering(ImageMap):
+    """Wavelet scattering of order 2 at two scales (Bruna and Mallat, 2013): fixed features that are good for images.
+
+    Moduli of convolutions with Morlet wavelets of width 0.8 and 1.6 pixels in all directions, and with the second of
+    those moduli of the first, under Gaussian averages of width 1.6 pixels in the middle of every 4 x 4 pixels. An image
+    of 28 x 28 pixels has (1 + 2 angles + angles^2) x 7 x 7 features; colours are treated one by one. The Lipschitz
+    constant is computed from the spectra of the filters, and zeros have features of zero.
+    """
+
+    slow: ClassVar[bool] = True
+
+    angles: int = Field(8, ge=1, le=32, description="directions of the wavelets, evenly spaced over 180 degrees")
+
+    def bind_image(self, shape: tuple[int, ...]) -> BoundMap:
+        """(channels, height, width) becomes (channels paths, height / 4, width / 4), rounded up."""
+        return BoundScattering(shape, self.angles)
+
+
+def averaged(maps: Tensor, averages: list[Tensor]) -> Tensor:
+    """Averages over rows and columns: (..., side, side) -> (..., rows, columns)."""
+    rows, columns = averages
+    return rows.to(maps) @ maps @ columns.to(maps).T

@@ -1,0 +1,103 @@
+"""Features of equal spread: the directions in which public images differ are brought to one length."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from scipy.linalg import eigh
+from torch import Tensor
+
+from crfl_core.extend import BoundMap, DataFacts, FittedMap, OptionError, State
+from crfl_models.feature_maps.strokes import strokes
+
+SMALLEST = 1e-9
+"""Directions of less than this part of the largest variance are rounding errors."""
+
+
+class BoundWhiten(BoundMap):
+    """`z / max(||z||, radius)` for `z = directions (x - mean)`; on the sphere if there is no radius."""
+
+    def __init__(self, fitted: State, radius: float | None) -> None:
+        self._mean, self._directions, self._radius = fitted["mean"], fitted["directions"], radius
+        self.outputs = len(self._directions)
+        self._stretch = float(torch.linalg.matrix_norm(self._directions, 2))
+        self.lipschitz = None if radius is None else self._stretch / radius
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(..., inputs) -> (..., components)."""
+        z = (x - self._mean.to(x)) @ self._directions.to(x).T
+        norms: Tensor = torch.linalg.vector_norm(z, dim=-1, keepdim=True)
+        if self._radius is not None:
+            return z / norms.clamp(min=self._radius)
+        return torch.where(norms > 0, z / norms, z)
+
+    def norm_bound(self, inputs: float) -> float:
+        """1, or less if inputs are so short that all stay inside of the ball."""
+        if self._radius is None:
+            return 1.0
+        return min(1.0, self._stretch * (inputs + float(self._mean.norm())) / self._radius)
+
+
+class Whiten(FittedMap):
+    """Centres features and brings the directions in which public images differ most to one length; norm at most 1.
+
+    With mean m, eigenvalues e (largest first) and eigenvectors V of the covariance of the public images, as they come
+    out of the maps in front: `z = V_k^T (x - m) / sqrt(e + e_q)` for the first k, then `z / ||z||`. Adding eigenvalue
+    number q keeps weak directions from being blown up. The images are seeded strokes of a pen, which need no trust, or
+    those of a curator, whom the audit then calls trusted by assumption.
+    """
+
+    on: Literal["strokes", "curator"] = Field(
+        "strokes", description="the images: drawn from `seed`, or those of the trusted `reserve.curator`"
+    )
+    components: int = Field(500, ge=1, description="k: how many directions are kept")
+    floor: int = Field(60, ge=0, description="q: the eigenvalue, counted from 0, that is added to all")
+    radius: float | None = Field(
+        None,
+        gt=0,
+        description="divide by max(||z||, radius), which has a Lipschitz constant; unset: every output has norm 1",
+    )
+    samples: int = Field(3000, ge=2, description="number of strokes")
+    seed: int = Field(0, ge=0, description="seed of the strokes, which are public")
+
+    def own_inputs(self, facts: DataFacts) -> Tensor | None:
+        """Strokes in the shape and the domain of the data."""
+        if self.on == "curator":
+            return None
+        if facts.image_shape is None:
+            raise OptionError("on", f"strokes are images, found {facts.inputs} features of no shape: use 'curator'")
+        *colours, height, width = facts.image_shape
+        images = torch.from_numpy(strokes(self.samples, height, width, self.seed)).repeat(1, math.prod(colours))
+        low, high = facts.domain.low, facts.domain.high
+        return low + (high - low) * images if math.isfinite(high - low) else images
+
+    def fit(self, samples: Tensor) -> State:
+        """`mean` (d,) and `directions` (k, d), in double precision."""
+        x = samples.double().cpu().numpy()
+        mean = x.mean(0)
+        x = x - mean
+        wide = x.shape[0] < x.shape[1]
+        gram = (x @ x.T if wide else x.T @ x) / len(x)
+        wanted = max(self.components, self.floor + 1)
+        if wanted > len(gram):
+            option = "components" if self.components > self.floor else "floor"
+            raise OptionError(option, f"{len(x)} images of {x.shape[1]} features have at most {len(gram)} directions")
+        variances, vectors = eigh(gram, subset_by_index=[len(gram) - wanted, len(gram) - 1])
+        variances, vectors = variances[::-1], vectors[:, ::-1][:, : self.components]
+        if (known := int((variances > SMALLEST * variances[0]).sum())) < wanted:
+            option = "components" if known < self.components else "floor"
+            raise OptionError(option, f"the {len(x)} images differ in {known} directions only: choose less")
+        directions = (x.T @ vectors if wide else vectors).T
+        directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+        directions /= np.sqrt(variances[: self.components, None] + variances[self.floor])
+        return {"mean": torch.from_numpy(mean), "directions": torch.from_numpy(np.ascontiguousarray(directions))}
+
+    def bind_fitted(self, inputs: int, fitted: State) -> BoundMap:
+        """As many features as components."""
+        if len(fitted["mean"]) != inputs:
+            raise OptionError("type", f"was fitted to {len(fitted['mean'])} features, found {inputs}: fit it again")
+        return BoundWhiten(fitted, self.radius)
