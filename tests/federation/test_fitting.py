@@ -112,7 +112,7 @@ def test_a_curator_with_the_clients_inputs_is_refused() -> None:
 def test_the_curator_moves_the_map_and_clients_do_not() -> None:
     one, other = curated(curator(0)), curated(curator(1))
     assert one.fitted[0].facts.digest != other.fitted[0].facts.digest
-    again = curated(curator(0), seeds={"data": 7})
+    again = curated(curator(0), dataset={"type": "digits", "split_seed": 7, "train_samples": 200})
     assert again.fitted[0].facts == one.fitted[0].facts
 
 
