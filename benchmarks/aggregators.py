@@ -43,7 +43,7 @@ from torch import Tensor
 from benchmarks.timing import best_times, report
 from crfl_core.extend import Aggregator, Clients, ClientUpdates, Layout, Round, Stage, Streams
 from crfl_core.federation.chain import staged_by
-from crfl_core.kinds.aggregator import AggregationStep
+from crfl_interface.kinds.aggregator import AggregationStep
 
 MALICIOUS = 10
 RADIUS = 900.0  # nine tenths of the norm of a standard normal update: some are clipped

@@ -10,7 +10,7 @@ import torch
 from benchmarks.timing import best_times, report
 from crfl_core.certification.voting import MODELS_AT_ONCE, count, noisy_models
 from crfl_core.extend import DataFacts, Domain, Registry, Streams
-from crfl_core.kinds.model import Model
+from crfl_interface.kinds.model import Model
 
 MODELS, CLASSES, FEATURES, SAMPLES = 1000, 10, 784, 5000
 NOISE = 0.1

@@ -4,9 +4,9 @@ What `__init__.pyi` lists is for people who run; `crfl_core.extend` has what plu
 when they are first used, so `import crfl_core` costs next to nothing and PyTorch is loaded late.
 """
 
-import lazy_loader
+from crfl_core.doors import attach
 
-_load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_load, __dir__, __all__ = attach(__name__, __file__)
 
 RENAMED = {
     "Aggregate": "RuleResult",

@@ -9,11 +9,11 @@ from typing import Any, ClassVar, NamedTuple, NoReturn
 
 from pydantic import ConfigDict
 
-from crfl_core.errors import PluginError
-from crfl_core.kinds import KINDS, LOCAL
-from crfl_core.kinds.aggregator import Aggregator, Stage
-from crfl_core.kinds.plugin import Plugin
 from crfl_core.plugins import Registry
+from crfl_interface.errors import PluginError
+from crfl_interface.kinds import KINDS, LOCAL
+from crfl_interface.kinds.aggregator import Aggregator, Stage
+from crfl_interface.kinds.plugin import Plugin
 
 KEPT = ("features", "start", "name")
 """Options of base classes that the core itself reads from a config: feature maps and start of a model, the name of a

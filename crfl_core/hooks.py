@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from crfl_core import hookspecs
-from crfl_core.errors import UNEXPECTED, CrflError, CrflWarning, PluginFailure, reason
-from crfl_core.kinds.aggregator import state_key
-from crfl_core.kinds.complaints import written_at
-from crfl_core.kinds.plugin import Plugin
-from crfl_core.kinds.tracker import RunContext, Tracker
 from crfl_core.refusals import check_hooks, hook_names
 from crfl_core.untouched import Touched, untouched
+from crfl_interface import hookspecs
+from crfl_interface.errors import UNEXPECTED, CrflError, CrflWarning, PluginFailure, reason
+from crfl_interface.kinds.aggregator import state_key
+from crfl_interface.kinds.complaints import written_at
+from crfl_interface.kinds.plugin import Plugin
+from crfl_interface.kinds.tracker import RunContext, Tracker
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from crfl_core.updates import ClientUpdates, Round, RuleResult, State
+    from crfl_interface.updates import ClientUpdates, Round, RuleResult, State
 
 
 class Hooks:

@@ -14,12 +14,12 @@ from functools import cache, cached_property
 from importlib.metadata import Distribution, EntryPoint, distribution, distributions, packages_distributions
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from crfl_core.errors import PluginError, closest, reason
-from crfl_core.kinds import KINDS, LOCAL
-from crfl_core.kinds.command import Command
+from crfl_interface.errors import PluginError, closest, reason
+from crfl_interface.kinds import KINDS, LOCAL
+from crfl_interface.kinds.command import Command
 
 if TYPE_CHECKING:
-    from crfl_core.kinds.plugin import Plugin
+    from crfl_interface.kinds.plugin import Plugin
 
 DISABLE = "CRFL_DISABLE_PLUGINS"
 OWN = "crfl"

@@ -6,12 +6,12 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from crfl_core import hookspecs
-from crfl_core.errors import PluginError, closest
-from crfl_core.kinds.complaints import function_of, written_at
-from crfl_core.kinds.dependence import Dependent
-from crfl_core.kinds.final_methods import refuse_overriding
-from crfl_core.kinds.plugin import API_VERSION, Plugin
+from crfl_interface import hookspecs
+from crfl_interface.errors import PluginError, closest
+from crfl_interface.kinds.complaints import function_of, written_at
+from crfl_interface.kinds.dependence import Dependent
+from crfl_interface.kinds.final_methods import refuse_overriding
+from crfl_interface.kinds.plugin import API_VERSION, Plugin
 
 HOOKS = {
     name: tuple(inspect.signature(hook).parameters)

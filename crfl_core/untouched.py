@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from crfl_core.errors import PluginFailure
-from crfl_core.kinds.tracker import RunContext
-from crfl_core.knowledge import Known
-from crfl_core.streams import Streams
+from crfl_interface.errors import PluginFailure
+from crfl_interface.kinds.tracker import RunContext
+from crfl_interface.knowledge import Known
+from crfl_interface.streams import Streams
 
 if TYPE_CHECKING:
     from torch import Tensor

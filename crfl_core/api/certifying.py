@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from crfl_core.certification.questions import Inquiry, VoteSource
-from crfl_core.kinds.certificate import CertificateResult
 from crfl_core.report.metrics import Curve, curves
 from crfl_core.report.results import Results
+from crfl_interface.kinds.certificate import CertificateResult
 
 
 def unwatched(certified: CertificateResult) -> None:

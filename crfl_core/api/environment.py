@@ -12,9 +12,9 @@ import torch
 
 from crfl_core._version import __version__
 from crfl_core.config import RunConfig
-from crfl_core.errors import CrflWarning, PluginError, StoreError
 from crfl_core.plugins import Registry
 from crfl_core.store import RunDirectory
+from crfl_interface.errors import CrflWarning, PluginError, StoreError
 
 FILE = "environment.json"
 

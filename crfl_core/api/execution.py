@@ -24,24 +24,24 @@ from crfl_core.certification.audits import levels_of
 from crfl_core.certification.questions import ask
 from crfl_core.config import LoadedConfig, RunConfig, dump_config, load_config
 from crfl_core.config.loading import ConfigSource
-from crfl_core.errors import ConfigError, StoreError
 from crfl_core.federation.evaluation import backdoor_score, score
 from crfl_core.federation.fitting import FittedMaps
 from crfl_core.federation.local import LocalTraining
 from crfl_core.federation.session import Session
 from crfl_core.federation.setup import Federation, build
 from crfl_core.hooks import Hooks
-from crfl_core.kinds import KINDS
-from crfl_core.kinds.complaints import settings_of
-from crfl_core.kinds.engine import Job
-from crfl_core.kinds.plugin import Plugin
-from crfl_core.kinds.tracker import Tracker
-from crfl_core.ledger import RunFacts
 from crfl_core.plugins import Registry
 from crfl_core.refusals import check_hooks, hook_names
 from crfl_core.report.figures import partition_files
 from crfl_core.report.metrics import Backdoor, ClassHistogram, Metrics, attackers
 from crfl_core.store import RunDirectory
+from crfl_interface.errors import ConfigError, StoreError
+from crfl_interface.kinds import KINDS
+from crfl_interface.kinds.complaints import settings_of
+from crfl_interface.kinds.engine import Job
+from crfl_interface.kinds.plugin import Plugin
+from crfl_interface.kinds.tracker import Tracker
+from crfl_interface.ledger import RunFacts
 
 
 def run(

@@ -6,8 +6,8 @@ import torch
 
 from crfl_core.federation.features import digest_of
 from crfl_core.federation.fitting import Fitted, FittedMaps
-from crfl_core.ledger import RunFacts
 from crfl_core.store import RunDirectory
+from crfl_interface.ledger import RunFacts
 
 FILE = "features.safetensors"
 

@@ -8,9 +8,9 @@ from crfl_core.api.execution import located
 from crfl_core.config import load_config
 from crfl_core.config.loading import ConfigSource
 from crfl_core.federation.setup import load_data, streams_of
-from crfl_core.kinds.plugin import Plugin
 from crfl_core.plugins import Registry
 from crfl_core.report.metrics import ClassHistogram
+from crfl_interface.kinds.plugin import Plugin
 
 
 def class_histogram(

@@ -15,19 +15,19 @@ from crfl_core.api.stored_votes import flat_parameters, read_models
 from crfl_core.certification.audits import Audit
 from crfl_core.certification.questions import Inquiry, ask
 from crfl_core.config import RunConfig, load_config
-from crfl_core.data import DataFacts, Domain
-from crfl_core.errors import StoreError
 from crfl_core.federation.fitting import FittedMaps
 from crfl_core.federation.setup import build_model
-from crfl_core.kinds.certificate import CertificateResult, Check
-from crfl_core.kinds.plugin import Plugin
-from crfl_core.ledger import Ledger
 from crfl_core.plugins import Registry
 from crfl_core.report.metrics import Metrics
 from crfl_core.store import RunDirectory, used_plugins
-from crfl_core.threat import Threat
-from crfl_core.updates import Layout
-from crfl_core.votes import VoteRequest, Votes, VoteSettings
+from crfl_interface.data import DataFacts, Domain
+from crfl_interface.errors import StoreError
+from crfl_interface.kinds.certificate import CertificateResult, Check
+from crfl_interface.kinds.plugin import Plugin
+from crfl_interface.ledger import Ledger
+from crfl_interface.threat import Threat
+from crfl_interface.updates import Layout
+from crfl_interface.votes import VoteRequest, Votes, VoteSettings
 
 
 class RunResult:

@@ -12,14 +12,14 @@ from torch import Tensor
 from crfl_core.api.checkpoints import unpacked
 from crfl_core.api.vote_seed import vote_streams
 from crfl_core.certification.voting import Electorate, vote
-from crfl_core.errors import StoreError
 from crfl_core.federation.continuations import continuations, with_test_noise
 from crfl_core.federation.session import Session
 from crfl_core.federation.setup import Federation
-from crfl_core.ledger import Ledger
 from crfl_core.store import RunDirectory
-from crfl_core.updates import Layout
-from crfl_core.votes import VoteRequest, Votes, VoteSettings
+from crfl_interface.errors import StoreError
+from crfl_interface.ledger import Ledger
+from crfl_interface.updates import Layout
+from crfl_interface.votes import VoteRequest, Votes, VoteSettings
 
 MODELS = "models"
 

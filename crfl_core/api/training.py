@@ -13,8 +13,8 @@ from crfl_core.api.checkpoints import Groups, packed, unpacked
 from crfl_core.federation import rounds
 from crfl_core.federation.recording import record
 from crfl_core.federation.session import Session
-from crfl_core.ledger import ClientColumns
 from crfl_core.store import RunDirectory
+from crfl_interface.ledger import ClientColumns
 
 
 class Checkpoints:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from crfl_core.config import RunConfig
 from crfl_core.federation.setup import streams_of
 from crfl_core.store import RunDirectory
-from crfl_core.streams import Streams
+from crfl_interface.streams import Streams
 
 FILE = "votes/seed.json"
 BITS = 128

@@ -18,13 +18,13 @@ from crfl_core.api.stored_votes import Voter
 from crfl_core.certification.audits import levels_of
 from crfl_core.certification.questions import Inquiry, ask
 from crfl_core.config import LoadedConfig, RunConfig, dump_config, load_config
-from crfl_core.errors import ConfigError, CrflError, PluginError, StoreError
 from crfl_core.federation.session import Session
 from crfl_core.federation.setup import build, check_threat
-from crfl_core.kinds.complaints import settings_of
 from crfl_core.report.results import Results
 from crfl_core.store import RunDirectory
-from crfl_core.threat import Threat
+from crfl_interface.errors import ConfigError, CrflError, PluginError, StoreError
+from crfl_interface.kinds.complaints import settings_of
+from crfl_interface.threat import Threat
 
 ASKABLE = ("threat", "votes", "certificates", "evaluation.radii")
 Needs = Literal["formulas", "votes", "continuations"]

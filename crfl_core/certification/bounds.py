@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import crfl_formulas as formulas
-from crfl_core.votes import CountVotes, VoteRequest, Votes, VoteSettings
+from crfl_interface.votes import CountVotes, VoteRequest, Votes, VoteSettings
 
 
 def counting_request(settings: VoteSettings, noise_std: float) -> VoteRequest:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 import crfl_formulas as formulas
 from crfl_core.certification.measurements import observed_residuals
-from crfl_core.ledger import ClientColumns, Ledger
+from crfl_interface.ledger import ClientColumns, Ledger
 
 Array = NDArray[np.float64]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from crfl_core.certification.measurements import norm_error, relative_error
-from crfl_core.ledger import Ledger
-from crfl_core.threat import Threat
+from crfl_interface.ledger import Ledger
+from crfl_interface.threat import Threat
 
 
 def bias_input(ledger: Ledger) -> float:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import crfl_formulas as formulas
-from crfl_core.kinds.certificate import ABSTAIN, Guarantee, Level
+from crfl_interface.kinds.certificate import ABSTAIN, Guarantee, Level
 
 Array = NDArray[np.float64]
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from crfl_core.ledger import Ledger, RunFacts
+from crfl_interface.ledger import Ledger, RunFacts
 
 Array = NDArray[np.float64]
 FURTHER = 8

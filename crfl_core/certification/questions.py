@@ -10,11 +10,11 @@ import numpy as np
 from crfl_core.certification import threats
 from crfl_core.certification.audits import Audit, audit, misses_groups
 from crfl_core.config import RunConfig
-from crfl_core.errors import PluginFailure, failures_named
-from crfl_core.kinds.certificate import Certificate, CertificateResult, Guarantee, Level
-from crfl_core.ledger import Ledger
-from crfl_core.threat import Threat
-from crfl_core.votes import VoteRequest, Votes, VoteSettings
+from crfl_interface.errors import PluginFailure, failures_named
+from crfl_interface.kinds.certificate import Certificate, CertificateResult, Guarantee, Level
+from crfl_interface.ledger import Ledger
+from crfl_interface.threat import Threat
+from crfl_interface.votes import VoteRequest, Votes, VoteSettings
 
 VoteSource = Callable[[VoteRequest, VoteSettings], Mapping[str, Votes]]
 """Answers a request on every test set, by name."""

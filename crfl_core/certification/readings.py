@@ -14,9 +14,9 @@ from crfl_core.certification import assumptions
 from crfl_core.certification.assumptions import check, only
 from crfl_core.certification.inputs import domain_bound, input_bound
 from crfl_core.certification.scenario import capped_as_honest
-from crfl_core.kinds.certificate import Check
-from crfl_core.ledger import Ledger
-from crfl_core.threat import Threat
+from crfl_interface.kinds.certificate import Check
+from crfl_interface.ledger import Ledger
+from crfl_interface.threat import Threat
 
 
 def pathwise_checks(ledger: Ledger, threat: Threat, last: int, *, observed: bool) -> tuple[Check, ...]:

@@ -17,8 +17,8 @@ import crfl_formulas as formulas
 from crfl_core.certification import floating
 from crfl_core.certification.inputs import domain_bound, input_bound, smoothness
 from crfl_core.certification.measurements import observed_residuals, precision
-from crfl_core.ledger import ClientColumns, Ledger
-from crfl_core.threat import Threat
+from crfl_interface.ledger import ClientColumns, Ledger
+from crfl_interface.threat import Threat
 
 Array = NDArray[np.float64]
 

@@ -13,10 +13,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import crfl_formulas as formulas
-from crfl_core.kinds.model import BoundModel
-from crfl_core.ledger import GroupFacts
-from crfl_core.streams import Streams
-from crfl_core.votes import CountVotes, ExactVotes, GroupVotes, LogitVotes, VoteKind, VoteRequest, Votes, VoteSettings
+from crfl_interface.kinds.model import BoundModel
+from crfl_interface.ledger import GroupFacts
+from crfl_interface.streams import Streams
+from crfl_interface.votes import (
+    CountVotes,
+    ExactVotes,
+    GroupVotes,
+    LogitVotes,
+    VoteKind,
+    VoteRequest,
+    Votes,
+    VoteSettings,
+)
 
 BLOCK = 8
 """Noisy copies that share a random stream: opening one costs as much as drawing two thousand numbers."""

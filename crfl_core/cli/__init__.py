@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Sequence
 from typing import TextIO
 
-from crfl_core.errors import CrflError, CrflWarning
+from crfl_interface.errors import CrflError, CrflWarning
 
 BAD_INPUT = 2
 INTERRUPTED = 130

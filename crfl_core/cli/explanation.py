@@ -9,8 +9,8 @@ import tomli_w
 
 from crfl_core.config.loading import LoadedConfig
 from crfl_core.config.schema import RunConfig
-from crfl_core.table import Table
 from crfl_files.origins import DEFAULT, KeyPath
+from crfl_interface.table import Table
 
 
 def explained(loaded: LoadedConfig) -> list[tuple[str, str]]:

@@ -10,11 +10,11 @@ from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic.json_schema import models_json_schema
 
 from crfl_core.config.schema import RunConfig
-from crfl_core.errors import PluginError
-from crfl_core.kinds import CONFIGURABLE
-from crfl_core.kinds.plugin import Plugin
 from crfl_core.plugins import Registry, first_line
 from crfl_files.insertion import SIDES
+from crfl_interface.errors import PluginError
+from crfl_interface.kinds import CONFIGURABLE
+from crfl_interface.kinds.plugin import Plugin
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 MARK = "x-crfl-kind"

@@ -14,9 +14,9 @@ from pydantic_core import PydanticUndefined
 
 from crfl_core.cli.explanation import toml
 from crfl_core.config.schema import RunConfig
-from crfl_core.kinds import CONFIGURABLE, KINDS
-from crfl_core.kinds.plugin import Configured, Plugin
-from crfl_core.table import Table
+from crfl_interface.kinds import CONFIGURABLE, KINDS
+from crfl_interface.kinds.plugin import Configured, Plugin
+from crfl_interface.table import Table
 
 WORDS = {int: "integer", float: "number", str: "string", bool: "true or false", Path: "path"}
 LIMITS = ((Ge, "ge", "≥"), (Gt, "gt", ">"), (Le, "le", "≤"), (Lt, "lt", "<"))

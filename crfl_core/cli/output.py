@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import typer
 
 from crfl_core.cli import INTERRUPTED
-from crfl_core.errors import PluginFailure, reason
+from crfl_interface.errors import PluginFailure, reason
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from crfl_core.api import AttackEffect, RunResult, WhatIf
-    from crfl_core.kinds.tracker import Tracker
+    from crfl_interface.kinds.tracker import Tracker
 
 
 @contextlib.contextmanager
@@ -45,8 +45,8 @@ def plugins_at_work() -> Iterator[None]:
 
 def progress(quiet: bool) -> list[Tracker]:
     """The tracker that shows progress, found like any other plugin; none if a person wants quiet or has blocked it."""
-    from crfl_core.errors import PluginError
     from crfl_core.plugins import Registry
+    from crfl_interface.errors import PluginError
 
     if quiet:
         return []

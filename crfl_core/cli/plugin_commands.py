@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from typer.core import TyperCommand, TyperGroup
 
-from crfl_core.errors import CrflError, PluginError, PluginFailure, closest
-from crfl_core.kinds.command import summary_in_source
+from crfl_interface.errors import CrflError, PluginError, PluginFailure, closest
+from crfl_interface.kinds.command import summary_in_source
 
 if TYPE_CHECKING:
     from crfl_core.plugins import Registry

@@ -14,9 +14,9 @@ from crfl_core.cli import output
 
 if TYPE_CHECKING:
     from crfl_core.cli.description import Description
-    from crfl_core.kinds.command import Command
-    from crfl_core.kinds.plugin import Plugin
     from crfl_core.plugins import Listed, Registry
+    from crfl_interface.kinds.command import Command
+    from crfl_interface.kinds.plugin import Plugin
 
 BROKEN_PROMISE = 1
 WIDE, UNLIMITED = 110, 1_000_000
@@ -82,8 +82,8 @@ def show_listing(listing: Iterable[Listed]) -> None:
 def show(name: Name, kind: Kind = None, json: Json = False) -> None:
     """Show what the plugin NAME is: its description, options, contract, and an example of a config."""
     from crfl_core.cli.description import described
-    from crfl_core.errors import PluginError
     from crfl_core.plugins import Registry
+    from crfl_interface.errors import PluginError
 
     with output.plugins_at_work():
         registry = Registry()
@@ -167,9 +167,9 @@ def configured(registry: Registry, kind: str | None, name: str, options: Sequenc
     """The installed plugin of this name, with these options."""
     from pydantic import ValidationError
 
-    from crfl_core.errors import ConfigError, PluginError
     from crfl_files.origins import Origins, explain
     from crfl_files.overrides import apply_override
+    from crfl_interface.errors import ConfigError, PluginError
 
     kind = kind_of(registry, kind, name)
     if kind == "command":
@@ -190,8 +190,8 @@ def configured(registry: Registry, kind: str | None, name: str, options: Sequenc
 
 def kind_of(registry: Registry, kind: str | None, name: str) -> str:
     """The kind that was given, or the only one that has a plugin of this name."""
-    from crfl_core.errors import PluginError, closest
-    from crfl_core.kinds import KINDS
+    from crfl_interface.errors import PluginError, closest
+    from crfl_interface.kinds import KINDS
 
     if kind in KINDS:
         return kind

@@ -20,8 +20,8 @@ Scaled = Annotated[bool, typer.Option("--scaled", help="Inputs are already scale
 def predict(run: arguments.RunArgument, data: Data, out: Out = None, scaled: Scaled = False) -> None:
     """Predict the class of every row of DATA, with what each certificate says about it, as CSV."""
     from crfl_core import api
-    from crfl_core.errors import DataError
     from crfl_core.report.files import prediction_csv
+    from crfl_interface.errors import DataError
 
     result = api.load(run)
     try:
@@ -43,7 +43,7 @@ def read_inputs(path: Path):  # type: ignore[no-untyped-def]  # numpy is importe
     """The array `x` of an npz file, or the array of an npy file."""
     import numpy as np
 
-    from crfl_core.errors import DataError
+    from crfl_interface.errors import DataError
 
     remedy = "save it with np.savez(file, x=inputs)"
     try:

@@ -11,12 +11,12 @@ from pydantic import ValidationError
 
 from crfl_core.absent import Reading
 from crfl_core.config.schema import RunConfig, Trust
-from crfl_core.errors import ConfigError
 from crfl_core.plugins import Registry
 from crfl_files.origins import KeyPath, Origins, explain
 from crfl_files.overrides import apply_override, with_lists
 from crfl_files.reading import added, read_file
 from crfl_files.trees import Tree
+from crfl_interface.errors import ConfigError
 
 ConfigSource = str | Path | Mapping[str, Any] | RunConfig
 

@@ -9,24 +9,24 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from crfl_core import schedules
-from crfl_core.errors import ConfigError, failures_named
-from crfl_core.kinds import KINDS
-from crfl_core.kinds.aggregator import AggregationStep, Aggregator, Stage
-from crfl_core.kinds.algorithm import LocalAlgorithm
-from crfl_core.kinds.attack import Attack
-from crfl_core.kinds.certificate import Certificate
-from crfl_core.kinds.dataset import Dataset
-from crfl_core.kinds.engine import Engine
-from crfl_core.kinds.model import Model, as_list
-from crfl_core.kinds.optimiser import ServerOptimiser
-from crfl_core.kinds.partitioner import Partitioner
-from crfl_core.kinds.plugin import Configured, Plugin
-from crfl_core.kinds.tracker import Tracker
-from crfl_core.schedules import Linear, PerClient, Schedule
-from crfl_core.table import Table
-from crfl_core.threat import ThreatSettings
-from crfl_core.votes import VoteSettings
+from crfl_interface import schedules
+from crfl_interface.errors import ConfigError, failures_named
+from crfl_interface.kinds import KINDS
+from crfl_interface.kinds.aggregator import AggregationStep, Aggregator, Stage
+from crfl_interface.kinds.algorithm import LocalAlgorithm
+from crfl_interface.kinds.attack import Attack
+from crfl_interface.kinds.certificate import Certificate
+from crfl_interface.kinds.dataset import Dataset
+from crfl_interface.kinds.engine import Engine
+from crfl_interface.kinds.model import Model, as_list
+from crfl_interface.kinds.optimiser import ServerOptimiser
+from crfl_interface.kinds.partitioner import Partitioner
+from crfl_interface.kinds.plugin import Configured, Plugin
+from crfl_interface.kinds.tracker import Tracker
+from crfl_interface.schedules import Linear, PerClient, Schedule
+from crfl_interface.table import Table
+from crfl_interface.threat import ThreatSettings
+from crfl_interface.votes import VoteSettings
 
 PositiveRate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]

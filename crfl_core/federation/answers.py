@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from crfl_core.errors import PluginFailure, failures_named
-from crfl_core.kinds.aggregator import AggregationStep, Aggregator, CapStage, FixedStage, LinearAggregator, Stage
-from crfl_core.kinds.complaints import written_at
-from crfl_core.kinds.server_side import ServerSide
 from crfl_core.untouched import untouched
-from crfl_core.updates import Clients, ClientUpdates, Mixing, RoundFacts, RuleResult, StageResult, State
+from crfl_interface.errors import PluginFailure, failures_named
+from crfl_interface.kinds.aggregator import AggregationStep, Aggregator, CapStage, FixedStage, LinearAggregator, Stage
+from crfl_interface.kinds.complaints import written_at
+from crfl_interface.kinds.server_side import ServerSide
+from crfl_interface.updates import Clients, ClientUpdates, Mixing, RoundFacts, RuleResult, StageResult, State
 
 T = TypeVar("T")
 Shapes = list[tuple[int, ...]]

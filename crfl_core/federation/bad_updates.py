@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crfl_core.federation.chain import ChainResult, dependence
-from crfl_core.kinds.aggregator import AggregationStep
-from crfl_core.updates import ClientUpdates
+from crfl_interface.kinds.aggregator import AggregationStep
+from crfl_interface.updates import ClientUpdates
 
 
 def hides(steps: Sequence[AggregationStep], updates: ClientUpdates, bad: NDArray[np.bool_], *, drop: bool) -> bool:

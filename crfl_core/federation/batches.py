@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from crfl_core.streams import Streams
-from crfl_core.updates import Clients
+from crfl_interface.streams import Streams
+from crfl_interface.updates import Clients
 
 
 class BatchRows(NamedTuple):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from crfl_core.federation import answers
-from crfl_core.kinds.aggregator import (
+from crfl_interface.kinds.aggregator import (
     AggregationStep,
     Aggregator,
     CapStage,
@@ -23,7 +23,7 @@ from crfl_core.kinds.aggregator import (
     Stage,
     state_key,
 )
-from crfl_core.updates import Clients, ClientUpdates, Dependence, RoundFacts, RuleResult, State, worst
+from crfl_interface.updates import Clients, ClientUpdates, Dependence, RoundFacts, RuleResult, State, worst
 
 States = Mapping[str, State]
 PIECE = 512

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from crfl_core.absent import StandIn
-from crfl_core.errors import OptionError, PluginFailure
-from crfl_core.kinds.aggregator import AggregationStep, Stage
-from crfl_core.kinds.complaints import settings_of
-from crfl_core.kinds.feature_map import FeatureMaps
-from crfl_core.updates import Clients
+from crfl_interface.errors import OptionError, PluginFailure
+from crfl_interface.kinds.aggregator import AggregationStep, Stage
+from crfl_interface.kinds.complaints import settings_of
+from crfl_interface.kinds.feature_map import FeatureMaps
+from crfl_interface.updates import Clients
 
 SAMPLED = 16
 """On how many inputs the promises of feature maps are tried before a run."""

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crfl_core import schedules
-from crfl_core.errors import PluginFailure
 from crfl_core.federation import server
 from crfl_core.federation.rounds import Outcome, Progress, train
 from crfl_core.federation.session import Session
-from crfl_core.ledger import Ledger
+from crfl_interface import schedules
+from crfl_interface.errors import PluginFailure
+from crfl_interface.ledger import Ledger
 
 NUMBERS_AT_ONCE = 2**26
 """How many numbers the updates of one batch of continuations may have: 256 MiB in single precision."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from crfl_core.federation.setup import Federation
-from crfl_core.kinds.complaints import settings_of
+from crfl_interface.kinds.complaints import settings_of
 
 LOGITS_AT_ONCE = 2**16
 """Pairs of a model and a sample whose logits are in memory at a time."""

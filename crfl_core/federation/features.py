@@ -14,11 +14,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from crfl_core.data_files import sha256
 from crfl_core.federation.sealed import BYTES_AT_ONCE, cached, intact, seal
-from crfl_core.kinds.feature_map import FeatureMap, FeatureMaps
-from crfl_core.kinds.plugin import Plugin
-from crfl_core.updates import State
+from crfl_files.published import sha256
+from crfl_interface.kinds.feature_map import FeatureMap, FeatureMaps
+from crfl_interface.kinds.plugin import Plugin
+from crfl_interface.updates import State
 
 Shown = Callable[[int, int], object]
 """Told after every block how many inputs of how many are done."""

@@ -13,14 +13,14 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from crfl_core.data import DataFacts
-from crfl_core.errors import ConfigError, OptionError, PluginFailure
 from crfl_core.federation.features import described, digest_of, mapped
 from crfl_core.federation.sealed import SEAL, cached, intact, seal
-from crfl_core.kinds.complaints import settings_of
-from crfl_core.kinds.feature_map import FeatureMap, FeatureMaps, FittedMap
-from crfl_core.ledger import FittedFacts
-from crfl_core.updates import State
+from crfl_interface.data import DataFacts
+from crfl_interface.errors import ConfigError, OptionError, PluginFailure
+from crfl_interface.kinds.complaints import settings_of
+from crfl_interface.kinds.feature_map import FeatureMap, FeatureMaps, FittedMap
+from crfl_interface.ledger import FittedFacts
+from crfl_interface.updates import State
 
 SHARED = 0.01
 """The part of a curator's inputs that may also be a client's: collections have a few pictures twice."""

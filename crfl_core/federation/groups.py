@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crfl_core.config.schema import Groups
-from crfl_core.errors import ConfigError
-from crfl_core.streams import Streams
+from crfl_interface.errors import ConfigError
+from crfl_interface.streams import Streams
 
 Members = tuple[NDArray[np.int64], ...]
 """The clients of each group, ascending."""

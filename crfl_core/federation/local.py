@@ -13,9 +13,9 @@ from crfl_core.federation import batches
 from crfl_core.federation.attackers import AttackedSteps, bends, poison, state_of
 from crfl_core.federation.setup import Federation
 from crfl_core.federation.steps import honest_models
-from crfl_core.kinds.complaints import settings_of
-from crfl_core.kinds.model import LocalModels
-from crfl_core.updates import Clients, LocalUpdates, TrainingTask
+from crfl_interface.kinds.complaints import settings_of
+from crfl_interface.kinds.model import LocalModels
+from crfl_interface.updates import Clients, LocalUpdates, TrainingTask
 
 
 class LocalTraining:

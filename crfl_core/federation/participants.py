@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crfl_core.config import RunConfig
-from crfl_core.errors import ConfigError, OptionError, failures_named
 from crfl_core.federation.groups import Members
-from crfl_core.kinds.attack import Attack
-from crfl_core.ledger import TrainingFacts
-from crfl_core.schedules import PerClient, Schedule, changes, client_values, each_of, expand, values
-from crfl_core.streams import Streams, of_group
-from crfl_core.updates import Clients
+from crfl_interface.errors import ConfigError, OptionError, failures_named
+from crfl_interface.kinds.attack import Attack
+from crfl_interface.ledger import TrainingFacts
+from crfl_interface.schedules import PerClient, Schedule, changes, client_values, each_of, expand, values
+from crfl_interface.streams import Streams, of_group
+from crfl_interface.updates import Clients
 
 
 @dataclass(frozen=True)

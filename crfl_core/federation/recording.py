@@ -6,13 +6,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crfl_core.errors import PluginFailure, failures_named
 from crfl_core.federation.chain import ChainResult
 from crfl_core.federation.evaluation import score
 from crfl_core.federation.rounds import Outcome
 from crfl_core.federation.setup import Federation
-from crfl_core.kinds.aggregator import Aggregator
-from crfl_core.ledger import ClientColumns, RoundRecord
+from crfl_interface.errors import PluginFailure, failures_named
+from crfl_interface.kinds.aggregator import Aggregator
+from crfl_interface.ledger import ClientColumns, RoundRecord
 
 ROUNDING = {torch.float32: 1e-4, torch.float64: 1e-9}
 """By how much, relatively, rounding may carry an honest update beyond its bound before the bound is doubted."""

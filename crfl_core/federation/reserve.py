@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from crfl_core.config import RunConfig
 from crfl_core.config.schema import OwnSamples, Reserve
-from crfl_core.data import Data
-from crfl_core.errors import ConfigError
-from crfl_core.kinds.complaints import settings_of
-from crfl_core.ledger import FittedFacts
-from crfl_core.streams import Streams
+from crfl_interface.data import Data
+from crfl_interface.errors import ConfigError
+from crfl_interface.kinds.complaints import settings_of
+from crfl_interface.ledger import FittedFacts
+from crfl_interface.streams import Streams
 
 
 class Kept(NamedTuple):

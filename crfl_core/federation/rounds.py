@@ -12,9 +12,9 @@ from crfl_core.federation import answers, memory, server
 from crfl_core.federation.chain import States
 from crfl_core.federation.session import Plan, Session
 from crfl_core.federation.setup import Federation
-from crfl_core.kinds.aggregator import state_key
-from crfl_core.kinds.complaints import settings_of
-from crfl_core.updates import State
+from crfl_interface.kinds.aggregator import state_key
+from crfl_interface.kinds.complaints import settings_of
+from crfl_interface.updates import State
 
 
 @dataclass(frozen=True)

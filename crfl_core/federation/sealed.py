@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from crfl_core.data_files import cache_dir
+from crfl_files.published import cache_dir
 
 SEAL = 32
 """Bytes of the checksum at the end of a file."""

@@ -16,17 +16,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from crfl_core.errors import PluginFailure, RunError
 from crfl_core.federation import answers, stepping
 from crfl_core.federation.bad_updates import good_updates, hides, spread_out
 from crfl_core.federation.chain import ChainResult, LinearChain, States, dependence, row_norms, run_chain, shrinkage
 from crfl_core.federation.session import Plan, Session
 from crfl_core.federation.submissions import Received, Submissions, needs_others
-from crfl_core.kinds.complaints import settings_of, written_at
-from crfl_core.kinds.engine import Engine
-from crfl_core.streams import Streams, of_group
 from crfl_core.untouched import untouched
-from crfl_core.updates import ClientUpdates, LocalUpdates, Poisoning, State, TrainingTask
+from crfl_interface.errors import PluginFailure, RunError
+from crfl_interface.kinds.complaints import settings_of, written_at
+from crfl_interface.kinds.engine import Engine
+from crfl_interface.streams import Streams, of_group
+from crfl_interface.updates import ClientUpdates, LocalUpdates, Poisoning, State, TrainingTask
 
 
 @dataclass(frozen=True)

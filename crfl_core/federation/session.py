@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from crfl_core import schedules
 from crfl_core.federation.local import LocalTraining
 from crfl_core.federation.participants import Conduct
 from crfl_core.federation.setup import Federation, bind_model
 from crfl_core.hooks import Hooks
-from crfl_core.kinds.complaints import settings_of
-from crfl_core.kinds.engine import Engine
-from crfl_core.kinds.tracker import RunContext
-from crfl_core.updates import Clients, Round, RoundFacts
+from crfl_interface import schedules
+from crfl_interface.kinds.complaints import settings_of
+from crfl_interface.kinds.engine import Engine
+from crfl_interface.kinds.tracker import RunContext
+from crfl_interface.updates import Clients, Round, RoundFacts
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from crfl_core import schedules
 from crfl_core.config import RunConfig, dump_config
-from crfl_core.data import Data, DataFacts, FederatedData, Scaling
-from crfl_core.errors import ConfigError, OptionError, PluginFailure
 from crfl_core.federation.answers import check_state
 from crfl_core.federation.checks import check_maps, check_steps
 from crfl_core.federation.features import ROWS_AT_ONCE, Shown, features_of
@@ -27,21 +24,24 @@ from crfl_core.federation.groups import members_of
 from crfl_core.federation.participants import HonestTraining, Participation
 from crfl_core.federation.reserve import Kept, check_root, set_aside, users
 from crfl_core.federation.start import Start, start_of
-from crfl_core.kinds.aggregator import AggregationStep
-from crfl_core.kinds.algorithm import ProximalAlgorithm
-from crfl_core.kinds.attack import Attack
-from crfl_core.kinds.complaints import settings_of, written_at
-from crfl_core.kinds.feature_map import FeatureMaps
-from crfl_core.kinds.linear import LinearModel, StartedLinear, changed_method
-from crfl_core.kinds.model import BoundModel, Model
-from crfl_core.kinds.partitioner import Partitioner
-from crfl_core.kinds.server_side import Samples, ServerSide
-from crfl_core.knowledge import Knowledge
-from crfl_core.ledger import GroupFacts, ReservedFacts, RunFacts, SetFacts, TrainingFacts
 from crfl_core.refusals import hook_names
-from crfl_core.streams import PURPOSES, Streams, of_group
 from crfl_core.untouched import untouched
-from crfl_core.updates import Clients, Layout, State
+from crfl_interface import schedules
+from crfl_interface.data import Data, DataFacts, FederatedData, Scaling
+from crfl_interface.errors import ConfigError, OptionError, PluginFailure
+from crfl_interface.kinds.aggregator import AggregationStep
+from crfl_interface.kinds.algorithm import ProximalAlgorithm
+from crfl_interface.kinds.attack import Attack
+from crfl_interface.kinds.complaints import settings_of, written_at
+from crfl_interface.kinds.feature_map import FeatureMaps
+from crfl_interface.kinds.linear import LinearModel, StartedLinear, changed_method
+from crfl_interface.kinds.model import BoundModel, Model
+from crfl_interface.kinds.partitioner import Partitioner
+from crfl_interface.kinds.server_side import Samples, ServerSide
+from crfl_interface.knowledge import Knowledge
+from crfl_interface.ledger import GroupFacts, ReservedFacts, RunFacts, SetFacts, TrainingFacts
+from crfl_interface.streams import PURPOSES, Streams, of_group
+from crfl_interface.updates import Clients, Layout, State
 
 NOT_LOCAL = frozenset({"aggregation", "certificates", "engine", "trackers", "storage"})
 """Tables of a config that play no part in local training."""

@@ -13,11 +13,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
-from crfl_core.errors import ConfigError
-from crfl_core.kinds.complaints import settings_of
-from crfl_core.kinds.model import BoundModel, Model
-from crfl_core.ledger import StartFacts
-from crfl_core.updates import Layout
+from crfl_interface.errors import ConfigError
+from crfl_interface.kinds.complaints import settings_of
+from crfl_interface.kinds.model import BoundModel, Model
+from crfl_interface.ledger import StartFacts
+from crfl_interface.updates import Layout
 
 KEY = "model.start"
 

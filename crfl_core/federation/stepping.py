@@ -8,14 +8,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from crfl_core.errors import PluginFailure, failures_named
 from crfl_core.federation import answers
 from crfl_core.federation.chain import ChainResult, States
 from crfl_core.federation.session import Plan
-from crfl_core.kinds.complaints import written_at
-from crfl_core.kinds.optimiser import STATE_KEY, FixedRate, ServerOptimiser
 from crfl_core.untouched import untouched
-from crfl_core.updates import OptimiserResult, Round, RoundFacts, State
+from crfl_interface.errors import PluginFailure, failures_named
+from crfl_interface.kinds.complaints import written_at
+from crfl_interface.kinds.optimiser import STATE_KEY, FixedRate, ServerOptimiser
+from crfl_interface.updates import OptimiserResult, Round, RoundFacts, State
 
 
 def stepped(

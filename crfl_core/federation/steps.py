@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from crfl_core.errors import PluginFailure
 from crfl_core.federation.setup import Federation
-from crfl_core.kinds.algorithm import LocalAlgorithm, LocalStep, StepDirection
-from crfl_core.kinds.complaints import settings_of, written_at
-from crfl_core.kinds.linear import LinearModel, LinearSteps
-from crfl_core.kinds.model import BoundModel, GradientSteps, LocalModels
 from crfl_core.untouched import untouched
-from crfl_core.updates import State
+from crfl_interface.errors import PluginFailure
+from crfl_interface.kinds.algorithm import LocalAlgorithm, LocalStep, StepDirection
+from crfl_interface.kinds.complaints import settings_of, written_at
+from crfl_interface.kinds.linear import LinearModel, LinearSteps
+from crfl_interface.kinds.model import BoundModel, GradientSteps, LocalModels
+from crfl_interface.updates import State
 
 NUMBERS_AT_ONCE = 2**24
 """How many numbers the gradients of single samples may have that are in memory together."""

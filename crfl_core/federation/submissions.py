@@ -10,19 +10,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from crfl_core.errors import PluginFailure, RunError
 from crfl_core.federation import answers, stepping
 from crfl_core.federation.attackers import overrides, state_of
 from crfl_core.federation.bad_updates import good_updates, hides
 from crfl_core.federation.chain import States, row_norms, run_chain
 from crfl_core.federation.session import Plan
 from crfl_core.federation.setup import Federation
-from crfl_core.kinds.aggregator import Aggregator, LinearAggregator
-from crfl_core.kinds.attack import Attack
-from crfl_core.kinds.complaints import settings_of, written_at
-from crfl_core.knowledge import Known
 from crfl_core.untouched import untouched
-from crfl_core.updates import ClientUpdates, LocalUpdates, Poisoning, State
+from crfl_interface.errors import PluginFailure, RunError
+from crfl_interface.kinds.aggregator import Aggregator, LinearAggregator
+from crfl_interface.kinds.attack import Attack
+from crfl_interface.kinds.complaints import settings_of, written_at
+from crfl_interface.knowledge import Known
+from crfl_interface.updates import ClientUpdates, LocalUpdates, Poisoning, State
 
 Rows = slice | NDArray[np.int64]
 """Some participants of a round, by their place in it."""

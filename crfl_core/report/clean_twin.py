@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from crfl_core.errors import ConfigError
 from crfl_core.federation.evaluation import backdoor_score, score
 from crfl_core.federation.setup import build
-from crfl_core.ledger import Record
+from crfl_interface.errors import ConfigError
+from crfl_interface.ledger import Record
 
 if TYPE_CHECKING:
     from crfl_core.api import RunResult

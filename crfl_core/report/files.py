@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crfl_core.certification.audits import Audit
-from crfl_core.kinds.certificate import CertificateResult
-from crfl_core.ledger import Record
+from crfl_interface.kinds.certificate import CertificateResult
+from crfl_interface.ledger import Record
 
 NUMBERS = re.compile(r"\[\n([-+.,eE\d\s]+)\]")  # not within a string, which has no line breaks in JSON
 COLUMNS = (

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from crfl_core.kinds.certificate import CertificateResult, Direction, Level
-from crfl_core.ledger import Ledger, Record
+from crfl_interface.kinds.certificate import CertificateResult, Direction, Level
+from crfl_interface.ledger import Ledger, Record
 
 Array = NDArray[np.float64]
 GRID = 10

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from crfl_core.certification.audits import Audit
-from crfl_core.kinds.certificate import CertificateResult
-from crfl_core.ledger import Record
 from crfl_core.report.files import audit_entries, certificate_csv, metrics_json
 from crfl_core.report.metrics import Curve
 from crfl_core.store import RunDirectory
+from crfl_interface.kinds.certificate import CertificateResult
+from crfl_interface.ledger import Record
 
 
 class CurveMetrics(Record):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from crfl_core.errors import StoreError
 from crfl_core.store.directory import RunDirectory
+from crfl_interface.errors import StoreError
 
 REPLACED = ".replaced"
 """Marks a run that `--force` set aside."""

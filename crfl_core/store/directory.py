@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from crfl_core.errors import StoreError
-from crfl_core.ledger import ClientColumns, Ledger, RoundRecord, RunFacts
 from crfl_core.store.files import Arrays
 from crfl_core.store.votes import VoteFiles
+from crfl_interface.errors import StoreError
+from crfl_interface.ledger import ClientColumns, Ledger, RoundRecord, RunFacts
 
 FORMAT = 1
 ROUND = "round"

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
-from crfl_core.errors import StoreError
+from crfl_interface.errors import StoreError
 
 Arrays = Mapping[str, NDArray[Any]]
 Facts = TypeVar("Facts", bound=BaseModel)

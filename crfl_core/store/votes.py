@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crfl_core.errors import StoreError
-from crfl_core.ledger import RunFacts
 from crfl_core.store.files import Files
-from crfl_core.votes import VoteRequest, Votes, VoteSettings
+from crfl_interface.errors import StoreError
+from crfl_interface.ledger import RunFacts
+from crfl_interface.votes import VoteRequest, Votes, VoteSettings
 
 MODEL = "model"
 AGAIN = "delete the file and resume the run"

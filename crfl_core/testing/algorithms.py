@@ -6,15 +6,15 @@ import torch
 from torch import Tensor
 
 from crfl_core.config import load_config
-from crfl_core.errors import PluginFailure
 from crfl_core.federation.local import LocalTraining
 from crfl_core.federation.setup import build, training_facts
 from crfl_core.federation.steps import directed
-from crfl_core.kinds.algorithm import LocalAlgorithm, LocalStep, ProximalAlgorithm
 from crfl_core.testing.comparing import difference
 from crfl_core.testing.samples import registry_with, small_config
 from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by, used_as
-from crfl_core.updates import State, TrainingTask
+from crfl_interface.errors import PluginFailure
+from crfl_interface.kinds.algorithm import LocalAlgorithm, LocalStep, ProximalAlgorithm
+from crfl_interface.updates import State, TrainingTask
 
 REPLICAS, CLIENTS, PARAMETERS, STEPS = 2, 3, 7, 4
 CLOSE = 1e-9

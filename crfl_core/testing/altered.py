@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crfl_core.ledger import ClientColumns, Ledger, ModelFacts
-from crfl_core.votes import CountVotes, ExactVotes, LogitVotes, Votes
+from crfl_interface.ledger import ClientColumns, Ledger, ModelFacts
+from crfl_interface.votes import CountVotes, ExactVotes, LogitVotes, Votes
 
 
 @singledispatch

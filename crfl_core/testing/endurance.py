@@ -19,10 +19,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from crfl_core.api import resume, run
-from crfl_core.kinds.aggregator import AggregationStep
-from crfl_core.kinds.attack import Attack
-from crfl_core.kinds.feature_map import FeatureMap
-from crfl_core.kinds.model import Model
 from crfl_core.testing.any_plugin import table_of
 from crfl_core.testing.comparing import difference
 from crfl_core.testing.feature_maps import bounds, random_inputs
@@ -32,6 +28,10 @@ from crfl_core.testing.sample_rounds import accepts, answer, clients_of, gaussia
 from crfl_core.testing.samples import SPOTS, Spots, small_config
 from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by
 from crfl_core.testing.trackers import Stopping, left_behind
+from crfl_interface.kinds.aggregator import AggregationStep
+from crfl_interface.kinds.attack import Attack
+from crfl_interface.kinds.feature_map import FeatureMap
+from crfl_interface.kinds.model import Model
 
 THREADS, REPEATS = 4, 3
 MANY_CLIENTS, PARAMETERS = 120, 2000

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crfl_core.kinds.model import BoundModel
-from crfl_core.kinds.server_side import Samples, ServerSide
-from crfl_core.ledger import ModelFacts
-from crfl_core.streams import Streams
-from crfl_core.updates import Clients, Layout
+from crfl_interface.kinds.model import BoundModel
+from crfl_interface.kinds.server_side import Samples, ServerSide
+from crfl_interface.ledger import ModelFacts
+from crfl_interface.streams import Streams
+from crfl_interface.updates import Clients, Layout
 
 ROOT_SAMPLES = 20
 

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from crfl_core.data import Data, Domain
-from crfl_core.kinds.dataset import Dataset
-from crfl_core.kinds.plugin import Plugin
 from crfl_core.plugins import Registry
+from crfl_interface.data import Data, Domain
+from crfl_interface.kinds.dataset import Dataset
+from crfl_interface.kinds.plugin import Plugin
 
 SIDE = 8
 OWNERS = 10

@@ -16,7 +16,7 @@ from pathlib import Path
 from docs.generate.markdown import ROOT
 
 PACKAGE = "crfl_core"
-OURS = (PACKAGE, "crfl_files")
+OURS = (PACKAGE, "crfl_interface", "crfl_files")
 FORMULAS = re.compile(r"^crfl_core\.formulas\b")
 """The formulas are a package of their own, which the core hands on under this name."""
 Function = ast.FunctionDef | ast.AsyncFunctionDef

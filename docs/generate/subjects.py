@@ -44,14 +44,14 @@ SUBJECTS = (
         "configuration",
         "Configs",
         "From files, mappings and overrides to one frozen config. [Configuration](../configuration.md) lists its keys.",
-        ("crfl_core.config", "crfl_core.table", "crfl_core.schedules"),
+        ("crfl_core.config", "crfl_interface.table", "crfl_interface.schedules"),
     ),
     Subject(
         "errors",
         "Errors",
         "What is raised on purpose. Every message says what is wrong, where, and what would be right.",
         (
-            "crfl_core.errors",
+            "crfl_interface.errors",
             "crfl_files.errors",
         ),
     ),
@@ -68,14 +68,14 @@ SUBJECTS = (
         "Stages that transform the updates of a round, rules that combine them, and what both are handed. See "
         "[Writing an aggregator](../writing-plugins/aggregator.md), [Writing a stage](../writing-plugins/stage.md) and "
         "[Composing defences](../composing-defences.md).",
-        ("crfl_core.kinds.aggregator", "crfl_core.kinds.server_side", "crfl_core.updates"),
+        ("crfl_interface.kinds.aggregator", "crfl_interface.kinds.server_side", "crfl_interface.updates"),
     ),
     Subject(
         "optimisers",
         "Server optimisers",
         "How the aggregate of a round becomes the next model. See "
         "[Writing a server optimiser](../writing-plugins/optimiser.md).",
-        ("crfl_core.kinds.optimiser",),
+        ("crfl_interface.kinds.optimiser",),
         ("OptimiserResult",),
     ),
     Subject(
@@ -83,7 +83,7 @@ SUBJECTS = (
         "Attacks and threats",
         "What malicious clients do, what they were measured to have done, and what a certificate assumes about them. "
         "See [Writing an attack](../writing-plugins/attack.md).",
-        ("crfl_core.kinds.attack", "crfl_core.knowledge", "crfl_core.threat"),
+        ("crfl_interface.kinds.attack", "crfl_interface.knowledge", "crfl_interface.threat"),
         ("Poisoning",),
     ),
     Subject(
@@ -93,9 +93,9 @@ SUBJECTS = (
         "[Writing a dataset](../writing-plugins/dataset.md), "
         "[Writing a partitioner](../writing-plugins/partitioner.md) and [Datasets](../datasets.md).",
         (
-            "crfl_core.kinds.dataset",
-            "crfl_core.kinds.partitioner",
-            "crfl_core.data",
+            "crfl_interface.kinds.dataset",
+            "crfl_interface.kinds.partitioner",
+            "crfl_interface.data",
             "crfl_files.published",
             "crfl_core.download",
             "crfl_core.api.catalogue",
@@ -107,21 +107,26 @@ SUBJECTS = (
         "From flat parameters and inputs to logits and gradients, for many models at once. "
         "See [Writing a model](../writing-plugins/model.md) and "
         "[Writing a feature map](../writing-plugins/feature-map.md).",
-        ("crfl_core.kinds.model", "crfl_core.kinds.module", "crfl_core.kinds.linear", "crfl_core.kinds.feature_map"),
+        (
+            "crfl_interface.kinds.model",
+            "crfl_interface.kinds.module",
+            "crfl_interface.kinds.linear",
+            "crfl_interface.kinds.feature_map",
+        ),
         ("Layout", "ModelFacts"),
     ),
     Subject(
         "algorithms",
         "Local training",
         "What a client makes of its gradients. See [Writing an algorithm](../writing-plugins/algorithm.md).",
-        ("crfl_core.kinds.algorithm",),
+        ("crfl_interface.kinds.algorithm",),
         ("TrainingFacts",),
     ),
     Subject(
         "engines",
         "Engines",
         "Where clients train. See [Writing an engine](../writing-plugins/engine.md).",
-        ("crfl_core.kinds.engine", "crfl_core.federation"),
+        ("crfl_interface.kinds.engine", "crfl_core.federation"),
         ("LocalUpdates", "TrainingTask", "open_job"),
     ),
     Subject(
@@ -129,19 +134,19 @@ SUBJECTS = (
         "Hooks and trackers",
         "How a plugin watches a run or takes part in it. [Hooks](../hooks.md) describes every hook, "
         "[Writing a tracker](../writing-plugins/tracker.md) a plugin that has nothing else.",
-        ("crfl_core.hookspecs", "crfl_core.hooks", "crfl_core.kinds.tracker"),
+        ("crfl_interface.hookspecs", "crfl_core.hooks", "crfl_interface.kinds.tracker"),
     ),
     Subject(
         "commands",
         "Commands",
         "Subcommands of `crfl` that plugins add.",
-        ("crfl_core.kinds.command", "crfl_core.cli"),
+        ("crfl_interface.kinds.command", "crfl_core.cli"),
     ),
     Subject(
         "ledger",
         "The ledger",
         "The record of a run: all that a certificate may know about training. See [Concepts](../concepts.md#ledger).",
-        ("crfl_core.ledger",),
+        ("crfl_interface.ledger",),
     ),
     Subject(
         "certificates",
@@ -149,7 +154,7 @@ SUBJECTS = (
         "From the ledger, the votes and a threat to a guarantee for every prediction, and the ground that the included "
         "certificates stand on. See [Writing a certificate](../writing-plugins/certificate.md) and, for the proofs, "
         "[Certificates](../certificates.md).",
-        ("crfl_core.kinds.certificate", "crfl_core.votes", "crfl_core.certification"),
+        ("crfl_interface.kinds.certificate", "crfl_interface.votes", "crfl_core.certification"),
     ),
     Subject(
         "formulas",

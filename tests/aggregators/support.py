@@ -37,8 +37,8 @@ from torch import Tensor
 
 from crfl_core.extend import Aggregator, Clients, ClientUpdates, Layout, Round, RuleResult, Stage, Streams
 from crfl_core.federation.chain import run_chain
-from crfl_core.kinds.aggregator import AggregationStep
 from crfl_core.testing.sample_server import server_of
+from crfl_interface.kinds.aggregator import AggregationStep
 
 Array = NDArray[np.float64]
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from crfl_core.extend import Aggregator, ClientUpdates, LinearAggregator, Registry, Stage
 from crfl_core.federation.chain import staged_by
-from crfl_core.kinds.aggregator import AggregationStep
 from crfl_core.testing.stages import matrix_of
+from crfl_interface.kinds.aggregator import AggregationStep
 from tests.aggregators.support import (
     RULES,
     STAGES,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from crfl_core.extend import Aggregator, Stage
 from crfl_core.federation.chain import staged_by
-from crfl_core.kinds.aggregator import AggregationStep
+from crfl_interface.kinds.aggregator import AggregationStep
 from tests.aggregators.support import RULES, STAGES, gaussian, updates_of
 
 steps = pytest.mark.parametrize("step", [*RULES.values(), *STAGES.values()], ids=[*RULES, *STAGES])

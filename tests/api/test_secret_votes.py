@@ -15,7 +15,7 @@ from crfl_core import RunResult
 from crfl_core.api.vote_seed import FILE
 from crfl_core.extend import ConfigError, CountVotes, StoreError
 from crfl_core.federation.setup import streams_of
-from crfl_core.streams import Streams
+from crfl_interface.streams import Streams
 from tests.oracle import tiny
 
 CERTIFICATES = [{"type": "paper"}, {"type": "tail", "continuations": 12, "selection": 6}]

@@ -20,7 +20,7 @@ from crfl_core.certification.threats import realised
 from crfl_core.extend import Batches, ConfigError, Plugin, PluginFailure, Registry, State
 from crfl_core.federation.batches import draw
 from crfl_core.federation.setup import Federation
-from crfl_core.threat import ROUNDING, Poison, covers
+from crfl_interface.threat import ROUNDING, Poison, covers
 from tests.attacks.support import FITTING, attack_of, attacked, ledger_of
 from tests.oracle import federation_of, played, tiny
 

@@ -56,9 +56,9 @@ from crfl_core.federation.server import add_noise
 from crfl_core.federation.session import Session
 from crfl_core.federation.setup import Federation, build
 from crfl_core.hooks import Hooks
-from crfl_core.kinds.feature_map import FeatureMaps
-from crfl_core.kinds.model import BoundModel
-from crfl_core.threat import ThreatSettings
+from crfl_interface.kinds.feature_map import FeatureMaps
+from crfl_interface.kinds.model import BoundModel
+from crfl_interface.threat import ThreatSettings
 from tests.oracle import Played
 
 torch.set_num_threads(1)

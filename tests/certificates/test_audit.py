@@ -41,7 +41,7 @@ from crfl_core.extend import (
     hookimpl,
 )
 from crfl_core.hooks import Hooks
-from crfl_core.threat import ThreatSettings
+from crfl_interface.threat import ThreatSettings
 from tests.certificates.support import (
     PLUGINS,
     Knowledge,

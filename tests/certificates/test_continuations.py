@@ -23,7 +23,7 @@ import crfl_formulas as formulas
 from crfl_core import RunResult, extend
 from crfl_core.certification.scenario import Scenario
 from crfl_core.extend import Clients, CountVotes, LinearAggregator, PluginFailure, StoreError
-from crfl_core.streams import Streams
+from crfl_interface.streams import Streams
 from tests.certificates.support import (
     PLUGINS,
     World,

@@ -16,7 +16,7 @@ import crfl_core
 from crfl_core import CrflError, RunResult, WhatIf
 from crfl_core.extend import CertificateResult, ConfigError, StoreError
 from crfl_core.federation import setup
-from crfl_core.ledger import FORMAT
+from crfl_interface.ledger import FORMAT
 from tests.certificates.support import small
 from tests.oracle import contents
 

@@ -18,7 +18,7 @@ from crfl_core import RunResult
 from crfl_core.certification import threats
 from crfl_core.extend import Certificate
 from crfl_core.store.files import Files
-from crfl_core.votes import VoteOverrides
+from crfl_interface.votes import VoteOverrides
 from tests.oracle import tiny
 
 THREE = [

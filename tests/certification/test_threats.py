@@ -14,7 +14,7 @@ from crfl_core.certification import threats
 from crfl_core.certification.audits import audit
 from crfl_core.certification.scenario import Scenario
 from crfl_core.extend import Ledger, Realised
-from crfl_core.threat import ThreatSettings
+from crfl_interface.threat import ThreatSettings
 from tests.certificates.support import (
     Steering,
     World,

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from crfl_core import RunConfig, dump_config, load_config
 from crfl_core.cli.explanation import explained
 from crfl_core.extend import ConfigError, Registry
-from crfl_core.schedules import Linear, RoundRange
+from crfl_interface.schedules import Linear, RoundRange
 
 Write = Callable[[str, str], Path]
 

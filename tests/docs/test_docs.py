@@ -19,9 +19,10 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from crfl_core import hookspecs, load_config, run
+from crfl_core import load_config, run
 from crfl_core.extend import Certificate, FileDataset, Registry
-from crfl_core.kinds import KINDS
+from crfl_interface import hookspecs
+from crfl_interface.kinds import KINDS
 from docs.generate import pages
 
 ROOT = Path(__file__).parents[2]

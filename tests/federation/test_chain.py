@@ -32,7 +32,7 @@ from crfl_core.extend import (
     State,
 )
 from crfl_core.federation.chain import LinearChain, dependence, run_chain
-from crfl_core.kinds.aggregator import AggregationStep
+from crfl_interface.kinds.aggregator import AggregationStep
 from tests.oracle import participants, updates_of
 
 

@@ -17,7 +17,7 @@ import crfl_core
 from crfl_core.extend import BoundMap, FeatureMap
 from crfl_core.federation import sealed
 from crfl_core.federation.features import array_blocks, features_of, mapped
-from crfl_core.kinds.feature_map import FeatureMaps
+from crfl_interface.kinds.feature_map import FeatureMaps
 from tests.oracle import federation_of, tiny
 
 calls: list[int] = []

@@ -13,8 +13,8 @@ from torch import Tensor
 
 import crfl_core
 from crfl_core import RunResult
-from crfl_core.errors import ConfigError
 from crfl_core.extend import Aggregator, ClientUpdates, RuleResult, State
+from crfl_interface.errors import ConfigError
 from tests.engines.process_engine import ProcessEngine
 from tests.oracle import federation_of, tiny
 

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from crfl_core import hookspecs
 from crfl_core.extend import (
     Aggregator,
     CapStage,
@@ -25,7 +24,8 @@ from crfl_core.extend import (
     hookimpl,
 )
 from crfl_core.federation.chain import run_chain, staged_by
-from crfl_core.kinds.aggregator import AggregationStep
+from crfl_interface import hookspecs
+from crfl_interface.kinds.aggregator import AggregationStep
 from tests.aggregators.support import gaussian, updates_of
 
 STEPS: list[type[AggregationStep]] = [Stage, FixedStage, CapStage, Aggregator, LinearAggregator]

@@ -40,6 +40,7 @@ from crfl_core.extend import (
     Tracker,
     hookimpl,
 )
+from crfl_interface import hookspecs
 from tests.oracle import federation_of, played, tiny
 
 RATE, STEPS = 0.777, 13
@@ -212,7 +213,7 @@ SPIES: dict[str, type[Plugin]] = {
 }
 CHAINS = [["spy-cap", "spy-fixed", "spy-weights"], ["spy-stage", "spy-weights"], ["spy-cap", "spy-rule"]]
 HANDED = {"check", "prepare", "transform", "mixing", "caps", "weights", "aggregate", "breakdown"}
-HOOKS = {name for name in vars(crfl_core.hookspecs) if name.startswith("crfl_")} - {
+HOOKS = {name for name in vars(hookspecs) if name.startswith("crfl_")} - {
     "crfl_run_failed",  # an error
     "crfl_run_finished",  # the whole run, when there is nothing left to decide
 }

@@ -17,7 +17,7 @@ from crfl_core import RunResult
 from crfl_core.extend import ClientColumns, Ledger, RoundRecord, RunFacts, StoreError, TrainingTask
 from crfl_core.federation.local import LocalTraining
 from crfl_core.federation.setup import Federation
-from crfl_core.ledger import FORMAT
+from crfl_interface.ledger import FORMAT
 from tests.oracle import Momentum, Veto, federation_of, played, tiny
 
 CONFIG = tiny(

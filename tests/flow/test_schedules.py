@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from crfl_core import load_config
 from crfl_core.extend import ConfigError
-from crfl_core.schedules import Linear, PerClient, RoundRange, changes, client_values, expand, value_at, values
+from crfl_interface.schedules import Linear, PerClient, RoundRange, changes, client_values, expand, value_at, values
 
 
 @given(value=st.floats(-5, 5), total=st.integers(1, 20))

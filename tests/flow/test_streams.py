@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crfl_core.extend import Streams
-from crfl_core.streams import PURPOSES
+from crfl_interface.streams import PURPOSES
 
 counts = st.integers(min_value=0, max_value=10**6)
 

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from crfl_core.extend import BoundModel, LinearModel
-from crfl_core.kinds.model import GradientSteps
 from crfl_formulas import (
     Aggregation,
     Array,
@@ -37,6 +36,7 @@ from crfl_formulas import (
     tradeoff_budget,
     update_bound,
 )
+from crfl_interface.kinds.model import GradientSteps
 
 Long = NDArray[np.longdouble]
 """64 bits of mantissa: its rounding is 1/2048 of what is measured."""

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from crfl_core import resume, run
-from crfl_core.errors import ConfigError, PluginError, PluginFailure
 from crfl_core.extend import (
     FixedRate,
     OptimiserResult,
@@ -25,6 +24,7 @@ from crfl_core.extend import (
 )
 from crfl_core.federation import rounds
 from crfl_core.federation.session import Session
+from crfl_interface.errors import ConfigError, PluginError, PluginFailure
 from tests.oracle import Veto, contents, federation_of, played, tiny
 
 

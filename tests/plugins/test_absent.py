@@ -18,7 +18,7 @@ import crfl_core
 from crfl_core import load_config
 from crfl_core.absent import Reading, Requirement, absences, stand_in
 from crfl_core.extend import Aggregator, ConfigError, PluginError, Registry, Stage
-from crfl_core.kinds import CONFIGURABLE, KINDS
+from crfl_interface.kinds import CONFIGURABLE, KINDS
 
 Install = Callable[..., None]
 Crfl = Callable[..., CompletedProcess[str]]

@@ -19,7 +19,7 @@ from crfl_aggregators.median import Median
 from torch import Tensor
 
 import crfl_core
-from crfl_core import CrflWarning, RunResult, hookspecs
+from crfl_core import CrflWarning, RunResult
 from crfl_core.extend import (
     Aggregator,
     CertificateResult,
@@ -38,6 +38,7 @@ from crfl_core.extend import (
     Tracker,
     hookimpl,
 )
+from crfl_interface import hookspecs
 
 Install = Callable[..., None]
 

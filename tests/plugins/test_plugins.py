@@ -14,8 +14,8 @@ from crfl_datasets.digits import Digits
 import crfl_core
 from crfl_core import dump_config, load_config, refusals
 from crfl_core.extend import ConfigError, PluginError, Registry, Tracker
-from crfl_core.kinds import KINDS
 from crfl_core.plugins import Listed
+from crfl_interface.kinds import KINDS
 
 Install = Callable[..., None]
 Crfl = Callable[..., CompletedProcess[str]]

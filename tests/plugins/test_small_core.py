@@ -6,7 +6,7 @@ from pathlib import Path
 
 import crfl_core
 
-BUDGET = 8_950
+BUDGET = 8_800
 """Lines of the core without the conformance kit, the command line and the report. Raise it only with a good reason."""
 
 

@@ -27,7 +27,7 @@ from crfl_core.extend import (
     StageResult,
     State,
 )
-from crfl_core.kinds.aggregator import AggregationStep
+from crfl_interface.kinds.aggregator import AggregationStep
 from tests.testing.support import assert_fails, checks_of
 
 

@@ -65,7 +65,7 @@ def fetch_dataset(
 
     >>> fetch_dataset("digits")
     Traceback (most recent call last):
-    crfl_core.errors.DataError: dataset 'digits' is not read from published files: there is nothing to fetch or verify
+    crfl_files.errors.DataError: dataset 'digits' is not read from published files: there is nothing to fetch or verify
     """
     fetch(published(registry or Registry(), name).source(), to, report)
 
@@ -75,7 +75,7 @@ def verify_datasets(name: str | None = None, *, registry: Registry | None = None
 
     >>> verify_datasets("digits")
     Traceback (most recent call last):
-    crfl_core.errors.DataError: dataset 'digits' is not read from published files: there is nothing to fetch or verify
+    crfl_files.errors.DataError: dataset 'digits' is not read from published files: there is nothing to fetch or verify
     """
     registry = registry or Registry()
     if name is None:

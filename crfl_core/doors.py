@@ -1,0 +1,27 @@
+"""A module whose names stand in a stub, `.pyi`, and are imported when they are first used."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+
+def attach(package: str, file: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
+    """What imports a name, `__dir__` and `__all__` of a module, from the stub beside its file.
+
+    Every line of the stub is `from module import name as name`, with the module's whole name.
+    """
+    stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
+    lines = [line for line in stub.body if isinstance(line, ast.ImportFrom)]
+    modules = {alias.name: str(line.module) for line in lines for alias in line.names}
+
+    def load(name: str) -> object:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        home = modules[name]
+        is_module = home == package or not hasattr(import_module(home), name)
+        return import_module(f"{home}.{name}") if is_module else getattr(import_module(home), name)
+
+    return load, lambda: sorted(modules), list(modules)

@@ -1,0 +1,218 @@
+"""Models that are linear in their parameters: the paper's, convex, with gradients in closed form."""
+
+from __future__ import annotations
+
+import inspect
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from crfl_interface.kinds.model import BoundModel, LocalModels
+from crfl_interface.ledger import ModelFacts
+from crfl_interface.updates import Layout
+
+USUAL = frozenset(dir(object)) | {"__module__", "__dict__", "__weakref__", "__abstractmethods__", "__firstlineno__"}
+LOGITS_AT_ONCE = 2**23
+BYTES_PER_WORD = 8
+MOST_PER_BYTE = 255
+
+
+class LinearModel(BoundModel):
+    """`logits = W x + b` with W of shape (C, d), trained by cross-entropy: multi-class logistic regression.
+
+    Certificates rest on the form of these logits and gradients, so they are the core's: a subclass may only choose
+    where to start. What a model does to its inputs belongs into a feature map.
+    """
+
+    def __init_subclass__(cls, **options: object) -> None:
+        super().__init_subclass__(**options)
+        if changed := {name for name in vars(cls) if name != "initial" and name in dir(LinearModel)} - USUAL:
+            raise TypeError(
+                f"{cls.__name__} overrides {min(changed)}() of LinearModel: certificates rest on it; override "
+                "initial(), write a feature map, or derive from BoundModel"
+            )
+
+    def __init__(self, inputs: int, classes: int, *, bias: bool) -> None:
+        self._inputs, self._classes = inputs, classes
+        shapes: tuple[tuple[str, tuple[int, ...]], ...] = (("weight", (classes, inputs)),)
+        self.layout = Layout((*shapes, ("bias", (classes,))) if bias else shapes)
+        self.facts = self.facts_of(self)
+
+    @staticmethod
+    def facts_of(model: BoundModel) -> ModelFacts:
+        """What is true of a linear model with this layout."""
+        return ModelFacts(linear=True, convex=True, bias="bias" in dict(model.layout.shapes))
+
+    def initial(self, generator: np.random.Generator) -> Tensor:  # noqa: ARG002 - convex: any start will do
+        """All zeros."""
+        return torch.zeros(self.layout.size)
+
+    def logits(self, parameters: Tensor, x: Tensor) -> Tensor:
+        """One matrix product for all replicas."""
+        weight, bias = self._blocks(parameters)
+        flat = affine(x, weight.reshape(-1, self._inputs), None if bias is None else bias.reshape(-1))
+        return flat.view(len(x), len(parameters), self._classes).transpose(0, 1)
+
+    def gradient(
+        self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor, longest: float | None = None
+    ) -> Tensor:
+        """`sum_b weight_b (softmax(W x_b) - e_{y_b}) (+) x_b`: two batched products for all clients and replicas.
+
+        With `longest` every sample's gradient is shortened to this norm before.
+        """
+        replicas, clients, _ = parameters.shape
+        weight, bias = self._blocks(parameters)
+        if replicas > 1:  # clients share their data among replicas: more columns in the same product
+            weight = weight.transpose(0, 1)
+        stacked = weight.reshape(clients, replicas * self._classes, self._inputs)
+        if bias is None:
+            logits = torch.bmm(x, stacked.transpose(1, 2))
+        else:
+            rows = bias.transpose(0, 1).reshape(clients, 1, replicas * self._classes)
+            logits = torch.baddbmm(rows, x, stacked.transpose(1, 2))
+        residual = logits.view(clients, -1, replicas, self._classes).softmax(-1)
+        index = y[:, :, None, None].expand(-1, -1, replicas, 1)
+        residual.scatter_add_(3, index, residual.new_full((1, 1, 1, 1), -1.0).expand(index.shape))
+        if longest is not None:
+            residual.mul_(clip_factors(residual, x, longest, classes=3, bias=bias is not None))
+        residual = residual.mul_(weights[:, :, None, None]).flatten(2)
+        product = torch.bmm(residual.transpose(1, 2), x).view(clients, replicas, -1).transpose(0, 1)
+        if bias is None:
+            return product.contiguous()
+        return torch.cat([product, residual.sum(1).view(clients, replicas, -1).transpose(0, 1)], dim=-1)
+
+    def local(self, start: Tensor) -> LocalModels:
+        """Steps in a layout of their own."""
+        return LinearSteps(self.layout, start)
+
+    def gradient_bound(self, input_norm: float) -> float:
+        """`sqrt(2) ||(x, 1)||`, since `||softmax - e_y|| <= sqrt(2)`; without the 1 if there is no bias."""
+        return math.sqrt(2.0) * math.hypot(input_norm, 1.0 if self.facts.bias else 0.0)
+
+    def counts(self, parameters: Tensor, x: Tensor) -> Tensor:
+        """The winners of one matrix product, with classes ahead of models so that all comparisons run along models.
+
+        Counting adds up eight comparisons at a time: each is a byte of a 64-bit word, and no byte can overflow as long
+        as it counts fewer than 256 models.
+        """
+        models = len(parameters)
+        if models % BYTES_PER_WORD or models > BYTES_PER_WORD * MOST_PER_BYTE:
+            return super().counts(parameters, x)
+        weight, bias = self._blocks(parameters)
+        stacked = weight.transpose(0, 1).reshape(-1, self._inputs)
+        row = None if bias is None else bias.T.reshape(-1)
+        counts = torch.empty(len(x), self._classes, dtype=torch.int64, device=x.device)
+        rows = max(1, LOGITS_AT_ONCE // len(stacked))
+        # Large buffers are filled again and again: fresh memory costs more than the comparisons.
+        logits = x.new_empty(min(rows, len(x)), len(stacked))
+        wins = torch.empty(len(logits), self._classes, models, dtype=torch.bool, device=x.device)
+        for piece, count in zip(x.split(rows), counts.split(rows), strict=True):
+            flat = affine(piece, stacked, row, out=logits[: len(piece)])
+            by_class = flat.view(len(piece), self._classes, models)
+            won = torch.eq(by_class, by_class.amax(1, keepdim=True), out=wins[: len(piece)])
+            words = won.view(torch.int64).sum(-1)
+            torch.sum(words.view(torch.uint8).view(len(piece), self._classes, BYTES_PER_WORD), -1, out=count)
+        tied = counts.sum(1) != models
+        if tied.any():
+            counts[tied] = super().counts(parameters, x[tied])
+        return counts
+
+    def operator_norm(self, parameters: Tensor) -> float:
+        """Spectral norm of the weight block without its mean row: adding the same to all classes changes no vote."""
+        weight = self._blocks(parameters[None])[0][0].double()
+        centred = weight - weight.mean(0)
+        return float(torch.linalg.eigvalsh(centred @ centred.T)[-1].clamp(min=0).sqrt())
+
+    def _blocks(self, parameters: Tensor) -> tuple[Tensor, Tensor | None]:
+        blocks = self.layout.unflatten(parameters)
+        return blocks["weight"], blocks.get("bias")
+
+
+class StartedLinear(LinearModel):
+    """The core's own linear model, which starts where that of a plugin does and takes nothing else from it."""
+
+    def __init__(self, model: LinearModel, inputs: int, classes: int) -> None:
+        super().__init__(inputs, classes, bias=model.facts.bias)
+        self._model = model
+
+    def initial(self, generator: np.random.Generator) -> Tensor:
+        """As the plugin says."""
+        return self._model.initial(generator)
+
+
+def changed_method(model: LinearModel) -> str | None:
+    """A method that is not the core's, by a mixin, an assignment or `__getattribute__`; None if all are the core's.
+
+    What `__init_subclass__` refuses is what a class says in its own body.
+    """
+    names = {name for name in dir(LinearModel) if callable(inspect.getattr_static(LinearModel, name))}
+    for name in sorted(names - USUAL - {"initial", "__init_subclass__"} | {"__getattribute__"}):
+        if inspect.getattr_static(model, name) is not inspect.getattr_static(LinearModel, name):
+            return name
+    return None
+
+
+def affine(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None = None) -> Tensor:
+    """`x weight^T + bias`."""
+    return torch.mm(x, weight.T, out=out) if bias is None else torch.addmm(bias, x, weight.T, out=out)
+
+
+def clip_factors(residual: Tensor, x: Tensor, longest: float, *, classes: int, bias: bool) -> Tensor:
+    """`min(1, longest / ||g_b||)` of every sample, in closed form: `||g_b|| = ||softmax - e_y|| ||(x_b, 1)||`."""
+    squares = x.square().sum(-1)[:, :, None, None]
+    inputs = (squares + 1.0 if bias else squares).sqrt()
+    norms = torch.linalg.vector_norm(residual, dim=classes, keepdim=True) * inputs
+    factors: Tensor = (longest / norms).clamp(max=1.0)
+    return factors
+
+
+class LinearSteps(LocalModels):
+    """Local training in place: weights lie as (clients, classes x replicas, features), so both products of a step are
+    single batched ones, the second adds to the weights directly, and softmax runs along contiguous replicas.
+
+    With `longest` every sample's gradient is shortened to this norm.
+    """
+
+    def __init__(self, layout: Layout, start: Tensor, longest: float | None = None) -> None:
+        self._longest = longest
+        blocks = layout.unflatten(start)
+        weight = blocks["weight"]  # (replicas, clients, classes, features)
+        self._replicas, clients, self._classes, self._inputs = weight.shape
+        turned = weight.permute(1, 2, 0, 3).clone(memory_format=torch.contiguous_format)
+        self._weight = turned.view(clients, -1, self._inputs)
+        bias = blocks.get("bias")
+        self._bias = None if bias is None else bias.permute(1, 2, 0).reshape(clients, 1, -1).clone()
+
+    def step(self, x: Tensor, y: Tensor, weights: Tensor, rates: Tensor, decay: Tensor | None) -> None:
+        """`W <- (1 - rate decay) W - rate sum_b weight_b (softmax(W x_b) - e_{y_b}) (+) x_b`."""
+        turned = self._weight.transpose(1, 2)
+        logits = torch.bmm(x, turned) if self._bias is None else torch.baddbmm(self._bias, x, turned)
+        residual = logits.view(*y.shape, self._classes, self._replicas).softmax(2)
+        index = y[:, :, None, None].expand(-1, -1, 1, self._replicas)
+        residual.scatter_add_(2, index, residual.new_full((1, 1, 1, 1), -1.0).expand(index.shape))
+        if self._longest is not None:
+            residual.mul_(clip_factors(residual, x, self._longest, classes=2, bias=self._bias is not None))
+        residual = residual.mul_((weights * rates[:, None])[:, :, None, None]).flatten(2)
+        kept = 1.0
+        if decay is not None:
+            keeps = 1.0 - rates * decay
+            kept = float(keeps[0])
+            if not bool((keeps == keeps[0]).all()):
+                kept = 1.0
+                self._weight.mul_(keeps[:, None, None])
+            if self._bias is not None:
+                self._bias.mul_(keeps[:, None, None])
+        self._weight.baddbmm_(residual.transpose(1, 2), x, beta=kept, alpha=-1)
+        if self._bias is not None:
+            self._bias.sub_(residual.sum(1, keepdim=True))
+
+    def parameters(self) -> Tensor:
+        """Back to flat vectors, (R, n, P)."""
+        clients = len(self._weight)
+        weight = self._weight.view(clients, self._classes, self._replicas, self._inputs).permute(2, 0, 1, 3)
+        if self._bias is None:
+            return weight.reshape(self._replicas, clients, -1)
+        bias = self._bias.view(clients, self._classes, self._replicas).permute(2, 0, 1)
+        return torch.cat([weight.flatten(2), bias], dim=2)

@@ -1,0 +1,162 @@
+"""Models: from flat parameters and inputs to logits and gradients, for many models at once."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import numpy as np
+from pydantic import BeforeValidator, Field
+
+from crfl_files.published import UserPath
+from crfl_interface.data import DataFacts
+from crfl_interface.kinds.feature_map import FeatureMap
+from crfl_interface.kinds.plugin import Configured, Plugin
+from crfl_interface.ledger import ModelFacts
+from crfl_interface.updates import Layout
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+VOTES_AT_ONCE = 2**18
+
+
+def as_list(value: object) -> object:
+    """A single table stands for a list of one."""
+    return tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
+
+
+class LocalModels(ABC):
+    """The models of some clients in the middle of local training, in whatever layout is fastest."""
+
+    @abstractmethod
+    def step(self, x: Tensor, y: Tensor, weights: Tensor, rates: Tensor, decay: Tensor | None) -> None:
+        """`w <- w - rate (gradient + decay w)` for all clients and replicas.
+
+        `x`, `y` and `weights` are those of `BoundModel.gradient`; `rates` and `decay` are (n,). A rate of 0 makes no
+        step.
+        """
+
+    @abstractmethod
+    def parameters(self) -> Tensor:
+        """The models as they are now, (R, n, P)."""
+
+
+class GradientSteps(LocalModels):
+    """Steps along a model's `gradient`, on flat parameters. `bend` and `project` let attackers change theirs."""
+
+    def __init__(self, model: BoundModel, start: Tensor) -> None:
+        import torch
+
+        self._model = model
+        self._parameters = start.clone(memory_format=torch.contiguous_format)
+
+    def step(self, x: Tensor, y: Tensor, weights: Tensor, rates: Tensor, decay: Tensor | None) -> None:
+        """One gradient for all, then one step."""
+        gradient = self.gradient(x, y, weights)
+        if decay is not None:
+            gradient = gradient.addcmul(self._parameters, decay[:, None])
+        self._parameters.addcmul_(self.bend(gradient, self._parameters), rates[:, None], value=-1)
+        self.project(self._parameters)
+
+    def gradient(self, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+        """The gradients of all models at the parameters that they have now, (R, n, P)."""
+        return self._model.gradient(self._parameters, x, y, weights)
+
+    def bend(self, gradient: Tensor, parameters: Tensor) -> Tensor:  # noqa: ARG002
+        """The gradients to follow, (R, n, P)."""
+        return gradient
+
+    def project(self, parameters: Tensor) -> None:
+        """Change the models after a step, in place."""
+
+    def parameters(self) -> Tensor:
+        """The models as they are now, (R, n, P)."""
+        return self._parameters
+
+
+class BoundModel(ABC):
+    """A model for data of a known shape. Parameters are flat vectors that `layout` describes.
+
+    R replicas of a model are handled in one call, because votes and continuations need many at once.
+    """
+
+    layout: Layout
+    facts: ModelFacts
+
+    @abstractmethod
+    def initial(self, generator: np.random.Generator) -> Tensor:
+        """Parameters to start from, (P,)."""
+
+    @abstractmethod
+    def logits(self, parameters: Tensor, x: Tensor) -> Tensor:
+        """(R, P) and (b, features) -> (R, b, C)."""
+
+    @abstractmethod
+    def gradient(self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+        """Gradients of each client's weighted cross-entropy: (R, n, P), (n, b, features), (n, b), (n, b) -> (R, n, P).
+
+        `weights` are those of the samples in the mean; padding has weight 0.
+        """
+
+    def sample_gradients(self, parameters: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """The gradient of every sample by itself: (R, n, P), (n, b, features), (n, b) -> (R, n, b, P).
+
+        Asked for when gradients are clipped. Override it if there is a faster way than one `gradient` for each sample.
+        """
+        each = parameters.repeat_interleave(y.shape[1], dim=1)
+        rows, labels = x.flatten(0, 1)[:, None], y.flatten()[:, None]
+        alone = self.gradient(each, rows, labels, x.new_ones(labels.shape))
+        apart: Tensor = alone.unflatten(1, y.shape)
+        return apart
+
+    def local(self, start: Tensor) -> LocalModels:
+        """Local training from the models `start`, (R, n, P), which are read-only. Override it for a faster layout."""
+        return GradientSteps(self, start)
+
+    def gradient_bound(self, input_norm: float) -> float:  # noqa: ARG002
+        """A norm that no sample's gradient exceeds if its input is at most this long; infinite if there is none.
+
+        The core checks it on every honest update.
+        """
+        return math.inf
+
+    def operator_norm(self, parameters: Tensor) -> float | None:  # noqa: ARG002
+        """Spectral norm of the column-centred weight block of (P,), for linear models; None for others."""
+        return None
+
+    def counts(self, parameters: Tensor, x: Tensor) -> Tensor:
+        """How many of the R models vote for each class, ties to the lowest: (R, P), (b, features) -> (b, C).
+
+        Memory is bounded: only some samples are voted on at a time.
+        """
+        pieces = []
+        for piece in x.split(max(1, VOTES_AT_ONCE // len(parameters))):
+            logits = self.logits(parameters, piece)
+            winners = logits.argmax(-1).T
+            zeros = winners.new_zeros(len(piece), logits.shape[-1])
+            pieces.append(zeros.scatter_add_(1, winners, winners.new_ones(winners.shape)))
+        import torch
+
+        return torch.cat(pieces)
+
+
+class Model(Plugin):
+    """A classifier over the outputs of fixed, public feature maps."""
+
+    features: Annotated[tuple[Annotated[FeatureMap, Configured("feature-map")], ...], BeforeValidator(as_list)] = Field(
+        (), description="feature maps between input and model, in order; none: the scaled input itself"
+    )
+
+    start: Literal["zeros", "random"] | UserPath | None = Field(
+        None,
+        description="the model before the first round: 'zeros', 'random', or a safetensors file, such as that of "
+        "another run; unset: where the model itself starts",
+    )
+
+    @abstractmethod
+    def build(self, facts: DataFacts) -> BoundModel:
+        """The model for inputs (behind the feature maps) and classes like these. Raises `OptionError`."""

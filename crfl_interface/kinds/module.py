@@ -1,0 +1,103 @@
+"""Any `torch.nn.Module` as a model: logits and per-client gradients through `torch.func`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from crfl_interface.errors import OptionError
+from crfl_interface.kinds.model import BoundModel
+from crfl_interface.ledger import ModelFacts
+from crfl_interface.updates import Layout
+
+STOCHASTIC = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.RReLU)
+
+INITIALISING = threading.RLock()
+"""Modules draw their first values from one generator, that of the process."""
+
+
+class ModuleModel(BoundModel):
+    """A module that maps (b, features) to (b, classes), made by `build` with PyTorch's own initialisation.
+
+    Buffers (batch normalisation) would be aggregated as if they were weights, and stochastic layers break the
+    comparison of two training runs: both are refused. Threads may use a model at the same time: each has a module of
+    its own, so `build` has to make a new one in every call.
+    """
+
+    def __init__(self, build: Callable[[], nn.Module]) -> None:
+        self._build = build
+        self._threads = threading.local()
+        module, another = self._fresh(0), self._fresh(0)  # the values play no part, only the shapes
+        for name, _ in module.named_buffers():
+            raise OptionError("type", f"the module has the buffer {name!r}: use layers without buffers")
+        for layer in module.modules():
+            if isinstance(layer, STOCHASTIC):
+                raise OptionError("type", f"the module has a stochastic layer, {type(layer).__name__}: remove it")
+        if {id(parameter) for parameter in module.parameters()} & {id(parameter) for parameter in another.parameters()}:
+            raise OptionError("type", "two modules share parameters: make all layers anew in every call of build()")
+        self.layout = Layout(tuple((name, tuple(p.shape)) for name, p in module.named_parameters()))
+        self.facts = ModelFacts(linear=False, convex=False, bias=True)
+
+    def initial(self, generator: np.random.Generator) -> Tensor:
+        """A fresh module's parameters; PyTorch's global generator is left as it was."""
+        module = self._fresh(int(generator.integers(2**63)))
+        return torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
+
+    def logits(self, parameters: Tensor, x: Tensor) -> Tensor:
+        """(R, P) and (b, features) -> (R, b, C)."""
+        with torch.no_grad():
+            result: Tensor = self._own.logits(parameters, x)
+        return result
+
+    def gradient(self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+        """(R, n, P), (n, b, features), (n, b), (n, b) -> (R, n, P)."""
+        result: Tensor = self._own.gradient(parameters, x, y, weights)
+        return result
+
+    def sample_gradients(self, parameters: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """(R, n, P), (n, b, features), (n, b) -> (R, n, b, P)."""
+        result: Tensor = self._own.sample_gradients(parameters, x, y)
+        return result
+
+    @property
+    def _own(self) -> ModuleCalls:
+        """This thread's module."""
+        if not hasattr(self._threads, "calls"):
+            self._threads.calls = ModuleCalls(self._fresh(0), self.layout)
+        calls: ModuleCalls = self._threads.calls
+        return calls
+
+    def _fresh(self, seed: int) -> nn.Module:
+        with INITIALISING, torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            return self._build()
+
+
+class ModuleCalls:
+    """The functions of one module. A call puts its parameters into the module, so only one may be under way."""
+
+    def __init__(self, module: nn.Module, layout: Layout) -> None:
+        self._module, self._layout = module, layout
+        self.gradient = vmap(
+            vmap(grad(self._loss), in_dims=(0, 0, 0, 0)),
+            in_dims=(0, None, None, None),
+        )
+        one = vmap(grad(self._loss_of_one), in_dims=(None, 0, 0))
+        self.sample_gradients = vmap(vmap(one, in_dims=(0, 0, 0)), in_dims=(0, None, None))
+        self.logits = vmap(self._call, in_dims=(0, None))
+
+    def _call(self, flat: Tensor, x: Tensor) -> Tensor:
+        output: Tensor = functional_call(self._module, self._layout.unflatten(flat), (x,))
+        return output
+
+    def _loss(self, flat: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+        losses = nn.functional.cross_entropy(self._call(flat, x), y, reduction="none")
+        return (losses * weights).sum()
+
+    def _loss_of_one(self, flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(self._call(flat, x[None]), y[None])

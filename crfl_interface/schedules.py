@@ -1,0 +1,103 @@
+"""Values and sets of rounds that depend on the round number, as they are written in a config."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from crfl_interface.table import Table
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Linear(Table):
+    """`start + slope * t` in round t = 1, 2, ..."""
+
+    start: float
+    slope: float
+
+
+Schedule = float | tuple[float, ...] | Linear
+"""A constant, a list with one value per round, or `{start, slope}`."""
+
+
+class PerClient(Table, Generic[T_co]):
+    """One schedule for each client, in the order of their ids."""
+
+    per_client: tuple[T_co, ...] = Field(description="a number, a list per round or {start, slope} for each client")
+
+
+def value_at(schedule: Schedule, number: int) -> float:
+    """The value in round t = 1, 2, ...
+
+    >>> value_at(Linear(start=2.0, slope=0.1), 10)
+    3.0
+    >>> value_at((0.1, 0.2), 2)
+    0.2
+    """
+    if isinstance(schedule, Linear):
+        return schedule.start + schedule.slope * number
+    if isinstance(schedule, tuple):
+        return schedule[number - 1]
+    return schedule
+
+
+def values(schedule: Schedule, total: int) -> tuple[float, ...]:
+    """The values of all rounds 1..total; a list of another length is a ValueError.
+
+    >>> values((0.1, 0.2), 3)
+    Traceback (most recent call last):
+    ValueError: a list needs one value per round: found 2 for 3 rounds
+    """
+    if isinstance(schedule, tuple) and len(schedule) != total:
+        raise ValueError(f"a list needs one value per round: found {len(schedule)} for {total} rounds")
+    return tuple(value_at(schedule, t) for t in range(1, total + 1))
+
+
+def each_of(schedule: Schedule | PerClient[Schedule]) -> tuple[Schedule, ...]:
+    """The schedules of all clients; a single one if they share it."""
+    return schedule.per_client if isinstance(schedule, PerClient) else (schedule,)
+
+
+def client_values(schedule: Schedule | PerClient[Schedule], clients: int, number: int) -> NDArray[np.float64]:
+    """The value of every client in round t = 1, 2, ...; as many schedules as there are clients, or one for all.
+
+    >>> client_values(PerClient(per_client=(0.5, (0.1, 0.2))), 2, number=2)
+    array([0.5, 0.2])
+    """
+    each = [value_at(one, number) for one in each_of(schedule)]
+    return np.broadcast_to(np.asarray(each, np.float64), clients).copy()
+
+
+def changes(schedules: Sequence[Schedule | PerClient[Schedule] | None]) -> bool:
+    """Whether some value differs between rounds."""
+    each = [one for schedule in schedules if schedule is not None for one in each_of(schedule)]
+    return any(len(set(one)) > 1 if isinstance(one, tuple) else isinstance(one, Linear) and one.slope for one in each)
+
+
+class RoundRange(Table):
+    """Rounds first, first + every, ... up to last (the final round if unset)."""
+
+    first: int = Field(ge=1)
+    every: int = Field(1, ge=1)
+    last: int | None = Field(None, ge=1)
+
+
+Rounds = tuple[Annotated[int, Field(ge=1)], ...] | RoundRange
+"""A list of round numbers, or `{first, every, last}`."""
+
+
+def expand(rounds: Rounds, total: int) -> tuple[int, ...]:
+    """The round numbers meant, in order.
+
+    >>> expand(RoundRange(first=10, every=5), total=22)
+    (10, 15, 20)
+    """
+    if isinstance(rounds, RoundRange):
+        last = total if rounds.last is None else rounds.last
+        return tuple(range(rounds.first, last + 1, rounds.every))
+    return tuple(sorted(set(rounds)))

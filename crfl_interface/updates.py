@@ -1,0 +1,235 @@
+"""What flows through a round, from who takes part to what the server makes of it: plain, read-only containers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crfl_interface.errors import PluginFailure
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from crfl_interface.kinds.server_side import ServerSide
+    from crfl_interface.streams import Streams
+
+State = Mapping[str, "Tensor"]
+"""What a plugin wants to see again in the next round. Kept by the core, stored in the checkpoint."""
+
+Dependence = Literal["fixed", "own", "all"]
+"""On what an aggregation weight depends: on nothing that was submitted, on that client's own update, on all."""
+
+DEPENDENCE_ORDER: tuple[Dependence, ...] = ("fixed", "own", "all")
+
+
+def worst(*dependences: Dependence) -> Dependence:
+    """The dependence of a chain is that of its worst link.
+
+    >>> worst("fixed", "own", "fixed")
+    'own'
+    """
+    return max(dependences, key=DEPENDENCE_ORDER.index)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a model's named tensors lie in one flat parameter vector, in order."""
+
+    shapes: tuple[tuple[str, tuple[int, ...]], ...]
+
+    @property
+    def size(self) -> int:
+        """Number of parameters P."""
+        return sum(math.prod(shape) for _, shape in self.shapes)
+
+    def unflatten(self, flat: Tensor) -> dict[str, Tensor]:
+        """Views of a (..., P) tensor, by name, each (..., *shape)."""
+        pieces = flat.split([math.prod(shape) for _, shape in self.shapes], dim=-1)
+        return {
+            name: piece.unflatten(-1, shape) if shape else piece.squeeze(-1)
+            for (name, shape), piece in zip(self.shapes, pieces, strict=True)
+        }
+
+
+@dataclass(frozen=True)
+class Clients:
+    """The participants of a round as the protocol knows them, one entry per client in every array.
+
+    `steps` local SGD steps of rate `learning_rate` on batches of `batch_size` samples; `last_batch` is the size of the
+    last batch of an epoch, which may be shorter. `group` says which of the global models a client trains; in most
+    federations there is one. Nothing here says who attacks, or what attackers really do.
+
+    What honest training can do at most: weight decay keeps the share `retention` of the broadcast model w, which is
+    (1 - eta lambda)^tau for plain SGD, so an update is `u = -(1 - retention) w + r`, and `update_bound` bounds ||r||
+    (infinite if nothing is known about the gradients, or about the algorithm).
+    """
+
+    ids: NDArray[np.int64]
+    samples: NDArray[np.int64]
+    learning_rate: NDArray[np.float64]
+    steps: NDArray[np.int64]
+    batch_size: NDArray[np.int64]
+    last_batch: NDArray[np.int64]
+    weight_decay: NDArray[np.float64]
+    retention: NDArray[np.float64]
+    update_bound: NDArray[np.float64]
+    group: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def take(self, rows: NDArray[np.int64] | NDArray[np.bool_] | slice) -> Clients:
+        """The same facts for some of the participants."""
+        return Clients(**{name: value[rows] for name, value in vars(self).items()})
+
+
+@dataclass(frozen=True)
+class RoundFacts:
+    """What is known of a round before anybody has trained, and does not depend on earlier rounds."""
+
+    number: int
+    total: int
+    clients: Clients
+    layout: Layout
+    streams: Streams
+
+
+@dataclass(frozen=True)
+class Round(RoundFacts):
+    """One round as a plugin sees it: `start` is the broadcast model w~_{t-1} of shape (P,).
+
+    `server_side` is there only for steps of the aggregation that look at the updates, which read it as `server`.
+    """
+
+    start: Tensor
+    server_side: ServerSide | None = None
+
+    @property
+    def server(self) -> ServerSide:
+        """Model, federation and trusted samples of the server. Attacks, hooks and trackers are not handed it."""
+        if self.server_side is None:
+            raise PluginFailure("what the server has is for steps of the aggregation that look at the updates alone")
+        return self.server_side
+
+    @property
+    def facts(self) -> RoundFacts:
+        """The round without its model."""
+        return RoundFacts(**{field.name: getattr(self, field.name) for field in fields(RoundFacts)})
+
+
+@dataclass(frozen=True)
+class TrainingTask:
+    """The local training of a round, as engines hand it on: `starts` is (K, G, P).
+
+    Every participant trains from the K models of its `group`, on the same batches. In a run K is 1; the K continuations
+    of a run differ in their models alone. `attacked`: attackers do what they do in this round; else all are honest.
+    `attack_state` is what they remember; None is what they prepared, which every process has.
+    """
+
+    number: int
+    starts: Tensor
+    clients: Clients
+    attacked: bool
+    attack_state: State | None = None
+
+
+@dataclass(frozen=True)
+class ClientUpdates:
+    """What the clients of a round submitted: `values` is (n, P), row i from `round.clients.ids[i]`. Read-only."""
+
+    values: Tensor
+    round: Round
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """What a `FixedStage` does to the updates of a round, whatever they are: `matrix @ updates + offset`.
+
+    `matrix` is (m, n), or (n,) for a diagonal one; `offset` is (m, P), or (P,) if it is the same for all rows.
+    """
+
+    matrix: Tensor
+    offset: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """The answer of a stage: `values = mixing @ updates + offset`, which is checked in every round.
+
+    `mixing` is (m, n), or (n,) for a diagonal matrix; `offset` is (m, P), or (P,) if it is the same for all rows.
+    """
+
+    values: Tensor
+    mixing: Tensor
+    offset: Tensor | None = None
+    state: State = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RuleResult:
+    """The answer of an aggregation rule: `update = sum_i weights[i] * values[i] + offset`, checked in every round.
+
+    A coordinate-wise rule has a weight per client *and* parameter: it reports each client's largest one in
+    `weights`, and the whole (n, P) matrix through `full_weights`.
+    """
+
+    update: Tensor
+    weights: Tensor
+    offset: Tensor | None = None
+    full_weights: Callable[[], Tensor] | None = None
+    state: State = field(default_factory=dict)
+    notes: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class OptimiserResult:
+    """The answer of a server optimiser: the core changes the model by `scale * aggregate + offset`.
+
+    `scale` is a number, or (P,) for one per parameter: what the aggregate of this round is multiplied by. `offset`,
+    (P,), is everything else, such as what is left of earlier rounds.
+    """
+
+    scale: Tensor | float
+    offset: Tensor | None = None
+    state: State = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Poisoning:
+    """What attackers did to their local data in one round, measured; one entry per client, zero if honest.
+
+    `share` is the sum over steps of (poisoned samples / batch size), `samples` their number, `most` the largest
+    number in one batch, `delta` the largest change of an input in scaled space, `flips` the changed labels, `norm` the
+    largest norm of a poisoned input behind the feature maps.
+    """
+
+    share: NDArray[np.float64]
+    samples: NDArray[np.int64]
+    most: NDArray[np.int64]
+    delta: NDArray[np.float64]
+    flips: NDArray[np.int64]
+    norm: NDArray[np.float64]
+
+    @staticmethod
+    def none(clients: int) -> Poisoning:
+        """Nobody poisoned anything."""
+        ints, floats = np.zeros(clients, np.int64), np.zeros(clients)
+        return Poisoning(share=floats, samples=ints, most=ints, delta=floats, flips=ints, norm=floats)
+
+    def take(self, rows: NDArray[np.int64]) -> Poisoning:
+        """The same for some of the clients, in this order."""
+        return Poisoning(**{name: column[rows] for name, column in vars(self).items()})
+
+
+@dataclass(frozen=True)
+class LocalUpdates:
+    """Local updates of the participants `part` of a round, for each of the K models: `updates` is (K, k, P)."""
+
+    part: slice
+    updates: Tensor
+    poisoning: Poisoning
