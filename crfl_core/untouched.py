@@ -42,9 +42,14 @@ def untouched(who: str, *given: object) -> Iterator[None]:
     marks, copies = [fingerprint(tensor) for tensor in tensors], [column.copy() for column in columns]
     versions = [tensor._version for tensor in shared]
     yield
-    same = all(map(np.array_equal, columns, copies)) and versions == [tensor._version for tensor in shared]
+    same = all(map(equal, columns, copies)) and versions == [tensor._version for tensor in shared]
     if not same or any((fingerprint(tensor) != mark).any() for tensor, mark in zip(tensors, marks, strict=True)):
         raise Touched(f"{who} changed what it was given: work on a copy")
+
+
+def equal(one: NDArray[np.generic], other: NDArray[np.generic]) -> bool:
+    """Whether two arrays have the same content; what is not a number is the same as itself."""
+    return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
 
 
 def fingerprint(tensor: Tensor) -> NDArray[np.float64]:

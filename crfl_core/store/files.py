@@ -53,7 +53,7 @@ class Files:
     def write_tensors(self, name: str, tensors: Arrays, metadata: Mapping[str, str]) -> None:
         """A safetensors file."""
         # Of other arrays safetensors would write the memory, in whatever order it is.
-        ordered = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+        ordered = {name: np.asarray(array, order="C") for name, array in tensors.items()}
         self.write(name, save_tensors(ordered, metadata=dict(metadata)))
 
     def read(self, name: str) -> bytes:
