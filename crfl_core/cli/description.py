@@ -155,6 +155,6 @@ def example_of(kind: str, name: str, plugin: type[Plugin]) -> str:
     value = f"[{table}]" if is_list else table
     outer, _, inner = key.rpartition(".")
     default = RunConfig.model_fields[outer].default if outer else None
-    if isinstance(default, dict):  # the table of a plugin, which has to name it
+    if isinstance(default, dict) and "type" in default:  # the table of a plugin, which has to name it
         return f'{outer} = {{ type = "{default["type"]}", {inner} = {value} }}'
     return f"{key} = {value}"

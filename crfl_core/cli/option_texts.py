@@ -15,7 +15,7 @@ from pydantic_core import PydanticUndefined
 from crfl_core.cli.explanation import toml
 from crfl_core.config.schema import RunConfig
 from crfl_interface.kinds import CONFIGURABLE, KINDS
-from crfl_interface.kinds.plugin import Configured, Plugin
+from crfl_interface.kinds.plugin import Configured, Plugin, admitted
 from crfl_interface.table import Table
 
 WORDS = {int: "integer", float: "number", str: "string", bool: "true or false", Path: "path"}
@@ -116,6 +116,8 @@ def example_value(field: FieldInfo) -> str | None:
         return plain(options) if options else None
     if default is not PydanticUndefined:
         return None if default in ((), "") else plain(default)
+    if any(getattr(mark, "func", None) is admitted for mark in field.metadata):
+        return plain("my_package:Name")
     kinds = [mark.kind for mark in field.metadata if isinstance(mark, Configured)]
     return plain(usual(kinds[0])) if kinds else required_value(field.annotation)
 
