@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from crfl_files.errors import ConfigError as ConfigError
 from crfl_files.errors import CrflError as CrflError
 from crfl_files.errors import DataError as DataError
+from crfl_files.errors import StoreError as StoreError
 
 
 class OptionError(CrflError):
@@ -47,10 +48,6 @@ class PluginFailure(PluginError):
 
 class RunError(CrflError):
     """Training cannot continue."""
-
-
-class StoreError(CrflError):
-    """A run directory is missing, busy, damaged, or would be overwritten."""
 
 
 UNEXPECTED = (Exception, SystemExit)

@@ -20,3 +20,7 @@ class ConfigError(CrflError):
 
 class DataError(CrflError):
     """A data file or array cannot be used as it is."""
+
+
+class StoreError(CrflError):
+    """A run directory is missing, busy, damaged, or would be overwritten."""

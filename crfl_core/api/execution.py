@@ -75,8 +75,9 @@ def resume(
     directory, registry = RunDirectory(Path(path)), Registry(plugins)
     if directory.state == "finished":
         return RunResult(directory.path, registry)
-    installed = Reading(registry, store.used_plugins(directory.path), needed=KINDS)
-    loaded = load_config(directory.path / "config.toml", registry=installed)
+    directory.read(store.CONFIG)  # which compares it
+    installed = Reading(registry, store.used_plugins(directory), needed=KINDS)
+    loaded = load_config(directory.path / store.CONFIG, registry=installed)
     with located(loaded):
         return execute(loaded.config, registry, directory.path, trackers, force=False)
 
@@ -166,7 +167,7 @@ def certify(session: Session, directory: RunDirectory) -> None:
     results.write(directory, metrics)
     for suffix, content in partition_files(partition, config.storage.figures).items():
         directory.write(f"figures/partition.{suffix}", content)
-    directory.set_state("finished")
+    directory.finish()
     store.remove_previous(directory.path)
 
 

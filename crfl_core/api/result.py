@@ -22,7 +22,7 @@ from crfl_core.kinds.plugin import Plugin
 from crfl_core.ledger import Ledger
 from crfl_core.plugins import Registry
 from crfl_core.report.metrics import Metrics
-from crfl_core.store import RunDirectory, used_plugins
+from crfl_core.store import CONFIG, RunDirectory, used_plugins
 from crfl_core.threat import Threat
 from crfl_core.updates import Layout
 from crfl_core.votes import VoteRequest, Votes, VoteSettings
@@ -38,12 +38,13 @@ class RunResult:
     def __init__(self, path: Path, registry: Registry | None = None) -> None:
         self.path = path
         self.directory = RunDirectory(path)
-        self.registry = Reading(registry or Registry(), used_plugins(path))
+        self.registry = Reading(registry or Registry(), used_plugins(self.directory))
 
     @cached_property
     def config(self) -> RunConfig:
         """The complete config."""
-        return load_config(self.path / "config.toml", registry=self.registry).config
+        self.directory.read(CONFIG)  # which compares it
+        return load_config(self.path / CONFIG, registry=self.registry).config
 
     @cached_property
     def metrics(self) -> Metrics:

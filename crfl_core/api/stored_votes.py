@@ -54,6 +54,7 @@ class Voter:
             for name, chosen in federation.test_sets.items()
         }
         self.target.write_votes(self.ledger.facts, request, answers, digest)
+        self.target.keep()
         return answers
 
     def _continued(self, session: Session, request: VoteRequest) -> Tensor:

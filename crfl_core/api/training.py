@@ -66,6 +66,6 @@ def train(session: Session, directory: RunDirectory, saved: store.Checkpoint | N
     named = federation.model.layout.unflatten(progress.models[0].cpu())
     directory.write_arrays("clients.npz", vars(ClientColumns.concatenate(clients)))
     directory.write_tensors(
-        "model.safetensors", {name: tensor.numpy() for name, tensor in named.items()}, {"crfl": __version__}
+        "model.safetensors", {name: tensor.numpy() for name, tensor in named.items()}, {"version": __version__}
     )
     directory.set_state("trained")

@@ -65,6 +65,7 @@ def certify(run: RunResult, overrides: Sequence[str] = (), *, save: str | None =
         result = answer(run, config, fresh)
         fresh.write("config.toml", dump_config(config).encode())
         result.write(fresh)
+        fresh.finish({"run": run.directory.status.get("manifest")})
         target.parent.mkdir(exist_ok=True)
         fresh.path.rename(target)  # there at once or not at all
     return result

@@ -15,12 +15,14 @@ def explain(config: arguments.ConfigArgument = None, overrides: arguments.SetOpt
     from crfl_core.cli.explanation import explained
     from crfl_core.config import load_config
     from crfl_core.plugins import Registry
-    from crfl_core.store import used_plugins
+    from crfl_core.store import CONFIG, RunDirectory, used_plugins
 
-    if config is not None and (config / "config.toml").exists():
-        config = config / "config.toml"
+    if config is not None and (config / CONFIG).exists():
+        config = config / CONFIG
     with output.plugins_at_work():
-        registry = Reading(Registry(), {} if config is None else used_plugins(config.parent))
+        registry = Reading(Registry())
+        if config is not None and config.name == CONFIG and (config.parent / "status.json").exists():
+            registry = Reading(Registry(), used_plugins(RunDirectory(config.parent)))
         loaded = load_config(config, overrides=overrides or (), registry=registry)
         lines = explained(loaded)
     width = max(len(setting) for setting, _ in lines)

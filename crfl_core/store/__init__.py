@@ -2,7 +2,8 @@
 
 config.toml          the complete config; loads to the same object
 environment.json     versions of everything that took part
-status.json          training, trained or finished
+status.json          training, trained or finished, and the digests of what was written so far
+manifest.json        the SHA-256 of every file of a finished run; its own is in status.json
 ledger.json          static facts          rounds.jsonl  one line per round
 clients.npz          one row per round and client
 checkpoint/          while training: model and plugin states, and the rows of clients.npz so far
@@ -15,7 +16,7 @@ figures/             partition.svg and partition.png: the same as a picture
 """
 
 from crfl_core.store.claims import claim, remove_previous
-from crfl_core.store.directory import Checkpoint, RunDirectory
+from crfl_core.store.directory import CONFIG, Checkpoint, RunDirectory
 from crfl_core.store.environment import used_plugins
 
-__all__ = ["Checkpoint", "RunDirectory", "claim", "remove_previous", "used_plugins"]
+__all__ = ["CONFIG", "Checkpoint", "RunDirectory", "claim", "remove_previous", "used_plugins"]

@@ -24,7 +24,7 @@ class VoteFiles(Files):
 
     def has_votes(self, request: VoteRequest) -> bool:
         """Whether a request was answered already."""
-        return (self.path / votes_file(request)).exists()
+        return self.has(votes_file(request))
 
     @cached_property
     def model_digest(self) -> str:
