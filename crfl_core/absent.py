@@ -66,6 +66,10 @@ class Reading:
         """The same, in which plugins of these kinds must be there."""
         return Reading(self._registry, self._used, kinds)
 
+    def check_code(self, name: str) -> None:
+        """Raise `PluginError` if the code behind an option may not run, as a `Registry` does."""
+        self._registry.check_code(name)
+
     def load(self, kind: str, name: str) -> type[Plugin]:
         """The class that a name stands for, or a stand-in."""
         try:
@@ -94,7 +98,10 @@ class Reading:
             return f"{error}; pip install {distribution}" if distribution else str(error)
         if used.distribution == LOCAL:
             return f"{kind} {name!r} was a class of the program that made the run: give it as plugins={{{name!r}: ...}}"
-        if bare in self._registry.found[kind]:  # it is here, and cannot be used
+        here = self._registry.found[kind].get(bare, [])
+        if here and not any(map(self._registry.usable, here)):
+            return str(error)
+        if here:  # and cannot be used
             return f"{error}; the run used {used.distribution} {used.version}: pip install {used}"
         return f"{kind} {name!r} is not installed: pip install {used}"
 

@@ -65,6 +65,7 @@ from .kinds.certificate import Check as Check
 from .kinds.certificate import Direction as Direction
 from .kinds.certificate import Guarantee as Guarantee
 from .kinds.certificate import Level as Level
+from .kinds.code_name import CodeName as CodeName
 from .kinds.command import OWN_COMMANDS as OWN_COMMANDS
 from .kinds.dataset import Dataset as Dataset
 from .kinds.dataset import FileDataset as FileDataset

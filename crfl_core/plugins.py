@@ -8,10 +8,11 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from importlib.metadata import Distribution, EntryPoint, distribution, distributions
+from importlib.metadata import Distribution, EntryPoint, distribution, distributions, packages_distributions
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from crfl_core.errors import PluginError, closest, reason
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from crfl_core.kinds.plugin import Plugin
 
 DISABLE = "CRFL_DISABLE_PLUGINS"
+ALLOW = "CRFL_ALLOW_PLUGINS"
+"""Whose code run directories of other people may run here."""
+
 OWN = "crfl"
 """The distribution that this code belongs to. Whoever runs it trusts it, so no allow-list needs to name it."""
 
@@ -85,6 +89,7 @@ class Registry:
     def __init__(self, local: Mapping[str, type[Plugin]] | None = None) -> None:
         self._local = dict(local or {})
         self._allow: Sequence[str] | None = None
+        self._made_by_others: Path | None = None
         self._loaded: dict[tuple[str, str, str], type[Plugin]] = {}
 
     @cached_property
@@ -111,15 +116,42 @@ class Registry:
         found = self.found  # read once, for both
         allowing = Registry(self._local)
         allowing.found, allowing._declared, allowing._loaded = found, self._declared, self._loaded
-        allowing._allow = entries
+        allowing._allow, allowing._made_by_others = entries, self._made_by_others
         return allowing
+
+    def for_run_of_others(self, directory: Path) -> Registry:
+        """The same plugins for a run that was not made here: no code but what $CRFL_ALLOW_PLUGINS lists."""
+        careful = self.allowing(self._allow)
+        careful._made_by_others = directory
+        return careful
+
+    def check_code(self, name: str) -> None:
+        """Raise `PluginError` if the code behind an option, "package.module:function", may not run."""
+        package = name.partition(":")[0].partition(".")[0]
+        owners = {spelling(owner) for owner in (package, *packages_distributions().get(package, ()))}
+        if by := self._refused(package, lambda entries: not owners.isdisjoint(map(spelling, entries))):
+            raise PluginError(f"the code {name!r} is blocked by {by}")
+
+    def _refused(self, name: str, is_on: Callable[[Sequence[str]], bool]) -> str:
+        """What keeps code from running that is called `name` on lists, and the remedy; empty if nothing does."""
+        if self._allow is not None and not is_on(self._allow):
+            return f"plugins.allow, which does not list it: if you trust it, add {name!r} there"
+        if self._made_by_others is not None and not is_on(readers_list()):
+            return (
+                f"the origin of {self._made_by_others}, which was not made here: read its config.toml, then give "
+                f"--trust, or put {name!r} into {ALLOW}"
+            )
+        return ""
 
     def usable(self, found: Found) -> bool:
         """Whether a plugin may be imported: neither the environment nor an allow-list is against it."""
         return not blocked(found) and self._allows(found)
 
     def _allows(self, found: Found) -> bool:
-        return self._allow is None or found.distribution in (OWN, LOCAL) or is_listed(found, self._allow)
+        return found.distribution in (OWN, LOCAL) or not self._refused_plugin(found)
+
+    def _refused_plugin(self, found: Found) -> str:
+        return self._refused(found.distribution, lambda entries: is_listed(found, entries))
 
     def names(self, kind: str) -> tuple[str, ...]:
         """The names that a config may use for a kind, without those that are blocked."""
@@ -217,7 +249,7 @@ class Registry:
     def _refusal(self, found: Found) -> str:
         if blocked(found):
             return f"{DISABLE}={os.environ[DISABLE]}"
-        return f"plugins.allow, which does not list it: if you trust it, add {found.distribution!r} there"
+        return self._refused_plugin(found)
 
     def _unknown(self, kind: str, name: str) -> str:
         names = self.names(kind)
@@ -311,6 +343,11 @@ def moved_name(error: ImportError) -> str:
         return "" if name is None else f": {getattr(crfl_core, name[1])}"
     except AttributeError as moved:
         return f": {moved}"
+
+
+def readers_list() -> list[str]:
+    """Whose code the person at this machine allows to run directories of others."""
+    return [entry.strip() for entry in os.environ.get(ALLOW, "").split(",") if entry.strip()]
 
 
 def blocked(found: Found) -> bool:

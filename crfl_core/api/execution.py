@@ -10,10 +10,9 @@ from pathlib import Path
 from torch import Tensor
 
 from crfl_core import store
-from crfl_core.absent import Reading
 from crfl_core.api import environment
 from crfl_core.api.certifying import certify_all
-from crfl_core.api.result import RunResult
+from crfl_core.api.result import RunResult, load, reading
 from crfl_core.api.stored_votes import Voter, read_parameters
 from crfl_core.api.training import train
 from crfl_core.api.vote_seed import draw_vote_seed
@@ -21,7 +20,7 @@ from crfl_core.certification.audits import levels_of
 from crfl_core.certification.questions import ask
 from crfl_core.config import LoadedConfig, RunConfig, dump_config, load_config
 from crfl_core.config.loading import ConfigSource
-from crfl_core.errors import ConfigError
+from crfl_core.errors import ConfigError, StoreError
 from crfl_core.federation.evaluation import backdoor_score, score
 from crfl_core.federation.local import LocalTraining
 from crfl_core.federation.session import Session
@@ -70,13 +69,19 @@ def resume(
     *,
     plugins: Mapping[str, type[Plugin]] | None = None,
     trackers: Sequence[Tracker] = (),
+    trust: bool = False,
 ) -> RunResult:
-    """Go on with an unfinished run; a finished one is returned as it is."""
+    """Go on with an unfinished run; a finished one is returned as it is. One of others needs `trust`."""
     directory, registry = RunDirectory(Path(path)), Registry(plugins)
     if directory.state == "finished":
-        return RunResult(directory.path, registry)
+        return load(path, plugins=plugins, trust=trust)
     directory.read(store.CONFIG)  # which compares it
-    installed = Reading(registry, store.used_plugins(directory), needed=KINDS)
+    if directory.is_made_by_others and not trust:
+        raise StoreError(
+            f"{path}: was not made here, and resuming does what its config says, with your rights: read its "
+            "config.toml, then give --trust"
+        )
+    installed = reading(directory, registry, trust=True, needed=KINDS)
     loaded = load_config(directory.path / store.CONFIG, registry=installed)
     with located(loaded):
         return execute(loaded.config, registry, directory.path, trackers, force=False)
@@ -115,7 +120,7 @@ def execute(
             error.add_note(f"resume with `crfl resume {path}`")
             session.hooks.observe("crfl_run_failed", run=session.context, error=error)
             raise
-        result = RunResult(path, registry)
+        result = RunResult(path, registry, trust=True)
         session.hooks.observe("crfl_run_finished", run=session.context, result=result)
     return result
 

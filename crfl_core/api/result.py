@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from pathlib import Path
 
 from torch import Tensor
 
-from crfl_core.absent import Reading
+from crfl_core.absent import Reading, absences
 from crfl_core.api.certifying import certify_all
 from crfl_core.api.stored_votes import flat_parameters, read_models
 from crfl_core.certification.audits import Audit
 from crfl_core.certification.questions import Inquiry, ask
 from crfl_core.config import RunConfig, load_config
 from crfl_core.data import DataFacts, Domain
-from crfl_core.errors import StoreError
+from crfl_core.errors import CrflWarning, PluginError, StoreError
 from crfl_core.federation.setup import build_model
 from crfl_core.kinds.certificate import CertificateResult, Check
 from crfl_core.kinds.plugin import Plugin
@@ -35,10 +36,10 @@ class RunResult:
     gets a `PluginError` that says what to install.
     """
 
-    def __init__(self, path: Path, registry: Registry | None = None) -> None:
+    def __init__(self, path: Path, registry: Registry | None = None, *, trust: bool = False) -> None:
         self.path = path
         self.directory = RunDirectory(path)
-        self.registry = Reading(registry or Registry(), used_plugins(self.directory))
+        self.registry = reading(self.directory, registry or Registry(), trust=trust)
 
     @cached_property
     def config(self) -> RunConfig:
@@ -87,6 +88,8 @@ class RunResult:
     @cached_property
     def inquiry(self) -> Inquiry:
         """What the certificates of this run ask, and what they assume."""
+        if missing := absences(("certificate", certificate) for certificate in self.config.certificates):
+            raise PluginError(missing[0])
         return ask(self.config, self.ledger)
 
     @property
@@ -109,12 +112,22 @@ class RunResult:
         return certify_all(self.inquiry, self.votes).certified
 
 
-def load(path: str | Path, *, plugins: Mapping[str, type[Plugin]] | None = None) -> RunResult:
-    """A finished run, from its directory."""
-    result = RunResult(Path(path), Registry(plugins))
-    if RunDirectory(result.path).state != "finished":
-        raise StoreError(f"{result.path}: the run is not finished: continue with `crfl resume {result.path}`")
-    return result
+def load(path: str | Path, *, plugins: Mapping[str, type[Plugin]] | None = None, trust: bool = False) -> RunResult:
+    """A finished run, from its directory. Code of third parties that a run of others names runs only with `trust`."""
+    directory = RunDirectory(Path(path))
+    if directory.state != "finished":
+        raise StoreError(f"{path}: the run is not finished: continue with `crfl resume {path}`")
+    if not directory.keeps_record:
+        hint = f"damage would not be noticed: `crfl upgrade {path}` lists its files"
+        warnings.warn(f"{path}: was written in format 1, which keeps no digests, so {hint}", CrflWarning, stacklevel=2)
+    return RunResult(directory.path, Registry(plugins), trust=trust)
+
+
+def reading(directory: RunDirectory, registry: Registry, *, trust: bool, needed: Collection[str] = ()) -> Reading:
+    """The plugins with which a run is read: for a run of others, those that the person here allows, or trusts."""
+    if directory.is_made_by_others and not trust:
+        registry = registry.for_run_of_others(directory.path)
+    return Reading(registry, used_plugins(directory), needed)
 
 
 def data_facts(ledger: Ledger) -> DataFacts:

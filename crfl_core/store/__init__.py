@@ -2,6 +2,7 @@
 
 config.toml          the complete config; loads to the same object
 environment.json     versions of everything that took part
+crfl.json            says that this is a run directory, and which installation made it
 status.json          training, trained or finished, and the digests of what was written so far
 manifest.json        the SHA-256 of every file of a finished run; its own is in status.json
 ledger.json          static facts          rounds.jsonl  one line per round

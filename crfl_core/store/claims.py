@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-import shutil
+import os
+import tomllib
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
-from crfl_core.errors import StoreError
-from crfl_core.store.directory import RunDirectory
+from crfl_core.errors import CrflWarning, StoreError
+from crfl_core.store.directory import CONFIG, RunDirectory
+from crfl_files.trash import remove_own
 
 REPLACED = ".replaced"
 """Marks a run that `--force` set aside."""
+
+RUN_FILES = (
+    *(REPLACED, ".lock", ".*.tmp", "*/.*.tmp"),
+    *("config.toml", "crfl.json", "environment.json", "status.json", "manifest.json", "ledger.json", "rounds.jsonl"),
+    *("clients.npz", "model.safetensors", "audit.json", "metrics.json", "certificates/*.csv", "figures/partition.*"),
+    *("votes/*.npz", "votes/seed.json", "resample/*.safetensors", "checkpoint/*.npz", "checkpoint/*.safetensors"),
+)
+"""What a run writes. `--force` deletes these and the files of trackers, and leaves whatever else somebody put there."""
 
 
 def claim(path: Path, config: str, *, force: bool) -> RunDirectory | None:
@@ -17,12 +29,16 @@ def claim(path: Path, config: str, *, force: bool) -> RunDirectory | None:
 
     With `force` an existing run is set aside as `<name>.previous` until the new one is finished.
     """
+    if path.exists() and Path.cwd().is_relative_to(path.resolve()):
+        raise StoreError(f"{path}: is the current directory, or holds it: give --out the name of a new one")
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return None
     directory = RunDirectory(path)
-    if not (path / "status.json").exists():
+    if not directory.is_marked:
         raise StoreError(f"{path}: exists and is no run directory: choose another --out")
     if force:
+        if path.is_symlink():
+            raise StoreError(f"{path}: is a link to {path.readlink()}: --force replaces a directory, not a link to one")
         with directory.locked():
             set_aside(directory)
         return None
@@ -43,13 +59,34 @@ def set_aside(directory: RunDirectory) -> None:
     """Make room for a new run. A replacement that never got finished goes; what it was to replace stays."""
     previous = previous_of(directory.path)
     if previous.exists() and not is_finished(directory):
-        shutil.rmtree(directory.path)
+        discarded = directory.path.with_name(f"{directory.path.name}.discarded-{os.getpid()}")
+        directory.path.rename(discarded)
+        delete(RunDirectory(discarded))
     else:
         remove_previous(directory.path)
         if previous.exists():
             raise StoreError(f"{previous}: is in the way, --force keeps the old run there: move or remove it")
         directory.path.rename(previous)
         (previous / REPLACED).touch()
+
+
+def delete(directory: RunDirectory) -> None:
+    """Delete what a run wrote. What others put beside it stays, and is named."""
+    below = tuple(f"what-if/*/{pattern}" for pattern in RUN_FILES)
+    if left := remove_own(directory.path, (*RUN_FILES, *below), set(files_of_trackers(directory))):
+        named = ", ".join(left[:3]) + (f" and {len(left) - 3} more" if len(left) > 3 else "")
+        warnings.warn(f"{directory.path}: keeps {named}, which the run did not write", CrflWarning, stacklevel=2)
+
+
+def files_of_trackers(directory: RunDirectory) -> Iterator[str]:
+    """Files that plugins put into a run directory: those that it listed in the end, and those that its config names."""
+    try:
+        if directory.is_sealed:
+            yield from directory.manifest.get("others", ())
+        trackers = tomllib.loads(directory.load(CONFIG).decode()).get("trackers", ())
+        yield from (str(value) for tracker in trackers for value in tracker.values() if value != tracker["type"])
+    except (StoreError, ValueError, TypeError, AttributeError, KeyError):
+        return
 
 
 def is_finished(directory: RunDirectory) -> bool:
@@ -67,5 +104,6 @@ def previous_of(path: Path) -> Path:
 
 def remove_previous(path: Path) -> None:
     """The new run is finished: the one that it replaced can go, but nothing else of that name."""
-    if (previous_of(path) / REPLACED).exists():
-        shutil.rmtree(previous_of(path))
+    previous = previous_of(path)
+    if not previous.is_symlink() and (previous / REPLACED).exists():
+        delete(RunDirectory(previous))

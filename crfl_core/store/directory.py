@@ -21,9 +21,12 @@ from crfl_core.ledger import ClientColumns, Ledger, RoundRecord, RunFacts
 from crfl_core.store.files import Arrays
 from crfl_core.store.votes import VoteFiles
 from crfl_files.folder import refusals_of_the_system
+from crfl_files.ownership import is_sealed_here, seal
 from crfl_files.recorded import STATUS
 
 CONFIG, ROUNDS, ENVIRONMENT = "config.toml", "rounds.jsonl", "environment.json"
+MARKER = "crfl.json"
+KIND = "run directory of crfl"
 CHECKPOINT = "checkpoint"
 SAVED = f"{CHECKPOINT}/state.safetensors"
 SHARD = f"{CHECKPOINT}/clients-"
@@ -70,6 +73,7 @@ class RunDirectory(VoteFiles):
             fresh.path.mkdir()
             for name, text in files.items():
                 fresh.write(name, text.encode())
+            fresh.mark()
             fresh.set_state("training")
             fresh.write("rounds.jsonl", b"")
             if path.exists():
@@ -81,6 +85,29 @@ class RunDirectory(VoteFiles):
             why = cause.strerror if isinstance(cause, OSError) else cause
             raise StoreError(f"{path}: cannot create the run directory: {why}: choose another --out") from error
         return cls(path)
+
+    def mark(self) -> None:
+        """Say that this is a run directory, and that this installation made it with the config that it has."""
+        self.write_json(MARKER, {"kind": KIND, "made_by": seal(self.read(CONFIG))})
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether this is a run directory, whatever state it is in; those of format 1 are told by their files."""
+        try:
+            if (self.path / MARKER).exists():
+                return self.table(MARKER, self.load(MARKER)).get("kind") == KIND
+            wanted = (CONFIG, ROUNDS, "ledger.json")
+            return not self.keeps_record and all((self.path / name).is_file() for name in wanted)
+        except StoreError:
+            return False
+
+    @property
+    def is_made_by_others(self) -> bool:
+        """Whether another installation made this run, or somebody gave it another config since."""
+        try:
+            return not is_sealed_here(self.load(CONFIG), self.table(MARKER, self.load(MARKER)).get("made_by"))
+        except StoreError:
+            return True
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -95,7 +122,10 @@ class RunDirectory(VoteFiles):
     def append_round(self, record: RoundRecord) -> None:
         """One more line in rounds.jsonl. What a kill cuts off is cut again on resume."""
         line = record.model_dump_json().encode() + b"\n"
-        with refusals_of_the_system(f"{self.path / ROUNDS}: cannot be written"), (self.path / ROUNDS).open("ab") as file:
+        with (
+            refusals_of_the_system(f"{self.path / ROUNDS}: cannot be written"),
+            (self.path / ROUNDS).open("ab") as file,
+        ):
             file.write(line)
         self._lines.update(line)
         self.digests[ROUNDS] = self._lines.hexdigest()
@@ -110,7 +140,10 @@ class RunDirectory(VoteFiles):
 
         It holds the digests of everything else that a resumed run reads.
         """
-        with refusals_of_the_system(f"{self.path / ROUNDS}: cannot be written"), (self.path / ROUNDS).open("rb") as file:
+        with (
+            refusals_of_the_system(f"{self.path / ROUNDS}: cannot be written"),
+            (self.path / ROUNDS).open("rb") as file,
+        ):
             os.fsync(file.fileno())  # the lines up to this round must be on disk before it counts
         if clients:
             self.write_arrays(f"{SHARD}{number:08d}.npz", vars(ClientColumns.concatenate(clients)))

@@ -65,10 +65,10 @@ def test_the_state_of_a_rule_matters(whole: RunResult, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         crfl_core.run(CONFIG, out=tmp_path / "run", plugins={"momentum": stopping(4, KeyboardInterrupt())})
     directory = RunDirectory(tmp_path / "run")
-    tensors = directory.read_tensors("checkpoint/state.safetensors")
+    tensors, notes = directory.read_noted("checkpoint/state.safetensors")
     assert int(tensors["aggregation.0/rounds"]) == 3
     kept = {name: array for name, array in tensors.items() if not name.startswith("aggregation.0/")}
-    directory.write_tensors("checkpoint/state.safetensors", kept, {})
+    directory.write_tensors("checkpoint/state.safetensors", kept, notes)
     forgetful = crfl_core.resume(tmp_path / "run", plugins=PLUGINS)
     assert not torch.equal(forgetful.parameters, whole.parameters)
 

@@ -71,6 +71,7 @@ EXTEND = [
     "ClientColumns",
     "ClientUpdates",
     "Clients",
+    "CodeName",
     "ConfigArgument",
     "ConfigError",
     "Costs",

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from crfl_core.extend import Data, DataError, OptionError, ScalingKind, SplitDataset, UserPath
+from crfl_core.extend import CodeName, Data, DataError, OptionError, ScalingKind, SplitDataset, UserPath
 from crfl_datasets import tables
 from crfl_datasets.samples import ClassNames, Declared, Range, Samples, assemble, from_arrays
 
@@ -36,7 +36,7 @@ class Arrays(SplitDataset):
       are inputs, or those listed in `inputs`, and hold numbers.
     - `callable = "package.module:function"`: the function is called without arguments and returns a `Data`, the tuple
       (x, y) or (x, y, test_x, test_y), or a mapping with the names of a `.npz` file. **This runs the code that a config
-      names**, with your rights: do not run other people's configs unread.
+      names**, with your rights: `plugins.allow` must list its package, and a run of somebody else's must be trusted.
 
     Inputs are (samples, features), or images as (samples, height, width) or (samples, channels, height, width). Labels
     are the numbers 0..classes-1 or text, groups numbers or text. Test samples are those of `test_path`, or of the
@@ -48,7 +48,7 @@ class Arrays(SplitDataset):
     labels_path: UserPath | None = Field(None, description="labels of a .npy file")
     test_path: UserPath | None = Field(None, description="file of the test samples, of the same kind as `path`")
     test_labels_path: UserPath | None = Field(None, description="labels of a .npy file of test samples")
-    callable: str | None = Field(None, description='instead of `path`: "package.module:function"; runs your code')
+    callable: CodeName | None = Field(None, description='instead of `path`: "package.module:function"; runs your code')
     inputs: str | tuple[str, ...] | None = Field(None, description="array of inputs, or columns of a table")
     label: str | None = Field(None, description="array (`y`) or column (`label`) of labels")
     group: str | None = Field(None, description="array or column of the natural owners of the samples")
