@@ -22,6 +22,7 @@ from .cli.arguments import ConfigArgument as ConfigArgument
 from .cli.arguments import QuietOption as QuietOption
 from .cli.arguments import RunArgument as RunArgument
 from .cli.arguments import SetOption as SetOption
+from .cli.arguments import TrustOption as TrustOption
 from .cli.output import progress as progress
 from .cli.output import terminal as terminal
 from .config import LoadedConfig as LoadedConfig
@@ -97,6 +98,7 @@ from .report.metrics import Backdoor as Backdoor
 from .report.metrics import ClassHistogram as ClassHistogram
 from .report.metrics import Curve as Curve
 from .report.metrics import Metrics as Metrics
+from .store import RunDirectory as RunDirectory
 from .streams import Streams as Streams
 from .table import Table as Table
 from .threat import Threat as Threat

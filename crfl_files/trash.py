@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 
@@ -16,12 +16,11 @@ def files_below(folder: Path) -> Iterator[Path]:
             yield Path(entry.name)
 
 
-def remove_own(folder: Path, patterns: Iterable[str], names: Collection[str] = ()) -> list[str]:
-    """Delete the files of a folder that match a pattern or have a name, then empty folders. What is left, by name."""
-    shapes = [(pattern, pattern.count("/") + 1) for pattern in patterns]
+def remove_named(folder: Path, names: Collection[str]) -> list[str]:
+    """Delete the files of a folder that have one of these names, then empty folders. What is left, by name."""
     left = []
     for path in list(files_below(folder)):
-        if path.as_posix() in names or any(len(path.parts) == n and path.match(pattern) for pattern, n in shapes):
+        if path.as_posix() in names:
             (folder / path).unlink()
         else:
             left.append(path.as_posix())

@@ -75,6 +75,10 @@ def resume(
     directory, registry = RunDirectory(Path(path)), Registry(plugins)
     if directory.state == "finished":
         return load(path, plugins=plugins, trust=trust)
+    if not directory.keeps_record:
+        raise StoreError(
+            f"{path}: was written in format 1: bring it up to date with `crfl upgrade {path}`, then resume"
+        )
     directory.read(store.CONFIG)  # which compares it
     if directory.is_made_by_others and not trust:
         raise StoreError(
@@ -106,7 +110,7 @@ def execute(
     directory = claimed(federation, path, force=force)
     with directory.locked():
         directory.check_facts(federation.facts)
-        saved = directory.read_checkpoint() if directory.state == "training" else None
+        saved = directory.continue_rounds() if directory.state == "training" else None
         played = config.rounds if directory.state != "training" else 0 if saved is None else saved.round
         session = session.resumed(played)
         try:

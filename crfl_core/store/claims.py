@@ -9,19 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from crfl_core.errors import CrflWarning, StoreError
-from crfl_core.store.directory import CONFIG, RunDirectory
-from crfl_files.trash import remove_own
-
-REPLACED = ".replaced"
-"""Marks a run that `--force` set aside."""
-
-RUN_FILES = (
-    *(REPLACED, ".lock", ".*.tmp", "*/.*.tmp"),
-    *("config.toml", "crfl.json", "environment.json", "status.json", "manifest.json", "ledger.json", "rounds.jsonl"),
-    *("clients.npz", "model.safetensors", "audit.json", "metrics.json", "certificates/*.csv", "figures/partition.*"),
-    *("votes/*.npz", "votes/seed.json", "resample/*.safetensors", "checkpoint/*.npz", "checkpoint/*.safetensors"),
-)
-"""What a run writes. `--force` deletes these and the files of trackers, and leaves whatever else somebody put there."""
+from crfl_core.store.directory import CONFIG, REPLACED, RunDirectory
+from crfl_files.trash import remove_named
 
 
 def claim(path: Path, config: str, *, force: bool) -> RunDirectory | None:
@@ -42,6 +31,10 @@ def claim(path: Path, config: str, *, force: bool) -> RunDirectory | None:
         with directory.locked():
             set_aside(directory)
         return None
+    if not directory.keeps_record:
+        raise StoreError(
+            f"{path}: was written in format 1: `crfl upgrade {path}` brings it up to date, --force replaces it"
+        )
     if directory.state == "finished":
         raise StoreError(
             f"{path}: holds a finished run: see it with `crfl show {path}`, choose another --out, or replace it "
@@ -72,8 +65,8 @@ def set_aside(directory: RunDirectory) -> None:
 
 def delete(directory: RunDirectory) -> None:
     """Delete what a run wrote. What others put beside it stays, and is named."""
-    below = tuple(f"what-if/*/{pattern}" for pattern in RUN_FILES)
-    if left := remove_own(directory.path, (*RUN_FILES, *below), set(files_of_trackers(directory))):
+    saved = (f"what-if/{run.path.name}/{name}" for run in directory.saved_answers() for name in run.own_files())
+    if left := remove_named(directory.path, {*directory.own_files(), *saved, *files_of_trackers(directory)}):
         named = ", ".join(left[:3]) + (f" and {len(left) - 3} more" if len(left) > 3 else "")
         warnings.warn(f"{directory.path}: keeps {named}, which the run did not write", CrflWarning, stacklevel=2)
 

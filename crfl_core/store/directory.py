@@ -22,7 +22,7 @@ from crfl_core.store.files import Arrays
 from crfl_core.store.votes import VoteFiles
 from crfl_files.folder import refusals_of_the_system
 from crfl_files.ownership import is_sealed_here, seal
-from crfl_files.recorded import STATUS
+from crfl_files.recorded import MANIFEST, STATUS
 
 CONFIG, ROUNDS, ENVIRONMENT = "config.toml", "rounds.jsonl", "environment.json"
 MARKER = "crfl.json"
@@ -31,6 +31,16 @@ CHECKPOINT = "checkpoint"
 SAVED = f"{CHECKPOINT}/state.safetensors"
 SHARD = f"{CHECKPOINT}/clients-"
 ROUND = "round"
+REPLACED = ".replaced"
+"""Marks a run that `--force` set aside."""
+
+RUN_FILES = (
+    *(REPLACED, ".lock", ".*.tmp", "*/.*.tmp", CONFIG, MARKER, ENVIRONMENT, STATUS, MANIFEST, "ledger.json", ROUNDS),
+    *("clients.npz", "model.safetensors", "audit.json", "metrics.json", "certificates/*.csv", "figures/partition.*"),
+    *("votes/*.npz", "votes/seed.json", "resample/*.safetensors", f"{SHARD}*.npz", SAVED),
+)
+"""What a run writes. `--force` deletes these and the files of trackers, and leaves whatever else somebody put there."""
+
 RunState = Literal["training", "trained", "finished"]
 
 
@@ -57,6 +67,15 @@ class RunDirectory(VoteFiles):
     def lasting(self) -> dict[str, str]:
         """The files that stay when training is over."""
         return {name: value for name, value in self.digests.items() if not name.startswith(f"{CHECKPOINT}/")}
+
+    def own_files(self) -> list[str]:
+        """The files here that have a name under which a run writes, in order."""
+        found = {file for pattern in RUN_FILES for file in self.path.glob(pattern) if file.is_file()}
+        return sorted(file.relative_to(self.path).as_posix() for file in found)
+
+    def saved_answers(self) -> list[RunDirectory]:
+        """The answers to what-if questions that were saved beside the run."""
+        return [RunDirectory(path) for path in sorted(self.path.glob(f"{self.appended}/*")) if path.is_dir()]
 
     def missing(self, name: str) -> StoreError:
         """The error for a file that is not there, or for a directory that is none of ours."""
@@ -86,9 +105,9 @@ class RunDirectory(VoteFiles):
             raise StoreError(f"{path}: cannot create the run directory: {why}: choose another --out") from error
         return cls(path)
 
-    def mark(self) -> None:
-        """Say that this is a run directory, and that this installation made it with the config that it has."""
-        self.write_json(MARKER, {"kind": KIND, "made_by": seal(self.read(CONFIG))})
+    def mark(self, *, mine: bool = True) -> None:
+        """Say that this is a run directory and, if it is `mine`, that this installation made it with its config."""
+        self.write_json(MARKER, {"kind": KIND, "made_by": seal(self.read(CONFIG)) if mine else ""})
 
     @property
     def is_marked(self) -> bool:
@@ -183,33 +202,43 @@ class RunDirectory(VoteFiles):
         except TypeError as error:
             raise self.damaged(name, error) from error
 
-    def read_checkpoint(self) -> Checkpoint | None:
+    def continue_rounds(self) -> Checkpoint | None:
         """Where training stood; cuts whatever was written after it. None: nothing was saved yet."""
-        if not (self.path / SAVED).exists():
-            self.start_rounds(b"")
+        saved = self.read_checkpoint()
+        if saved is None:
             self.remove_checkpoint()
+        for shard in self.path.glob(f"{SHARD}*"):
+            if f"{CHECKPOINT}/{shard.name}" not in self.digests:
+                shard.unlink()
+        self.start_rounds(b"" if saved is None else self.rounds_until(saved.round))
+        return saved
+
+    def rounds_until(self, number: int) -> bytes:
+        """The lines of rounds.jsonl up to a round, whatever was written behind them."""
+        lines = b"".join(self.load(ROUNDS).splitlines(keepends=True)[:number])
+        if lines.count(b"\n") != number:
+            raise StoreError(
+                f"{self.path}: the ledger ends before the checkpoint of round {number}: start again with --force"
+            )
+        return lines
+
+    def read_checkpoint(self) -> Checkpoint | None:
+        """Where training stood, compared with what the run wrote until then. None: nothing was saved yet."""
+        if not (self.path / SAVED).exists():
             return None
         tensors, notes = self.read_noted(SAVED)
         number = saved_round(tensors.pop(ROUND, None))
         if number is None:
             raise self.damaged(SAVED, "it does not say which round it is of")
         self.digests.update(self.listed(SAVED, notes.get("files")))
-        lines = b"".join(self.load(ROUNDS).splitlines(keepends=True)[:number])
-        if lines.count(b"\n") != number:
-            raise StoreError(
-                f"{self.path}: the ledger ends before the checkpoint of round {number}: start again with --force"
-            )
+        lines = self.rounds_until(number)
         for name in self.digests:
             self.compare(name, lines if name == ROUNDS else self.load(name))
         shards = sorted(name for name in self.digests if name.startswith(SHARD))
-        for shard in self.path.glob(f"{SHARD}*"):
-            if f"{CHECKPOINT}/{shard.name}" not in shards:
-                shard.unlink()
         clients = [self.read_clients(shard) for shard in shards]
         covered = {int(number) for part in clients for number in np.unique(part.round)}
         if covered != set(range(1, number + 1)):
             raise self.damaged(SAVED, f"the rows of clients do not cover its {number} rounds")
-        self.start_rounds(lines)
         return Checkpoint(number, tensors, self.parsed_rounds(lines), clients)
 
     def check_facts(self, facts: RunFacts) -> None:

@@ -52,16 +52,19 @@ class Files(RecordedFolder):
         return self.read_noted(name)[0]
 
     def read_noted(self, name: str) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-        """A safetensors file and the notes in it. Those of format 1 hold none, and no digest."""
+        """A safetensors file and the notes in it. Those of format 1 hold none; then a record must list the file."""
         content = self.read(name)
         try:
             tensors = load_tensors(content)
             header = json.loads(content[LENGTH : LENGTH + int.from_bytes(content[:LENGTH], "little")])
-            notes = json.loads(header["__metadata__"][NOTES]) if self.keeps_record else {}
-            found = notes.pop("sha256") if self.keeps_record else None
-        except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
+            written = header.get("__metadata__", {}).get(NOTES, "")
+            if not written.startswith("{") and (name in self.digests or not self.keeps_record):
+                return tensors, {}
+            notes = json.loads(written)
+            found = notes.pop("sha256")
+        except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise self.damaged(name, error) from error
-        if self.keeps_record and found != tensor_digest(tensors, notes):
+        if found != tensor_digest(tensors, notes):
             raise self.damaged(name, "its tensors are not those that the run wrote, their SHA-256 is another")
         return tensors, notes
 
