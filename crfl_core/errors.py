@@ -18,6 +18,7 @@ from contextlib import contextmanager
 
 from crfl_files.errors import ConfigError as ConfigError
 from crfl_files.errors import CrflError as CrflError
+from crfl_files.errors import CrflWarning as CrflWarning
 from crfl_files.errors import DataError as DataError
 from crfl_files.errors import StoreError as StoreError
 
@@ -91,7 +92,3 @@ def closest(name: str, known: Iterable[str]) -> str:
     """
     matches = difflib.get_close_matches(name, list(known), n=3)
     return f"did you mean {' or '.join(map(repr, matches))}?" if matches else ""
-
-
-class CrflWarning(UserWarning):
-    """Something a person should know, while the run continues."""

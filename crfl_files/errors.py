@@ -24,3 +24,7 @@ class DataError(CrflError):
 
 class StoreError(CrflError):
     """A run directory is missing, busy, damaged, or would be overwritten."""
+
+
+class CrflWarning(UserWarning):
+    """Something a person should know, while the run continues."""

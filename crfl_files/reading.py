@@ -6,6 +6,7 @@ import tomllib
 from pathlib import Path
 
 from crfl_files.errors import ConfigError
+from crfl_files.folder import one_line
 from crfl_files.origins import KeyPath
 from crfl_files.trees import Tree, leaves, merge
 
@@ -43,8 +44,8 @@ def parse_file(path: Path, name: str) -> Tree:
         return parse_yaml(text, name)
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{name}: not valid TOML: {error}") from error
+    except (ValueError, RecursionError) as error:  # also a number of too many digits, or tables without end
+        raise ConfigError(f"{name}: not valid TOML: {one_line(error)}") from error
 
 
 def parse_yaml(text: str, name: str) -> Tree:
@@ -55,8 +56,8 @@ def parse_yaml(text: str, name: str) -> Tree:
         raise ConfigError(f"{name}: reading YAML needs PyYAML: pip install 'crfl[yaml]', or write TOML") from None
     try:
         tree = yaml_text.parse(text)
-    except ValueError as error:
-        raise ConfigError(f"{name}: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{name}: {one_line(error)}") from error
     if tree is None:  # an empty file
         return {}
     if not isinstance(tree, dict):

@@ -35,6 +35,7 @@ from crfl_core.refusals import check_hooks, hook_names
 from crfl_core.report.figures import partition_files
 from crfl_core.report.metrics import Backdoor, ClassHistogram, Metrics, attackers
 from crfl_core.store import RunDirectory
+from crfl_files.replacing import remove_previous
 
 
 def run(
@@ -177,7 +178,7 @@ def certify(session: Session, directory: RunDirectory) -> None:
     for suffix, content in partition_files(partition, config.storage.figures).items():
         directory.write(f"figures/partition.{suffix}", content)
     directory.finish()
-    store.remove_previous(directory.path)
+    remove_previous(directory)
 
 
 def backdoor(federation: Federation, parameters: Tensor) -> Backdoor | None:

@@ -5,6 +5,7 @@ again unless noise has to be drawn again, and the run itself is never changed.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,6 +26,7 @@ from crfl_core.kinds.complaints import settings_of
 from crfl_core.report.results import Results
 from crfl_core.store import RunDirectory
 from crfl_core.threat import Threat
+from crfl_files.folder import refusals_of_the_system
 
 ASKABLE = ("threat", "votes", "certificates", "evaluation.radii")
 Needs = Literal["formulas", "votes", "continuations"]
@@ -58,9 +60,10 @@ def certify(run: RunResult, overrides: Sequence[str] = (), *, save: str | None =
     if not save.replace("-", "").replace("_", "").replace(".", "").isalnum():
         raise ConfigError(f"--save {save}: use letters, digits, '-', '_' and '.'")
     target = run.path / "what-if" / save
-    if target.exists():
-        raise StoreError(f"{target}: exists: choose another name to save under")
-    with TemporaryDirectory(prefix=".what-if-", dir=run.path) as scratch:
+    with refusals_of_the_system(f"{target}: cannot be written"), ExitStack() as stack:
+        if target.exists():
+            raise StoreError(f"{target}: exists: choose another name to save under")
+        scratch = stack.enter_context(TemporaryDirectory(prefix=".what-if-", dir=run.path))
         fresh = RunDirectory(Path(scratch, save))
         result = answer(run, config, fresh)
         fresh.write("config.toml", dump_config(config).encode())

@@ -14,6 +14,6 @@ def resume(
     with output.plugins_at_work():
         try:
             result = api.resume(run, trackers=output.progress(quiet), trust=trust)
-        except KeyboardInterrupt:
-            raise output.interrupted(run) from None
+        except KeyboardInterrupt as stop:
+            raise output.interrupted(run, stop) from None
     output.report(result, quiet=quiet)

@@ -31,7 +31,7 @@ def run(
     with output.plugins_at_work():
         try:
             result = api.run(config, overrides=overrides or (), out=out, force=force, trackers=output.progress(quiet))
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stop:
             path = out or default_path(load_config(config, overrides=overrides or ()).config)
-            raise output.interrupted(path) from None
+            raise output.interrupted(path, stop) from None
     output.report(result, quiet=quiet)

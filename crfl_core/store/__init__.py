@@ -16,8 +16,8 @@ metrics.json         all numbers of the tables, and the classes of every client
 figures/             partition.svg and partition.png: the same as a picture
 """
 
-from crfl_core.store.claims import claim, remove_previous
+from crfl_core.store.claims import claim
 from crfl_core.store.directory import CONFIG, Checkpoint, RunDirectory
 from crfl_core.store.environment import used_plugins
 
-__all__ = ["CONFIG", "Checkpoint", "RunDirectory", "claim", "remove_previous", "used_plugins"]
+__all__ = ["CONFIG", "Checkpoint", "RunDirectory", "claim", "used_plugins"]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast, get_args
@@ -21,26 +19,13 @@ from crfl_core.ledger import ClientColumns, Ledger, RoundRecord, RunFacts
 from crfl_core.store.files import Arrays
 from crfl_core.store.votes import VoteFiles
 from crfl_files.folder import refusals_of_the_system
-from crfl_files.ownership import is_sealed_here, seal
-from crfl_files.recorded import MANIFEST, STATUS
+from crfl_files.recorded import STATUS
 
 CONFIG, ROUNDS, ENVIRONMENT = "config.toml", "rounds.jsonl", "environment.json"
-MARKER = "crfl.json"
-KIND = "run directory of crfl"
 CHECKPOINT = "checkpoint"
 SAVED = f"{CHECKPOINT}/state.safetensors"
 SHARD = f"{CHECKPOINT}/clients-"
 ROUND = "round"
-REPLACED = ".replaced"
-"""Marks a run that `--force` set aside."""
-
-RUN_FILES = (
-    *(REPLACED, ".lock", ".*.tmp", "*/.*.tmp", CONFIG, MARKER, ENVIRONMENT, STATUS, MANIFEST, "ledger.json", ROUNDS),
-    *("clients.npz", "model.safetensors", "audit.json", "metrics.json", "certificates/*.csv", "figures/partition.*"),
-    *("votes/*.npz", "votes/seed.json", "resample/*.safetensors", f"{SHARD}*.npz", SAVED),
-)
-"""What a run writes. `--force` deletes these and the files of trackers, and leaves whatever else somebody put there."""
-
 RunState = Literal["training", "trained", "finished"]
 
 
@@ -56,7 +41,15 @@ class Checkpoint(NamedTuple):
 class RunDirectory(VoteFiles):
     """The files of one run. Reading never changes anything; writing needs the lock."""
 
+    kind = "run directory of crfl"
+    sealed_file = CONFIG
     states = get_args(RunState)
+    always = (CONFIG, "ledger.json", ROUNDS)
+    patterns = (
+        *(CONFIG, ENVIRONMENT, "ledger.json", ROUNDS, "clients.npz", "model.safetensors", "audit.json", "metrics.json"),
+        *("certificates/*.csv", "figures/partition.*", "votes/*.npz", "votes/seed.json", "resample/*.safetensors"),
+        *(f"{SHARD}*.npz", SAVED),
+    )
     _lines: Any  # the SHA-256 of rounds.jsonl, as it grows
 
     @property
@@ -68,14 +61,22 @@ class RunDirectory(VoteFiles):
         """The files that stay when training is over."""
         return {name: value for name, value in self.digests.items() if not name.startswith(f"{CHECKPOINT}/")}
 
-    def own_files(self) -> list[str]:
-        """The files here that have a name under which a run writes, in order."""
-        found = {file for pattern in RUN_FILES for file in self.path.glob(pattern) if file.is_file()}
-        return sorted(file.relative_to(self.path).as_posix() for file in found)
-
     def saved_answers(self) -> list[RunDirectory]:
         """The answers to what-if questions that were saved beside the run."""
         return [RunDirectory(path) for path in sorted(self.path.glob(f"{self.appended}/*")) if path.is_dir()]
+
+    def deletable(self) -> set[str]:
+        """What goes with the run: its files, saved answers, and files of trackers that it lists or its config names."""
+        names = set(self.own_files())
+        for answer in (*self.saved_answers(), *map(RunDirectory, self.path.glob(f".{self.appended}-*/*"))):
+            below = answer.path.relative_to(self.path).as_posix()
+            names |= {f"{below}/{name}" for name in answer.own_files()}
+        try:
+            names |= set(self.manifest.get("others", ()) if self.is_sealed else ())
+            trackers = tomllib.loads(self.load(CONFIG).decode()).get("trackers", ())
+            return names | {str(value) for tracker in trackers for value in tracker.values()}
+        except (StoreError, ValueError, TypeError, AttributeError):
+            return names
 
     def missing(self, name: str) -> StoreError:
         """The error for a file that is not there, or for a directory that is none of ours."""
@@ -104,39 +105,6 @@ class RunDirectory(VoteFiles):
             why = cause.strerror if isinstance(cause, OSError) else cause
             raise StoreError(f"{path}: cannot create the run directory: {why}: choose another --out") from error
         return cls(path)
-
-    def mark(self, *, mine: bool = True) -> None:
-        """Say that this is a run directory and, if it is `mine`, that this installation made it with its config."""
-        self.write_json(MARKER, {"kind": KIND, "made_by": seal(self.read(CONFIG)) if mine else ""})
-
-    @property
-    def is_marked(self) -> bool:
-        """Whether this is a run directory, whatever state it is in; those of format 1 are told by their files."""
-        try:
-            if (self.path / MARKER).exists():
-                return self.table(MARKER, self.load(MARKER)).get("kind") == KIND
-            wanted = (CONFIG, ROUNDS, "ledger.json")
-            return not self.keeps_record and all((self.path / name).is_file() for name in wanted)
-        except StoreError:
-            return False
-
-    @property
-    def is_made_by_others(self) -> bool:
-        """Whether another installation made this run, or somebody gave it another config since."""
-        try:
-            return not is_sealed_here(self.load(CONFIG), self.table(MARKER, self.load(MARKER)).get("made_by"))
-        except StoreError:
-            return True
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep other processes from writing here. The lock ends with the process, however it ends."""
-        with (self.path / ".lock").open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise StoreError(f"{self.path}: another process is writing this run: wait for it to end") from None
-            yield
 
     def append_round(self, record: RoundRecord) -> None:
         """One more line in rounds.jsonl. What a kill cuts off is cut again on resume."""

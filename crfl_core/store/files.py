@@ -14,7 +14,7 @@ from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
 from crfl_files.folder import digest
-from crfl_files.recorded import RecordedFolder
+from crfl_files.marked import MarkedFolder
 
 Arrays = Mapping[str, NDArray[Any]]
 NOTES = "crfl"
@@ -24,7 +24,7 @@ LENGTH = 8
 """Bytes in front of a tensor file that say how long its header is."""
 
 
-class Files(RecordedFolder):
+class Files(MarkedFolder):
     """The files below a path. Whatever cannot be read is a `StoreError` that names the file."""
 
     def write_arrays(self, name: str, arrays: Arrays) -> None:
