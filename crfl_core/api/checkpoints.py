@@ -8,8 +8,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from crfl_core.errors import StoreError
 from crfl_core.federation.rounds import Progress
 from crfl_core.federation.setup import Federation
+from crfl_core.store.validation import fitting
 
 PARAMETERS = "parameters"
 
@@ -23,7 +25,11 @@ def packed(progress: Progress, models: Tensor | None = None) -> dict[str, NDArra
 
 
 def unpacked(number: int, arrays: dict[str, NDArray[Any]], federation: Federation) -> Progress:
-    """Inverse of `packed`."""
+    """Inverse of `packed`. Raises `StoreError` for a model that is not of this federation."""
+    try:
+        fitting(arrays, PARAMETERS, (federation.model.layout.size,), federation.config.dtype)
+    except ValueError as error:
+        raise StoreError(f"the model kept of round {number} cannot be used: {error}") from error
     tensors = {name: torch.from_numpy(array).to(federation.device) for name, array in arrays.items()}
     parameters = tensors.pop(PARAMETERS)
     states: dict[str, dict[str, Tensor]] = {}

@@ -83,7 +83,7 @@ class RunResult:
     @cached_property
     def parameters(self) -> Tensor:
         """The clipped final aggregate, (P,), before any test noise."""
-        return flat_parameters(self.directory, [name for name, _ in self.layout.shapes])
+        return flat_parameters(self.directory, self.layout, self.ledger.facts.dtype)
 
     @cached_property
     def inquiry(self) -> Inquiry:
@@ -104,7 +104,7 @@ class RunResult:
 
     def continued(self, request: VoteRequest) -> Tensor:
         """The models of the continuations that voted on a request."""
-        return read_models(self.directory, request)
+        return read_models(self.directory, request, self.layout, self.ledger.facts.dtype)
 
     @cached_property
     def certified(self) -> tuple[CertificateResult, ...]:

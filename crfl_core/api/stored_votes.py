@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from crfl_core.api.checkpoints import unpacked
 from crfl_core.api.vote_seed import vote_streams
 from crfl_core.certification.voting import Electorate, vote
-from crfl_core.errors import StoreError
 from crfl_core.federation.continuations import continuations, with_test_noise
 from crfl_core.federation.session import Session
 from crfl_core.federation.setup import Federation
 from crfl_core.ledger import Ledger
 from crfl_core.store import RunDirectory
+from crfl_core.store.validation import fitting
+from crfl_core.updates import Layout
 from crfl_core.votes import VoteRequest, Votes, VoteSettings
 
 MODELS = "models"
@@ -75,22 +76,27 @@ def models_file(request: VoteRequest) -> str:
     return f"resample/models-{request.digest}.safetensors"
 
 
-def read_models(directory: RunDirectory, request: VoteRequest) -> Tensor:
+def read_models(directory: RunDirectory, request: VoteRequest, layout: Layout, dtype: str) -> Tensor:
     """The models that voted in a request for continuations."""
-    return torch.from_numpy(directory.read_tensors(models_file(request))[MODELS])
+    shape = (request.selection_models + request.models, layout.size)
+    return checked(directory, models_file(request), {MODELS: shape}, dtype)[MODELS]
 
 
 def read_parameters(directory: RunDirectory, federation: Federation) -> Tensor:
     """The final model, (P,), on the device of the federation."""
-    return flat_parameters(directory, [name for name, _ in federation.model.layout.shapes]).to(federation.device)
+    return flat_parameters(directory, federation.model.layout, federation.config.dtype).to(federation.device)
 
 
-def flat_parameters(directory: RunDirectory, names: list[str]) -> Tensor:
+def flat_parameters(directory: RunDirectory, layout: Layout, dtype: str) -> Tensor:
     """The final model as one vector."""
-    tensors = directory.read_tensors("model.safetensors")
-    missing = [name for name in names if name not in tensors]
-    if missing:
-        raise StoreError(
-            f"{directory.path / 'model.safetensors'}: has no tensor {missing[0]!r}: it belongs to another config"
-        )
-    return torch.from_numpy(np.concatenate([tensors[name].ravel() for name in names]))
+    tensors = checked(directory, "model.safetensors", dict(layout.shapes), dtype)
+    return torch.cat([tensors[name].ravel() for name, _ in layout.shapes])
+
+
+def checked(directory: RunDirectory, file: str, shapes: Mapping[str, tuple[int, ...]], dtype: str) -> dict[str, Tensor]:
+    """Tensors of these shapes from a file; a `StoreError` says what is wrong with others."""
+    arrays = directory.read_tensors(file)
+    try:
+        return {name: torch.from_numpy(fitting(arrays, name, shape, dtype)) for name, shape in shapes.items()}
+    except ValueError as error:
+        raise directory.damaged(file, error) from error

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from crfl_core.errors import StoreError
 from crfl_core.ledger import ClientColumns, Ledger, RoundRecord, RunFacts
+from crfl_core.store import validation
 from crfl_core.store.files import Arrays
 from crfl_core.store.votes import VoteFiles
 from crfl_files.folder import refusals_of_the_system
@@ -149,25 +150,37 @@ class RunDirectory(VoteFiles):
         """The records of complete lines."""
         *lines, _ = content.split(b"\n")
         try:
-            return [RoundRecord.model_validate_json(line) for line in lines]
+            records = [RoundRecord.model_validate_json(line) for line in lines]
+            for record in records:
+                validation.check_record(record)
         except ValidationError as error:
             raise self.damaged(ROUNDS, error.errors(include_url=False)[0]["msg"]) from error
+        except ValueError as error:
+            raise self.damaged(ROUNDS, error) from error
+        return records
 
     def read_ledger(self) -> Ledger:
         """The whole ledger of a trained run."""
         facts = self.read_facts("ledger.json", RunFacts)
         clients = self.read_clients("clients.npz")
         rounds = tuple(self.read_rounds())
+        name = "ledger.json"
         try:
+            validation.check_facts(facts)
+            name = "clients.npz"
+            validation.check_columns(facts, clients)
             return Ledger(facts, rounds, clients)
+        except ValueError as error:
+            raise self.damaged(name, error) from error
         except StoreError as error:
             raise StoreError(f"{self.path}: {error}") from error
 
     def read_clients(self, name: str) -> ClientColumns:
         """Rows of the ledger."""
+        arrays = self.read_arrays(name)
         try:
-            return ClientColumns(**self.read_arrays(name))
-        except TypeError as error:
+            return validation.client_columns(arrays)
+        except ValueError as error:
             raise self.damaged(name, error) from error
 
     def continue_rounds(self) -> Checkpoint | None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from crfl_core.errors import StoreError
 from crfl_core.ledger import RunFacts
 from crfl_core.store.files import Files
+from crfl_core.store.validation import votes_of
 from crfl_core.votes import VoteRequest, Votes, VoteSettings
 
 MODEL = "model"
@@ -52,10 +53,10 @@ class VoteFiles(Files):
             parts = {key.partition("/")[2]: value for key, value in arrays.items() if key.startswith(f"{name}/")}
             if str(parts.pop("digest", "")) != expected.digest:
                 raise StoreError(f"{self.path / file}: does not belong to the {name} test set of this run: {AGAIN}")
-            if set(parts) != set(request.answer.stored()) or any(
-                len(part) != expected.samples for part in parts.values()
-            ):
-                raise self.damaged(file, f"no {request.kind} votes on {expected.samples} samples")
+            try:
+                parts = votes_of(request, parts, expected.samples, facts.classes)
+            except ValueError as error:
+                raise self.damaged(file, error) from error
             answers[name] = request.answer(request=request, settings=settings, **parts)
         return answers
 
