@@ -20,21 +20,20 @@ class Checkpoints:
 
     def __init__(self, directory: RunDirectory, pause: float) -> None:
         self._directory, self._pause, self._last = directory, pause, time.monotonic()
-        self._progress: Progress | None = None
-        self._unsaved: list[ClientColumns] = []
+        self._unsaved: tuple[Progress, list[ClientColumns]] | None = None
 
     def reached(self, progress: Progress, clients: ClientColumns) -> None:
-        """A round is over."""
-        self._progress = progress
-        self._unsaved.append(clients)
+        """A round is over. Progress and rows change together: an interrupt comes before both or behind both."""
+        self._unsaved = progress, [*(self._unsaved[1] if self._unsaved else ()), clients]
         if time.monotonic() - self._last >= self._pause:
             self.save()
 
     def save(self) -> None:
         """Write what is not saved yet."""
-        if self._progress is not None and self._unsaved:
-            self._directory.write_checkpoint(self._progress.number, packed(self._progress), self._unsaved)
-        self._unsaved, self._last = [], time.monotonic()
+        if self._unsaved is not None:
+            progress, rows = self._unsaved
+            self._directory.write_checkpoint(progress.number, packed(progress), rows)
+        self._unsaved, self._last = None, time.monotonic()
 
 
 def train(session: Session, directory: RunDirectory, saved: store.Checkpoint | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -52,6 +53,7 @@ class RunDirectory(VoteFiles):
         *(f"{SHARD}*.npz", SAVED),
     )
     _lines: Any  # the SHA-256 of rounds.jsonl, as it grows
+    _digests_until: dict[int, str]  # the same up to the last two rounds
 
     @property
     def state(self) -> RunState:
@@ -116,7 +118,8 @@ class RunDirectory(VoteFiles):
         ):
             file.write(line)
         self._lines.update(line)
-        self.digests[ROUNDS] = self._lines.hexdigest()
+        self._digests_until = {record.round - 1: self.digests[ROUNDS], record.round: self._lines.hexdigest()}
+        self.digests[ROUNDS] = self._digests_until[record.round]
 
     def start_rounds(self, lines: bytes) -> None:
         """What rounds.jsonl holds before the next round."""
@@ -136,6 +139,8 @@ class RunDirectory(VoteFiles):
         if clients:
             self.write_arrays(f"{SHARD}{number:08d}.npz", vars(ClientColumns.concatenate(clients)))
         files = {name: value for name, value in self.digests.items() if name not in (ENVIRONMENT, SAVED)}
+        files = {name: value for name, value in files.items() if kept_round(name) <= number}
+        files[ROUNDS] = self._digests_until[number]  # an interrupt may come before the round of the last line counts
         self.write_tensors(SAVED, {ROUND: np.array([number]), **tensors}, {"files": files})
 
     def remove_checkpoint(self) -> None:
@@ -258,6 +263,12 @@ class RunDirectory(VoteFiles):
 def resampled_file(number: int) -> str:
     """Where the model of a round before noise is kept."""
     return f"resample/round-{number:04d}.safetensors"
+
+
+def kept_round(name: str) -> int:
+    """The round of a kept model by the name of its file; 0 for any other file."""
+    found = re.fullmatch(r"resample/round-(\d+)\.safetensors", name)
+    return int(found[1]) if found else 0
 
 
 def saved_round(value: NDArray[Any] | None) -> int | None:
