@@ -14,6 +14,7 @@ HOW = "make one with `openssl genpkey -algorithm ed25519 -out key.pem` or `ssh-k
 def sign(key: Path, content: bytes) -> dict[str, str]:
     """The signature under some bytes with the private key of a file, PEM or OpenSSH, without a passphrase."""
     needed()
+    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -24,7 +25,7 @@ def sign(key: Path, content: bytes) -> dict[str, str]:
     read = serialization.load_ssh_private_key if b"OPENSSH" in text else serialization.load_pem_private_key
     try:
         private = read(text, password=None)
-    except (ValueError, TypeError) as error:  # TypeError: it has a passphrase
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:  # TypeError: it has a passphrase
         raise DataError(f"{key}: holds no private key that can be used: {error}: {HOW}") from error
     if not isinstance(private, Ed25519PrivateKey):
         raise DataError(f"{key}: is no {ALGORITHM} key: {HOW}")
