@@ -272,6 +272,10 @@ def stopping(number: int, error: BaseException) -> type[Momentum]:
     return Stopping
 
 
+OTHER_CONFIG = ["config.toml", "crfl.json", "manifest.json"]
+"""The files in which runs differ that do the same by other configs: the last two are about the first."""
+
+
 def contents(path: Path) -> dict[str, bytes]:
     """Every file below a run directory by its relative name, except the lock and the record of versions.
 
