@@ -88,9 +88,9 @@ class Reading:
             used = self._used.get((kind, name))
             return f"{used.distribution} {used.version}".strip() if used else "a package that is not installed"
 
-    def import_refusal(self, module: str) -> str:
+    def import_refusal(self, path: str) -> str:
         """Why code that an option names must not be imported, as of a `Registry`."""
-        return self._registry.import_refusal(module)
+        return self._registry.import_refusal(path)
 
     def _absence(self, kind: str, name: str, error: PluginError) -> str:
         used, (distribution, _, bare) = self._used.get((kind, name)), name.rpartition(":")
@@ -98,7 +98,10 @@ class Reading:
             return f"{error}; pip install {distribution}" if distribution else str(error)
         if used.distribution == LOCAL:
             return f"{kind} {name!r} was a class of the program that made the run: give it as plugins={{{name!r}: ...}}"
-        if bare in self._registry.found[kind]:  # it is here, and cannot be used
+        here = self._registry.found[kind].get(bare, [])
+        if here and not any(map(self._registry.usable, here)):
+            return str(error)
+        if here:  # and cannot be used
             return f"{error}; the run used {used.distribution} {used.version}: pip install {used}"
         return f"{kind} {name!r} is not installed: pip install {used}"
 

@@ -22,6 +22,7 @@ from crfl_core.cli.arguments import ConfigArgument as ConfigArgument
 from crfl_core.cli.arguments import QuietOption as QuietOption
 from crfl_core.cli.arguments import RunArgument as RunArgument
 from crfl_core.cli.arguments import SetOption as SetOption
+from crfl_core.cli.arguments import TrustOption as TrustOption
 from crfl_core.cli.output import progress as progress
 from crfl_core.cli.output import terminal as terminal
 from crfl_core.config import LoadedConfig as LoadedConfig
@@ -34,6 +35,7 @@ from crfl_core.report.metrics import Backdoor as Backdoor
 from crfl_core.report.metrics import ClassHistogram as ClassHistogram
 from crfl_core.report.metrics import Curve as Curve
 from crfl_core.report.metrics import Metrics as Metrics
+from crfl_core.store import RunDirectory as RunDirectory
 from crfl_files.published import DataFile as DataFile
 from crfl_files.published import DataSource as DataSource
 from crfl_files.published import FileStatus as FileStatus

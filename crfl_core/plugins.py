@@ -8,10 +8,11 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.metadata import Distribution, EntryPoint, distribution, distributions, packages_distributions
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from crfl_interface.errors import PluginError, closest, reason
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from crfl_interface.kinds.plugin import Plugin
 
 DISABLE = "CRFL_DISABLE_PLUGINS"
+ALLOW = "CRFL_ALLOW_PLUGINS"
+"""Whose code run directories of other people may run here."""
+
 OWN = "crfl"
 """The distribution that this code belongs to. Whoever runs it trusts it, so no allow-list needs to name it."""
 
@@ -85,6 +89,7 @@ class Registry:
     def __init__(self, local: Mapping[str, type[Plugin]] | None = None) -> None:
         self._local = dict(local or {})
         self._allow: Sequence[str] | None = None
+        self._made_by_others: Path | None = None
         self._loaded: dict[tuple[str, str, str], type[Plugin]] = {}
 
     @cached_property
@@ -111,15 +116,35 @@ class Registry:
         found = self.found  # read once, for both
         allowing = Registry(self._local)
         allowing.found, allowing._declared, allowing._loaded = found, self._declared, self._loaded
-        allowing._allow = entries
+        allowing._allow, allowing._made_by_others = entries, self._made_by_others
         return allowing
+
+    def for_run_of_others(self, directory: Path) -> Registry:
+        """The same plugins for a run that was not made here: no code but what $CRFL_ALLOW_PLUGINS lists."""
+        careful = self.allowing(self._allow)
+        careful._made_by_others = directory
+        return careful
+
+    def _refused(self, name: str, is_on: Callable[[Sequence[str]], bool]) -> str:
+        """What keeps code from running that is called `name` on lists, and the remedy; empty if nothing does."""
+        if self._allow is not None and not is_on(self._allow):
+            return f"plugins.allow, which does not list it: if you trust it, add {name!r} there"
+        if self._made_by_others is not None and not is_on(readers_list()):
+            return (
+                f"the origin of {self._made_by_others}, which was not made here: read its config.toml, then give "
+                f"--trust, or put {name!r} into {ALLOW}"
+            )
+        return ""
 
     def usable(self, found: Found) -> bool:
         """Whether a plugin may be imported: neither the environment nor an allow-list is against it."""
         return not blocked(found) and self._allows(found)
 
     def _allows(self, found: Found) -> bool:
-        return self._allow is None or found.distribution in (OWN, LOCAL) or is_listed(found, self._allow)
+        return found.distribution in (OWN, LOCAL) or not self._refused_plugin(found)
+
+    def _refused_plugin(self, found: Found) -> str:
+        return self._refused(found.distribution, lambda entries: is_listed(found, entries))
 
     def names(self, kind: str) -> tuple[str, ...]:
         """The names that a config may use for a kind, without those that are blocked."""
@@ -168,19 +193,17 @@ class Registry:
         """Distribution and version that a name stands for. Raises `PluginError`."""
         return self.find(kind, name).origin
 
-    def import_refusal(self, module: str) -> str:
-        """Why code that an option names must not be imported; empty if it may be. Nobody can allow what nobody owns."""
-        if self._allow is None and not os.environ.get(DISABLE):
-            return ""
+    def import_refusal(self, path: str) -> str:
+        """Why code that an option names, "package.module:name", must not be imported; empty if it may be."""
+        module = path.rpartition(":")[0]
         top = module.partition(".")[0]
-        owners = {owner for owner, _, point in self._declared.points if point.module.partition(".")[0] == top}
-        owners |= {*packages_distributions().get(top, ())}
-        point = EntryPoint(module, module, "")
-        found = [Found("module", module, owner, "", point) for owner in sorted(owners)]
-        if any(map(self.usable, found)) or (self._allow is None and not found):
+        declaring = {owner for owner, _, point in self._declared.points if point.module.partition(".")[0] == top}
+        owners = sorted({*declaring, *packages_distributions().get(top, ())})
+        found = [Found("module", module, owner, "", EntryPoint(module, module, "")) for owner in owners]
+        if any(map(self.usable, found)):
             return ""
-        why = self._refusal(found[0]) if found else "plugins.allow: it belongs to no installed package"
-        return f"{module} is blocked by {why}"
+        by = self._refusal(found[0]) if found else self._refused(top, lambda entries: top in entries)
+        return f"the code {path!r} is blocked by {by}" if by else ""
 
     def listing(self) -> tuple[Listed, ...]:
         """Every plugin with its state. Imports all of them, each in isolation."""
@@ -231,7 +254,7 @@ class Registry:
     def _refusal(self, found: Found) -> str:
         if blocked(found):
             return f"{DISABLE}={os.environ[DISABLE]}"
-        return f"plugins.allow, which does not list it: if you trust it, add {found.distribution!r} there"
+        return self._refused_plugin(found)
 
     def _unknown(self, kind: str, name: str) -> str:
         names = self.names(kind)
@@ -325,6 +348,11 @@ def moved_name(error: ImportError) -> str:
         return "" if name is None else f": {getattr(crfl_core, name[1])}"
     except AttributeError as moved:
         return f": {moved}"
+
+
+def readers_list() -> list[str]:
+    """Whose code the person at this machine allows to run directories of others."""
+    return [entry.strip() for entry in os.environ.get(ALLOW, "").split(",") if entry.strip()]
 
 
 def blocked(found: Found) -> bool:

@@ -25,6 +25,14 @@ class DataError(CrflError):
     """A data file or array cannot be used as it is."""
 
 
+class StoreError(CrflError):
+    """A run directory is missing, busy, damaged, or would be overwritten."""
+
+
+class CrflWarning(UserWarning):
+    """Something a person should know, while the run continues."""
+
+
 def closest(name: str, known: Iterable[str]) -> str:
     """A phrase that offers the known names nearest to a misspelt one, or an empty string.
 

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from crfl_files.errors import ConfigError
+from crfl_files.folder import one_line
 
 DEFAULT = "default"
 KeyPath = tuple[str, ...]
@@ -119,7 +120,7 @@ def sentence(path: KeyPath, details: Sequence[ErrorDetails], inputs: Mapping[Key
     where = [] if origin == DEFAULT else [origin]
     if path:
         shown = path in inputs and not leads_to_table(inputs[path])
-        where.append(".".join(path) + (f" = {inputs[path]!r}" if shown else ""))
+        where.append(".".join(path) + (f" = {one_line(repr(inputs[path]))}" if shown else ""))
     right = ", or ".join(dict.fromkeys(map(wording, details)))
     return ": ".join([*where, right + remedy(inputs.get(path), {detail["type"] for detail in details})])
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from crfl_files.errors import ConfigError
+from crfl_files.folder import one_line
 from crfl_files.insertion import SIDES, as_items, is_insertion, item_position
 from crfl_files.origins import KeyPath
 from crfl_files.trees import Tree, as_table, merge, same_type
@@ -112,9 +113,9 @@ def parse_value(raw: str) -> Any:
     """
     try:
         parsed = tomllib.loads(f"value = {raw}")
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         if raw[:1] in OPENINGS:
-            reason = re.sub(r" \(at .*\)$", "", str(error))
+            reason = re.sub(r" \(at .*\)$", "", one_line(error))
             what = f"begins like {OPENINGS[raw[0]]} of TOML and is none: {reason}"
             raise ValueError(f"{what}; in a shell, put single quotes around it all") from error
         return raw

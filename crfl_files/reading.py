@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from crfl_files.errors import ConfigError
+from crfl_files.folder import one_line
 from crfl_files.origins import KeyPath
 from crfl_files.overrides import with_lists
 from crfl_files.presets import is_preset, preset_path
@@ -71,8 +72,8 @@ def parse_file(path: Path, name: str) -> Tree:
         return parse_yaml(text, name)
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{name}: not valid TOML: {error}") from error
+    except (ValueError, RecursionError) as error:  # also a number of too many digits, or tables without end
+        raise ConfigError(f"{name}: not valid TOML: {one_line(error)}") from error
 
 
 def parse_yaml(text: str, name: str) -> Tree:
@@ -83,8 +84,8 @@ def parse_yaml(text: str, name: str) -> Tree:
         raise ConfigError(f"{name}: reading YAML needs PyYAML: pip install 'crfl[yaml]', or write TOML") from None
     try:
         tree = yaml_text.parse(text)
-    except ValueError as error:
-        raise ConfigError(f"{name}: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{name}: {one_line(error)}") from error
     if tree is None:  # an empty file
         return {}
     if not isinstance(tree, dict):

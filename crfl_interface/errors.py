@@ -17,7 +17,9 @@ from contextlib import contextmanager
 
 from crfl_files.errors import ConfigError as ConfigError
 from crfl_files.errors import CrflError as CrflError
+from crfl_files.errors import CrflWarning as CrflWarning
 from crfl_files.errors import DataError as DataError
+from crfl_files.errors import StoreError as StoreError
 from crfl_files.errors import closest as closest
 
 
@@ -49,10 +51,6 @@ class RunError(CrflError):
     """Training cannot continue."""
 
 
-class StoreError(CrflError):
-    """A run directory is missing, busy, damaged, or would be overwritten."""
-
-
 UNEXPECTED = (Exception, SystemExit)
 """What a plugin may raise though it should not. Ctrl-C is not its doing."""
 
@@ -82,7 +80,3 @@ def reason(error: BaseException) -> str:
     """
     ends = ": a plugin must not end the process" if isinstance(error, SystemExit) else ""
     return f"{type(error).__name__}: {error}{ends}"
-
-
-class CrflWarning(UserWarning):
-    """Something a person should know, while the run continues."""

@@ -34,9 +34,10 @@ SMALL = ("rounds=3", "attack.rounds=[2]", "votes.models=64", "engine.threads=1",
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keeps the cache of the person who runs the tests out of them."""
+    """Keeps the cache and the key of the person who runs the tests out of them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CRFL_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("CRFL_CONFIG_DIR", str(tmp_path_factory.mktemp("settings")))
         yield
 
 

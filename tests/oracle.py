@@ -7,8 +7,11 @@ federations that the tests of the numerical parts are played on.
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -272,7 +275,36 @@ def stopping(number: int, error: BaseException) -> type[Momentum]:
     return Stopping
 
 
+OTHER_CONFIG = ["config.toml", "crfl.json", "manifest.json"]
+"""The files in which runs differ that do the same by other configs: the last two are about the first."""
+
+
 def contents(path: Path) -> dict[str, bytes]:
-    """Every file below a run directory by its relative name, except the lock and the record of versions."""
+    """Every file below a run directory by its relative name, except the lock and the record of versions.
+
+    A manifest is taken without the line about the record of versions, and a status without the manifest's digest.
+    """
     files = {str(file.relative_to(path)): file for file in sorted(path.rglob("*")) if file.is_file()}
-    return {name: file.read_bytes() for name, file in files.items() if name not in (".lock", "environment.json")}
+    found = {name: file.read_bytes() for name, file in files.items() if name not in (".lock", "environment.json")}
+    for name in found:
+        if name.endswith("manifest.json"):
+            manifest = json.loads(found[name])
+            manifest["files"].pop("environment.json", None)
+            found[name] = json.dumps(manifest | {"run": None}).encode()
+        elif name.endswith("status.json"):
+            with contextlib.suppress(ValueError):
+                found[name] = json.dumps(json.loads(found[name]) | {"manifest": None}).encode()
+    return found
+
+
+def sealed(path: Path, *, keep_manifest: bool = False) -> Path:
+    """The run directory with a manifest that lists its files as they are now: what a forger would write."""
+    manifest = json.loads((path / "manifest.json").read_text())
+    if not keep_manifest:
+        kept = [name for name in manifest["files"] if (path / name).exists()]
+        manifest["files"] = {name: sha256((path / name).read_bytes()).hexdigest() for name in kept}
+        (path / "manifest.json").write_text(json.dumps(manifest))
+    status = {"format": 2, "state": "finished"}
+    status["manifest"] = sha256((path / "manifest.json").read_bytes()).hexdigest()
+    (path / "status.json").write_text(json.dumps(status))
+    return path

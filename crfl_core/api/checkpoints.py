@@ -12,6 +12,8 @@ from torch import Tensor
 from crfl_core.federation.memory import first_state
 from crfl_core.federation.rounds import Progress
 from crfl_core.federation.setup import Federation
+from crfl_core.store.validation import fitting
+from crfl_interface.errors import StoreError
 
 PARAMETERS = "parameters"
 ATTACK = "attack"
@@ -38,7 +40,15 @@ def packed(progress: Sequence[Progress], models: Sequence[Tensor] | None = None)
 
 
 def unpacked(number: int, arrays: dict[str, NDArray[Any]], failed: Mapping[int, str], federation: Federation) -> Groups:
-    """Inverse of `packed`; `failed` are the groups that do not train any more, and why."""
+    """Inverse of `packed`; `failed` are the groups that do not train any more, and why.
+
+    Raises `StoreError` for models that are not of this federation.
+    """
+    groups, size = len(federation.participation.members), federation.model.layout.size
+    try:
+        fitting(arrays, PARAMETERS, (size,) if groups == 1 else (groups, size), federation.config.dtype)
+    except ValueError as error:
+        raise StoreError(f"the model kept of round {number} cannot be used: {error}") from error
     tensors = {name: torch.from_numpy(array).to(federation.device) for name, array in arrays.items()}
     kept = {key: tensors.pop(key) for key in [*tensors] if key.startswith(f"{ATTACK}/")}
     remembered = {key.removeprefix(f"{ATTACK}/"): tensor for key, tensor in kept.items()}

@@ -11,12 +11,11 @@ from pathlib import Path
 from torch import Tensor
 
 from crfl_core import store
-from crfl_core.absent import Reading
 from crfl_core.api import environment
 from crfl_core.api.certifying import certify_all
 from crfl_core.api.fitted_maps import FILE as FITTED
 from crfl_core.api.fitted_maps import read_fitted, write_fitted
-from crfl_core.api.result import RunResult
+from crfl_core.api.result import RunResult, load, reading
 from crfl_core.api.stored_votes import Voter, read_parameters
 from crfl_core.api.training import train
 from crfl_core.api.vote_seed import draw_vote_seed
@@ -35,6 +34,7 @@ from crfl_core.refusals import check_hooks, hook_names
 from crfl_core.report.figures import partition_files
 from crfl_core.report.metrics import Backdoor, ClassHistogram, Metrics, attackers
 from crfl_core.store import RunDirectory
+from crfl_files.replacing import remove_previous
 from crfl_interface.errors import ConfigError, StoreError
 from crfl_interface.kinds import KINDS
 from crfl_interface.kinds.complaints import settings_of
@@ -84,13 +84,24 @@ def resume(
     *,
     plugins: Mapping[str, type[Plugin]] | None = None,
     trackers: Sequence[Tracker] = (),
+    trust: bool = False,
 ) -> RunResult:
-    """Go on with an unfinished run; a finished one is returned as it is."""
+    """Go on with an unfinished run; a finished one is returned as it is. One of others needs `trust`."""
     directory, registry = RunDirectory(Path(path)), Registry(plugins)
     if directory.state == "finished":
-        return RunResult(directory.path, registry)
-    installed = Reading(registry, store.used_plugins(directory.path), needed=KINDS)
-    loaded = load_config(directory.path / "config.toml", registry=installed)
+        return load(path, plugins=plugins, trust=trust)
+    if not directory.keeps_record:
+        raise StoreError(
+            f"{path}: was written in format 1: bring it up to date with `crfl upgrade {path}`, then resume"
+        )
+    directory.read(store.CONFIG)  # which compares it
+    if directory.is_made_by_others and not trust:
+        raise StoreError(
+            f"{path}: was not made here, and resuming does what its config says, with your rights: read its "
+            "config.toml, then give --trust"
+        )
+    installed = reading(directory, registry, trust=True, needed=KINDS)
+    loaded = load_config(directory.path / store.CONFIG, registry=installed)
     with located(loaded):
         return execute(loaded.config, registry, directory.path, trackers, fitted=started_with(directory))
 
@@ -133,7 +144,7 @@ def execute(
     with directory.locked():
         directory.check_facts(federation.facts)
         write_fitted(directory, federation.fitted)
-        saved = directory.read_checkpoint() if directory.state == "training" else None
+        saved = directory.continue_rounds() if directory.state == "training" else None
         played = config.rounds if directory.state != "training" else 0 if saved is None else saved.round
         session = session.resumed(played)
         try:
@@ -147,7 +158,7 @@ def execute(
             error.add_note(f"resume with `crfl resume {path}`")
             session.hooks.observe("crfl_run_failed", run=session.context, error=error)
             raise
-        result = RunResult(path, registry)
+        result = RunResult(path, registry, trust=True)
         session.hooks.observe("crfl_run_finished", run=session.context, result=result)
     return result
 
@@ -199,8 +210,8 @@ def certify(session: Session, directory: RunDirectory) -> None:
     results.write(directory, metrics)
     for suffix, content in partition_files(partition, config.storage.figures).items():
         directory.write(f"figures/partition.{suffix}", content)
-    directory.set_state("finished")
-    store.remove_previous(directory.path)
+    directory.finish()
+    remove_previous(directory)
 
 
 def backdoor(federation: Federation, parameters: Tensor) -> Backdoor | None:

@@ -41,10 +41,15 @@ def predict(run: RunResult, x: NDArray[Any], *, scaled: bool = False) -> Predict
     if not np.isfinite(flat).all():
         raise DataError(f"x: row {int(np.argwhere(~np.isfinite(flat))[0][0])} is not finite: remove or fill it")
     shift, factor = np.asarray(facts.scaling_shift), np.asarray(facts.scaling_factor)
-    inputs = flat if scaled else Scaling(facts.scaling, shift, factor).apply(flat)
+    with np.errstate(over="ignore"):  # what overflows is refused below
+        inputs = flat if scaled else Scaling(facts.scaling, shift, factor).apply(flat)
     maps, model = build_model(run.config, data_facts(run.ledger), run.fitted)
     parameters = run.parameters
-    features = mapped(maps, torch.from_numpy(np.ascontiguousarray(inputs)).to(parameters))
+    rows = torch.from_numpy(np.ascontiguousarray(inputs)).to(parameters)
+    measured = rows.square().sum(1).isfinite()
+    if not measured.all():
+        raise DataError(f"x: the norm of row {int(measured.int().argmin())} is beyond the numbers of {facts.dtype}")
+    features = mapped(maps, rows)
     unknown = torch.full((len(features),), -1)
 
     streams, failed = vote_streams(run.config, run.directory), run.ledger.failed

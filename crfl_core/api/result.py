@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from pathlib import Path
 
 from torch import Tensor
 
-from crfl_core.absent import Reading
+from crfl_core.absent import Reading, absences
 from crfl_core.api.certifying import certify_all
 from crfl_core.api.fitted_maps import read_fitted
 from crfl_core.api.stored_votes import flat_parameters, read_models
@@ -19,9 +20,9 @@ from crfl_core.federation.fitting import FittedMaps
 from crfl_core.federation.setup import build_model
 from crfl_core.plugins import Registry
 from crfl_core.report.metrics import Metrics
-from crfl_core.store import RunDirectory, used_plugins
+from crfl_core.store import CONFIG, RunDirectory, used_plugins
 from crfl_interface.data import DataFacts, Domain
-from crfl_interface.errors import StoreError
+from crfl_interface.errors import CrflWarning, PluginError, StoreError
 from crfl_interface.kinds.certificate import CertificateResult, Check
 from crfl_interface.kinds.plugin import Plugin
 from crfl_interface.ledger import Ledger
@@ -37,15 +38,16 @@ class RunResult:
     gets a `PluginError` that says what to install.
     """
 
-    def __init__(self, path: Path, registry: Registry | None = None) -> None:
+    def __init__(self, path: Path, registry: Registry | None = None, *, trust: bool = False) -> None:
         self.path = path
         self.directory = RunDirectory(path)
-        self.registry = Reading(registry or Registry(), used_plugins(path))
+        self.registry = reading(self.directory, registry or Registry(), trust=trust)
 
     @cached_property
     def config(self) -> RunConfig:
         """The complete config."""
-        return load_config(self.path / "config.toml", registry=self.registry).config
+        self.directory.read(CONFIG)  # which compares it
+        return load_config(self.path / CONFIG, registry=self.registry).config
 
     @cached_property
     def metrics(self) -> Metrics:
@@ -88,11 +90,13 @@ class RunResult:
     @cached_property
     def parameters(self) -> Tensor:
         """The clipped final aggregate, (P,), before any test noise; of all groups, (G, P), if the run has groups."""
-        return flat_parameters(self.directory, self.layout, self.config.groups is not None)
+        return flat_parameters(self.directory, self.layout, self.ledger.facts)
 
     @cached_property
     def inquiry(self) -> Inquiry:
         """What the certificates of this run ask, and what they assume."""
+        if missing := absences(("certificate", certificate) for certificate in self.config.certificates):
+            raise PluginError(missing[0])
         return ask(self.config, self.ledger)
 
     @property
@@ -107,7 +111,7 @@ class RunResult:
 
     def continued(self, request: VoteRequest) -> Tensor:
         """The models of the continuations that voted on a request."""
-        return read_models(self.directory, request)
+        return read_models(self.directory, request, self.layout, self.ledger.facts.dtype)
 
     @cached_property
     def certified(self) -> tuple[CertificateResult, ...]:
@@ -115,12 +119,22 @@ class RunResult:
         return certify_all(self.inquiry, self.votes).certified
 
 
-def load(path: str | Path, *, plugins: Mapping[str, type[Plugin]] | None = None) -> RunResult:
-    """A finished run, from its directory."""
-    result = RunResult(Path(path), Registry(plugins))
-    if RunDirectory(result.path).state != "finished":
-        raise StoreError(f"{result.path}: the run is not finished: continue with `crfl resume {result.path}`")
-    return result
+def load(path: str | Path, *, plugins: Mapping[str, type[Plugin]] | None = None, trust: bool = False) -> RunResult:
+    """A finished run, from its directory. Code of third parties that a run of others names runs only with `trust`."""
+    directory = RunDirectory(Path(path))
+    if directory.state != "finished":
+        raise StoreError(f"{path}: the run is not finished: continue with `crfl resume {path}`")
+    if not directory.keeps_record:
+        hint = f"damage would not be noticed: `crfl upgrade {path}` lists its files"
+        warnings.warn(f"{path}: was written in format 1, which keeps no digests, so {hint}", CrflWarning, stacklevel=2)
+    return RunResult(directory.path, Registry(plugins), trust=trust)
+
+
+def reading(directory: RunDirectory, registry: Registry, *, trust: bool, needed: Collection[str] = ()) -> Reading:
+    """The plugins with which a run is read: for a run of others, those that the person here allows, or trusts."""
+    if directory.is_made_by_others and not trust:
+        registry = registry.for_run_of_others(directory.path)
+    return Reading(registry, used_plugins(directory), needed)
 
 
 def data_facts(ledger: Ledger) -> DataFacts:

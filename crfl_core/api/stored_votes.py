@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,8 +16,8 @@ from crfl_core.federation.continuations import continuations, with_test_noise
 from crfl_core.federation.session import Session
 from crfl_core.federation.setup import Federation
 from crfl_core.store import RunDirectory
-from crfl_interface.errors import StoreError
-from crfl_interface.ledger import Ledger
+from crfl_core.store.validation import fitting
+from crfl_interface.ledger import Ledger, RunFacts
 from crfl_interface.updates import Layout
 from crfl_interface.votes import VoteRequest, Votes, VoteSettings
 
@@ -56,6 +56,7 @@ class Voter:
             for name, chosen in federation.test_sets.items()
         }
         self.target.write_votes(self.ledger.facts, request, answers, digest)
+        self.target.keep()
         return answers
 
     def _continued(self, session: Session, request: VoteRequest) -> Tensor:
@@ -76,26 +77,29 @@ def models_file(request: VoteRequest) -> str:
     return f"resample/models-{request.digest}.safetensors"
 
 
-def read_models(directory: RunDirectory, request: VoteRequest) -> Tensor:
+def read_models(directory: RunDirectory, request: VoteRequest, layout: Layout, dtype: str) -> Tensor:
     """The models that voted in a request for continuations."""
-    return torch.from_numpy(directory.read_tensors(models_file(request))[MODELS])
+    shape = (request.selection_models + request.models, layout.size)
+    return checked(directory, models_file(request), {MODELS: shape}, dtype)[MODELS]
 
 
 def read_parameters(directory: RunDirectory, federation: Federation) -> Tensor:
     """The final model, (P,), or those of all groups, (G, P), on the device of the federation."""
-    return flat_parameters(directory, federation.model.layout, federation.config.groups is not None).to(
-        federation.device
-    )
+    return flat_parameters(directory, federation.model.layout, federation.facts).to(federation.device)
 
 
-def flat_parameters(directory: RunDirectory, layout: Layout, grouped: bool) -> Tensor:
+def flat_parameters(directory: RunDirectory, layout: Layout, facts: RunFacts) -> Tensor:
     """The final model as one vector, or one for each group."""
-    names = [name for name, _ in layout.shapes]
-    tensors = directory.read_tensors("model.safetensors")
-    missing = [name for name in names if name not in tensors]
-    if missing:
-        raise StoreError(
-            f"{directory.path / 'model.safetensors'}: has no tensor {missing[0]!r}: it belongs to another config"
-        )
-    flat = [tensors[name].reshape(len(tensors[name]), -1) if grouped else tensors[name].ravel() for name in names]
-    return torch.from_numpy(np.concatenate(flat, axis=-1))
+    groups = () if facts.groups is None else (facts.models,)
+    shapes = {name: (*groups, *shape) for name, shape in layout.shapes}
+    tensors = checked(directory, "model.safetensors", shapes, facts.dtype)
+    return torch.cat([tensors[name].reshape(*groups, -1) for name in shapes], dim=-1)
+
+
+def checked(directory: RunDirectory, file: str, shapes: Mapping[str, tuple[int, ...]], dtype: str) -> dict[str, Tensor]:
+    """Tensors of these shapes from a file; a `StoreError` says what is wrong with others."""
+    arrays = directory.read_tensors(file)
+    try:
+        return {name: torch.from_numpy(fitting(arrays, name, shape, dtype)) for name, shape in shapes.items()}
+    except ValueError as error:
+        raise directory.damaged(file, error) from error

@@ -22,21 +22,20 @@ class Checkpoints:
 
     def __init__(self, directory: RunDirectory, pause: float) -> None:
         self._directory, self._pause, self._last = directory, pause, time.monotonic()
-        self._progress: Groups = ()
-        self._unsaved: list[ClientColumns] = []
+        self._unsaved: tuple[Groups, list[ClientColumns]] | None = None
 
     def reached(self, progress: Groups, clients: Sequence[ClientColumns]) -> None:
-        """A round is over."""
-        self._progress = progress
-        self._unsaved += clients
+        """A round is over. Progress and rows change together: an interrupt comes before both or behind both."""
+        self._unsaved = progress, [*(self._unsaved[1] if self._unsaved else ()), *clients]
         if time.monotonic() - self._last >= self._pause:
             self.save()
 
     def save(self) -> None:
         """Write what is not saved yet."""
-        if self._unsaved:
-            self._directory.write_checkpoint(self._progress[0].number, packed(self._progress), self._unsaved)
-        self._unsaved, self._last = [], time.monotonic()
+        if self._unsaved is not None:
+            progress, rows = self._unsaved
+            self._directory.write_checkpoint(progress[0].number, packed(progress), rows)
+        self._unsaved, self._last = None, time.monotonic()
 
 
 def train(session: Session, directory: RunDirectory, saved: store.Checkpoint | None) -> None:
@@ -73,8 +72,6 @@ def train(session: Session, directory: RunDirectory, saved: store.Checkpoint | N
     named = federation.model.layout.unflatten(models[0] if federation.config.groups is None else models)
     directory.write_arrays("clients.npz", vars(ClientColumns.concatenate(clients)))
     directory.write_tensors(
-        "model.safetensors",
-        {name: tensor.numpy() for name, tensor in named.items()},
-        {"crfl": __version__},
+        "model.safetensors", {name: tensor.numpy() for name, tensor in named.items()}, {"version": __version__}
     )
     directory.set_state("trained")

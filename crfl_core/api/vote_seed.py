@@ -16,8 +16,9 @@ BITS = 128
 
 def draw_vote_seed(config: RunConfig, directory: RunDirectory) -> None:
     """Called when training is over: draws and records the secret seed if the config wants one, once for a run."""
-    if config.seeds.votes == "secret" and not (directory.path / FILE).exists():
+    if config.seeds.votes == "secret" and not directory.has(FILE):
         directory.write_json(FILE, {"seed": hex(secrets.randbits(BITS))})
+        directory.keep()
 
 
 def vote_streams(config: RunConfig, directory: RunDirectory) -> Streams:

@@ -5,6 +5,7 @@ again unless noise has to be drawn again, and the run itself is never changed.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,6 +23,7 @@ from crfl_core.federation.session import Session
 from crfl_core.federation.setup import build, check_threat
 from crfl_core.report.results import Results
 from crfl_core.store import RunDirectory
+from crfl_files.folder import refusals_of_the_system
 from crfl_interface.errors import ConfigError, CrflError, PluginError, StoreError
 from crfl_interface.kinds.complaints import settings_of
 from crfl_interface.threat import Threat
@@ -58,13 +60,15 @@ def certify(run: RunResult, overrides: Sequence[str] = (), *, save: str | None =
     if not save.replace("-", "").replace("_", "").replace(".", "").isalnum():
         raise ConfigError(f"--save {save}: use letters, digits, '-', '_' and '.'")
     target = run.path / "what-if" / save
-    if target.exists():
-        raise StoreError(f"{target}: exists: choose another name to save under")
-    with TemporaryDirectory(prefix=".what-if-", dir=run.path) as scratch:
+    with refusals_of_the_system(f"{target}: cannot be written"), ExitStack() as stack:
+        if target.exists():
+            raise StoreError(f"{target}: exists: choose another name to save under")
+        scratch = stack.enter_context(TemporaryDirectory(prefix=".what-if-", dir=run.path))
         fresh = RunDirectory(Path(scratch, save))
         result = answer(run, config, fresh)
         fresh.write("config.toml", dump_config(config).encode())
         result.write(fresh)
+        fresh.finish({"run": run.directory.status.get("manifest")})
         target.parent.mkdir(exist_ok=True)
         fresh.path.rename(target)  # there at once or not at all
     return result

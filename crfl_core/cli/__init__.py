@@ -2,30 +2,80 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
 import warnings
-from collections.abc import Sequence
-from typing import TextIO
+from collections.abc import Iterator, Sequence
+from types import FrameType
+from typing import NoReturn, TextIO
 
 from crfl_interface.errors import CrflError, CrflWarning
 
 BAD_INPUT = 2
 INTERRUPTED = 130
+TERMINATED = 143
+LONGEST_LINE = 2_000
+"""Of longer lines of a message only the beginning and the end are shown: a log should not drown in them."""
+
+
+class Terminated(KeyboardInterrupt):
+    """Somebody ended the process, or its terminal went away; everything is put in order as after Ctrl-C."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; what is expected to go wrong ends in one sentence and exit status 2."""
-    from crfl_core.cli.app import app
-
     warnings.showwarning = show_warning
     try:
-        app(args=None if arguments is None else list(arguments), prog_name="crfl")
-    except CrflError as error:
+        with ending_in_order():
+            from crfl_core.cli.app import app
+
+            app(args=None if arguments is None else list(arguments), prog_name="crfl")
+    except KeyboardInterrupt as stop:
+        say("interrupted: nothing was written yet")
+        sys.exit(status_of(stop))
+    except (CrflError, OSError) as error:
         if os.environ.get("CRFL_DEBUG"):
             raise
-        sys.stderr.write("\n".join([f"error: {error}", *getattr(error, "__notes__", ())]) + "\n")
+        say("\n".join([f"error: {sentence(error)}", *getattr(error, "__notes__", ())]))
         sys.exit(BAD_INPUT)
+
+
+@contextlib.contextmanager
+def ending_in_order() -> Iterator[None]:
+    """Take SIGTERM and SIGHUP as Ctrl-C is taken, unless somebody wants them ignored, as `nohup` does."""
+
+    def end(_number: int, _frame: FrameType | None) -> NoReturn:
+        raise Terminated
+
+    with contextlib.ExitStack() as stack:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            with contextlib.suppress(ValueError):  # not the main thread, where signals arrive
+                if signal.getsignal(number) == signal.SIG_DFL:
+                    stack.callback(signal.signal, number, signal.signal(number, end))
+        yield
+
+
+def status_of(stop: KeyboardInterrupt) -> int:
+    """The exit status after an interrupt."""
+    return TERMINATED if isinstance(stop, Terminated) else INTERRUPTED
+
+
+def sentence(error: CrflError | OSError) -> str:
+    """What went wrong, for people; what the operating system says, with the file that it is about."""
+    if isinstance(error, CrflError):
+        return str(error)
+    return ": ".join(str(part) for part in (error.filename, error.strerror or error) if part)
+
+
+def say(text: str) -> None:
+    """Tell the person at the terminal, if there still is one."""
+    half = LONGEST_LINE // 2
+    lines = (line if len(line) <= LONGEST_LINE else f"{line[:half]} ... {line[-half:]}" for line in text.splitlines())
+    with contextlib.suppress(OSError, ValueError):  # the terminal went away, or stderr is closed
+        sys.stderr.write("\n".join(lines) + "\n")
+        sys.stderr.flush()
 
 
 def show_warning(

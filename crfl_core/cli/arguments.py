@@ -27,5 +27,10 @@ SetOption = Annotated[
 ]
 """Any number of overrides: `overrides: SetOption = None`, and then `load_config(config, overrides=overrides or ())`."""
 
+TrustOption = Annotated[
+    bool, typer.Option("--trust", help="Run the code that the config of RUN names, though RUN was not made here.")
+]
+"""`--trust`, for commands that read a run directory: `load(run, trust=trust)`."""
+
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no tables: only the run directory.")]
 """`--quiet`, for commands that run something."""

@@ -22,10 +22,15 @@ Save = Annotated[
 ]
 
 
-def certify(run: arguments.RunArgument, overrides: QuestionOption = None, save: Save = None) -> None:
+def certify(
+    run: arguments.RunArgument,
+    overrides: QuestionOption = None,
+    save: Save = None,
+    trust: arguments.TrustOption = False,
+) -> None:
     """Certify a finished RUN again with other settings of threat, votes or certificates; nothing is trained again."""
     from crfl_core import api
 
     with output.plugins_at_work():
-        result = api.certify(api.load(run), overrides or (), save=save)
+        result = api.certify(api.load(run, trust=trust), overrides or (), save=save)
     output.show_what_if(result)

@@ -9,18 +9,26 @@ import typer
 from crfl_core.cli import arguments, output
 
 
-def explain(config: arguments.ConfigArgument = None, overrides: arguments.SetOption = None) -> None:
+def explain(
+    config: arguments.ConfigArgument = None,
+    overrides: arguments.SetOption = None,
+    trust: arguments.TrustOption = False,
+) -> None:
     """Print every setting of CONFIG, a file or a run directory, as it is resolved, and where it was written."""
     from crfl_core.absent import Reading, absences
+    from crfl_core.api.result import reading
     from crfl_core.cli.explanation import explained
     from crfl_core.config import load_config
     from crfl_core.plugins import Registry
-    from crfl_core.store import used_plugins
+    from crfl_core.store import CONFIG, RunDirectory
 
-    if config is not None and (config / "config.toml").exists():
-        config = config / "config.toml"
+    if config is not None and (config / CONFIG).exists():
+        config = config / CONFIG
     with output.plugins_at_work():
-        registry = Reading(Registry(), {} if config is None else used_plugins(config.parent))
+        registry = Reading(Registry())
+        if config is not None and config.name == CONFIG and (run := RunDirectory(config.parent)).is_marked:
+            run.read(CONFIG)  # which compares it
+            registry = reading(run, Registry(), trust=trust)
         loaded = load_config(config, overrides=overrides or (), registry=registry)
         lines = explained(loaded)
     width = max(len(setting) for setting, _ in lines)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from crfl_core.cli import INTERRUPTED
+from crfl_core.cli import say, status_of
 from crfl_interface.errors import PluginFailure, reason
 
 if TYPE_CHECKING:
@@ -100,8 +100,8 @@ def show_effect(effect: AttackEffect) -> None:
     terminal().print(effect_table(effect.model_dump()))
 
 
-def interrupted(path: Path) -> typer.Exit:
+def interrupted(path: Path, stop: KeyboardInterrupt) -> typer.Exit:
     """Say how to resume after Ctrl-C."""
     begun = (path / "status.json").exists()
-    sys.stderr.write(f"interrupted: {f'resume with `crfl resume {path}`' if begun else 'nothing was written yet'}\n")
-    return typer.Exit(INTERRUPTED)
+    say(f"interrupted: {f'resume with `crfl resume {path}`' if begun else 'nothing was written yet'}")
+    return typer.Exit(status_of(stop))

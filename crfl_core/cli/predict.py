@@ -17,13 +17,19 @@ Out = Annotated[
 Scaled = Annotated[bool, typer.Option("--scaled", help="Inputs are already scaled as the dataset's `scaling` would.")]
 
 
-def predict(run: arguments.RunArgument, data: Data, out: Out = None, scaled: Scaled = False) -> None:
+def predict(
+    run: arguments.RunArgument,
+    data: Data,
+    out: Out = None,
+    scaled: Scaled = False,
+    trust: arguments.TrustOption = False,
+) -> None:
     """Predict the class of every row of DATA, with what each certificate says about it, as CSV."""
     from crfl_core import api
     from crfl_core.report.files import prediction_csv
     from crfl_interface.errors import DataError
 
-    result = api.load(run)
+    result = api.load(run, trust=trust)
     try:
         with output.plugins_at_work():
             prediction = api.predict(result, read_inputs(data), scaled=scaled)

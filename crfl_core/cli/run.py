@@ -37,7 +37,7 @@ def run(
         try:
             changes = [*(overrides or ()), *([] if start_from is None else [start_at(start_from)])]
             result = api.run(config, overrides=changes, out=out, force=force, trackers=output.progress(quiet))
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stop:
             path = out or default_path(load_config(config, overrides=overrides or ()).config)
-            raise output.interrupted(path) from None
+            raise output.interrupted(path, stop) from None
     output.report(result, quiet=quiet)

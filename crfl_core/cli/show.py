@@ -17,15 +17,16 @@ def show(
         Path | None,
         typer.Option(help="Compare with this run, the same without the attack.", show_default=False),
     ] = None,
+    trust: arguments.TrustOption = False,
 ) -> None:
     """Show accuracy, backdoor success, certified accuracy and the audit of a finished run."""
     from crfl_core.api import attack_effect, load
     from crfl_core.report.files import metrics_json
 
-    result = load(run)
+    result = load(run, trust=trust)
     if clean is not None:
         with output.plugins_at_work():
-            effect = attack_effect(result, load(clean))
+            effect = attack_effect(result, load(clean, trust=trust))
         if json:
             typer.echo(effect.model_dump_json(indent=2))
         else:

@@ -2,7 +2,9 @@
 
 config.toml          the complete config; loads to the same object
 environment.json     versions of everything that took part
-status.json          training, trained or finished
+crfl.json            says that this is a run directory, and which installation made it
+status.json          training, trained or finished, and the digests of what was written so far
+manifest.json        the SHA-256 of every file of a finished run; its own is in status.json
 ledger.json          static facts          rounds.jsonl  one line per round
 clients.npz          one row per round and client
 checkpoint/          while training: model and plugin states, and the rows of clients.npz so far
@@ -15,8 +17,8 @@ metrics.json         all numbers of the tables, and the classes of every client
 figures/             partition.svg and partition.png: the same as a picture
 """
 
-from crfl_core.store.claims import claim, remove_previous
-from crfl_core.store.directory import Checkpoint, RunDirectory
+from crfl_core.store.claims import claim
+from crfl_core.store.directory import CONFIG, Checkpoint, RunDirectory
 from crfl_core.store.environment import used_plugins
 
-__all__ = ["Checkpoint", "RunDirectory", "claim", "remove_previous", "used_plugins"]
+__all__ = ["CONFIG", "Checkpoint", "RunDirectory", "claim", "used_plugins"]

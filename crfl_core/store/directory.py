@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
+import re
 import shutil
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast, get_args
 
@@ -15,12 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
+from crfl_core.store import validation
 from crfl_core.store.files import Arrays
 from crfl_core.store.votes import VoteFiles
+from crfl_files.folder import refusals_of_the_system
+from crfl_files.recorded import STATUS
 from crfl_interface.errors import StoreError
 from crfl_interface.ledger import ClientColumns, Ledger, RoundRecord, RunFacts
 
-FORMAT = 1
+CONFIG, ROUNDS, ENVIRONMENT = "config.toml", "rounds.jsonl", "environment.json"
+CHECKPOINT = "checkpoint"
+SAVED = f"{CHECKPOINT}/state.safetensors"
+SHARD = f"{CHECKPOINT}/clients-"
 ROUND = "round"
 RunState = Literal["training", "trained", "finished"]
 
@@ -37,23 +43,49 @@ class Checkpoint(NamedTuple):
 class RunDirectory(VoteFiles):
     """The files of one run. Reading never changes anything; writing needs the lock."""
 
+    kind = "run directory of crfl"
+    sealed_file = CONFIG
+    states = get_args(RunState)
+    always = (CONFIG, "ledger.json", ROUNDS)
+    patterns = (
+        *(CONFIG, ENVIRONMENT, "ledger.json", ROUNDS, "clients.npz", "model.safetensors", "audit.json", "metrics.json"),
+        *("certificates/*.csv", "figures/partition.*", "votes/*.npz", "votes/seed.json", "resample/*.safetensors"),
+        *(f"{SHARD}*.npz", SAVED),
+    )
+    _lines: Any  # the SHA-256 of rounds.jsonl, as it grows
+    _digests_until: dict[int, str]  # the same up to the last two rounds
+
     @property
     def state(self) -> RunState:
         """How far the run has come."""
-        status = self.read_json("status.json")
-        if status.get("format") != FORMAT:
-            raise StoreError(
-                f"{self.path}: written in format {status.get('format')}, this version of crfl reads format {FORMAT}: "
-                "use the version that its environment.json names"
-            )
-        state = status.get("state")
-        if state not in get_args(RunState):
-            raise self.damaged("status.json", f"there is no state {state!r}")
-        return cast("RunState", state)
+        return cast("RunState", self.status["state"])
 
-    def set_state(self, state: RunState) -> None:
-        """Record how far the run has come."""
-        self.write_json("status.json", {"format": FORMAT, "state": state})
+    def lasting(self) -> dict[str, str]:
+        """The files that stay when training is over."""
+        return {name: value for name, value in self.digests.items() if not name.startswith(f"{CHECKPOINT}/")}
+
+    def saved_answers(self) -> list[RunDirectory]:
+        """The answers to what-if questions that were saved beside the run."""
+        return [RunDirectory(path) for path in sorted(self.path.glob(f"{self.appended}/*")) if path.is_dir()]
+
+    def deletable(self) -> set[str]:
+        """What goes with the run: its files, saved answers, and files of trackers that it lists or its config names."""
+        names = set(self.own_files())
+        for answer in (*self.saved_answers(), *map(RunDirectory, self.path.glob(f".{self.appended}-*/*"))):
+            below = answer.path.relative_to(self.path).as_posix()
+            names |= {f"{below}/{name}" for name in answer.own_files()}
+        try:
+            names |= set(self.manifest.get("others", ()) if self.is_sealed else ())
+            trackers = tomllib.loads(self.load(CONFIG).decode()).get("trackers", ())
+            return names | {str(value) for tracker in trackers for value in tracker.values()}
+        except (StoreError, ValueError, TypeError, AttributeError):
+            return names
+
+    def missing(self, name: str) -> StoreError:
+        """The error for a file that is not there, or for a directory that is none of ours."""
+        if (self.path / STATUS).exists():
+            return super().missing(name)
+        return StoreError(f"{self.path}: no run directory: give the path that `crfl run` printed")
 
     @classmethod
     def create(cls, path: Path, files: Mapping[str, str]) -> RunDirectory:
@@ -64,94 +96,137 @@ class RunDirectory(VoteFiles):
             fresh.path.mkdir()
             for name, text in files.items():
                 fresh.write(name, text.encode())
-            fresh.write("rounds.jsonl", b"")
+            fresh.mark()
             fresh.set_state("training")
+            fresh.write("rounds.jsonl", b"")
             if path.exists():
                 path.rmdir()  # an empty directory that somebody prepared
             fresh.path.rename(path)
-        except OSError as error:
+        except (OSError, StoreError) as error:
             shutil.rmtree(fresh.path, ignore_errors=True)
-            raise StoreError(
-                f"{path}: cannot create the run directory: {error.strerror}: choose another --out"
-            ) from error
+            cause = error.__cause__ if isinstance(error, StoreError) else error
+            why = cause.strerror if isinstance(cause, OSError) else cause
+            raise StoreError(f"{path}: cannot create the run directory: {why}: choose another --out") from error
         return cls(path)
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep other processes from writing here. The lock ends with the process, however it ends."""
-        with (self.path / ".lock").open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise StoreError(f"{self.path}: another process is writing this run: wait for it to end") from None
-            yield
 
     def append_rounds(self, records: Sequence[RoundRecord]) -> None:
         """A round more in rounds.jsonl, a line for each model. What a kill cuts off is cut again on resume."""
-        with (self.path / "rounds.jsonl").open("a", encoding="utf-8") as file:
-            file.write("".join(record.model_dump_json() + "\n" for record in records))
+        lines, number = b"".join(record.model_dump_json().encode() + b"\n" for record in records), records[0].round
+        with (
+            refusals_of_the_system(f"{self.path / ROUNDS}: cannot be written"),
+            (self.path / ROUNDS).open("ab") as file,
+        ):
+            file.write(lines)
+        self._lines.update(lines)
+        self._digests_until = {number - 1: self.digests[ROUNDS], number: self._lines.hexdigest()}
+        self.digests[ROUNDS] = self._digests_until[number]
+
+    def start_rounds(self, lines: bytes) -> None:
+        """What rounds.jsonl holds before the next round."""
+        self.write(ROUNDS, lines)
+        self._lines = sha256(lines)
 
     def write_checkpoint(self, number: int, tensors: Arrays, clients: Sequence[ClientColumns]) -> None:
-        """Where training stands; `clients` are the rows since the last checkpoint. The rename makes it count."""
-        with (self.path / "rounds.jsonl").open("rb") as file:
+        """Where training stands; `clients` are the rows since the last checkpoint. The rename makes it count.
+
+        It holds the digests of everything else that a resumed run reads.
+        """
+        with (
+            refusals_of_the_system(f"{self.path / ROUNDS}: cannot be written"),
+            (self.path / ROUNDS).open("rb") as file,
+        ):
             os.fsync(file.fileno())  # the lines up to this round must be on disk before it counts
         if clients:
-            self.write_arrays(f"checkpoint/clients-{number:08d}.npz", vars(ClientColumns.concatenate(clients)))
-        self.write_tensors("checkpoint/state.safetensors", {ROUND: np.array([number]), **tensors}, {})
+            self.write_arrays(f"{SHARD}{number:08d}.npz", vars(ClientColumns.concatenate(clients)))
+        files = {name: value for name, value in self.digests.items() if name not in (ENVIRONMENT, SAVED)}
+        files = {name: value for name, value in files.items() if kept_round(name) <= number}
+        files[ROUNDS] = self._digests_until[number]  # an interrupt may come before the round of the last line counts
+        self.write_tensors(SAVED, {ROUND: np.array([number]), **tensors}, {"files": files})
 
     def remove_checkpoint(self) -> None:
         """Training is over."""
-        shutil.rmtree(self.path / "checkpoint", ignore_errors=True)
+        shutil.rmtree(self.path / CHECKPOINT, ignore_errors=True)
 
     def read_rounds(self) -> list[RoundRecord]:
         """The complete lines of rounds.jsonl."""
-        *lines, _ = self.read("rounds.jsonl").split(b"\n")
+        return self.parsed_rounds(self.read(ROUNDS))
+
+    def parsed_rounds(self, content: bytes) -> list[RoundRecord]:
+        """The records of complete lines."""
+        *lines, _ = content.split(b"\n")
         try:
-            return [RoundRecord.model_validate_json(line) for line in lines]
+            records = [RoundRecord.model_validate_json(line) for line in lines]
+            for record in records:
+                validation.check_record(record)
         except ValidationError as error:
-            raise self.damaged("rounds.jsonl", error.errors(include_url=False)[0]["msg"]) from error
+            raise self.damaged(ROUNDS, error.errors(include_url=False)[0]["msg"]) from error
+        except ValueError as error:
+            raise self.damaged(ROUNDS, error) from error
+        return records
 
     def read_ledger(self) -> Ledger:
         """The whole ledger of a trained run."""
         facts = self.read_facts("ledger.json", RunFacts)
-        arrays = self.read_arrays("clients.npz")
-        try:
-            clients = ClientColumns(**arrays)
-        except TypeError as error:
-            raise self.damaged("clients.npz", error) from error
+        clients = self.read_clients("clients.npz")
         rounds = tuple(self.read_rounds())
+        name = "ledger.json"
         try:
+            validation.check_facts(facts)
+            name = "clients.npz"
+            validation.check_columns(facts, clients)
             return Ledger(facts, rounds, clients)
+        except ValueError as error:
+            raise self.damaged(name, error) from error
         except StoreError as error:
             raise StoreError(f"{self.path}: {error}") from error
 
-    def read_checkpoint(self) -> Checkpoint | None:
+    def read_clients(self, name: str) -> ClientColumns:
+        """Rows of the ledger."""
+        arrays = self.read_arrays(name)
+        try:
+            return validation.client_columns(arrays)
+        except ValueError as error:
+            raise self.damaged(name, error) from error
+
+    def continue_rounds(self) -> Checkpoint | None:
         """Where training stood; cuts whatever was written after it. None: nothing was saved yet."""
-        folder = self.path / "checkpoint"
-        if not (folder / "state.safetensors").exists():
-            self.write("rounds.jsonl", b"")
-            shutil.rmtree(folder, ignore_errors=True)
-            return None
-        tensors = self.read_tensors("checkpoint/state.safetensors")
-        if ROUND not in tensors:
-            raise self.damaged("checkpoint/state.safetensors", "it does not say which round it is of")
-        number = int(tensors.pop(ROUND)[0])
-        models = self.read_facts("ledger.json", RunFacts).models
-        records = self.read_rounds()[: number * models]
-        clients = []
-        for shard in sorted(folder.glob("clients-*.npz")):
-            if int(shard.stem.removeprefix("clients-")) > number:
+        saved = self.read_checkpoint()
+        if saved is None:
+            self.remove_checkpoint()
+        for shard in self.path.glob(f"{SHARD}*"):
+            if f"{CHECKPOINT}/{shard.name}" not in self.digests:
                 shard.unlink()
-            else:
-                clients.append(ClientColumns(**self.read_arrays(f"checkpoint/{shard.name}")))
-        covered = {int(number) for part in clients for number in np.unique(part.round)}
-        if len(records) != number * models or covered != set(range(1, number + 1)):
+        self.start_rounds(b"" if saved is None else self.rounds_until(saved.round))
+        return saved
+
+    def rounds_until(self, number: int) -> bytes:
+        """The lines of rounds.jsonl up to a round, whatever was written behind them."""
+        count = number * self.read_facts("ledger.json", RunFacts).models
+        lines = b"".join(self.load(ROUNDS).splitlines(keepends=True)[:count])
+        if lines.count(b"\n") != count:
             raise StoreError(
                 f"{self.path}: the ledger ends before the checkpoint of round {number}: start again with --force"
             )
-        lines = b"".join(record.model_dump_json().encode() + b"\n" for record in records)
-        self.write("rounds.jsonl", lines)
-        return Checkpoint(number, tensors, records, clients)
+        return lines
+
+    def read_checkpoint(self) -> Checkpoint | None:
+        """Where training stood, compared with what the run wrote until then. None: nothing was saved yet."""
+        if not (self.path / SAVED).exists():
+            return None
+        tensors, notes = self.read_noted(SAVED)
+        number = saved_round(tensors.pop(ROUND, None))
+        if number is None:
+            raise self.damaged(SAVED, "it does not say which round it is of")
+        self.digests.update(self.listed(SAVED, notes.get("files")))
+        lines = self.rounds_until(number)
+        for name in self.digests:
+            self.compare(name, lines if name == ROUNDS else self.load(name))
+        shards = sorted(name for name in self.digests if name.startswith(SHARD))
+        clients = [self.read_clients(shard) for shard in shards]
+        covered = {int(number) for part in clients for number in np.unique(part.round)}
+        if covered != set(range(1, number + 1)):
+            raise self.damaged(SAVED, f"the rows of clients do not cover its {number} rounds")
+        return Checkpoint(number, tensors, self.parsed_rounds(lines), clients)
 
     def check_facts(self, facts: RunFacts) -> None:
         """Refuse to continue with other data or another model than the run was started with."""
@@ -166,9 +241,9 @@ class RunDirectory(VoteFiles):
     def same_config(self, text: str) -> bool:
         """Whether a config, as TOML, is the one that this run was started with."""
         try:
-            return tomllib.loads(self.read("config.toml").decode()) == tomllib.loads(text)
+            return tomllib.loads(self.read(CONFIG).decode()) == tomllib.loads(text)
         except ValueError as error:
-            raise self.damaged("config.toml", error) from error
+            raise self.damaged(CONFIG, error) from error
 
     def write_resampled(self, number: int, tensors: Arrays) -> None:
         """The model of a round before noise, and the plugins' states, from which continuations start."""
@@ -176,7 +251,7 @@ class RunDirectory(VoteFiles):
 
     def read_resampled(self, number: int) -> dict[str, NDArray[Any]]:
         """Inverse of `write_resampled`."""
-        if not (self.path / resampled_file(number)).exists():
+        if not self.has(resampled_file(number)):
             stored = sorted(file.stem.removeprefix("round-") for file in (self.path / "resample").glob("round-*"))
             kept = ", ".join(str(int(number)) for number in stored) or "none"
             raise StoreError(
@@ -189,3 +264,16 @@ class RunDirectory(VoteFiles):
 def resampled_file(number: int) -> str:
     """Where the model of a round before noise is kept."""
     return f"resample/round-{number:04d}.safetensors"
+
+
+def kept_round(name: str) -> int:
+    """The round of a kept model by the name of its file; 0 for any other file."""
+    found = re.fullmatch(r"resample/round-(\d+)\.safetensors", name)
+    return int(found[1]) if found else 0
+
+
+def saved_round(value: NDArray[Any] | None) -> int | None:
+    """The round that a checkpoint says it is of."""
+    if value is None or value.shape != (1,) or value.dtype.kind != "i" or value[0] < 1:
+        return None
+    return int(value[0])

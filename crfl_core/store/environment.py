@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 from crfl_core.absent import Requirement, Used
+from crfl_core.store.directory import ENVIRONMENT, RunDirectory
 
 
-def used_plugins(directory: Path) -> Used:
-    """Where a run took its plugins from; nothing if its environment.json is missing or says something else."""
+def used_plugins(directory: RunDirectory) -> Used:
+    """Where a run took its plugins from; nothing if it does not say. Raises `StoreError` for a damaged file."""
+    if not (directory.path / ENVIRONMENT).exists():
+        return {}
     try:
-        content = json.loads((directory / "environment.json").read_text(encoding="utf-8"))
         return {
             (plugin["kind"], plugin["name"]): Requirement(plugin["distribution"], plugin["version"])
-            for plugin in content["plugins"]
+            for plugin in directory.read_json(ENVIRONMENT)["plugins"]
         }
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
+    except (KeyError, TypeError) as error:
+        raise directory.damaged(ENVIRONMENT, error) from error

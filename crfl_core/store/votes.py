@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crfl_core.store.files import Files
+from crfl_core.store.validation import votes_of
 from crfl_interface.errors import StoreError
 from crfl_interface.ledger import RunFacts
 from crfl_interface.votes import VoteRequest, Votes, VoteSettings
@@ -24,7 +25,7 @@ class VoteFiles(Files):
 
     def has_votes(self, request: VoteRequest) -> bool:
         """Whether a request was answered already."""
-        return (self.path / votes_file(request)).exists()
+        return self.has(votes_file(request))
 
     @cached_property
     def model_digest(self) -> str:
@@ -52,10 +53,10 @@ class VoteFiles(Files):
             parts = {key.partition("/")[2]: value for key, value in arrays.items() if key.startswith(f"{name}/")}
             if str(parts.pop("digest", "")) != expected.digest:
                 raise StoreError(f"{self.path / file}: does not belong to the {name} test set of this run: {AGAIN}")
-            if set(parts) != set(request.answer.stored()) or any(
-                len(part) != expected.samples for part in parts.values()
-            ):
-                raise self.damaged(file, f"no {request.kind} votes on {expected.samples} samples")
+            try:
+                parts = votes_of(request, parts, expected.samples, facts.classes)
+            except ValueError as error:
+                raise self.damaged(file, error) from error
             answers[name] = request.answer(request=request, settings=settings, **parts)
         return answers
 

@@ -115,6 +115,9 @@ def check(data: Data, name: str) -> None:
             raise DataError(
                 f"dataset {name}: label {y[row]} of {what} sample {row} is not within 0..{len(data.class_names) - 1}"
             )
+    if len(data.class_names) < 2:
+        only = ", ".join(data.class_names) or "none"
+        raise DataError(f"dataset {name}: needs two classes or more, found {only}: add samples of another, or name it")
     features = data.x.shape[1]
     if data.image_shape is not None and math.prod(data.image_shape) != features:
         raise DataError(f"dataset {name}: {features} features are no image of shape {data.image_shape}")

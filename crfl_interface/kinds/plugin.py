@@ -77,7 +77,7 @@ class Resolver(Protocol):
     def origin(self, kind: str, name: str) -> str:
         """Distribution and version that a name stands for, or a `PluginError`."""
 
-    def import_refusal(self, module: str) -> str:
+    def import_refusal(self, path: str) -> str:
         """Why code that an option names must not be imported; empty if it may be."""
 
 
@@ -89,7 +89,7 @@ def admitted(path: str, info: ValidationInfo) -> str:
     if place.endswith(".py"):
         path = f"{from_here(Path(place))}:{name}"
     resolver: Resolver | None = (info.context or {}).get("resolver")
-    if resolver is not None and (refusal := resolver.import_refusal(place)):
+    if resolver is not None and (refusal := resolver.import_refusal(path)):
         raise PydanticCustomError("plugin", "{message}", {"message": refusal})
     return path
 

@@ -31,6 +31,7 @@ SUBJECTS = (
             "crfl_core.api",
             "crfl_core.report",
             "crfl_core._version",
+            "crfl_core.store",
         ),
     ),
     Subject(

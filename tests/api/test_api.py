@@ -125,6 +125,15 @@ def test_unusable_inputs_are_refused(run: RunResult, inputs: Any) -> None:
         crfl_core.predict(run, inputs)
 
 
+@pytest.mark.parametrize("size", [1e25, 1e300])
+@pytest.mark.parametrize("scaled", [True, False])
+def test_inputs_whose_norm_is_beyond_all_numbers_are_refused(run: RunResult, size: float, scaled: bool) -> None:
+    """A feature map that divides by an infinite norm would take them for nothing at all, and certify that."""
+    inputs = np.stack([np.zeros(64), np.full(64, size)])
+    with pytest.raises(DataError, match="the norm of row 1 is beyond the numbers of float32"):
+        crfl_core.predict(run, inputs, scaled=scaled)
+
+
 def test_a_fitted_scaling_is_repeated_on_new_inputs(tmp_path: Path) -> None:
     dataset = {"type": "digits", "train_samples": 300, "test_samples": 60, "scaling": "standardise"}
     run = crfl_core.run(tiny(dataset=dataset), out=tmp_path / "run")

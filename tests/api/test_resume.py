@@ -19,6 +19,7 @@ import torch
 
 import crfl_core
 from crfl_core import RunResult, dump_config, extend, load_config
+from crfl_core.api.training import Checkpoints
 from crfl_core.extend import CertificateResult, Plugin, RunContext, Tracker, hookimpl
 from crfl_core.store import RunDirectory
 from tests.oracle import Momentum, contents, stopping, tiny
@@ -65,12 +66,42 @@ def test_the_state_of_a_rule_matters(whole: RunResult, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         crfl_core.run(CONFIG, out=tmp_path / "run", plugins={"momentum": stopping(4, KeyboardInterrupt())})
     directory = RunDirectory(tmp_path / "run")
-    tensors = directory.read_tensors("checkpoint/state.safetensors")
+    tensors, notes = directory.read_noted("checkpoint/state.safetensors")
     assert int(tensors["aggregation.0/rounds"]) == 3
     kept = {name: array for name, array in tensors.items() if not name.startswith("aggregation.0/")}
-    directory.write_tensors("checkpoint/state.safetensors", kept, {})
+    directory.write_tensors("checkpoint/state.safetensors", kept, notes)
     forgetful = crfl_core.resume(tmp_path / "run", plugins=PLUGINS)
     assert not torch.equal(forgetful.parameters, whole.parameters)
+
+
+@pytest.mark.parametrize("moment", ["before the line", "after the line", "before it counts", "after it counts"])
+@pytest.mark.parametrize("seconds", [0, 1000])
+def test_an_interrupt_between_two_steps_of_the_bookkeeping_loses_nothing(
+    moment: str, seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: RunResult
+) -> None:
+    """Ctrl-C and SIGTERM come whenever they like; the checkpoint that is then written must fit the ledger."""
+    owner, name = (RunDirectory, "append_round") if "line" in moment else (Checkpoints, "reached")
+    real: Callable[..., None] = getattr(owner, name)
+    calls = iter(range(1, 100))
+
+    def interrupted(*arguments: Any) -> None:
+        stops = next(calls) == 3
+        if not (stops and moment.startswith("before")):
+            real(*arguments)
+        if stops:
+            raise KeyboardInterrupt
+
+    config = CONFIG | {"storage": {"checkpoint_seconds": seconds}}
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            crfl_core.run(config, out=tmp_path / "run", plugins=PLUGINS)
+    saved = RunDirectory(tmp_path / "run").read_checkpoint()
+    assert saved is not None
+    assert saved.round == (3 if moment == "after it counts" else 2)
+    resumed = crfl_core.resume(tmp_path / "run", plugins=PLUGINS)
+    for file in ("model.safetensors", "rounds.jsonl", "clients.npz"):
+        assert (resumed.path / file).read_bytes() == (whole.path / file).read_bytes()
 
 
 def test_without_a_checkpoint_a_run_starts_again(whole: RunResult, tmp_path: Path) -> None:

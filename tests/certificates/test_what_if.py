@@ -18,7 +18,7 @@ from crfl_core.extend import CertificateResult, ConfigError, StoreError
 from crfl_core.federation import setup
 from crfl_interface.ledger import FORMAT
 from tests.certificates.support import small
-from tests.oracle import contents
+from tests.oracle import contents, sealed
 
 Crfl = Callable[..., CompletedProcess[str]]
 
@@ -245,6 +245,7 @@ def test_a_run_that_is_not_there_or_not_finished_is_an_error(tmp_path: Path, cop
 def test_a_ledger_of_another_version_is_an_error(copy: RunResult, crfl: Crfl) -> None:
     ledger = copy.path / "ledger.json"
     ledger.write_text(ledger.read_text().replace(f'"format": {FORMAT}', '"format": 99'))
+    sealed(copy.path)
     outcome = crfl("certify", copy.path)
     assert outcome.returncode == 2
     assert f"the ledger has format 99, this version of crfl reads format {FORMAT}" in " ".join(outcome.stderr.split())
@@ -255,13 +256,13 @@ def test_a_ledger_with_missing_rounds_or_clients_is_an_error(copy: RunResult) ->
     rounds = (copy.path / "rounds.jsonl").read_text().splitlines(keepends=True)
     (copy.path / "rounds.jsonl").write_text("".join(rounds[:-1]))
     with pytest.raises(StoreError, match="must hold rounds 1 to 4, found 3"):
-        crfl_core.certify(copy)
+        crfl_core.certify(crfl_core.load(sealed(copy.path)))
     (copy.path / "rounds.jsonl").write_text("".join(rounds))
     with np.load(copy.path / "clients.npz") as file:
         columns = {name: column[file["round"] != 4] for name, column in file.items()}
     np.savez(copy.path / "clients.npz", **columns)
     with pytest.raises(StoreError, match=r"must hold all 4 participants of round 4, found 0: restore clients\.npz"):
-        crfl_core.certify(crfl_core.load(copy.path))
+        crfl_core.certify(crfl_core.load(sealed(copy.path)))
 
 
 def test_votes_of_another_test_set_or_model_are_an_error(copy: RunResult, tmp_path: Path) -> None:
@@ -271,11 +272,11 @@ def test_votes_of_another_test_set_or_model_are_an_error(copy: RunResult, tmp_pa
         arrays = dict(stored)
     np.savez(file, **(arrays | {"clean/digest": np.array("0" * 64)}))
     with pytest.raises(StoreError, match="does not belong to the clean test set of this run"):
-        crfl_core.certify(copy)
+        crfl_core.certify(crfl_core.load(sealed(copy.path)))
     other = crfl_core.run(config(seed=5), out=tmp_path / "other")
     shutil.copy(other.path / "votes" / file.name, file)
     with pytest.raises(StoreError, match="these are votes of another model"):
-        crfl_core.certify(copy)
+        crfl_core.certify(crfl_core.load(sealed(copy.path)))
 
 
 def test_new_votes_need_the_data_of_the_run(copy: RunResult) -> None:
@@ -285,12 +286,12 @@ def test_new_votes_need_the_data_of_the_run(copy: RunResult) -> None:
     facts["test_sets"]["clean"]["digest"] = "0" * 64
     ledger.write_text(json.dumps(facts))
     with pytest.raises(CrflError, match="clean test set is not the one that this run was tested on"):
-        crfl_core.certify(copy, ["votes.models=16", "certificates=[{type='paper'}]"])
+        crfl_core.certify(crfl_core.load(sealed(copy.path)), ["votes.models=16", "certificates=[{type='paper'}]"])
     facts = json.loads(text)
     facts["input_norms"][0] += 0.5
     ledger.write_text(json.dumps(facts))
     with pytest.raises(CrflError, match="the training data are not those of this run, input_norms differ"):
-        crfl_core.certify(crfl_core.load(copy.path), ["votes.models=16", "certificates=[{type='paper'}]"])
+        crfl_core.certify(crfl_core.load(sealed(copy.path)), ["votes.models=16", "certificates=[{type='paper'}]"])
 
 
 def test_after_all_these_questions_the_run_is_as_it_was(run: RunResult, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from crfl_core.extend import (
     VoteSettings,
 )
 from crfl_core.federation.setup import build
-from tests.oracle import tiny
+from tests.oracle import sealed, tiny
 
 SETTINGS = VoteSettings()
 MODEL = Softmax().build(DataFacts(6, 3, Domain()))
@@ -182,4 +182,4 @@ def test_votes_of_another_test_set_are_refused(tmp_path: Path) -> None:
         changed = dict(arrays) | {"clean/digest": np.array("0" * 64)}
     np.savez_compressed(file, **changed)
     with pytest.raises(StoreError, match="does not belong to the clean test set of this run"):
-        result.votes(VoteRequest("monte-carlo", models=64, noise_std=0.02))
+        crfl_core.load(sealed(result.path)).votes(VoteRequest("monte-carlo", models=64, noise_std=0.02))

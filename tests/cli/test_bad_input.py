@@ -15,6 +15,7 @@ import torch
 
 import crfl_core
 from crfl_core import extend
+from tests.oracle import sealed
 
 Install = Callable[..., None]
 Crfl = Callable[..., CompletedProcess[str]]
@@ -310,9 +311,9 @@ RUN_DIRECTORIES = {
     "unknown state": damaged("show", "finished/status.json", b'{"format": 1, "state": "x"}', "no state 'x'"),
     "newer format": Bad(
         ["show", "finished"],
-        "finished: written in format 2, this version of crfl reads format 1",
+        "finished: written in format 3, this version of crfl reads formats 1 and 2",
         ["environment.json"],
-        {"finished/status.json": b'{"format": 2}'},
+        {"finished/status.json": b'{"format": 3}'},
     ),
     "damaged model": damaged("predict", "finished/model.safetensors", b"x", "damaged", "--force"),
     "damaged ledger": damaged("predict", "finished/ledger.json", b"{}", "damaged"),
@@ -470,6 +471,8 @@ def test_bad_input_ends_in_one_clear_sentence(
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True, parents=True)
         path.unlink(missing_ok=True) if content is None else path.write_bytes(content)
+    if any(name.startswith("finished/") and name != "finished/status.json" for name in bad.files):
+        sealed(tmp_path / "finished")  # or else nobody would look further than its digest
     before = contents(tmp_path)
 
     result = crfl(*bad.command)

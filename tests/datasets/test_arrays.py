@@ -476,3 +476,44 @@ def test_a_run_on_a_users_table_learns(tmp_path: Path) -> None:
         "certificates": [],
     }
     assert run(settings, out=tmp_path / "run").metrics.accuracy > 0.9
+
+
+# Data that nobody thinks of
+
+
+def test_labels_with_holes_are_an_error_unless_all_classes_are_named(tmp_path: Path) -> None:
+    """Codes such as 0, 5 and 10 would become eleven classes."""
+    path = saved(tmp_path / "codes.npz", x=X, y=np.array([0, 5, 10])[np.arange(20) % 3])
+    with pytest.raises(DataError, match="no sample has the label 1, though the largest is 10: number the 3 classes"):
+        Arrays(path=path).read()
+    names = tuple(map(str, range(11)))
+    assert Arrays(path=path, class_names=names).read().class_names == names
+
+
+def test_a_single_class_is_an_error(tmp_path: Path) -> None:
+    path = saved(tmp_path / "one.npz", x=X, y=np.zeros(20, np.int64))
+    with pytest.raises(DataError, match="needs two classes or more, found 0: add samples of another, or name it"):
+        Arrays(path=path).load()
+    assert Arrays(path=path, class_names=("0", "1")).load().class_names == ("0", "1")
+
+
+@pytest.mark.parametrize("scaling", ["none", "minmax", "standardise"])
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"x": np.ones((20, 3)), "y": Y},
+        {"x": X[:2] / 40, "y": Y[:2], "test_x": X[:1] / 40, "test_y": Y[:1]},
+    ],
+    ids=["constant features", "a sample for each class"],
+)
+def test_data_without_anything_to_learn_give_a_result(arrays: dict[str, Any], scaling: str, tmp_path: Path) -> None:
+    data = {"type": "arrays", "path": str(saved(tmp_path / "few.npz", **arrays)), "scaling": scaling, "domain": [0, 1]}
+    config = {
+        "rounds": 2,
+        "dataset": data,
+        "partition": {"type": "iid", "clients": 2},
+        "votes": {"models": 10},
+        "certificates": ["paper", "pathwise-linear"],
+        "storage": {"figures": []},
+    }
+    assert 0 <= run(config, out=tmp_path / "run").metrics.accuracy <= 1

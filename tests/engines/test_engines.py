@@ -18,7 +18,7 @@ from crfl_core.extend import LocalUpdates, Plugin, Poisoning, RunContext, Tracke
 from crfl_core.federation.local import LocalTraining
 from crfl_core.federation.setup import Federation
 from tests.engines.process_engine import ProcessEngine
-from tests.oracle import Median, contents, federation_of, tiny
+from tests.oracle import OTHER_CONFIG, Median, contents, federation_of, tiny
 
 
 def task_of(federation: Federation, number: int = 2) -> TrainingTask:
@@ -41,7 +41,7 @@ def test_two_processes_give_bit_for_bit_what_one_gives(tmp_path: Path) -> None:
     )
     one, two = contents(local.path), contents(apart.path)
     assert one.keys() == two.keys()
-    assert [name for name in one if one[name] != two[name]] == ["config.toml"]
+    assert [name for name in one if one[name] != two[name]] == OTHER_CONFIG
 
 
 class Quiet(Tracker):

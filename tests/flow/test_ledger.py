@@ -18,7 +18,7 @@ from crfl_core.extend import ClientColumns, Ledger, RoundRecord, RunFacts, Store
 from crfl_core.federation.local import LocalTraining
 from crfl_core.federation.setup import Federation
 from crfl_interface.ledger import FORMAT
-from tests.oracle import Momentum, Veto, federation_of, played, tiny
+from tests.oracle import Momentum, Veto, federation_of, played, sealed, tiny
 
 CONFIG = tiny(
     model={"type": "softmax", "features": {"type": "unit-ball", "radius": 4.0}},
@@ -212,7 +212,7 @@ def test_a_shortened_file_is_noticed_when_a_run_is_read(run: RunResult, tmp_path
     lines = (copy / "rounds.jsonl").read_text().splitlines(keepends=True)
     (copy / "rounds.jsonl").write_text("".join(lines[:-1]))
     with pytest.raises(StoreError, match="found 3"):
-        _ = crfl_core.load(copy).ledger
+        _ = crfl_core.load(sealed(copy)).ledger
 
 
 def test_rows_can_be_chosen_and_put_together_again(run: RunResult) -> None:

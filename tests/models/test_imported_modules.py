@@ -95,9 +95,12 @@ def test_what_is_no_module_is_refused_by_name(path: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        (NET, r"model.path = '.*': tests.testing.own_modules is blocked by plugins.allow: it belongs to no installed"),
-        ("nets.py:Net", "nets.py is blocked by plugins.allow: it belongs to no installed package"),
-        ("torch.nn:Linear", "torch.nn is blocked by plugins.allow, which does not list it: .* add 'torch' there"),
+        (NET, r"model.path = '.*': the code 'tests.testing.own_modules:.*' is blocked by plugins.allow"),
+        ("nets.py:Net", "the code '.*nets.py:Net' is blocked by plugins.allow, which does not list it"),
+        (
+            "torch.nn:Linear",
+            "the code 'torch.nn:Linear' is blocked by plugins.allow, which does not list it: .* add 'torch' there",
+        ),
     ],
 )
 def test_an_allow_list_counts_for_code_that_an_option_names(path: str, message: str) -> None:

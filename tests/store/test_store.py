@@ -62,7 +62,9 @@ def test_a_run_directory_holds_the_documented_files_and_no_others(finished: RunR
     (votes,) = (name for name in files if name.startswith("votes/"))
     assert files == {
         "config.toml",
+        "crfl.json",
         "status.json",
+        "manifest.json",
         "ledger.json",
         "rounds.jsonl",
         "clients.npz",
@@ -230,11 +232,11 @@ def test_resuming_a_finished_run_returns_it_untouched(run: Path) -> None:
     [
         ("checkpoint/state.safetensors", b"\x00" * 20, "state.safetensors: damaged"),
         ("checkpoint/clients-00000001.npz", b"PK", "clients-00000001.npz: damaged"),
-        ("rounds.jsonl", b'{"round": 1}\n', "rounds.jsonl: damaged"),
+        ("rounds.jsonl", b'{"round": 1}\n{"round": 2}\n', "rounds.jsonl: damaged"),
         ("rounds.jsonl", b"", "the ledger ends before the checkpoint of round 2"),
         ("ledger.json", b"{}", "ledger.json: damaged"),
         ("status.json", b"[1", "status.json: damaged"),
-        ("config.toml", b"= 3", "config.toml: not valid TOML"),
+        ("config.toml", b"= 3", "config.toml: damaged"),
     ],
 )
 def test_a_damaged_unfinished_run_is_refused_with_the_file(
@@ -247,7 +249,7 @@ def test_a_damaged_unfinished_run_is_refused_with_the_file(
 
 def test_a_format_of_another_version_is_refused(run: Path) -> None:
     (run / "status.json").write_text(json.dumps({"format": 99, "state": "finished"}))
-    with pytest.raises(StoreError, match="written in format 99, this version of crfl reads format 1"):
+    with pytest.raises(StoreError, match="written in format 99, this version of crfl reads formats 1 and 2"):
         crfl_core.load(run)
 
 
@@ -255,7 +257,12 @@ def test_a_run_is_not_continued_on_other_data(unfinished: Path) -> None:
     """As if the data files had changed in between: what the ledger says about them no longer holds."""
     facts = json.loads((unfinished / "ledger.json").read_text())
     facts["test_sets"]["clean"]["digest"] = "0" * 64
-    (unfinished / "ledger.json").write_text(json.dumps(facts))
+    directory = RunDirectory(unfinished)
+    directory.write("ledger.json", json.dumps(facts).encode())
+    tensors, notes = directory.read_noted("checkpoint/state.safetensors")
+    notes["files"]["ledger.json"] = directory.digests["ledger.json"]
+    directory.write_tensors("checkpoint/state.safetensors", tensors, notes)
+    directory.keep()
     with pytest.raises(StoreError, match="test_sets"):
         crfl_core.resume(unfinished, plugins=PLUGINS)
 

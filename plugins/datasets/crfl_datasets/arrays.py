@@ -37,7 +37,8 @@ class Arrays(SplitDataset):
       are inputs, or those listed in `inputs`, and hold numbers.
     - `callable = "package.module:function"` or `"file.py:function"`: the function is called without arguments and
       returns a `Data`, the tuple (x, y) or (x, y, test_x, test_y), or a mapping with the names of a `.npz` file. **This
-      runs the code that a config names**, with your rights: do not run other people's configs unread.
+      runs the code that a config names**, with your rights: `plugins.allow` must list its package if it is set, and a
+      run of somebody else's must be trusted.
 
     Inputs are (samples, features), or images as (samples, height, width) or (samples, channels, height, width). Labels
     are the numbers 0..classes-1 or text, groups numbers or text. Test samples are those of `test_path`, or of the

@@ -175,7 +175,10 @@ def assemble(
 
 
 def found_classes(parts: Sequence[Samples]) -> tuple[str, ...]:
-    """The classes of some samples: the sorted texts that occur as labels, or the numbers from 0 to the largest."""
+    """The classes of some samples: the sorted texts that occur as labels, or the numbers from 0 to the largest.
+
+    A number that no sample has is an error: more often than not the labels are codes.
+    """
     if len({part.labels.dtype.kind == "U" for part in parts}) > 1:
         raise DataError(
             f"{' and '.join(part.origin for part in parts)}: labels are text in one and numbers in the other"
@@ -187,6 +190,13 @@ def found_classes(parts: Sequence[Samples]) -> tuple[str, ...]:
         raise DataError(
             f"{parts[0].origin}: the largest label is {largest}, beyond the number of samples: number classes from "
             "0, or store labels as text"
+        )
+    found = np.unique(np.concatenate([part.labels for part in parts]))
+    if found[0] >= 0 and len(found) <= largest:
+        missing = min(set(range(largest)) - set(found.tolist()))
+        raise DataError(
+            f"{parts[0].origin}: no sample has the label {missing}, though the largest is {largest}: number the "
+            f"{len(found)} classes from 0 on, or name all of them in class_names"
         )
     return tuple(str(number) for number in range(largest + 1))
 
