@@ -166,7 +166,7 @@ def clean_venv(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def build_clean_venv(home: Path, wheel: Path) -> None:
-    """Install the wheel as the README says: torch first, everything pinned, and nothing taken from another environment."""
+    """Install the wheel as the README says: torch first, everything pinned, nothing taken from another environment."""
     outside = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
     subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
     constraints = ROOT / "constraints.txt"
