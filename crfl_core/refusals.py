@@ -39,6 +39,7 @@ def checked(who: str, candidate: object, base: type[Plugin], distribution: str) 
             candidate.check_dependence()
     except PluginError as error:
         raise PluginError(f"{who}: {error}") from error
+    check_methods(who, candidate)
     check_hooks(who, candidate)
     return candidate
 
@@ -51,6 +52,24 @@ def check_version(who: str, plugin: type[Plugin], distribution: str) -> None:
     if needs < API_VERSION:
         upgrade = f"upgrade {distribution}; if it is yours, {MIGRATING}"
         raise PluginError(f"{who} was written for plugin API {needs}, this crfl offers {API_VERSION}: {upgrade}")
+
+
+def check_methods(who: str, plugin: type[Plugin]) -> None:
+    """Refuse methods that cannot be called as those that they replace are, which end a run when it is under way."""
+    ours = [base for base in plugin.__mro__ if base.__module__.startswith(f"{Plugin.__module__.partition('.')[0]}.")]
+    for name, called in {name: member for base in reversed(ours) for name, member in vars(base).items()}.items():
+        found = inspect.getattr_static(plugin, name)
+        if found is called or not (inspect.isfunction(found) and inspect.isfunction(called)):
+            continue
+        wanted, taken = inspect.signature(called), inspect.signature(found)
+        try:
+            taken.bind(*wanted.parameters)
+        except TypeError:
+            takes, gives = ([*signature.parameters][1:] for signature in (taken, wanted))
+            raise PluginError(
+                f"{who}: {name} ({written_at(found)}) takes {', '.join(takes) or 'nothing'}, and is called with "
+                f"{', '.join(gives) or 'nothing'} since plugin API {API_VERSION}: {MIGRATING}"
+            ) from None
 
 
 def check_hooks(who: str, plugin: type[Plugin]) -> None:

@@ -167,7 +167,8 @@ def clean_venv(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def build_clean_venv(home: Path, wheel: Path) -> None:
-    """Install the wheel as the README says: torch first, everything pinned."""
+    """Install the wheel as the README says: torch first, everything pinned, nothing taken from another environment."""
+    outside = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
     subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
     constraints = ROOT / "constraints.txt"
     pins = constraints.read_text(encoding="utf-8").splitlines()
@@ -176,5 +177,5 @@ def build_clean_venv(home: Path, wheel: Path) -> None:
         subprocess.run(
             [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", requirement],
             check=True,
-            env=os.environ | {"PIP_CONSTRAINT": str(constraints)},
+            env=outside | {"PIP_CONSTRAINT": str(constraints)},
         )

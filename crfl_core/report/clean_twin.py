@@ -12,7 +12,10 @@ from crfl_interface.ledger import Record
 if TYPE_CHECKING:
     from crfl_core.api import RunResult
 
-TRAINING = ("seed", "seeds", "rounds", "dtype", "dataset", "partition", "model", "training", "server", "aggregation")
+TRAINING = (
+    *("seed", "seeds", "rounds", "dtype", "dataset", "partition", "reserve", "groups"),
+    *("model", "training", "server", "aggregation"),
+)
 """Settings that a run must share with its clean twin."""
 
 

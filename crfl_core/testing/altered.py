@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crfl_interface.ledger import ClientColumns, Ledger, ModelFacts
-from crfl_interface.votes import CountVotes, ExactVotes, LogitVotes, Votes
+from crfl_interface.votes import CountVotes, ExactVotes, GroupVotes, LogitVotes, Votes
 
 
 @singledispatch
@@ -39,6 +39,13 @@ def _(votes: ExactVotes) -> Votes:
     return replace(votes, log_rest=rest, log_p_b=2.0 * votes.log_p_b, log_p_a=np.log1p(-np.exp(rest)))
 
 
+@surer.register
+def _(votes: GroupVotes) -> Votes:
+    classes = np.arange(1 + votes.ballots.max())
+    winners = (votes.ballots[:, :, None] == classes).sum(axis=1).argmax(axis=1)
+    return replace(votes, ballots=np.zeros_like(votes.ballots) + winners[:, None], gaps=2.0 * votes.gaps)
+
+
 @singledispatch
 def tied(votes: Votes) -> Votes:
     """Votes that are divided equally among all classes."""
@@ -63,6 +70,12 @@ def _(votes: CountVotes) -> Votes:
 def _(votes: ExactVotes) -> Votes:
     half = np.full_like(votes.log_p_a, math.log(0.5))
     return replace(votes, log_p_a=half, log_p_b=half, log_rest=half)
+
+
+@tied.register
+def _(votes: GroupVotes) -> Votes:
+    turns = np.arange(votes.ballots.shape[1]) % (1 + votes.labels.max())
+    return replace(votes, ballots=np.zeros_like(votes.ballots) + turns, gaps=np.zeros_like(votes.gaps))
 
 
 def ledgers(ledger: Ledger) -> dict[str, Ledger]:

@@ -25,6 +25,7 @@ from crfl_core.testing.feature_maps import bounds, random_inputs
 from crfl_core.testing.models import built, problem
 from crfl_core.testing.sample_attacks import attacked_run, copied, scenes
 from crfl_core.testing.sample_rounds import accepts, answer, clients_of, gaussian, round_of, round_size
+from crfl_core.testing.sample_server import ROOT_SAMPLES
 from crfl_core.testing.samples import SPOTS, Spots, small_config
 from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by
 from crfl_core.testing.trackers import Stopping, left_behind
@@ -63,9 +64,10 @@ def check_a_resumed_run_ends_the_same(case: Case[AggregationStep | Attack]) -> N
 
 
 def stepwise_run(case: Case[Any]) -> dict[str, Any]:
-    """A small run whose rounds are large enough for the options of a step."""
+    """A small run whose rounds are large enough for the options of a step, with trusted samples if it needs them."""
     clients = max(10, case.once(round_size))
-    return small_config(partition={"type": "iid", "clients": clients}, **table_of(Case(case.fresh())))
+    trusted = {"reserve": {"root": ROOT_SAMPLES}} if type(case.plugin).needs_root else {}
+    return small_config(partition={"type": "iid", "clients": clients}, **trusted, **table_of(Case(case.fresh())))
 
 
 def attack_run(case: Case[Any]) -> dict[str, Any]:

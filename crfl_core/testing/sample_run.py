@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -31,18 +32,23 @@ THREATS: tuple[dict[str, Any], ...] = (
 )
 """What a certificate is asked about: the first of these that its audit does not refuse altogether."""
 
+GROUPS: tuple[dict[str, Any], ...] = ({"count": 10}, {"count": 10, "by": "subsets", "size": 3})
+"""The groups of a run for certificates that are about them, of which the first that is not refused counts, too."""
+
 
 @dataclass(frozen=True)
 class Trial:
     """What became of a run of softmax regression on two classes: all that a certificate reads. Arrays are read-only.
 
-    `threat` assumes one unknown attacker in the second or third of three rounds.
+    `threat` assumes one unknown attacker in the second or third of three rounds. A certificate about
+    `groups` gets a run with ten of them.
     """
 
     certificate: Certificate
     ledger: Ledger
     threat: Threat
     votes: Votes
+    groups: Mapping[str, Any] | None = None
 
     def audit(self, threat: Threat | None = None, ledger: Ledger | None = None) -> Audit:
         """The certificate's assumptions, evaluated on this run or on another ledger."""
@@ -66,7 +72,7 @@ class Trial:
 
     def attacked(self, attack: Attack) -> Trial:
         """The same run, data and noise, with an attack."""
-        return finished(self.certificate, self.threat.model_dump(mode="json", exclude_none=True), attack)
+        return finished(self.certificate, self.threat.model_dump(mode="json", exclude_none=True), self.groups, attack)
 
 
 Search = Callable[[Trial, Level], "NDArray[np.float64] | None"]
@@ -76,19 +82,21 @@ attack that was found to change its prediction, infinite where none was; None if
 
 def trial_of(case: Case[Certificate]) -> Trial:
     """A trial that the certificate has something to say about, if there is one."""
-    *others, last = THREATS
-    for threat in others:
+    *others, last = product(THREATS, GROUPS if case.plugin.groups else (None,))
+    for threat, groups in others:
         with suppress(Skipped):
-            trial = finished(case.plugin, threat)
+            trial = finished(case.plugin, threat, groups)
             if trial.allowed():
                 return trial
-    return finished(case.plugin, last)
+    return finished(case.plugin, *last)
 
 
-def finished(certificate: Certificate, threat: dict[str, Any], attack: Attack | None = None) -> Trial:
+def finished(
+    certificate: Certificate, threat: dict[str, Any], groups: Mapping[str, Any] | None, attack: Attack | None = None
+) -> Trial:
     """A run that ends with this certificate."""
     plugins: dict[str, type[Plugin]] = {SPOTS: Spots, certificate.configured_as: type(certificate)}
-    changes: dict[str, Any] = {}
+    changes: dict[str, Any] = {"groups": groups} if groups else {}
     if attack is not None:
         plugins[attack.configured_as] = type(attack)
         changes["attack"] = attack.named(attack.configured_as)
@@ -115,7 +123,7 @@ def finished(certificate: Certificate, threat: dict[str, Any], attack: Attack | 
                 f"it refuses a run of softmax regression with fedavg, so nobody voted: {question.audit.refusal}"
             ) from error
         ledger, assumed = result.ledger, result.threat
-    return Trial(certificate, read_only(ledger), assumed, frozen(votes))
+    return Trial(certificate, read_only(ledger), assumed, frozen(votes), groups)
 
 
 def read_only(ledger: Ledger) -> Ledger:

@@ -172,6 +172,42 @@ class TestFinalMethods:
                 type("Bad", (Base,), {name: member, "__module__": __name__})
 
 
+class TestSignatures:
+    """A method that could not be called ends no run: its class is refused before one begins."""
+
+    def test_an_attack_of_plugin_api_1_is_refused_with_advice(self, install: Install) -> None:
+        source = (
+            "from crfl_core.extend import Attack\n\n\nclass Old(Attack):\n    def prepare(self, data, streams): ...\n\n"
+            "    def craft(self, honest, own, weights): ...\n"
+        )
+        install("old-tools", "0.1", {"crfl.attacks": {"old": "Old"}}, source)
+        with pytest.raises(ConfigError) as stop:
+            load_config({"attack": "old"})
+        assert "attack.type = 'old': attack 'old' of old-tools 0.1: craft (" in str(stop.value)
+        assert (
+            "old_tools.py:7) takes honest, own, weights, and is called with known, state since plugin API 2: "
+            "docs/writing-plugins/api-contract.md says how to migrate" in str(stop.value)
+        )
+
+    def test_names_of_arguments_and_further_ones_with_a_default_are_the_authors_own(self) -> None:
+        class Fine(Mean):
+            """Calls its clients members, and can do more than it is asked for."""
+
+            def weights(self, members: Clients, power: float = 1.0) -> Tensor:
+                return super().weights(members) ** power
+
+        assert Registry({"fine": Fine}).load("aggregator", "fine") is Fine
+
+    def test_what_takes_anything_is_fine(self) -> None:
+        class Wrapped(Mean):
+            """Hands on what it is given."""
+
+            def check(self, *arguments: Any, **options: Any) -> None:
+                super().check(*arguments, **options)
+
+        assert Registry({"wrapped": Wrapped}).load("aggregator", "wrapped") is Wrapped
+
+
 class TestEntryPointGroups:
     SOURCE = "from crfl_aggregators.median import Median as Mine\n"
 

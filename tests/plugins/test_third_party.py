@@ -19,7 +19,8 @@ import crfl_core
 
 pytestmark = pytest.mark.slow
 
-PACKAGE = Path(__file__).parents[2] / "examples" / "third_party" / "crfl-cge"
+EXAMPLES = Path(__file__).parents[2] / "examples" / "third_party"
+PACKAGE = EXAMPLES / "crfl-cge"
 QUICK = (
     "rounds=4",
     "attack.rounds=[3]",
@@ -171,6 +172,40 @@ def test_packages_are_installed_listed_trained_certified_and_removed(environment
     assert missing.returncode == 2
     assert "aggregation.0.type = 'cge': there is no aggregator 'cge'" in missing.stderr
     assert not (tmp_path / "gone").exists()
+
+
+ADDED = {"zeno": "aggregator", "poisonedfl": "attack", "breast-cancer": "dataset", "quorum": "certificate"}
+"""Plugins of the other packages in examples/third_party, each named like its package."""
+
+
+def test_packages_that_know_nothing_of_each_other_work_together(environment: Environment, tmp_path: Path) -> None:
+    """A rule with trusted data, an attack with a memory, a dataset and a certificate: listed, checked, run, resumed."""
+    environment.install(*(built(EXAMPLES / f"crfl-{name}", tmp_path) for name in ADDED))
+
+    together, quiet = str(EXAMPLES / "together.toml"), ["--quiet", "--set", "storage.figures=[]"]
+    plugins, ran, shown, *examined = environment.crfl(
+        ["plugins", "--json"],
+        ["run", together, "--out", "run", *quiet],
+        ["show", "run"],
+        *(["plugins", "check", f"crfl-{name}:{name}"] for name in ADDED),
+        *(["run", str(EXAMPLES / f"crfl-{name}" / "example.toml"), "--out", name, *quiet] for name in ADDED),
+    )
+    for name, kind in ADDED.items():
+        assert listed(plugins, kind=kind, name=name) == [(f"crfl-{name}", "0.1.0", "ok")]
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "quorum" in shown.stdout
+    for result in examined:
+        assert result.returncode == 0, result.stdout + result.stderr
+
+    recorded = json.loads((tmp_path / "run" / "environment.json").read_text(encoding="utf-8"))["plugins"]
+    for name, kind in ADDED.items():
+        assert {"kind": kind, "name": name, "distribution": f"crfl-{name}", "version": "0.1.0"} in recorded
+    result = crfl_core.load(tmp_path / "run")  # by a crfl that has none of them
+    assert result.metrics.accuracy > 0.85
+    assert result.ledger.facts.reserve["root"].used_by == ("zeno",)
+    (certified,) = result.certified
+    assert (certified.certificate, certified.directions) == ("quorum", ("backward", "forward"))
+    assert (certified.guarantee.radius >= 1).mean() > 0.7
 
 
 TRACKER = "from crfl_core.extend import Tracker, hookimpl\nclass Plugin(Tracker):\n"
