@@ -54,16 +54,16 @@ def initial(federation: Federation) -> tuple[Progress, ...]:
 
     def start(group: int) -> Progress:
         parameters = federation.start_of_group(group).parameters.to(federation.device, federation.dtype)
-        states = (prepared_states(federation),)
+        states = (prepared_states(federation, group),)
         return Progress(0, parameters[None], states, attack_state=memory.first_state(federation))
 
     return tuple(map(start, range(len(federation.participation.members))))
 
 
-def prepared_states(federation: Federation) -> States:
-    """What every step of the aggregation wants to see in the first round."""
+def prepared_states(federation: Federation, group: int) -> States:
+    """What every step of a group's aggregation wants to see in the first round."""
     states: dict[str, State] = {}
-    for position, step in enumerate(federation.config.aggregation):
+    for position, step in enumerate(federation.servers[group].aggregation):
         with settings_of(f"aggregation.{position}", step):
             states[state_key(position)] = answers.prepared(step, federation.server(1))
     return {key: state for key, state in states.items() if state}

@@ -21,7 +21,7 @@ from crfl_core.federation.bad_updates import good_updates, hides, spread_out
 from crfl_core.federation.chain import ChainResult, LinearChain, States, dependence, row_norms, run_chain, shrinkage
 from crfl_core.federation.session import Plan, Session
 from crfl_core.federation.submissions import Received, Submissions, needs_others
-from crfl_core.untouched import untouched
+from crfl_core.untouched import Touched, untouched
 from crfl_interface.errors import PluginFailure, RunError
 from crfl_interface.kinds.complaints import settings_of, written_at
 from crfl_interface.kinds.engine import Engine
@@ -117,7 +117,7 @@ class GroupRound:
                 self._add(self._submissions.rest())
                 self._columns.check_usable(self._plan.number)
                 assert self._aggregation is not None
-                optimiser = self._session.federation.config.server.optimiser
+                optimiser = self._plan.server.optimiser
                 each = zip(self._models, self._aggregation.results(), self._states, strict=True)
                 moved = (stepping.stepped(optimiser, self._plan, *one) for one in each)
                 return finite(tuple(moved), self._plan.number)
@@ -132,14 +132,17 @@ class GroupRound:
             if self._whole:
                 self._columns.check_usable(self._plan.number)
             if self._aggregation is None:
-                kind = LinearSums if streams(self._session, self._plan) else WholeRounds
-                self._aggregation = kind(self._session, self._plan, self._models, self._states)
+                given = self._plan, self._models, self._states
+                linear = streams(self._session, self._plan)
+                self._aggregation = LinearSums(*given) if linear else WholeRounds(self._session, *given)
             self._aggregation.add(received)
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
         try:
             yield
+        except Touched:  # what it changed may be what other groups see
+            raise
         except (PluginFailure, RunError) as error:
             if self._plan.group is None:
                 raise
@@ -177,9 +180,8 @@ def finite(results: tuple[ChainResult, ...], number: int) -> tuple[ChainResult, 
 
 def streams(session: Session, plan: Plan) -> bool:
     """Whether updates can be added up as they arrive: the chain is linear, and bad ones keep their weight."""
-    config = session.federation.config
-    linear = dependence(config.aggregation, plan.clients) != "all"
-    return linear and config.server.bad_update == "zero" and not session.hooks.replaces_weights
+    linear = dependence(plan.server.aggregation, plan.clients) != "all"
+    return linear and session.federation.config.server.bad_update == "zero" and not session.hooks.replaces_weights
 
 
 def needs_all(session: Session, plan: Plan) -> bool:
@@ -307,8 +309,8 @@ class Watched:
 class LinearSums:
     """`sum_i p_i cap_i(u_i) + offset` of every model, added up as updates arrive. Nothing of them is kept."""
 
-    def __init__(self, session: Session, plan: Plan, models: Tensor, states: Sequence[States]) -> None:
-        self._chain = LinearChain.of(session.federation.config.aggregation, plan.facts)
+    def __init__(self, plan: Plan, models: Tensor, states: Sequence[States]) -> None:
+        self._chain = LinearChain.of(plan.server.aggregation, plan.facts)
         self._models, self._states = models, states
         self._sums = torch.zeros_like(models)
         self._pull, self._sizes = (torch.zeros(len(models), dtype=torch.float64) for _ in range(2))
@@ -372,14 +374,14 @@ class WholeRounds:
         return self._results
 
     def _run(self, values: Tensor, bad: NDArray[np.bool_], model: Tensor, states: States) -> ChainResult:
-        config = self._session.federation.config
-        dropping = config.server.bad_update == "drop"
+        steps = self._plan.server.aggregation
+        dropping = self._session.federation.config.server.bad_update == "drop"
         updates = ClientUpdates(values, self._plan.seen_from(model))
-        if hide := hides(config.aggregation, updates, bad, drop=dropping):
+        if hide := hides(steps, updates, bad, drop=dropping):
             updates = good_updates(updates, bad)
         # Hooks are handed the same updates without what the server has.
         seen = replace(updates.round, server_side=self._session.federation.server(self._plan.number))
-        result = run_chain(config.aggregation, replace(updates, round=seen), states)
+        result = run_chain(steps, replace(updates, round=seen), states)
         if hide and dropping:
             result = replace(result, depends="all")
         result = self._reported(updates, result)

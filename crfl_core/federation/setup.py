@@ -20,7 +20,7 @@ from crfl_core.federation.answers import check_state
 from crfl_core.federation.checks import check_maps, check_steps
 from crfl_core.federation.features import ROWS_AT_ONCE, Shown, features_of
 from crfl_core.federation.fitting import FittedMaps, check_apart, fit_maps, states
-from crfl_core.federation.groups import members_of
+from crfl_core.federation.groups import ServerSteps, members_of, server_steps, watching
 from crfl_core.federation.participants import HonestTraining, Participation
 from crfl_core.federation.reserve import Kept, check_root, set_aside, users
 from crfl_core.federation.start import Start, start_of
@@ -72,7 +72,8 @@ class Federation:
     `features` are the training inputs behind the feature maps. `test_sets` always has "clean"; "backdoored" holds the
     non-target samples that the attack is about, triggered if it has a trigger, with their true labels. `reserve` are
     the samples that the server trusts, those of the curator before the maps; those for validation are a test set, too.
-    `resampled` are the rounds whose model before noise some certificate wants to start from again.
+    `servers` are the steps that make a model of updates, for every group. `resampled` are the rounds whose model before
+    noise some certificate wants to start from again.
     """
 
     config: RunConfig
@@ -84,6 +85,7 @@ class Federation:
     features: Tensor
     honest: HonestTraining
     participation: Participation
+    servers: tuple[ServerSteps, ...]
     prepared: State
     test_sets: dict[str, TestSet]
     reserve: dict[str, TestSet]
@@ -169,6 +171,7 @@ def build(config: RunConfig, *, fitted: FittedMaps | None = None, shown: Shown |
         features=features_of(maps, data.x, shown),
         honest=honest,
         participation=participation,
+        servers=server_steps(config, len(members)),
         prepared=prepared,
         test_sets=make_test_sets(config, data, maps, prepared) | validation,
         reserve=reserve,
@@ -445,6 +448,7 @@ def run_facts(federation: Federation) -> RunFacts:
         optimiser=None if config.server.optimiser is None else config.server.optimiser.configured_as,
         secret_votes=config.seeds.votes == "secret",
         rejects=any("crfl_accept_round" in hook_names(type(plugin)) for _, plugin in config.named_plugins()),
+        watching=watching(config),
         resampled=federation.resampled,
         attack=None if config.attack is None else config.attack.configured_as,
         attackers=federation.participation.attackers,
