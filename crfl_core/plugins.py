@@ -175,6 +175,7 @@ class Registry:
         top = module.partition(".")[0]
         owners = {owner for owner, _, point in self._declared.points if point.module.partition(".")[0] == top}
         owners |= {*packages_distributions().get(top, ())}
+        owners = set() if module.endswith(".py") else owners  # a file is nobody's, whatever it is called
         point = EntryPoint(module, module, "")
         found = [Found("module", module, owner, "", point) for owner in sorted(owners)]
         if any(map(self.usable, found)) or (self._allow is None and not found):

@@ -65,7 +65,9 @@ def check_a_resumed_run_ends_the_same(case: Case[AggregationStep | Attack]) -> N
 def stepwise_run(case: Case[Any]) -> dict[str, Any]:
     """A small run whose rounds are large enough for the options of a step."""
     clients = max(10, case.once(round_size))
-    return small_config(partition={"type": "iid", "clients": clients}, **table_of(Case(case.fresh())))
+    reserve = {"root": 20} if type(case.plugin).needs_root else {}
+    table = table_of(Case(case.fresh()))
+    return small_config(partition={"type": "iid", "clients": clients}, reserve=reserve, **table)
 
 
 def attack_run(case: Case[Any]) -> dict[str, Any]:
