@@ -12,8 +12,9 @@ from torch import Tensor
 
 from crfl_core.federation.groups import ServerSteps
 from crfl_core.federation.local import LocalTraining
+from crfl_core.federation.models import bind_model
 from crfl_core.federation.participants import Conduct
-from crfl_core.federation.setup import Federation, bind_model
+from crfl_core.federation.setup import Federation
 from crfl_core.hooks import Hooks
 from crfl_interface import schedules
 from crfl_interface.kinds.complaints import settings_of

@@ -132,7 +132,7 @@ class Submissions:
             own=values[attackers],
             weights=nominal_weights(plan)[part][attackers],
             honest=ClientUpdates(values[honest], others),
-            model=federation.model,
+            model=federation.shown_model,
             features=federation.test_sets["clean"].features,
             through=self._through(values, attackers) if attack.knowledge == "rule" else None,
         )

@@ -19,12 +19,12 @@ from torch import Tensor
 
 from crfl_core.extend import LocalUpdates, Plugin, Poisoning, Stage, TrainingTask
 from crfl_core.federation import rounds
+from crfl_core.federation.aggregations import LinearSums
 from crfl_core.federation.chain import dependence, row_norms, run_chain
 from crfl_core.federation.continuations import continued
 from crfl_core.federation.groups import ServerSteps
 from crfl_core.federation.participants import Conduct
 from crfl_core.federation.rounds import Progress
-from crfl_core.federation.server import LinearSums
 from crfl_core.federation.session import Plan, Session
 from crfl_core.federation.submissions import Received
 from tests.aggregators.support import gaussian, updates_of

@@ -18,7 +18,7 @@ ROUNDING = {torch.float32: 1e-3, torch.float64: 1e-9}
 """By how much, relatively, computing things together may change them."""
 
 
-def check_apart(federation: Federation) -> None:
+def check_independence(federation: Federation) -> None:
     """Two clients, each on two models, train the same together and alone, and their models answer the same.
 
     Many clients and models are computed at once, also those of different groups. A plugin that lets one of them reach
