@@ -136,7 +136,7 @@ class AttackedSteps(ProtocolSteps):
         super().__init__(federation, start)
         # Attackers see a copy: whatever they do to it, the others start from theirs.
         self._attack, self._given, self._start = attack, start, start.clone()
-        self._memory, self._marks = state, marks(state)  # `_state` is that of the algorithm
+        self._remembered, self._marks = state, marks(state)
         self._bends, self._projects = overrides(attack, "local_gradient"), overrides(attack, "after_step")
         self._acting = iter([acting(column > 0) for column in sizes.T])
         self._now: slice | Tensor | None = None
@@ -147,7 +147,7 @@ class AttackedSteps(ProtocolSteps):
         if now is not None and self._bends:
             with settings_of("attack", self._attack):
                 start = self._start[:, now]
-                own = self._attack.local_gradient(gradient[:, now], parameters[:, now], start, self._memory)
+                own = self._attack.local_gradient(gradient[:, now], parameters[:, now], start, self._remembered)
             gradient[:, now] = own
         return super().bend(gradient, parameters)
 
@@ -156,11 +156,11 @@ class AttackedSteps(ProtocolSteps):
         now = self._now
         if now is not None and self._projects:
             with settings_of("attack", self._attack):
-                parameters[:, now] = self._attack.after_step(parameters[:, now], self._start[:, now], self._memory)
+                parameters[:, now] = self._attack.after_step(parameters[:, now], self._start[:, now], self._remembered)
 
     def parameters(self) -> Tensor:
         """The models as they are now, (R, n, P)."""
-        if not torch.equal(self._start, self._given) or marks(self._memory) != self._marks:
+        if not torch.equal(self._start, self._given) or marks(self._remembered) != self._marks:
             method = type(self._attack).after_step if self._projects else type(self._attack).local_gradient
             who = f"attack {self._attack.full_name}: {method.__name__}() ({written_at(method)})"
             raise Touched(f"{who} changed what it was given: work on a copy")
