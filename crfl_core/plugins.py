@@ -199,10 +199,12 @@ class Registry:
         top = module.partition(".")[0]
         declaring = {owner for owner, _, point in self._declared.points if point.module.partition(".")[0] == top}
         owners = sorted({*declaring, *packages_distributions().get(top, ())})
+        owners = [] if module.endswith(".py") else owners  # a file is nobody's, whatever it is called
         found = [Found("module", module, owner, "", EntryPoint(module, module, "")) for owner in owners]
         if any(map(self.usable, found)):
             return ""
-        by = self._refusal(found[0]) if found else self._refused(top, lambda entries: top in entries)
+        named = [] if module.endswith(".py") else [top]
+        by = self._refusal(found[0]) if found else self._refused(top, lambda entries: not {*named}.isdisjoint(entries))
         return f"the code {path!r} is blocked by {by}" if by else ""
 
     def listing(self) -> tuple[Listed, ...]:

@@ -107,7 +107,8 @@ class RunFacts(Record):
     feature radius live; `feature_norms` the same behind the feature map. The `_bound`s are declared, not measured.
     `feature_lipschitz` is None for a map that has no Lipschitz constant; `feature_digests` are those of maps that were
     made elsewhere, from a file or by training on public data, `fitted_maps` those that are fitted to inputs that no
-    client holds. `rejects`: some plugin may reject rounds.
+    client holds. `rejects`: some plugin may reject rounds; `watching` are those that make models of updates and have
+    hooks, which see all groups.
     `feature_names` are those of a table; the features of an image are pixels. `resampled` are the rounds whose model
     before noise was kept, so that noise can be drawn again from there. `bad_update` is what the server does with an
     update that it cannot use, `optimiser` the name of its optimiser if it has one. `secret_votes`: the seed of the vote
@@ -148,6 +149,7 @@ class RunFacts(Record):
     optimiser: str | None = None
     secret_votes: bool = False
     rejects: bool
+    watching: tuple[str, ...] = ()
     resampled: tuple[int, ...] = ()
     attack: str | None
     attackers: tuple[int, ...]

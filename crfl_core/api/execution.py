@@ -193,8 +193,11 @@ def certify(session: Session, directory: RunDirectory) -> None:
         lambda certified: session.hooks.observe("crfl_certified", run=session.context, certified=certified),
     )
     parameters = read_parameters(directory, federation)
-    figures = score(federation, parameters)
-    triggered = score(federation, parameters, "backdoored") if "backdoored" in federation.test_sets else None
+    figures, triggered = (
+        score(federation, parameters, name, ledger.failed) if name in federation.test_sets else None
+        for name in ("clean", "backdoored")
+    )
+    assert figures is not None
     data = federation.data
     partition = ClassHistogram.of(data.y.cpu().numpy(), data.partition, data.class_names, data.client_names)
     metrics = Metrics(
@@ -202,7 +205,7 @@ def certify(session: Session, directory: RunDirectory) -> None:
         accuracy=figures.accuracy,
         loss=figures.loss,
         backdoored_accuracy=None if triggered is None else triggered.accuracy,
-        backdoor=backdoor(federation, parameters),
+        backdoor=backdoor(federation, parameters, ledger.failed),
         attackers=attackers(ledger),
         curves=results.curves,
         refused=results.refused,
@@ -214,9 +217,9 @@ def certify(session: Session, directory: RunDirectory) -> None:
     remove_previous(directory)
 
 
-def backdoor(federation: Federation, parameters: Tensor) -> Backdoor | None:
+def backdoor(federation: Federation, parameters: Tensor, failed: Sequence[int]) -> Backdoor | None:
     """How well the backdoor works, for the report."""
-    rates = backdoor_score(federation, parameters)
+    rates = backdoor_score(federation, parameters, failed)
     if rates is None or federation.attack is None or federation.attack.backdoor_class is None:
         return None
     samples = federation.test_sets["backdoored"].facts.samples

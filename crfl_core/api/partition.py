@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from crfl_core.api.execution import located
 from crfl_core.config import load_config
 from crfl_core.config.loading import ConfigSource
-from crfl_core.federation.setup import load_data, streams_of
+from crfl_core.federation.data import load_data
+from crfl_core.federation.setup import streams_of
 from crfl_core.plugins import Registry
 from crfl_core.report.metrics import ClassHistogram
 from crfl_interface.kinds.plugin import Plugin

@@ -16,7 +16,7 @@ from crfl_core.api.result import RunResult, data_facts
 from crfl_core.api.vote_seed import vote_streams
 from crfl_core.certification.voting import Electorate, elected, vote
 from crfl_core.federation.features import mapped
-from crfl_core.federation.setup import build_model
+from crfl_core.federation.models import build_model
 from crfl_interface.data import Scaling
 from crfl_interface.errors import DataError
 from crfl_interface.kinds.certificate import CertificateResult

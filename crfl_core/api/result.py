@@ -17,7 +17,7 @@ from crfl_core.certification.audits import Audit
 from crfl_core.certification.questions import Inquiry, ask
 from crfl_core.config import RunConfig, load_config
 from crfl_core.federation.fitting import FittedMaps
-from crfl_core.federation.setup import build_model
+from crfl_core.federation.models import build_model
 from crfl_core.plugins import Registry
 from crfl_core.report.metrics import Metrics
 from crfl_core.store import CONFIG, RunDirectory, used_plugins

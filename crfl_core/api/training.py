@@ -11,6 +11,7 @@ from crfl_core import store
 from crfl_core._version import __version__
 from crfl_core.api.checkpoints import Groups, packed, unpacked
 from crfl_core.federation import rounds
+from crfl_core.federation.independence import check_independence
 from crfl_core.federation.recording import record
 from crfl_core.federation.session import Session
 from crfl_core.store import RunDirectory
@@ -50,6 +51,7 @@ def train(session: Session, directory: RunDirectory, saved: store.Checkpoint | N
     else:
         failed = {record.group: record.failed for record in saved.records if record.failed is not None}
         progress, clients = unpacked(saved.round, saved.tensors, failed, federation), saved.clients
+    check_independence(federation)
     checkpoints = Checkpoints(directory, federation.config.storage.checkpoint_seconds)
     with session.opened():
         try:

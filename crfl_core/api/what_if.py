@@ -20,7 +20,8 @@ from crfl_core.certification.audits import levels_of
 from crfl_core.certification.questions import Inquiry, ask
 from crfl_core.config import LoadedConfig, RunConfig, dump_config, load_config
 from crfl_core.federation.session import Session
-from crfl_core.federation.setup import build, check_threat
+from crfl_core.federation.setup import build
+from crfl_core.federation.threats import check_threat
 from crfl_core.report.results import Results
 from crfl_core.store import RunDirectory
 from crfl_files.folder import refusals_of_the_system

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -28,19 +29,21 @@ class BackdoorScore(NamedTuple):
     clean_rate: float
 
 
-def score(federation: Federation, parameters: Tensor, test_set: str = "clean") -> Score:
+def score(federation: Federation, parameters: Tensor, test_set: str = "clean", failed: Sequence[int] = ()) -> Score:
     """How well a model, (P,), or the vote of those of all groups, (G, P), does on a test set.
 
-    The loss of several models is the mean of theirs.
+    The loss of several models is the mean of theirs. `failed` groups vote for class 0.
     """
     chosen = federation.test_sets[test_set]
-    classes, loss = outputs(federation, parameters, chosen.features, chosen.labels)
+    classes, loss = outputs(federation, parameters, (chosen.features, chosen.labels), failed)
     return Score(float((classes == chosen.labels).double().mean()), loss)
 
 
-def outputs(federation: Federation, parameters: Tensor, features: Tensor, labels: Tensor) -> tuple[Tensor, float]:
+def outputs(
+    federation: Federation, parameters: Tensor, samples: tuple[Tensor, Tensor], failed: Sequence[int]
+) -> tuple[Tensor, float]:
     """The predicted classes, and the mean cross-entropy; some inputs at a time, since there may be many models."""
-    models = parameters.reshape(-1, parameters.shape[-1])
+    (features, labels), models = samples, parameters.reshape(-1, parameters.shape[-1])
     settings, classes, losses = federation.config.groups, [], []
     shares = torch.tensor((settings and settings.weights) or (1,) * len(models), device=features.device)
     with settings_of("model", federation.config.model):
@@ -49,14 +52,15 @@ def outputs(federation: Federation, parameters: Tensor, features: Tensor, labels
         ):
             logits = federation.model.logits(models, x).double()  # (G, b, C)
             counts = shares.new_zeros(len(x), logits.shape[-1])
-            ballots = logits.argmax(-1).T
+            ballots = logits.argmax(-1).T.contiguous()
+            ballots[:, list(failed)] = 0
             classes.append(counts.scatter_add_(1, ballots, shares.expand(len(x), -1)).argmax(-1))
             targets = y.expand(len(models), -1)
             losses.append(torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum"))
     return torch.cat(classes), float(sum(losses)) / (len(models) * len(labels))
 
 
-def backdoor_score(federation: Federation, parameters: Tensor) -> BackdoorScore | None:
+def backdoor_score(federation: Federation, parameters: Tensor, failed: Sequence[int] = ()) -> BackdoorScore | None:
     """How well the backdoor works in a model, or in the vote of several; None without an attack that has a target."""
     target = None if federation.attack is None else federation.attack.backdoor_class
     if target is None or "backdoored" not in federation.test_sets:
@@ -65,5 +69,5 @@ def backdoor_score(federation: Federation, parameters: Tensor) -> BackdoorScore 
     others = clean.labels != target
     pairs = ((backdoored.features, backdoored.labels), (clean.features[others], clean.labels[others]))
     return BackdoorScore(
-        *(float((outputs(federation, parameters, *pair)[0] == target).double().mean()) for pair in pairs)
+        *(float((outputs(federation, parameters, pair, failed)[0] == target).double().mean()) for pair in pairs)
     )

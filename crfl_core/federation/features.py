@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from crfl_core.federation.sealed import BYTES_AT_ONCE, cached, intact, seal
 from crfl_files.published import sha256
-from crfl_interface.kinds.feature_map import FeatureMap, FeatureMaps
+from crfl_interface.kinds.feature_map import FeatureMaps
 from crfl_interface.kinds.plugin import Plugin
 from crfl_interface.updates import State
 
@@ -27,7 +27,8 @@ ROWS_AT_ONCE = 65536
 NUMBERS_AT_ONCE = 2**23
 TRIED = 8
 """Rows of a cached file that are computed again before it is believed."""
-TOLERANCE = 1e-3
+TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
+"""What rounding may do to them, relatively, when they are computed beside other rows."""
 
 
 def mapped(maps: FeatureMaps, x: Tensor, shown: Shown | None = None) -> Tensor:
@@ -46,12 +47,12 @@ def mapped(maps: FeatureMaps, x: Tensor, shown: Shown | None = None) -> Tensor:
 def features_of(maps: FeatureMaps, x: Tensor, shown: Shown | None = None) -> Tensor:
     """The same, kept in the user's cache if a map is slow.
 
-    A file is found by a digest of the inputs, of the maps with their versions and options and of what was fitted. It is
-    used if its checksum is right and some rows come out the same again; else the features are computed anew.
+    A file is found by a digest of the inputs, of the maps with versions, options and weights and of what was fitted. It
+    is used if its checksum is right and some rows come out the same again; else the features are computed anew.
     """
     if not any(feature_map.slow for feature_map in maps.maps):
         return mapped(maps, x, shown)
-    path = cached(f"{digest_of(x, *maps.fitted.values(), *described(maps.maps))}.npy")
+    path = cached(f"{digest_of(x, *maps.fitted.values(), *described(maps))}.npy")
     found = read(path, maps, x)
     if found is not None:
         return found
@@ -76,7 +77,8 @@ def read(path: Path, maps: FeatureMaps, x: Tensor) -> Tensor | None:
         return None
     rows = torch.linspace(0, len(x) - 1, min(TRIED, len(x))).long().to(x.device)
     again = maps(x[rows])
-    same = torch.linalg.vector_norm(features[rows] - again) <= TOLERANCE * torch.linalg.vector_norm(again)
+    gaps, lengths = (torch.linalg.vector_norm(each, dim=-1) for each in (features[rows] - again, again))
+    same = (gaps <= TOLERANCE[x.dtype] * lengths).all()
     return features if bool(same) else None
 
 
@@ -97,9 +99,9 @@ def byte_blocks(array: NDArray[np.generic]) -> Iterator[bytes]:
         yield flat[first : first + step].tobytes()
 
 
-def described(maps: Sequence[FeatureMap]) -> list[str]:
-    """What the output of some maps depends on: names and versions, options, their code, and PyTorch."""
-    return [torch.__version__, *(describe(feature_map) for feature_map in maps)]
+def described(maps: FeatureMaps) -> list[str]:
+    """What the output of some maps depends on: names and versions, options, their code and weights, and PyTorch."""
+    return [torch.__version__, *map(describe, maps.maps), *(link.digest or "" for link in maps.links)]
 
 
 def describe(plugin: Plugin) -> str:

@@ -13,7 +13,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from crfl_core.federation.features import described, digest_of, mapped
+from crfl_core.federation.features import describe, described, digest_of, mapped
 from crfl_core.federation.sealed import SEAL, cached, intact, seal
 from crfl_interface.data import DataFacts
 from crfl_interface.errors import ConfigError, OptionError, PluginFailure
@@ -56,7 +56,7 @@ def fit_maps(
             own = feature_map.own_inputs(facts)
             samples, source = chosen(feature_map, own, curator)
             samples = checked_inputs(feature_map, samples.to(dtype), facts.inputs)
-            key = digest_of(samples, *states(fitted).values(), *described(maps[: place + 1]))
+            key = digest_of(samples, *states(fitted).values(), *described(front), describe(feature_map))
             state = kept_state(key)
             if state is None:
                 state = checked_state(feature_map, feature_map.fit(mapped(front, samples.clone())))

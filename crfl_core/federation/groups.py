@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from crfl_core.config import RunConfig
 from crfl_core.config.schema import Groups
-from crfl_interface.errors import ConfigError
+from crfl_core.refusals import hook_names
+from crfl_interface.errors import ConfigError, failures_named
+from crfl_interface.kinds.aggregator import AggregationStep
+from crfl_interface.kinds.optimiser import ServerOptimiser
+from crfl_interface.kinds.plugin import Plugin
 from crfl_interface.streams import Streams
+
+T = TypeVar("T", bound=Plugin)
 
 Members = tuple[NDArray[np.int64], ...]
 """The clients of each group, ascending."""
@@ -62,3 +70,39 @@ def subsets(count: int, size: int, clients: int, streams: Streams) -> Members:
         raise ConfigError(f"found {size}, but there are only {clients} clients", key="groups.size")
     draws = (streams.generator("participation/subset", replica=group) for group in range(count))
     return tuple(np.sort(draw.choice(clients, size, replace=False)) for draw in draws)
+
+
+class ServerSteps(NamedTuple):
+    """What the server of a group does to updates: the steps of its aggregation, and its optimiser if there is one."""
+
+    aggregation: tuple[AggregationStep, ...]
+    optimiser: ServerOptimiser | None
+
+
+def server_steps(config: RunConfig, groups: int) -> tuple[ServerSteps, ...]:
+    """Those of every group, as instances of its own: what one remembers about itself reaches no other group.
+
+    Plugins with hooks are one for all groups, because their hooks are; then `watching` names them.
+    """
+    first = ServerSteps(config.aggregation, config.server.optimiser)
+    others = (
+        ServerSteps(tuple(map(own, first.aggregation)), None if first.optimiser is None else own(first.optimiser))
+        for _ in range(groups - 1)
+    )
+    return (first, *others)
+
+
+def own(plugin: T) -> T:
+    """An instance of its own, with whatever it has set up for itself."""
+    if hook_names(type(plugin)):
+        return plugin
+    with failures_named(f"{plugin.full_name} cannot be copied, as every group needs its own"):
+        return plugin.model_copy(deep=True)
+
+
+def watching(config: RunConfig) -> tuple[str, ...]:
+    """The plugins that make models of updates and whose hooks see the rounds of all groups."""
+    makers = ("model", "algorithm", "aggregator", "optimiser")
+    return tuple(
+        plugin.configured_as for kind, plugin in config.named_plugins() if kind in makers and hook_names(type(plugin))
+    )

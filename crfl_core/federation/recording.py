@@ -41,7 +41,7 @@ def record(federation: Federation, outcome: Outcome) -> tuple[RoundRecord, Clien
         accuracy=None if figures is None else figures.accuracy,
         loss=None if figures is None else figures.loss,
         notes=({} if result.rule is None else dict(result.rule.notes)) | dict(result.notes),
-        breakdown=breakdown(federation, outcome, result),
+        breakdown=breakdown(outcome, result),
         carries_state=any(outcome.after.states[0].values()),
         rounding=result.rounding,
         has_offset=result.has_offset,
@@ -55,10 +55,12 @@ def record(federation: Federation, outcome: Outcome) -> tuple[RoundRecord, Clien
 def check_honest(federation: Federation, outcome: Outcome) -> None:
     """What honest clients trained is within what the model says about its gradients: certificates rest on it."""
     plan, aggregated, rounding = outcome.plan, outcome.aggregated, ROUNDING[federation.dtype]
+    start, errors = float(torch.linalg.vector_norm(outcome.before.models[0])), torch.finfo(federation.dtype).eps
     bounds, lengths = plan.clients.update_bound, aggregated.results[0].residual.numpy()
     honest = ~plan.conduct.attacking & ~aggregated.bad & np.isfinite(bounds)
-    pulled = (1.0 - plan.clients.retention) * float(torch.linalg.vector_norm(outcome.before.models[0]))
-    over = honest & (lengths > bounds + rounding * (bounds + pulled))
+    # A step is rounded as a part of its model, which attackers may have made long.
+    rounded = rounding * (bounds + (1.0 - plan.clients.retention) * start) + plan.clients.steps * errors * start
+    over = honest & (lengths > bounds + rounded)
     if over.any():
         client = int(np.flatnonzero(over)[0])
         raise PluginFailure(
@@ -68,12 +70,12 @@ def check_honest(federation: Federation, outcome: Outcome) -> None:
         )
 
 
-def breakdown(federation: Federation, outcome: Outcome, result: ChainResult) -> tuple[float, ...] | None:
+def breakdown(outcome: Outcome, result: ChainResult) -> tuple[float, ...] | None:
     """What the rule knows about its breakdown, if it saw the clients' own updates and all residuals alike.
 
     The model moves by the server's rate times as much.
     """
-    *stages, rule = federation.config.aggregation
+    *stages, rule = outcome.plan.server.aggregation
     clients, rate = outcome.plan.clients, result.server_rate
     same = len(set(clients.retention)) == 1 and result.weights_from == "chain" and result.keeps_bounds
     if not isinstance(rule, Aggregator) or result.rule is None or rate is None or not same:

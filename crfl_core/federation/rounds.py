@@ -10,6 +10,7 @@ from torch import Tensor
 
 from crfl_core.federation import answers, memory, server
 from crfl_core.federation.chain import States
+from crfl_core.federation.group_rounds import Aggregated
 from crfl_core.federation.session import Plan, Session
 from crfl_core.federation.setup import Federation
 from crfl_interface.kinds.aggregator import state_key
@@ -43,7 +44,7 @@ class Outcome:
 
     plan: Plan
     before: Progress
-    aggregated: server.Aggregated
+    aggregated: Aggregated
     accepted: tuple[bool, ...]
     before_noise: Tensor
     after: Progress
@@ -54,16 +55,16 @@ def initial(federation: Federation) -> tuple[Progress, ...]:
 
     def start(group: int) -> Progress:
         parameters = federation.start_of_group(group).parameters.to(federation.device, federation.dtype)
-        states = (prepared_states(federation),)
+        states = (prepared_states(federation, group),)
         return Progress(0, parameters[None], states, attack_state=memory.first_state(federation))
 
     return tuple(map(start, range(len(federation.participation.members))))
 
 
-def prepared_states(federation: Federation) -> States:
-    """What every step of the aggregation wants to see in the first round."""
+def prepared_states(federation: Federation, group: int) -> States:
+    """What every step of a group's aggregation wants to see in the first round."""
     states: dict[str, State] = {}
-    for position, step in enumerate(federation.config.aggregation):
+    for position, step in enumerate(federation.servers[group].aggregation):
         with settings_of(f"aggregation.{position}", step):
             states[state_key(position)] = answers.prepared(step, federation.server(1))
     return {key: state for key, state in states.items() if state}
@@ -95,7 +96,7 @@ def play(session: Session, progress: tuple[Progress, ...]) -> tuple[Outcome, ...
     return tuple(replace(one, after=replace(one.after, attack_state=state)) for one in outcomes)
 
 
-def concluded(session: Session, plan: Plan, before: Progress, aggregated: server.Aggregated) -> Outcome:
+def concluded(session: Session, plan: Plan, before: Progress, aggregated: Aggregated) -> Outcome:
     """What the aggregate of a group makes of its models."""
     start, failed = before.models, before.failed or aggregated.failed
     if failed is not None:  # it stands still from now on
@@ -125,9 +126,7 @@ def remembered(session: Session, outcomes: tuple[Outcome, ...]) -> State | None:
     return state
 
 
-def judged(
-    session: Session, plan: Plan, start: Tensor, candidates: Tensor, aggregated: server.Aggregated
-) -> tuple[bool, ...]:
+def judged(session: Session, plan: Plan, start: Tensor, candidates: Tensor, aggregated: Aggregated) -> tuple[bool, ...]:
     """Whether each model is accepted by everybody who judges models."""
     if not session.hooks.may_reject:
         return (True,) * len(candidates)

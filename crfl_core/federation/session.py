@@ -10,9 +10,11 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
+from crfl_core.federation.groups import ServerSteps
 from crfl_core.federation.local import LocalTraining
+from crfl_core.federation.models import bind_model
 from crfl_core.federation.participants import Conduct
-from crfl_core.federation.setup import Federation, bind_model
+from crfl_core.federation.setup import Federation
 from crfl_core.hooks import Hooks
 from crfl_interface import schedules
 from crfl_interface.kinds.complaints import settings_of
@@ -25,11 +27,12 @@ from crfl_interface.updates import Clients, Round, RoundFacts
 class Plan:
     """What is fixed about a round of one group: who takes part, what attackers will do, clip norm and noise.
 
-    `rows` is where the group stands among all participants of the round. Plugins get `facts`; nobody but local training
-    and the ledger sees the `conduct`. `group` is None if it is the only one.
+    `server` is what becomes of updates, `rows` where the group stands among all participants of the round. Plugins get
+    `facts`; nobody but local training and the ledger sees the `conduct`. `group` is None if it is the only one.
     """
 
     facts: RoundFacts
+    server: ServerSteps
     conduct: Conduct
     attacked: bool
     clip_norm: float
@@ -105,6 +108,7 @@ class Session:
             # Not all streams: those of the attack say who attacks, those of noise and votes what was hidden from whom.
             streams = federation.streams.only("aggregation", group)
             facts = RoundFacts(number, total, clients.take(rows), federation.model.layout, streams)
-            return Plan(facts, conduct.take(rows), attacked, clip_norm, noise_std, rows, group)
+            server_steps = federation.servers[index]
+            return Plan(facts, server_steps, conduct.take(rows), attacked, clip_norm, noise_std, rows, group)
 
         return tuple(map(plan, range(len(participation.members))))

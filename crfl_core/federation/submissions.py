@@ -130,25 +130,25 @@ class Submissions:
         return Known(
             round=seen,
             own=values[attackers],
-            weights=nominal_weights(federation, plan)[part][attackers],
+            weights=nominal_weights(plan)[part][attackers],
             honest=ClientUpdates(values[honest], others),
-            model=federation.model,
+            model=federation.shown_model,
             features=federation.test_sets["clean"].features,
             through=self._through(values, attackers) if attack.knowledge == "rule" else None,
         )
 
     def _through(self, values: Tensor, attackers: NDArray[np.int64]) -> Callable[[Tensor, Aggregator | None], Tensor]:
         """The server's step as a function of what attackers submit, in a round of which all updates are here."""
-        config = self._federation.config
+        server, dropping = self._plan.server, self._federation.config.server.bad_update == "drop"
         current = replace(self._plan.seen_from(self._start), server_side=self._federation.server(self._plan.number))
 
         def aggregate(candidates: Tensor, rule: Aggregator | None) -> Tensor:
-            steps = config.aggregation if rule is None else (rule,)
+            steps = server.aggregation if rule is None else (rule,)
             submitted = values.clone()
             submitted[attackers] = candidates.to(values)
             bad = ~torch.isfinite(row_norms(submitted))
             updates = ClientUpdates(torch.where(bad[:, None].to(values.device), 0.0, submitted), current)
-            if hides(steps, updates, bad.numpy(), drop=config.server.bad_update == "drop"):
+            if hides(steps, updates, bad.numpy(), drop=dropping):
                 updates = good_updates(updates, bad.numpy())
             return run_chain(steps, updates, self._states if rule is None else {}).update
 
@@ -163,9 +163,9 @@ def taken(
     return rows[which], trained.updates[:, torch.from_numpy(which)], trained.poisoning.take(which)
 
 
-def nominal_weights(federation: Federation, plan: Plan) -> Tensor:
+def nominal_weights(plan: Plan) -> Tensor:
     """The weights that attackers expect: those of a linear rule, else by sample counts, times the server's rate."""
-    rule, rate = federation.config.aggregation[-1], stepping.nominal_rate(federation.config.server.optimiser, plan)
+    rule, rate = plan.server.aggregation[-1], stepping.nominal_rate(plan.server.optimiser, plan)
     if isinstance(rule, LinearAggregator):
         return rate * answers.weights_of(rule, plan.clients)
     samples = torch.from_numpy(plan.clients.samples).double()

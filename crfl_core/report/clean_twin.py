@@ -12,10 +12,8 @@ from crfl_interface.ledger import Record
 if TYPE_CHECKING:
     from crfl_core.api import RunResult
 
-TRAINING = (
-    *("seed", "seeds", "rounds", "dtype", "dataset", "partition", "reserve", "groups"),
-    *("model", "training", "server", "aggregation"),
-)
+DATA = ("seed", "seeds", "dtype", "dataset", "reserve", "partition")
+TRAINING = (*DATA, "rounds", "groups", "model", "training", "server", "aggregation")
 """Settings that a run must share with its clean twin."""
 
 
@@ -41,9 +39,9 @@ def attack_effect(attacked: RunResult, clean: RunResult) -> AttackEffect:
             message = f"{attacked.path} and {clean.path} differ: only the attack may differ between the two"
             raise ConfigError(message, key=key)
     federation = build(attacked.config, fitted=attacked.fitted)
-    models = [run.parameters.to(federation.device) for run in (attacked, clean)]
-    accuracies = [score(federation, model).accuracy for model in models]
-    rates = [backdoor_score(federation, model) for model in models]
+    models = [(run.parameters.to(federation.device), run.ledger.failed) for run in (attacked, clean)]
+    accuracies = [score(federation, model, failed=failed).accuracy for model, failed in models]
+    rates = [backdoor_score(federation, *one) for one in models]
     successes = [None if rate is None else rate.success_rate for rate in rates]
     return AttackEffect(
         accuracy=accuracies[0], clean_accuracy=accuracies[1], success_rate=successes[0], clean_rate=successes[1]

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from crfl_core.config import load_config
 from crfl_core.federation.local import LocalTraining
-from crfl_core.federation.setup import build, training_facts
+from crfl_core.federation.models import training_facts
+from crfl_core.federation.setup import build
 from crfl_core.federation.steps import directed
 from crfl_core.testing.comparing import difference
 from crfl_core.testing.samples import registry_with, small_config

@@ -11,8 +11,8 @@ import torch
 
 from crfl_core.config import load_config
 from crfl_core.federation import rounds
+from crfl_core.federation.collecting import collect, gathered
 from crfl_core.federation.local import LocalTraining
-from crfl_core.federation.server import collect, gathered
 from crfl_core.federation.setup import Federation, build
 from crfl_core.testing.suite import Case, CheckFailed, promised_by, used_as
 from crfl_interface.errors import PluginFailure

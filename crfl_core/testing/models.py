@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from crfl_core.federation.setup import check_linear
+from crfl_core.federation.models import check_linear
 from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by, used_as
 from crfl_interface.data import DataFacts, Domain
 from crfl_interface.errors import OptionError, PluginFailure

@@ -8,15 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from crfl_attacks.model_replacement import ModelReplacement
 
 from crfl_core.extend import (
     BoundModel,
+    FederatedData,
     LocalAlgorithm,
     LocalStep,
     PluginFailure,
     ProximalAlgorithm,
     State,
     StepDirection,
+    Streams,
     TrainingTask,
 )
 from crfl_core.federation.local import LocalTraining
@@ -148,6 +151,31 @@ def test_attackers_that_bend_their_gradients_follow_the_algorithm_all_the_same()
     for chosen in (attack, plain):
         training = TRAINING | {"algorithm": "adam", "clip_gradients": 0.5}
         federation = federation_of(tiny(dtype="float64", training=training, attack=chosen))
+        task = TrainingTask(1, starts_of(federation, 1), federation.participation.round(1), attacked=True)
+        updates.append(LocalTraining(federation).train(task, slice(0, 8)).updates)
+    torch.testing.assert_close(updates[0], updates[1], rtol=1e-10, atol=1e-12)
+
+
+class Keeping(ModelReplacement):
+    """Remembers something, under a name that algorithms have as well, and bends nothing."""
+
+    def prepare(self, data: FederatedData, streams: Streams) -> State:
+        return {**super().prepare(data, streams), "velocity": torch.ones(3)}
+
+    def local_gradient(
+        self, gradient: torch.Tensor, parameters: torch.Tensor, start: torch.Tensor, state: State
+    ) -> torch.Tensor:
+        assert state["velocity"].shape == (3,)
+        return gradient
+
+
+@pytest.mark.parametrize("algorithm", ["momentum", "adam"])
+def test_what_attackers_remember_is_not_what_their_algorithm_remembers(algorithm: str) -> None:
+    updates = []
+    for name in ("keeping", "model-replacement"):
+        attack = {"type": name, "clients": [5], "rounds": [1], "scale": 1.0}
+        config = tiny(dtype="float64", training=TRAINING | {"algorithm": algorithm}, attack=attack)
+        federation = federation_of(config, {"keeping": Keeping})
         task = TrainingTask(1, starts_of(federation, 1), federation.participation.round(1), attacked=True)
         updates.append(LocalTraining(federation).train(task, slice(0, 8)).updates)
     torch.testing.assert_close(updates[0], updates[1], rtol=1e-10, atol=1e-12)

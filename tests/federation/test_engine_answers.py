@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 import crfl_core
 from crfl_core.extend import CrflError, Engine, Job, LocalUpdates, PluginFailure, Poisoning, TrainingTask
 from crfl_core.federation import rounds
+from crfl_core.federation.collecting import collect, gathered
 from crfl_core.federation.continuations import continued
 from crfl_core.federation.rounds import Progress
-from crfl_core.federation.server import collect, gathered
 from crfl_core.federation.session import Session
 from tests.oracle import Momentum, federation_of, participants, played, tiny
 

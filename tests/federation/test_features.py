@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -87,6 +88,41 @@ def test_other_inputs_or_options_are_another_file(other: dict[str, Any], folder:
     torch.testing.assert_close(features, x ** options.get("exponent", 2.0))
     assert features.dtype == x.dtype
     assert len(list(folder.iterdir())) == 2
+
+
+class Weighted(FeatureMap):
+    """Multiplies by the number in a file, which has its digest."""
+
+    slow: ClassVar[bool] = True
+    file: Path
+
+    def bind(self, inputs: int) -> BoundMap:
+        content = self.file.read_text()
+        bound = Power(inputs, float(content))
+        bound.digest = hashlib.sha256(content.encode()).hexdigest()
+        return bound
+
+
+def test_other_weights_at_the_same_place_are_another_file(tmp_path: Path, folder: Path) -> None:
+    x = inputs()
+    for number, exponent in enumerate(("2.0", "2.000001"), start=1):
+        (tmp_path / "weights").write_text(exponent)
+        features = features_of(FeatureMaps([Weighted(file=tmp_path / "weights")], 6), x)
+        assert torch.equal(features, x ** float(exponent))
+        assert len(list(folder.iterdir())) == number
+
+
+def test_a_row_that_is_only_a_little_wrong_is_not_believed(folder: Path) -> None:
+    """One small row among long ones: a tolerance for all rows together would let it pass."""
+    x = inputs()
+    x[0] *= 1e-3
+    computed(x)
+    (path,) = folder.iterdir()
+    wrong = np.load(path)
+    wrong[0] *= 1.5
+    sealed.seal(path, array_blocks(wrong))
+    features, _ = computed(x)
+    assert torch.equal(features, x**2)
 
 
 def flipped(path: Path) -> None:

@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pytest
 import torch
 from crfl_attacks.model_replacement import ModelReplacement
+from crfl_models.mlp import Mlp
+from pydantic import PrivateAttr
 from torch import Tensor
 
 import crfl_core
 from crfl_core import RunResult
-from crfl_core.extend import Aggregator, ClientUpdates, RuleResult, State
+from crfl_core.extend import (
+    Aggregator,
+    BoundModel,
+    ClientUpdates,
+    DataFacts,
+    GroupVotes,
+    Known,
+    LocalAlgorithm,
+    LocalStep,
+    PluginFailure,
+    RoundRecord,
+    RuleResult,
+    State,
+    StepDirection,
+    formulas,
+    hookimpl,
+)
 from crfl_interface.errors import ConfigError
 from tests.engines.process_engine import ProcessEngine
 from tests.oracle import federation_of, tiny
@@ -164,3 +182,143 @@ def test_a_single_model_that_fails_ends_the_run(tmp_path: Path) -> None:
 def test_groups_that_cannot_be_made_are_refused(groups: dict[str, Any], complaint: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=complaint):
         trained(grouped(groups=groups), tmp_path / "run")
+
+
+class Averaging(LocalAlgorithm):
+    """Makes all gradients together one long."""
+
+    def direction(self, step: LocalStep, state: State) -> StepDirection:
+        return StepDirection(step.gradient / step.gradient.norm())
+
+
+class Mixed(BoundModel):
+    """A network whose training, or whose answers, mix the clients or models that are computed together."""
+
+    def __init__(self, model: BoundModel, what: str) -> None:
+        self._model, self._what = model, what
+        self.layout, self.facts = model.layout, model.facts
+
+    def initial(self, generator: np.random.Generator) -> Tensor:
+        return self._model.initial(generator)
+
+    def gradient(self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+        x = x - x.mean((0, 1)) if self._what == "training" else x
+        return self._model.gradient(parameters, x, y, weights)
+
+    def logits(self, parameters: Tensor, x: Tensor) -> Tensor:
+        logits = self._model.logits(parameters, x)
+        return logits - logits.mean(0) if self._what == "answers" else logits
+
+
+class MixedModel(Mlp):
+    """The same as a plugin."""
+
+    what: Literal["training", "answers", "nothing"] = "nothing"
+
+    def build(self, facts: DataFacts) -> BoundModel:
+        return Mixed(super().build(facts), self.what)
+
+
+@pytest.mark.parametrize("what", ["training", "answers"])
+def test_a_model_that_mixes_clients_is_found_before_training(what: str, tmp_path: Path) -> None:
+    trained(grouped(model={"type": "mixed", "hidden": [6]}, rounds=1), tmp_path / "right", mixed=MixedModel)
+    words = "a client trains" if what == "training" else "a model answers"
+    with pytest.raises(PluginFailure, match=f"{words} differently beside others than alone"):
+        trained(grouped(model={"type": "mixed", "hidden": [6], "what": what}), tmp_path / "run", mixed=MixedModel)
+
+
+def test_an_algorithm_that_mixes_clients_is_found_before_training(tmp_path: Path) -> None:
+    config = grouped(training={"learning_rate": 0.2, "steps": 2, "batch_size": 16, "algorithm": "averaging"})
+    with pytest.raises(PluginFailure, match=r"algorithm 'averaging'.*a client trains differently beside others"):
+        trained(config, tmp_path / "run", averaging=Averaging)
+
+
+class Remembering(Aggregator):
+    """Weighs by what it saw first in a round, and adds a part of what it saw last, wherever that was."""
+
+    _seen: dict[str, Any] = PrivateAttr(default_factory=dict)
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
+        longest = self._seen.setdefault(str(updates.round.number), float(updates.values.norm()))
+        n, offset = len(updates.values), self._seen.get("last")
+        weights = torch.full((n,), 1 / n / (1 + longest), dtype=torch.float64)
+        update = weights.to(updates.values) @ updates.values
+        self._seen["last"] = 0.5 * update
+        return RuleResult(update if offset is None else update + offset, weights, offset=offset, state=state)
+
+
+def test_what_a_rule_keeps_to_itself_stays_in_a_group(tmp_path: Path) -> None:
+    config, rule = grouped(aggregation=["remembering"]), {"remembering": Remembering}
+    clean = trained(config, tmp_path / "clean", **rule)
+    groups = clean.ledger.facts.groups
+    assert groups is not None
+    for reached, members in enumerate(groups.members):
+        attack = {"type": "shouting", "clients": [members[0]], "rounds": [1, 2, 3, 4]}
+        attacked = trained(config | {"attack": attack}, tmp_path / str(reached), shouting=Shouting, **rule)
+        for group in {0, 1, 2} - {reached}:
+            assert torch.equal(attacked.parameters[group], clean.parameters[group])
+
+
+class Watching(Aggregator):
+    """Has seen how long the models of all groups are."""
+
+    _lengths: list[float] = PrivateAttr(default_factory=list)
+
+    @hookimpl
+    def crfl_round_finished(self, record: RoundRecord) -> None:
+        self._lengths.append(record.norm_before_clip)
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
+        n = len(updates.values)
+        weights = torch.full((n,), 1 / n / (1 + sum(self._lengths)), dtype=torch.float64)
+        return RuleResult(weights.to(updates.values) @ updates.values, weights, state=state)
+
+
+def test_a_rule_that_watches_all_groups_refuses_the_certificate(tmp_path: Path) -> None:
+    run = trained(grouped(aggregation=["watching"]), tmp_path / "run", watching=Watching)
+    refused = run.metrics.refused["group-vote"]
+    assert "nothing crosses groups: found hooks of 'watching' see all groups" in refused
+
+
+class Scrubbing(Aggregator):
+    """Wipes out the samples of the server where one client takes part."""
+
+    needs_root: ClassVar[bool] = True
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
+        server = updates.round.server
+        if 4 in updates.round.clients.ids:
+            server.root.x.zero_()  # type: ignore[union-attr]
+        n, offset = len(updates.values), -0.1 * server.gradient(updates.round.start)
+        weights = torch.full((n,), 1 / n, dtype=torch.float64)
+        return RuleResult(weights.to(updates.values) @ updates.values + offset, weights, offset=offset, state=state)
+
+
+def test_a_rule_that_changes_what_all_groups_see_ends_the_run(tmp_path: Path) -> None:
+    config = grouped(aggregation=["scrubbing"], reserve={"root": 20})
+    with pytest.raises(PluginFailure, match="changed what it was given"):
+        trained(config, tmp_path / "run", scrubbing=Scrubbing)
+
+
+def test_the_accuracy_of_a_run_is_that_of_its_votes_also_if_a_group_failed(tmp_path: Path) -> None:
+    run = trained(grouped(groups={"count": 2}, aggregation=["failing"]), tmp_path / "run", failing=Failing)
+    votes = run.votes(run.inquiry.questions[0].request)["clean"].expect(GroupVotes)
+    elected = formulas.vote_counts(votes.ballots, 10, (1, 1)).argmax(1)
+    assert run.ledger.failed
+    assert run.metrics.accuracy == pytest.approx(float((elected == votes.labels).mean()))
+
+
+class Stretching(ModelReplacement):
+    """Makes the model of its group so long that steps are lost in rounding."""
+
+    length: float
+
+    def craft(self, known: Known, state: State) -> Tensor:
+        return torch.full_like(known.own, self.length)
+
+
+@pytest.mark.parametrize("length", [1e6, 1e8, 1e9, 1e12, 3e37])
+def test_a_model_that_became_long_does_not_end_the_run(length: float, tmp_path: Path) -> None:
+    attack = {"type": "stretching", "clients": [4], "rounds": [1], "length": length}
+    config = grouped(server={"clip_norm": 1e38, "noise_std": 0.0}, attack=attack)
+    assert trained(config, tmp_path / "run", stretching=Stretching).metrics.accuracy > 0.2

@@ -9,9 +9,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from crfl_core.extend import PluginFailure, Samples, ServerSide
+from crfl_core.extend import Aggregator, ClientUpdates, PluginFailure, RuleResult, Samples, ServerSide, State
 from crfl_core.federation.setup import Federation
-from tests.oracle import federation_of, tiny
+from crfl_interface.kinds.model import GradientSteps
+from tests.oracle import federation_of, played, tiny
 
 Array = NDArray[np.float64]
 
@@ -96,3 +97,25 @@ def test_without_root_samples_it_is_said_how_to_get_them() -> None:
     server = federation_of(tiny()).server(1)
     with pytest.raises(PluginFailure, match=r"set `needs_root = True` .* a config without reserve.root is refused"):
         server.loss(torch.zeros(server.layout.size))
+
+
+class Turning(Aggregator):
+    """Turns the model that it may ask upside down."""
+
+    turned: bool = True
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
+        model = updates.round.server.model
+        if self.turned:
+            vars(model)["gradient"] = lambda parameters, *_: parameters
+            vars(model)["local"] = lambda start, *_: GradientSteps(model, -start)
+        weights = torch.full((len(updates.values),), 1 / len(updates.values), dtype=torch.float64)
+        return RuleResult(weights.to(updates.values) @ updates.values, weights, state=state)
+
+
+def test_what_a_rule_does_to_the_model_is_not_noticed_in_training() -> None:
+    models = [
+        played(federation_of(tiny(aggregation=[{"type": "turning", "turned": turned}]), {"turning": Turning}))
+        for turned in (True, False)
+    ]
+    assert torch.equal(models[0][-1].parameters, models[1][-1].parameters)

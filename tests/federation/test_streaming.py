@@ -6,8 +6,7 @@ import gc
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,11 +19,12 @@ from torch import Tensor
 
 from crfl_core.extend import LocalUpdates, Plugin, Poisoning, Stage, TrainingTask
 from crfl_core.federation import rounds
+from crfl_core.federation.aggregations import LinearSums
 from crfl_core.federation.chain import dependence, row_norms, run_chain
 from crfl_core.federation.continuations import continued
+from crfl_core.federation.groups import ServerSteps
 from crfl_core.federation.participants import Conduct
 from crfl_core.federation.rounds import Progress
-from crfl_core.federation.server import LinearSums
 from crfl_core.federation.session import Plan, Session
 from crfl_core.federation.submissions import Received
 from tests.aggregators.support import gaussian, updates_of
@@ -136,10 +136,10 @@ def test_parts_in_any_order_give_the_same_bits(aggregation: list[str]) -> None:
 def summed(steps: Sequence[Any], values: Tensor, updates: Any, cuts: list[int]) -> LinearSums:
     """The sums of a linear chain over updates that come in parts."""
     current = updates.round
-    session = cast("Session", SimpleNamespace(federation=SimpleNamespace(config=SimpleNamespace(aggregation=steps))))
     nobody = Conduct(np.zeros(len(values), np.bool_), current.clients.learning_rate, current.clients.steps)
-    plan = Plan(current.facts, nobody, attacked=True, clip_norm=1.0, noise_std=0.0, rows=slice(0, len(values)))
-    sums = LinearSums(session, plan, current.start[None], [{}])
+    server = ServerSteps(tuple(steps), None)
+    plan = Plan(current.facts, server, nobody, attacked=True, clip_norm=1.0, noise_std=0.0, rows=slice(0, len(values)))
+    sums = LinearSums(plan, current.start[None], [{}])
     for first, last in zip([0, *cuts], [*cuts, len(values)], strict=True):
         rows = values[None, first:last]
         good = torch.zeros(1, last - first, dtype=torch.bool)

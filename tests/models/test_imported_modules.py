@@ -110,6 +110,12 @@ def test_an_allow_list_counts_for_code_that_an_option_names(path: str, message: 
         load_config(small(dataset={"type": "arrays", "callable": path}, plugins={"allow": ["crfl-other"]}))
 
 
+def test_a_file_is_of_no_distribution_however_it_is_called() -> None:
+    config = small(model={"type": "module", "path": "torch.py:Net"}, plugins={"allow": ["torch"]})
+    with pytest.raises(ConfigError, match=r"torch\.py is blocked by plugins\.allow: it belongs to no installed"):
+        load_config(config)
+
+
 def test_code_of_a_distribution_that_is_listed_may_be_named() -> None:
     config = small(model={"type": "module", "path": "torch.nn:Linear"}, plugins={"allow": ["torch"]})
     assert load_config(config).config.model.configured_as == "module"

@@ -54,7 +54,9 @@ def isolation_checks(ledger: Ledger) -> tuple[Check, ...]:
     """A group's model is made of its own members' messages, public data and random streams, and of nothing else."""
     judged = ledger.facts.rejects or any(not record.accepted and record.failed is None for record in ledger.rounds)
     replaced = next((record.weights_from for record in ledger.rounds if record.weights_from != "chain"), None)
+    watching = ledger.facts.watching
     crossing = "a plugin judges rounds" if judged else f"weights are replaced by {replaced}" if replaced else ""
+    crossing = crossing or (f"hooks of {watching[0]!r} see all groups" if watching else "")
     members = ledger.facts.groups.members if ledger.facts.groups is not None else ()
     sizes = sorted({len(group) for group in members})
     failed = ledger.failed

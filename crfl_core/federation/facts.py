@@ -1,0 +1,90 @@
+"""The static part of the ledger: what is known about a run before its first round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from crfl_core.federation.features import ROWS_AT_ONCE
+from crfl_core.federation.groups import watching
+from crfl_core.federation.reserve import users
+from crfl_core.refusals import hook_names
+from crfl_interface import schedules
+from crfl_interface.ledger import GroupFacts, ReservedFacts, RunFacts
+
+if TYPE_CHECKING:
+    from crfl_core.federation.setup import Federation
+
+
+def run_facts(federation: Federation) -> RunFacts:
+    """The static part of the ledger."""
+    config, data, maps, model = federation.config, federation.data, federation.maps, federation.model
+    facts, scaling = data.facts, federation.scaling
+    bound = facts.domain.norm_bound(facts.inputs)
+    fitted = tuple(one.facts for one in federation.fitted.values())
+    return RunFacts(
+        clients=data.clients,
+        rounds=config.rounds,
+        dtype=config.dtype,
+        classes=facts.classes,
+        inputs=facts.inputs,
+        features=maps.outputs,
+        parameters=model.layout.size,
+        model=config.model.configured_as,
+        model_facts=model.facts,
+        training=federation.honest.facts,
+        start=federation.start.facts,
+        samples=tuple(len(rows) for rows in data.partition),
+        input_norms=largest_norms(data.x, data.partition),
+        feature_norms=largest_norms(federation.features, data.partition),
+        domain=(facts.domain.low, facts.domain.high),
+        image_shape=facts.image_shape,
+        class_names=data.class_names,
+        feature_names=data.feature_names if facts.image_shape is None else (),
+        input_norm_bound=bound,
+        feature_norm_bound=maps.norm_bound(bound),
+        feature_lipschitz=maps.lipschitz,
+        feature_digests=tuple(link.digest for link in maps.links if link.digest),
+        fitted_maps=fitted,
+        scaling=scaling.kind,
+        scaling_fitted=scaling.fitted,
+        scaling_shift=tuple(map(float, scaling.shift)),
+        scaling_factor=tuple(map(float, scaling.factor)),
+        test_noise_std=schedules.value_at(config.server.noise_std, config.rounds),
+        bad_update=config.server.bad_update,
+        optimiser=None if config.server.optimiser is None else config.server.optimiser.configured_as,
+        secret_votes=config.seeds.votes == "secret",
+        rejects=any("crfl_accept_round" in hook_names(type(plugin)) for _, plugin in config.named_plugins()),
+        watching=watching(config),
+        resampled=federation.resampled,
+        attack=None if config.attack is None else config.attack.configured_as,
+        attackers=federation.participation.attackers,
+        attack_rounds=federation.participation.attack_rounds,
+        test_sets={name: test_set.facts for name, test_set in federation.test_sets.items()},
+        groups=group_facts(federation),
+        reserve={
+            name: ReservedFacts(**dict(kept.facts), used_by=tuple(users(config, name, fitted)))
+            for name, kept in federation.reserve.items()
+        },
+    )
+
+
+def group_facts(federation: Federation) -> GroupFacts | None:
+    """Who trains which model, if there are several."""
+    groups = federation.config.groups
+    if groups is None:
+        return None
+    members = tuple(tuple(map(int, clients)) for clients in federation.participation.members)
+    return GroupFacts(by=groups.by, members=members, weights=groups.weights)
+
+
+def largest_norms(x: Tensor, partition: Sequence[NDArray[np.int64]]) -> tuple[float, ...]:
+    """The largest Euclidean norm of each client's samples."""
+    # Some rows at a time: torch would first copy all of them in double precision.
+    norms = torch.cat([rows.norm(dim=1, dtype=torch.float64) for rows in x.split(ROWS_AT_ONCE)]).cpu().numpy()
+    return tuple(float(norms[rows].max()) for rows in partition)

@@ -1,0 +1,75 @@
+"""The attack of a run and the threat that its certificates assume, checked before training."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import numpy as np
+
+from crfl_core.config import RunConfig
+from crfl_core.federation.answers import check_state
+from crfl_core.federation.participants import Participation
+from crfl_core.untouched import untouched
+from crfl_interface import schedules
+from crfl_interface.data import FederatedData
+from crfl_interface.errors import ConfigError, OptionError, PluginFailure
+from crfl_interface.kinds.complaints import settings_of, written_at
+from crfl_interface.knowledge import Knowledge
+from crfl_interface.streams import Streams
+from crfl_interface.updates import State
+
+
+def resampled_rounds(config: RunConfig, participation: Participation) -> tuple[int, ...]:
+    """The rounds whose model before noise some certificate wants to start from again, all of which exist."""
+    if config.threat.rounds is not None:
+        attacked = schedules.expand(config.threat.rounds, config.rounds)
+    else:  # a round counts as attacked only if an attacker is drawn in it
+        rounds = participation.attack_rounds
+        attacked = tuple(number for number in rounds if participation.conduct(number).attacking.any())
+    wanted: set[int] = set()
+    for position, certificate in enumerate(config.certificates if config.groups is None else ()):
+        with settings_of(f"certificates.{position}", certificate):
+            numbers = certificate.resampled_rounds(attacked or (config.rounds,))
+            if any(not 1 <= number <= config.rounds for number in numbers):
+                raise OptionError("resample_from", f"found round {max(numbers)}, but rounds are 1..{config.rounds}")
+        wanted.update(numbers)
+    return tuple(sorted(wanted))
+
+
+def check_threat(config: RunConfig, clients: int) -> None:
+    """The assumed attackers and rounds exist."""
+    assumed = config.threat.clients
+    if assumed is not None:
+        known = 0 <= assumed <= clients if isinstance(assumed, int) else all(0 <= c < clients for c in assumed)
+        if not known:
+            found = assumed if isinstance(assumed, int) else list(assumed)
+            raise ConfigError(f"found {found}, but there are {clients} clients, 0..{clients - 1}", key="threat.clients")
+    if config.threat.rounds is not None:
+        rounds = schedules.expand(config.threat.rounds, config.rounds)
+        if not rounds or rounds[-1] > config.rounds:
+            raise ConfigError(f"found {list(rounds)}, but rounds are 1..{config.rounds}", key="threat.rounds")
+
+
+def prepare_attack(config: RunConfig, data: FederatedData, participation: Participation, streams: Streams) -> State:
+    """What the attack computes once, after its options were checked against the attackers' batches."""
+    attack = config.attack
+    if attack is None:
+        return {}
+    smallest = min(
+        int(participation.round(t).batch_size[participation.conduct(t).attacking].min(initial=np.iinfo(np.int64).max))
+        for t in participation.attack_rounds
+    )
+    with settings_of("attack", attack):
+        target, classes = attack.backdoor_class, data.facts.classes
+        if target is not None and not 0 <= target < classes:
+            raise OptionError("target", f"there is no class {target}: classes are 0..{classes - 1}")
+        attack.check(smallest)
+        with untouched(f"attack {attack.full_name}: prepare() ({written_at(type(attack).prepare)})", data):
+            prepared = attack.prepare(data, streams)
+    if attack.knowledge not in get_args(Knowledge):
+        raise PluginFailure(
+            f"attack {attack.full_name} ({written_at(type(attack))}) sets knowledge to {attack.knowledge!r}: it is "
+            f"one of {', '.join(map(repr, get_args(Knowledge)))}"
+        )
+    check_state(f"attack {attack.full_name}: prepare() ({written_at(type(attack).prepare)})", prepared)
+    return prepared
