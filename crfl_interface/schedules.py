@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated, Generic, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,13 +91,37 @@ Rounds = tuple[Annotated[int, Field(ge=1)], ...] | RoundRange
 """A list of round numbers, or `{first, every, last}`."""
 
 
-def expand(rounds: Rounds, total: int) -> tuple[int, ...]:
+class AnyRounds(Table):
+    """At most `any` of the rounds first, first + every, ... up to last, and nobody knows which."""
+
+    any: int = Field(ge=1)
+    first: int = Field(1, ge=1)
+    every: int = Field(1, ge=1)
+    last: int | None = Field(None, ge=1)
+
+
+ThreatRounds = Rounds | AnyRounds | Literal["any", "every"]
+"""When attackers attack: in these rounds, in at most k of them, in one of all ("any") or in all ("every")."""
+
+
+def at_most(rounds: ThreatRounds) -> int | None:
+    """In how many of the rounds meant an attack happens at most, if nobody knows in which; None: in all of them.
+
+    >>> at_most("any"), at_most(AnyRounds(any=3)), at_most("every"), at_most((10,))
+    (1, 3, None, None)
+    """
+    return 1 if rounds == "any" else rounds.any if isinstance(rounds, AnyRounds) else None
+
+
+def expand(rounds: ThreatRounds, total: int) -> tuple[int, ...]:
     """The round numbers meant, in order.
 
-    >>> expand(RoundRange(first=10, every=5), total=22)
-    (10, 15, 20)
+    >>> expand(RoundRange(first=10, every=5), total=22), expand("any", total=3)
+    ((10, 15, 20), (1, 2, 3))
     """
-    if isinstance(rounds, RoundRange):
+    if isinstance(rounds, str):
+        return tuple(range(1, total + 1))
+    if isinstance(rounds, RoundRange | AnyRounds):
         last = total if rounds.last is None else rounds.last
         return tuple(range(rounds.first, last + 1, rounds.every))
     return tuple(sorted(set(rounds)))
