@@ -25,6 +25,17 @@ Schedule = float | tuple[float, ...] | Linear
 """A constant, a list with one value per round, or `{start, slope}`."""
 
 
+class EqualInfluence(Table):
+    """Rates that fall like `1 / (t + t0)`, so that an attack in any one round leaves the same drift in the final model.
+
+    Under weight decay lambda, round t keeps the share `(t + t0 - 1) / (t + t0)` of a model. `start` is t0; unset, it is
+    the smallest one whose rates keep the step rule of softmax regression.
+    """
+
+    type: Literal["equal-influence"]
+    start: float | None = Field(None, gt=0, allow_inf_nan=False)
+
+
 class PerClient(Table, Generic[T_co]):
     """One schedule for each client, in the order of their ids."""
 
@@ -73,9 +84,12 @@ def client_values(schedule: Schedule | PerClient[Schedule], clients: int, number
     return np.broadcast_to(np.asarray(each, np.float64), clients).copy()
 
 
-def changes(schedules: Sequence[Schedule | PerClient[Schedule] | None]) -> bool:
+def changes(schedules: Sequence[Schedule | EqualInfluence | PerClient[Schedule] | None]) -> bool:
     """Whether some value differs between rounds."""
-    each = [one for schedule in schedules if schedule is not None for one in each_of(schedule)]
+    known = [schedule for schedule in schedules if schedule is not None and not isinstance(schedule, EqualInfluence)]
+    if len(known) < sum(schedule is not None for schedule in schedules):
+        return True
+    each = [one for schedule in known for one in each_of(schedule)]
     return any(len(set(one)) > 1 if isinstance(one, tuple) else isinstance(one, Linear) and one.slope for one in each)
 
 

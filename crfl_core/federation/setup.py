@@ -22,6 +22,7 @@ from crfl_core.federation.features import ROWS_AT_ONCE, Shown, features_of
 from crfl_core.federation.fitting import FittedMaps, check_apart, fit_maps, states
 from crfl_core.federation.groups import members_of
 from crfl_core.federation.participants import HonestTraining, Participation
+from crfl_core.federation.rates import with_found_start
 from crfl_core.federation.reserve import Kept, check_root, set_aside, users
 from crfl_core.federation.start import Start, start_of
 from crfl_core.refusals import hook_names
@@ -152,7 +153,9 @@ def build(config: RunConfig, *, fitted: FittedMaps | None = None, shown: Shown |
     members = members_of(config.groups, len(partition.rows), owners_of(loaded, partition), streams)
     training = training_facts(config)
     honest = HonestTraining(training, min(bound, training.clip_gradients or bound))
-    participation = Participation(config, [len(rows) for rows in partition.rows], honest, streams, members)
+    samples = np.array([len(rows) for rows in partition.rows])
+    config = with_found_start(config, model.facts, training, honest.gradient_bound, samples)
+    participation = Participation(config, samples.tolist(), honest, streams, members)
     check_groups(config.aggregation, participation.round(1))
     check_root(config)
     check_threat(config, data.clients)
