@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from crfl_certificates.pathwise_linear import PathwiseLinear
 from crfl_certificates.pathwise_smoothed import PathwiseSmoothed
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from crfl_core import Threat
