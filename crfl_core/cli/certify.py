@@ -41,8 +41,11 @@ def certify(
     """Certify a finished RUN again with other settings of threat, votes or certificates; nothing is trained again."""
     from crfl_core import api
 
-    asked: list[api.Attacked] = [*["any"] * any_round, *["every"] * every_round]
-    asked += [] if rounds_at_most is None else [rounds_at_most]
+    asked: list[api.Attacked] = [] if rounds_at_most is None else [rounds_at_most]
+    if any_round:
+        asked.append("any")
+    if every_round:
+        asked.append("every")
     if len(asked) > 1:
         raise typer.BadParameter("give one of --any-round, --rounds-at-most and --every-round")
     with output.plugins_at_work():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,12 +17,15 @@ from crfl_certificates.pathwise_linear import PathwiseLinear
 from crfl_certificates.pathwise_smoothed import PathwiseSmoothed
 from crfl_certificates.postprocess import Postprocess
 from crfl_certificates.tail import Tail
+from rich.console import Console
 
 import crfl_core
 from crfl_core import RunResult, Threat, api
 from crfl_core.certification import audits
 from crfl_core.certification.scenario import Scenario
 from crfl_core.extend import Certificate, ConfigError, Ledger, Level
+from crfl_core.report import tables
+from crfl_core.report.files import audit_entries
 from tests.certificates.support import (
     World,
     attacked,
@@ -265,3 +269,42 @@ def test_the_command_line_asks_the_same(run: RunResult, crfl: Crfl, tmp_path: Pa
     both = crfl("certify", str(run.path), "--any-round", "--every-round")
     assert both.returncode != 0
     assert "give one of --any-round, --rounds-at-most and --every-round" in both.stderr
+
+
+@pytest.fixture(scope="module")
+def attacked_run(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
+    """The same with an attack in an early round, which is nearly forgotten in the end."""
+    settings = certifiable(
+        dataset={"type": "digits", "train_samples": 600, "test_samples": 60},
+        attack={"type": "model-replacement", "clients": [0], "rounds": [3], "poisoned_per_batch": 2},
+        training={"learning_rate": 1.0, "steps": 1, "batch_size": 16, "weight_decay": 0.1},
+        certificates=[{"type": "pathwise-linear", "levels": ["client"]}, {"type": "tail", "continuations": 8}],
+    )
+    return crfl_core.run(settings, out=tmp_path_factory.mktemp("unknown") / "run")
+
+
+def test_a_run_shows_what_holds_for_any_round_beside_the_round_of_its_attack(attacked_run: RunResult) -> None:
+    asked = crfl_core.certify(attacked_run, rounds="any")
+    for shown, other in zip(attacked_run.metrics.curves[:2], asked.curves, strict=False):
+        assert shown.rounds == "round 3"
+        common = [radius for radius in shown.radii if radius in other.radii]
+        assert [shown.anywhen_accuracy[shown.radii.index(one)] for one in common] == [
+            other.certified_accuracy[other.radii.index(one)] for one in common
+        ]
+        assert sum(shown.anywhen_rate) < sum(shown.certified_rate)
+    assert all(not curve.anywhen_rate for curve in attacked_run.metrics.curves if curve.certificate == "tail")
+    table = show(attacked_run)
+    assert "any round" in table
+    assert "round 3" in table
+
+
+def test_whoever_states_the_rounds_gets_no_other_answer(attacked_run: RunResult) -> None:
+    stated = crfl_core.certify(attacked_run, ["threat.rounds=[3]"])
+    assert not any(curve.anywhen_rate for curve in stated.curves)
+    assert [one.certified_rate for one in stated.curves] == [one.certified_rate for one in attacked_run.metrics.curves]
+
+
+def show(run: RunResult) -> str:
+    console = Console(record=True, width=200, file=io.StringIO())
+    tables.show_guarantees(console, run.metrics.curves, audit_entries(run.audits))
+    return console.export_text()

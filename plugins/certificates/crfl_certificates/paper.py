@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +54,10 @@ class Paper(Certificate):
     def clean_world(self, threat: Threat) -> str:  # noqa: ARG002
         """The paper's proof lets attackers scale their clean updates, too."""
         return "scaled"
+
+    def rounds_answered(self) -> Literal["any"]:
+        """Of one unknown round, the worst counts."""
+        return "any"
 
     def wanted_stages(self, cap_updates: bool | None) -> tuple[Mapping[str, Any], ...]:
         """The paper's server caps no updates; ours does if it is told to."""
