@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated, Generic, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,17 @@ class Linear(Table):
 
 Schedule = float | tuple[float, ...] | Linear
 """A constant, a list with one value per round, or `{start, slope}`."""
+
+
+class EqualInfluence(Table):
+    """Rates that fall like `1 / (t + t0)`, so that an attack in any one round leaves the same drift in the final model.
+
+    Under weight decay lambda, round t keeps the share `(t + t0 - 1) / (t + t0)` of a model. `start` is t0; unset, it is
+    the smallest one whose rates keep the step rule of softmax regression.
+    """
+
+    type: Literal["equal-influence"]
+    start: float | None = Field(None, gt=0, allow_inf_nan=False)
 
 
 class PerClient(Table, Generic[T_co]):
@@ -73,9 +84,12 @@ def client_values(schedule: Schedule | PerClient[Schedule], clients: int, number
     return np.broadcast_to(np.asarray(each, np.float64), clients).copy()
 
 
-def changes(schedules: Sequence[Schedule | PerClient[Schedule] | None]) -> bool:
+def changes(schedules: Sequence[Schedule | EqualInfluence | PerClient[Schedule] | None]) -> bool:
     """Whether some value differs between rounds."""
-    each = [one for schedule in schedules if schedule is not None for one in each_of(schedule)]
+    known = [schedule for schedule in schedules if schedule is not None and not isinstance(schedule, EqualInfluence)]
+    if len(known) < sum(schedule is not None for schedule in schedules):
+        return True
+    each = [one for schedule in known for one in each_of(schedule)]
     return any(len(set(one)) > 1 if isinstance(one, tuple) else isinstance(one, Linear) and one.slope for one in each)
 
 
@@ -91,13 +105,37 @@ Rounds = tuple[Annotated[int, Field(ge=1)], ...] | RoundRange
 """A list of round numbers, or `{first, every, last}`."""
 
 
-def expand(rounds: Rounds, total: int) -> tuple[int, ...]:
+class AnyRounds(Table):
+    """At most `any` of the rounds first, first + every, ... up to last, and nobody knows which."""
+
+    any: int = Field(ge=1)
+    first: int = Field(1, ge=1)
+    every: int = Field(1, ge=1)
+    last: int | None = Field(None, ge=1)
+
+
+ThreatRounds = Rounds | AnyRounds | Literal["any", "every"]
+"""When attackers attack: in these rounds, in at most k of them, in one of all ("any") or in all ("every")."""
+
+
+def at_most(rounds: ThreatRounds) -> int | None:
+    """In how many of the rounds meant an attack happens at most, if nobody knows in which; None: in all of them.
+
+    >>> at_most("any"), at_most(AnyRounds(any=3)), at_most("every"), at_most((10,))
+    (1, 3, None, None)
+    """
+    return 1 if rounds == "any" else rounds.any if isinstance(rounds, AnyRounds) else None
+
+
+def expand(rounds: ThreatRounds, total: int) -> tuple[int, ...]:
     """The round numbers meant, in order.
 
-    >>> expand(RoundRange(first=10, every=5), total=22)
-    (10, 15, 20)
+    >>> expand(RoundRange(first=10, every=5), total=22), expand("any", total=3)
+    ((10, 15, 20), (1, 2, 3))
     """
-    if isinstance(rounds, RoundRange):
+    if isinstance(rounds, str):
+        return tuple(range(1, total + 1))
+    if isinstance(rounds, RoundRange | AnyRounds):
         last = total if rounds.last is None else rounds.last
         return tuple(range(rounds.first, last + 1, rounds.every))
     return tuple(sorted(set(rounds)))

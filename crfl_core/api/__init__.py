@@ -4,11 +4,12 @@ from crfl_core.api.execution import open_job, resume, run
 from crfl_core.api.partition import class_histogram
 from crfl_core.api.prediction import Prediction, predict
 from crfl_core.api.result import RunResult, load
-from crfl_core.api.what_if import WhatIf, certify
+from crfl_core.api.what_if import Attacked, WhatIf, certify
 from crfl_core.report.clean_twin import AttackEffect, attack_effect
 
 __all__ = [
     "AttackEffect",
+    "Attacked",
     "Prediction",
     "RunResult",
     "WhatIf",

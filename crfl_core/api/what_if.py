@@ -31,6 +31,8 @@ from crfl_interface.threat import Threat
 
 ASKABLE = ("threat", "votes", "certificates", "evaluation.radii")
 Needs = Literal["formulas", "votes", "continuations"]
+Attacked = Literal["any", "every"] | int
+"""One round, nobody knows which; all of them; or at most this number of unknown ones."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +44,18 @@ class WhatIf(Results):
     needs: Needs
 
 
-def certify(run: RunResult, overrides: Sequence[str] = (), *, save: str | None = None) -> WhatIf:
+def certify(
+    run: RunResult, overrides: Sequence[str] = (), *, rounds: Attacked | None = None, save: str | None = None
+) -> WhatIf:
     """Certify a finished run again with other settings of `threat`, `votes` or `certificates`.
 
-    With `save` the answer is also written to `<run>/what-if/<save>/`. Raises `ConfigError` for keys that would change
-    training.
+    `rounds` asks about attacks in "any" one round, in at most a number of rounds, nobody knows which, or in "every"
+    round, as `threat.rounds` does. With `save` the answer is also written to `<run>/what-if/<save>/`. Raises
+    `ConfigError` for keys that would change training.
     """
+    if rounds is not None:
+        asked = f"{{any = {rounds}}}" if isinstance(rounds, int) else f'"{rounds}"'
+        overrides = (*overrides, f"threat.rounds={asked}")
     loaded = changed(run, overrides)
     config = loaded.config
     with located(loaded):

@@ -160,12 +160,13 @@ def participation_fixed(ledger: Ledger, threat: Threat) -> Check:
     measured = f"drawn from the seed; {len(bad)} bad updates of {len(np.unique(bad.client))} clients"
     if (bad.weight_bound == 0).any():
         return check(name, False, f"{measured}, dropped with their weights", required, "set server.bad_update = 'zero'")
+    suspects = ledger.clients.take(ledger.clients.quarantined | ledger.clients.attacking)
     if isinstance(threat.clients, int):
-        attackers = ledger.clients.client[ledger.clients.quarantined | ledger.clients.attacking]
-        malicious = len(np.unique(attackers)) <= threat.clients
+        malicious = len(np.unique(suspects.client)) <= threat.clients
     else:
         malicious = bool(np.isin(bad.client, threat.clients).all())
-    covered = threat.poison == "update" and malicious and bool(np.isin(bad.round, threat.rounds).all())
+    then = bool(np.isin(bad.round, threat.rounds).all()) and not threat.too_many(suspects.round.tolist())
+    covered = threat.poison == "update" and malicious and then
     remedy = "set threat.poison = 'update' and let threat.clients and threat.rounds cover them"
     return check(name, len(bad) == 0 or covered, measured, required, remedy)
 
@@ -235,7 +236,7 @@ def rounds_exist(ledger: Ledger, threat: Threat, last: int) -> Check:
     return check(
         "attacked rounds",
         not outside and bool(threat.rounds),
-        f"{list(threat.rounds)}" if len(threat.rounds) <= 8 else f"{len(threat.rounds)} rounds",
+        threat.when,
         f"within 1..{last}" + ("" if last == ledger.facts.rounds else ", before the noise is drawn again"),
         f"set threat.rounds within 1..{last}" + ("" if last == ledger.facts.rounds else ", or a later resample_from"),
     )
@@ -246,7 +247,7 @@ def one_round(ledger: Ledger, threat: Threat) -> Check:
     return check(
         "attacked rounds",
         len(threat.rounds) == 1 and 1 <= threat.rounds[0] <= ledger.facts.rounds,
-        f"{list(threat.rounds)}",
+        threat.when,
         f"one round within 1..{ledger.facts.rounds}",
         "set threat.rounds to one round, or use the certificate 'tail'",
     )

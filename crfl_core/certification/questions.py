@@ -21,11 +21,20 @@ VoteSource = Callable[[VoteRequest, VoteSettings], Mapping[str, Votes]]
 
 
 @dataclass(frozen=True)
+class Anywhen:
+    """The same threat in as many rounds, of which nobody knows which they are, and what it makes of the audit."""
+
+    threat: Threat
+    audit: Audit
+
+
+@dataclass(frozen=True)
 class Question:
     """One certificate and all that is asked about it, once.
 
     `threat` is what it is handed: the assumed one, enlarged by what measuring may be off by. `uncovered` says where the
-    attack that really ran goes beyond it: then the numbers answer a what-if question, and say so.
+    attack that really ran goes beyond it: then the numbers answer a what-if question, and say so. `anywhen` is asked
+    beside it if nobody stated the rounds: those of the attack that was simulated are hardly what one wants to know.
     """
 
     certificate: Certificate
@@ -34,6 +43,7 @@ class Question:
     uncovered: tuple[str, ...]
     request: VoteRequest
     audit: Audit
+    anywhen: Anywhen | None = None
 
     @property
     def is_voted_on(self) -> bool:
@@ -60,7 +70,18 @@ class Question:
                     conditional=(*excess, *self.audit.conditions),
                     labels=answer.labels,
                     guarantee=certified(self.certificate, ledger, answer, self.threat, level),
+                    rounds="every round" if self.certificate.rounds_answered() == "every" else self.threat.when,
+                    anywhen=self._anywhen(ledger, answer, level),
                 )
+
+    def _anywhen(self, ledger: Ledger, votes: Votes, level: Level) -> Guarantee | None:
+        """The answer for unknown rounds, if it holds under the same assumptions and may be read as the other one."""
+        asked = self.anywhen
+        if asked is None or asked.audit.refusal or asked.audit.refusal_at(level):
+            return None
+        if asked.audit.directions_at(level) != self.audit.directions_at(level):
+            return None
+        return certified(self.certificate, ledger, votes, asked.threat, level)
 
 
 @dataclass(frozen=True)
@@ -84,9 +105,19 @@ def ask(config: RunConfig, ledger: Ledger) -> Inquiry:
         if not misses_groups(certificate, ledger):
             with failures_named(f"certificate {certificate.full_name} failed in request"):
                 request = certificate.request(ledger, assumed, settings)
-        return Question(certificate, settings, assumed, uncovered, request, checks)
+        anywhen = None
+        unknown = in_unknown_rounds(assumed, ledger.facts.rounds)
+        stated = config.threat.rounds is not None or threat.rounds == unknown.rounds
+        if not stated and not checks.refusal and certificate.rounds_answered() == "any":
+            anywhen = Anywhen(unknown, audit(certificate, ledger, unknown))
+        return Question(certificate, settings, assumed, uncovered, request, checks, anywhen)
 
     return Inquiry(ledger, threat, tuple(map(question, config.certificates)))
+
+
+def in_unknown_rounds(threat: Threat, total: int) -> Threat:
+    """The same threat in as many rounds of all, nobody knows in which."""
+    return threat.model_copy(update={"rounds": tuple(range(1, total + 1)), "rounds_at_most": len(threat.rounds)})
 
 
 def certified(certificate: Certificate, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:

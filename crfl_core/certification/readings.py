@@ -42,7 +42,7 @@ def pathwise_checks(ledger: Ledger, threat: Threat, last: int, *, observed: bool
 def forward_checks(ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
     """What the forward reading of a bound by `Scenario` needs; where one fails, only the backward reading is left."""
     checks = [bad_updates_weigh(ledger), caps_bound_the_future(ledger, threat), run_is_clean(ledger, threat)]
-    if len(threat.rounds) > 1 and threat.poison != "update":
+    if threat.attacked_rounds > 1 and threat.poison != "update":
         checks.append(later_starts_bounded(ledger, threat))
         if threat.poison in ("features", "features+labels"):
             checks.append(only(poisoned_steps_are_non_expansive(ledger, threat), level="feature"))
@@ -86,7 +86,8 @@ def run_is_clean(ledger: Ledger, threat: Threat) -> Check:
         assumed = len(attackers) <= threat.clients
     else:
         assumed = set(attackers) <= set(threat.clients)
-    covered = threat.poison == "update" and assumed and bool(np.isin(rows.round, threat.rounds).all())
+    then = bool(np.isin(rows.round, threat.rounds).all()) and not threat.too_many(rows.round.tolist())
+    covered = threat.poison == "update" and assumed and then
     scaled = threat.clean_world == "scaled" and threat.scale > 1
     return check(
         "the run is a clean world",

@@ -91,6 +91,11 @@ class Scenario:
         scale = 1.0 if self.threat.poison == "update" else self.threat.scale
         return floating.roundings(self.ledger, starts, self._longest_input, scale)
 
+    @cached_property
+    def _observed(self) -> Array:
+        """The residual that each row of the ledger really submitted."""
+        return observed_residuals(self.ledger)
+
     @property
     def _longest_input(self) -> float:
         """A norm that no input exceeds which anybody trains on, whose training matters."""
@@ -158,7 +163,7 @@ class Scenario:
         """The drift caused by the 0, 1, 2, ... worst clients, with any data, and any updates if the threat says so.
 
         Two bounds for attackers that stay the same in all attacked rounds: the worst clients by their sums over the
-        rounds, and the worst clients of every round, whose drift the clip bounds.
+        rounds, and the worst clients of every round, whose drift the clip bounds. Of unknown rounds, the worst count.
         """
         shift = float(formulas.replacement_shift(input_bound(self.ledger), domain_bound(self.ledger, self.threat)))
         terms = np.zeros((len(self.attacked), self.ledger.facts.clients))
@@ -166,14 +171,16 @@ class Scenario:
             row[attacked.rows.client] = self._terms(attacked, attacked.strength[:, None] * shift)[:, 0]
         fades = np.array([attacked.fade for attacked in self.attacked])
         clips = np.array([attacked.diameter / 2.0 for attacked in self.attacked])
-        return formulas.lasting_attackers(terms, fades, clip_norms=clips)
+        if self.threat.rounds_at_most is None:
+            return formulas.lasting_attackers(terms, fades, clip_norms=clips)
+        return formulas.attackers_in_any_rounds(terms, fades, self.threat.rounds_at_most, clip_norms=clips)
 
     def _total(self, data_terms: Callable[[AttackedRound], Array], columns: int) -> Array:
-        """The drift of all attacked rounds, for every column of terms."""
-        total = np.zeros(columns)
-        for attacked in self.attacked:
-            total += self._drift(attacked, data_terms(attacked))
-        return total
+        """The drift of all attacked rounds, or of the worst of them if they are unknown, for every column of terms."""
+        each = np.zeros((len(self.attacked), columns))
+        for row, attacked in zip(each, self.attacked, strict=True):
+            row[:] = self._drift(attacked, data_terms(attacked))
+        return formulas.worst_rounds(each, max(1, self.threat.attacked_rounds))
 
     def _drift(self, attacked: AttackedRound, data_terms: Array) -> Array:
         """What the attackers of one round together leave in the model of the horizon, for every column of terms."""
@@ -247,7 +254,7 @@ class Scenario:
             instead = np.where(np.isinf(rows.cap), farthest, instead)
         submitted = rows.cap
         if self.observed:
-            submitted = observed_residuals(self.ledger)[self.ledger.clients.round == number]
+            submitted = self._observed[self.ledger.clients.round == number]
         return AttackedRound(
             rows=rows,
             fade=fade,
@@ -282,9 +289,10 @@ class Scenario:
         rows = self.ledger.clients.of_round(number)
         contracts = bool(self._contracting(rows.honest_rate, rows).all())
         constant = formulas.round_contraction(rows.weight_bound, rows.retention if contracts else np.ones(len(rows)))
-        if self.threat.clean_world == "honest" or number not in self.threat.rounds:
+        if self.threat.clean_world == "honest" or number not in self.threat.rounds or self.threat.rounds_at_most == 1:
             return constant
-        # In the scaled clean world attackers train and multiply as they do, which may expand a gap.
+        # In the scaled clean world attackers train and multiply as they do, which may expand a gap. The attack in one
+        # unknown round makes the gap and meets none; of several unknown ones, any may expand it.
         return max(constant, self._expansion(rows))
 
     def _expansion(self, rows: ClientColumns) -> float:

@@ -25,11 +25,12 @@ class Resolved(NamedTuple):
 def realised(ledger: Ledger) -> Realised:
     """What the attackers did, as the ledger measured it, rounded up by what measuring may be off by; scales are not.
 
-    The poison ratio is the one that would amount to the same poison if it were alike in all steps. Weight decay makes
-    late steps count most, so there all poison is taken for late.
+    The poison ratio is the one that would amount to the same poison if it were alike in all steps. Weight decay and a
+    proximal weight make late steps count most, so there all poison is taken for late.
     """
     rows, norms = ledger.clients.take(ledger.clients.attacking), 1.0 + norm_error(ledger.facts)
-    steps = formulas.effective_steps(rows.learning_rate, np.maximum(1, rows.steps), rows.weight_decay)
+    pull = rows.weight_decay + ledger.facts.training.proximal
+    steps = formulas.effective_steps(rows.learning_rate, np.maximum(1, rows.steps), pull)
     return Realised(
         round=rows.round,
         client=rows.client,

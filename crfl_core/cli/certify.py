@@ -20,17 +20,35 @@ QuestionOption = Annotated[
 Save = Annotated[
     str | None, typer.Option("--save", metavar="NAME", help="Also write RUN/what-if/NAME/.", show_default=False)
 ]
+AnyRound = Annotated[bool, typer.Option("--any-round", help="Attacks in one round, and nobody knows which.")]
+AtMost = Annotated[
+    int | None,
+    typer.Option(
+        "--rounds-at-most", metavar="K", min=1, help="Attacks in at most K unknown rounds.", show_default=False
+    ),
+]
+EveryRound = Annotated[bool, typer.Option("--every-round", help="Attacks in every round.")]
 
 
 def certify(
     run: arguments.RunArgument,
     overrides: QuestionOption = None,
+    any_round: AnyRound = False,
+    rounds_at_most: AtMost = None,
+    every_round: EveryRound = False,
     save: Save = None,
     trust: arguments.TrustOption = False,
 ) -> None:
     """Certify a finished RUN again with other settings of threat, votes or certificates; nothing is trained again."""
     from crfl_core import api
 
+    asked: list[api.Attacked] = [] if rounds_at_most is None else [rounds_at_most]
+    if any_round:
+        asked.append("any")
+    if every_round:
+        asked.append("every")
+    if len(asked) > 1:
+        raise typer.BadParameter("give one of --any-round, --rounds-at-most and --every-round")
     with output.plugins_at_work():
-        result = api.certify(api.load(run, trust=trust), overrides or (), save=save)
+        result = api.certify(api.load(run, trust=trust), overrides or (), rounds=asked[0] if asked else None, save=save)
     output.show_what_if(result)

@@ -23,7 +23,7 @@ from crfl_interface.kinds.optimiser import ServerOptimiser
 from crfl_interface.kinds.partitioner import Partitioner
 from crfl_interface.kinds.plugin import Configured, Plugin
 from crfl_interface.kinds.tracker import Tracker
-from crfl_interface.schedules import Linear, PerClient, Schedule
+from crfl_interface.schedules import EqualInfluence, Linear, PerClient, Schedule
 from crfl_interface.table import Table
 from crfl_interface.threat import ThreatSettings
 from crfl_interface.votes import VoteSettings
@@ -104,8 +104,10 @@ class Training(Table):
         by_name("sgd"), description="what is made of a gradient"
     )
 
-    learning_rate: Rates | PerClient[Rates] = Field(
-        0.05, description="eta: a number, a list per round, {start, slope}, or {per_client = [...]} of these"
+    learning_rate: Rates | EqualInfluence | PerClient[Rates] = Field(
+        0.05,
+        description="eta: a number, a list per round, {start, slope}, {per_client = [...]} of these, or {type = "
+        "'equal-influence'}: rates that give an attack in any round the same effect",
     )
     steps: Counts | PerClient[Counts] | None = Field(
         None, description="local steps tau in a round: a whole number, or as for the rate; unset: epochs"
@@ -338,7 +340,12 @@ class RunConfig(Table):
         self._check_schedule("server.clip_norm", server.clip_norm, "above 0", lambda value: value > 0)
         at_least_zero = "finite and at least 0"
         self._check_schedule("server.noise_std", server.noise_std, at_least_zero, lambda value: 0 <= value < math.inf)
-        self._check_schedule("training.learning_rate", training.learning_rate, "above 0", lambda value: value > 0)
+        if isinstance(training.learning_rate, EqualInfluence):
+            if training.weight_decay == 0:
+                forgotten = "equal influence needs training.weight_decay above 0: without it no round is ever forgotten"
+                raise misfit("training.learning_rate", forgotten)
+        else:
+            self._check_schedule("training.learning_rate", training.learning_rate, "above 0", lambda value: value > 0)
         if training.steps is not None:
             whole = "a whole number of at least 1"
             self._check_schedule("training.steps", training.steps, whole, lambda value: value >= 1 and value % 1 == 0)

@@ -11,10 +11,20 @@ from numpy.typing import NDArray
 
 from crfl_core.config import RunConfig
 from crfl_core.federation.groups import Members
+from crfl_core.federation.rates import equal_influence
 from crfl_interface.errors import ConfigError, OptionError, failures_named
 from crfl_interface.kinds.attack import Attack
 from crfl_interface.ledger import TrainingFacts
-from crfl_interface.schedules import PerClient, Schedule, changes, client_values, each_of, expand, values
+from crfl_interface.schedules import (
+    EqualInfluence,
+    PerClient,
+    Schedule,
+    changes,
+    client_values,
+    each_of,
+    expand,
+    values,
+)
 from crfl_interface.streams import Streams, of_group
 from crfl_interface.updates import Clients
 
@@ -119,7 +129,11 @@ def honest_clients(config: RunConfig, samples: NDArray[np.int64], honest: Honest
         steps = per_epoch * (training.epochs or 1)
     else:
         steps = per_client("training.steps", training.steps, total, number).astype(np.int64)
-    rate, decay = per_client("training.learning_rate", training.learning_rate, total, number), training.weight_decay
+    rates, decay = training.learning_rate, training.weight_decay
+    if isinstance(rates, EqualInfluence):
+        rate = equal_influence(rates, training, steps, number)
+    else:
+        rate = per_client("training.learning_rate", rates, total, number)
     pull, plain = decay + honest.facts.proximal, honest.facts.plain
     with np.errstate(divide="ignore"):
         shrunk = -np.expm1(steps * np.log1p(-rate * pull))  # 1 - a^tau, exact for the smallest decay
@@ -142,8 +156,10 @@ def honest_clients(config: RunConfig, samples: NDArray[np.int64], honest: Honest
 def check_rates(config: RunConfig, proximal: float) -> None:
     """A step never turns the sign of what weight decay or a proximal weight should shrink, in any round."""
     decay, attack = config.training.weight_decay, config.attack
-    each = each_of(config.training.learning_rate)
-    rates = {"training.learning_rate": max(max(values(one, config.rounds)) for one in each)}
+    rates: dict[str, float] = {}
+    if not isinstance(config.training.learning_rate, EqualInfluence):  # whose rates are below 1 / lambda
+        each = each_of(config.training.learning_rate)
+        rates["training.learning_rate"] = max(max(values(one, config.rounds)) for one in each)
     if attack is not None and attack.learning_rate is not None:
         rates["attack.learning_rate"] = attack.learning_rate
     for key, rate in rates.items():

@@ -19,6 +19,7 @@ from crfl_core.federation.fitting import FittedMaps, check_apart, fit_maps
 from crfl_core.federation.groups import ServerSteps, members_of, server_steps
 from crfl_core.federation.models import bind_model, build_model, gradient_bound, training_facts
 from crfl_core.federation.participants import HonestTraining, Participation
+from crfl_core.federation.rates import with_found_start
 from crfl_core.federation.reserve import check_root
 from crfl_core.federation.sample_sets import TestSet, make_test_sets, reserved_sets
 from crfl_core.federation.start import Start, start_of
@@ -127,7 +128,9 @@ def build(config: RunConfig, *, fitted: FittedMaps | None = None, shown: Shown |
     members = members_of(config.groups, len(partition.rows), owners_of(loaded, partition), streams)
     training = training_facts(config)
     honest = HonestTraining(training, min(bound, training.clip_gradients or bound))
-    participation = Participation(config, [len(rows) for rows in partition.rows], honest, streams, members)
+    samples = np.array([len(rows) for rows in partition.rows])
+    config = with_found_start(config, model.facts, training, honest.gradient_bound, samples)
+    participation = Participation(config, samples.tolist(), honest, streams, members)
     check_groups(config.aggregation, participation.round(1))
     check_root(config)
     check_threat(config, data.clients)

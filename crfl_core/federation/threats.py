@@ -45,7 +45,9 @@ def check_threat(config: RunConfig, clients: int) -> None:
             found = assumed if isinstance(assumed, int) else list(assumed)
             raise ConfigError(f"found {found}, but there are {clients} clients, 0..{clients - 1}", key="threat.clients")
     if config.threat.rounds is not None:
-        rounds = schedules.expand(config.threat.rounds, config.rounds)
+        rounds, most = schedules.expand(config.threat.rounds, config.rounds), schedules.at_most(config.threat.rounds)
+        if most is not None and most > len(rounds):
+            raise ConfigError(f"found at most {most} attacked rounds, but there are {len(rounds)}", key="threat.rounds")
         if not rounds or rounds[-1] > config.rounds:
             raise ConfigError(f"found {list(rounds)}, but rounds are 1..{config.rounds}", key="threat.rounds")
 

@@ -21,7 +21,8 @@ class Curve(Record):
     At radius r, `certified_rate` is the share of samples whose prediction is certified at r or beyond, and
     `certified_accuracy` the share of those that are also right; abstentions count as neither. `median_radius` is the
     largest radius at which at least half of all samples are certified, None if fewer are certified at all.
-    `directions` are the readings that hold, see `Direction`.
+    `directions` are the readings that hold, see `Direction`. `rounds` says when attacks are assumed. If they come in as
+    many rounds and nobody knows in which, the shares are `anywhen_accuracy` and `anywhen_rate`; empty if not asked.
     """
 
     certificate: str
@@ -39,6 +40,9 @@ class Curve(Record):
     radii: tuple[float, ...]
     certified_accuracy: tuple[float, ...]
     certified_rate: tuple[float, ...]
+    rounds: str = ""
+    anywhen_accuracy: tuple[float, ...] = ()
+    anywhen_rate: tuple[float, ...] = ()
 
 
 class Backdoor(Record):
@@ -151,6 +155,10 @@ def curve(certified: CertificateResult, grid: tuple[float, ...]) -> Curve:
     guarantee = certified.guarantee
     reaches = guarantee.radius[:, None] >= np.asarray(grid)[None, :]  # NaN reaches nothing
     right = guarantee.prediction == certified.labels
+    anywhen: dict[str, tuple[float, ...]] = {}
+    if certified.anywhen is not None:  # the stated rounds are among the unknown ones
+        stands = reaches & (certified.anywhen.radius[:, None] >= np.asarray(grid)[None, :])
+        anywhen = {"anywhen_accuracy": shares(stands & right[:, None]), "anywhen_rate": shares(stands)}
     return Curve(
         certificate=certified.certificate,
         level=certified.level,
@@ -165,9 +173,16 @@ def curve(certified: CertificateResult, grid: tuple[float, ...]) -> Curve:
         abstained=float(guarantee.abstained.mean()),
         median_radius=median(guarantee.radius),
         radii=grid,
-        certified_accuracy=tuple(map(float, (reaches & right[:, None]).mean(axis=0))),
-        certified_rate=tuple(map(float, reaches.mean(axis=0))),
+        certified_accuracy=shares(reaches & right[:, None]),
+        certified_rate=shares(reaches),
+        rounds=certified.rounds,
+        **anywhen,
     )
+
+
+def shares(holds: NDArray[np.bool_]) -> tuple[float, ...]:
+    """The share of all samples, (m, k), for which something holds, at every radius."""
+    return tuple(map(float, holds.mean(axis=0)))
 
 
 def median(radius: Array) -> float | None:

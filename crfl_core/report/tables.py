@@ -85,19 +85,31 @@ def effect_table(effect: Mapping[str, float | None]) -> RenderableType:
 
 
 def curve_table(curves: Sequence[Curve]) -> RenderableType:
-    """Certified accuracy and rate against the radius, for every test set of one certificate and level."""
+    """Certified accuracy against the radius, for every test set of one certificate and level.
+
+    For attacks in any round first, if that was asked, and beside it for the rounds of the attack; else the rate.
+    """
     first = curves[0]
     label = f" ({first.label})" if first.label else ""
     radius = {"feature": "radius", "sample": "poison ratio", "client": "clients"}[first.level]
     table = Table(title=f"{first.certificate}{label}: {first.level} level", box=box.SIMPLE, title_justify="left")
     table.add_column(radius, justify="right")
     for curve in curves:
-        table.add_column(f"certified accuracy\n{curve.test_set}", justify="right")
-        table.add_column(f"certified rate\n{curve.test_set}", justify="right")
+        for name, _ in shown_shares(curve):
+            table.add_column(f"{name}\n{curve.test_set}", justify="right")
+    columns = [values for curve in curves for _, values in shown_shares(curve)]
     for row, value in enumerate(first.radii):
-        cells = [(curve.certified_accuracy[row], curve.certified_rate[row]) for curve in curves]
-        table.add_row(f"{value:g}", *(f"{share:.3f}" for pair in cells for share in pair))
+        table.add_row(f"{value:g}", *(f"{values[row]:.3f}" for values in columns))
     return table
+
+
+def shown_shares(curve: Curve) -> tuple[tuple[str, tuple[float, ...]], ...]:
+    """The two columns of one test set, with their headings."""
+    if curve.anywhen_accuracy:
+        unknown = "any round" if curve.rounds.startswith("round ") else "any such rounds"
+        accuracy = "certified accuracy\n"
+        return (accuracy + unknown, curve.anywhen_accuracy), (accuracy + curve.rounds, curve.certified_accuracy)
+    return ("certified accuracy", curve.certified_accuracy), ("certified rate", curve.certified_rate)
 
 
 def footnotes(curves: Sequence[Curve]) -> list[str]:
@@ -105,6 +117,8 @@ def footnotes(curves: Sequence[Curve]) -> list[str]:
     first = curves[0]
     reading = f", read {' and '.join(first.directions)}" if first.directions else ""
     notes = [f"  {first.statement} statement{reading}, compared with the {first.clean_world} clean world"]
+    if first.rounds and not first.anywhen_accuracy:
+        notes[0] += f"; attacks in {first.rounds}"
     notes += [
         f"  {curve.test_set}: {curve.samples} samples, accuracy {curve.accuracy:.3f}, abstained on "
         f"{curve.abstained:.1%}, median {'none' if curve.median_radius is None else format(curve.median_radius, '.3g')}"

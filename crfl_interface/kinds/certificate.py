@@ -24,6 +24,8 @@ Direction = Literal["backward", "forward"]
 """How a guarantee may be read. "backward": about a run that may have been attacked, and its own clean world, in which
 the attackers behave. "forward": about the run as it is, and attacks that might come instead of what was submitted."""
 DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
+RoundsAnswered = Literal["stated", "any", "every"]
+"""For attacks in which rounds a certificate has numbers: those that the threat states, unknown ones as well, or all."""
 ABSTAIN = -1
 """The prediction of a classifier that is not sure enough."""
 
@@ -76,7 +78,8 @@ class CertificateResult:
 
     `directions` are the readings that hold, none for a certificate that claims no soundness. `label` is empty for a
     sound certificate, else says what kind of number this is. `conditional` lists what the guarantee additionally hangs
-    on; empty if nothing.
+    on; empty if nothing. `rounds` says when attacks are assumed; `anywhen` is the guarantee if they come in as many
+    rounds and nobody knows in which, unless that was not asked.
     """
 
     certificate: str
@@ -89,6 +92,8 @@ class CertificateResult:
     conditional: tuple[str, ...]
     labels: NDArray[np.int64]
     guarantee: Guarantee
+    rounds: str = ""
+    anywhen: Guarantee | None = None
 
 
 class Certificate(Plugin):
@@ -127,6 +132,13 @@ class Certificate(Plugin):
         certificate. It is not asked if that says false.
         """
         return ()
+
+    def rounds_answered(self) -> RoundsAnswered:
+        """Whether it knows only the rounds that a threat states, or what `Threat.rounds_at_most` means as well.
+
+        Then runs show that answer, too, from the same votes. "every": the numbers hold whatever rounds are attacked.
+        """
+        return "stated"
 
     @abstractmethod
     def request(self, ledger: Ledger, threat: Threat, settings: VoteSettings) -> VoteRequest:

@@ -353,7 +353,7 @@ def test_an_attack_after_the_fresh_noise_begins_is_refused() -> None:
     world = attacked_world(small())
     early = certification.audit(Tail(resample_from=1), world.ledger, world.threat())
     assert early.refusal == (
-        "attacked rounds: found [2], needs within 1..1, before the noise is drawn again: "
+        "attacked rounds: found round 2, needs within 1..1, before the noise is drawn again: "
         "set threat.rounds within 1..1, or a later resample_from"
     )
     assert not certification.audit(Tail(resample_from=3), world.ledger, world.threat()).refusal

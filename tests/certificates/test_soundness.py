@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from crfl_certificates.pathwise_linear import PathwiseLinear
 from crfl_certificates.pathwise_smoothed import PathwiseSmoothed
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from crfl_core import Threat
@@ -162,8 +162,24 @@ def assert_nothing_flips(world: World, clean: World, threat: Threat, level: Leve
         np.testing.assert_array_equal(guarantee.prediction[certified], expected[certified])
 
 
+LATE_POISON_AGAINST_A_PULL = small(
+    partition={"type": "iid", "clients": 2},
+    training={
+        "algorithm": {"type": "fedprox", "mu": 1.0},
+        "learning_rate": [0.04, 0.4, 0.04],
+        "steps": 2,
+        "batch_size": 7,
+    },
+    rounds=3,
+    model={"type": "softmax", "bias": False, "features": {"type": "unit-ball", "radius": 0.5}},
+    server={"clip_norm": 0.3, "noise_std": 0.0, "cap_updates": False},
+    attack={"type": "steering", "clients": [0], "rounds": [1, 2, 3], "kind": "labels", "last_steps_only": True},
+)
+
+
 @settings(max_examples=100, deadline=None)
 @given(config=data_attacks(), sample=st.integers(0, 59), runner_up=st.integers(1, 3))
+@example(config=LATE_POISON_AGAINST_A_PULL, sample=0, runner_up=1)
 def test_poisoned_data_never_move_the_model_beyond_the_bound(
     config: dict[str, Any], sample: int, runner_up: int
 ) -> None:

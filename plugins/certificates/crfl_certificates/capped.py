@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from crfl_core.extend import Certificate, Level
 
@@ -20,3 +20,13 @@ class Capped(Certificate):
         """The update cap, if it is asked about clients."""
         counts_clients = "client" in (self.levels or self.levels_offered)
         return (UPDATE_CAP,) if cap_updates or counts_clients else ()
+
+
+class CappedPath(Capped):
+    """A certificate about the run as it was, with all its noise. No round is special to it."""
+
+    statement: ClassVar = "pathwise"
+
+    def rounds_answered(self) -> Literal["any"]:
+        """The drift of every round is known, so that of the worst ones is."""
+        return "any"

@@ -47,6 +47,10 @@ class GroupVote(Grouped):
         "rounds and to capped updates",
     )
 
+    def rounds_answered(self) -> Literal["stated", "every"]:
+        """All of them, unless groups certify themselves against the threat."""
+        return "stated" if self.refine else "every"
+
     def audit(self, ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
         """Nothing crosses groups; with `refine`, what the groups' own certificates need in the forward reading."""
         disjoint = ledger.facts.groups is not None and ledger.facts.groups.by != "subsets"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,10 @@ class Grouped(Certificate):
 
     groups: ClassVar[bool] = True
     levels_offered: ClassVar[tuple[Level, ...]] = ("client",)
+
+    def rounds_answered(self) -> Literal["stated", "every"]:
+        """All of them: a client reaches the same votes, whenever it attacks."""
+        return "every"
 
     def request(self, ledger: Ledger, threat: Threat, settings: VoteSettings) -> VoteRequest:  # noqa: ARG002
         """The vote of every group."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from crfl_certificates.capped import UPDATE_CAP
 from crfl_core.extend import (
@@ -27,6 +28,7 @@ from crfl_core.extend import (
     smoothness,
 )
 
+Array = NDArray[np.float64]
 ROUNDING = 1e-6
 """Allowance for norms that were measured in single precision."""
 LEMMA_NORM = 2.0
@@ -53,6 +55,10 @@ class Paper(Certificate):
         """The paper's proof lets attackers scale their clean updates, too."""
         return "scaled"
 
+    def rounds_answered(self) -> Literal["any"]:
+        """Of one unknown round, the worst counts."""
+        return "any"
+
     def wanted_stages(self, cap_updates: bool | None) -> tuple[Mapping[str, Any], ...]:
         """The paper's server caps no updates; ours does if it is told to."""
         return (UPDATE_CAP,) if cap_updates else ()
@@ -69,19 +75,11 @@ class Paper(Certificate):
     def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:  # noqa: ARG002
         """Algorithm 2: bounds on the votes, abstention, radius."""
         first, p_a, p_b = formulas.hoeffding(votes.expect(CountVotes).counts, votes.settings.alpha)
-        (attacked,) = threat.rounds
-        later = ledger.rounds[attacked:]
-        noises = [record.noise_std for record in later[:-1]] + [votes.request.noise_std] * bool(later)
-        final = attacked == ledger.facts.rounds
-        log_radii = formulas.log_radius(
-            formulas.kl_budget(p_a, p_b),
-            noise_std=votes.request.noise_std if final else ledger.round(attacked).noise_std,
-            lipschitz=formulas.gradient_lipschitz(ledger.round(attacked).clip_norm),
-            strengths=strengths(ledger, threat, attacked),
-            contraction=formulas.log_contraction([record.clip_norm for record in later], noises),
+        budget, noise_std = formulas.kl_budget(p_a, p_b), votes.request.noise_std
+        # Of several rounds one is attacked, unknown which: the worst counts.
+        log_radii = np.min(
+            [round_radius(ledger, threat, number, budget, noise_std) for number in threat.rounds], axis=0
         )
-        assert ledger.facts.feature_lipschitz is not None
-        log_radii = log_radii - np.log(ledger.facts.feature_lipschitz)
         certain = p_a > p_b
         with np.errstate(over="ignore"):
             radii = np.exp(log_radii)
@@ -94,11 +92,27 @@ class Paper(Certificate):
         )
 
 
+def round_radius(ledger: Ledger, threat: Threat, attacked: int, budget: Array, test_noise: float) -> Array:
+    """The logarithms of the radii if one round is attacked."""
+    later = ledger.rounds[attacked:]
+    noises = [record.noise_std for record in later[:-1]] + [test_noise] * bool(later)
+    final = attacked == ledger.facts.rounds
+    log_radii = formulas.log_radius(
+        budget,
+        noise_std=test_noise if final else ledger.round(attacked).noise_std,
+        lipschitz=formulas.gradient_lipschitz(ledger.round(attacked).clip_norm),
+        strengths=strengths(ledger, threat, attacked),
+        contraction=formulas.log_contraction([record.clip_norm for record in later], noises),
+    )
+    assert ledger.facts.feature_lipschitz is not None
+    return np.asarray(log_radii - np.log(ledger.facts.feature_lipschitz))
+
+
 def needed(ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
     """Without these there is no number."""
     facts, rounds = ledger.facts, attacked_rounds(ledger, threat)
-    single = len(threat.rounds) == 1 and len(rounds) == 1
-    noisy = not single or noise_of(ledger, rounds[0]) > 0
+    single = threat.attacked_rounds == 1 and len(rounds) == len(threat.rounds)
+    noisy = not single or all(noise_of(ledger, number) > 0 for number in rounds)
     weighed = not any(ledger.round(number).weighs_nobody for number in rounds)
     stepping = assumptions.optimiser_at_work(ledger, rounds)
     return (
@@ -106,7 +120,7 @@ def needed(ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
         assumptions.check(
             "one attacked round",
             single,
-            f"rounds {list(threat.rounds)} of 1..{facts.rounds}",
+            f"{threat.when} of 1..{facts.rounds}",
             "exactly one",
             "set threat.rounds to one round",
         ),

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 
-from crfl_certificates.capped import Capped
+from crfl_certificates.capped import CappedPath
 from crfl_core.extend import (
     Check,
     Guarantee,
@@ -25,14 +23,12 @@ from crfl_core.extend import (
 )
 
 
-class PathwiseLinear(Capped):
+class PathwiseLinear(CappedPath):
     """Same noise, same batches, no attack: the linear model would have predicted the same. By margins, without votes.
 
     Sound for softmax regression: rounds are non-expansive, so the parameters of the two runs differ by at most the
     drift of the attack, and no logit overtakes the first while that is below `margin / (sqrt 2 ||x||)`.
     """
-
-    statement: ClassVar = "pathwise"
 
     def request(self, ledger: Ledger, threat: Threat, settings: VoteSettings) -> VoteRequest:  # noqa: ARG002
         """The logits of the final model."""

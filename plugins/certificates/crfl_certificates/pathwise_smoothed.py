@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import Field
 
-from crfl_certificates.capped import Capped
+from crfl_certificates.capped import CappedPath
 from crfl_core.extend import (
     Check,
     ExactVotes,
@@ -29,14 +29,12 @@ from crfl_core.extend import (
 )
 
 
-class PathwiseSmoothed(Capped):
+class PathwiseSmoothed(CappedPath):
     """Same noise, same batches, no attack: the vote over test-time noise would have been the same.
 
     Sound for softmax regression: the drift of the attack shifts the centre of the Gaussian vote, and below
     `sigma_T mu*` no shift changes its winner. Exact votes need no Monte Carlo and no error level.
     """
-
-    statement: ClassVar = "pathwise"
 
     method: Literal["exact", "monte-carlo"] = Field("exact", description="quadrature, or votes of noisy copies")
 

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from crfl_certificates.resampled import Resampled, fresh_noise
+from crfl_certificates.resampled import Resampled, fresh_noise, unknown_rounds
 from crfl_core.extend import (
     Check,
     Costs,
@@ -39,7 +39,7 @@ class Postprocess(Resampled):
     def audit(self, ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
         """One attacked round with noise, and a bound on the drift in it."""
         return (
-            assumptions.one_round(ledger, threat),
+            *(unknown_rounds(threat) or (assumptions.one_round(ledger, threat),)),
             assumptions.noise_in_round(ledger, self.start(threat.rounds)),
             *drift_checks(ledger, threat),
             assumptions.participation_fixed(ledger, threat),

@@ -47,6 +47,15 @@ class Resampled(Capped):
         )
 
 
+def unknown_rounds(threat: Threat) -> tuple[Check, ...]:
+    """The failed check of a certificate that draws noise again from the attacked round on, and is not told which."""
+    if threat.attacked_rounds == len(threat.rounds):
+        return ()
+    required = "known rounds, because each possible one needs a stored model and continuations of its own"
+    remedy = "use 'pathwise-linear' or 'pathwise-smoothed', or 'tail' with a resample_from that no attack comes after"
+    return (Check("attacked rounds", "failed", threat.when, required, remedy),)
+
+
 def fresh_noise(ledger: Ledger, start: int, test_noise: float) -> NDArray[np.float64]:
     """The noise of every round from `start` on; in the final round it is the test noise."""
     return np.array([record.noise_std for record in ledger.rounds[start - 1 : -1]] + [test_noise])

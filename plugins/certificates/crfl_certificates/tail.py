@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from pydantic import Field
 
-from crfl_certificates.resampled import Resampled, fresh_noise
+from crfl_certificates.resampled import Resampled, fresh_noise, unknown_rounds
 from crfl_core.extend import (
     Check,
     Guarantee,
@@ -39,7 +39,8 @@ class Tail(Resampled):
     def audit(self, ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
         """As pathwise; the attack must come before the fresh noise."""
         checks = pathwise_checks(ledger, threat, self.start(threat.rounds), observed=False)
-        return (*checks, *self.vote_checks(ledger, threat))
+        unknown = unknown_rounds(threat) if self.resample_from is None else ()
+        return (*unknown, *checks, *self.vote_checks(ledger, threat))
 
     def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:
         """Votes as a budget, the budget as a drift of the stored model, the drift as a radius."""
