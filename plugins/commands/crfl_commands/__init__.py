@@ -1,1 +1,1 @@
-"""The commands that come with crfl beside those of the core: `new`, `data` and `radius`."""
+"""The commands that come with crfl beside those of the core: `new`, `data`, `radius` and `advise`."""
