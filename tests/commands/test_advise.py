@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import tomllib
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
@@ -17,6 +18,7 @@ from crfl_commands.advice.recipes import RECIPES
 from crfl_core import RunResult, load_config, run
 
 Crfl = Callable[..., CompletedProcess[str]]
+Advised = Callable[[When, ModelKind], RunResult]
 WHEN: tuple[When, ...] = ("one-early", "any", "every")
 QUIET = ["storage.figures=[]"]
 
@@ -25,6 +27,22 @@ def config(when: When, model: ModelKind, clients: str = "5 of 20", dataset: str 
     attackers, total = clients_from(clients)
     answers = Answers(attackers=attackers, clients=total, when=when, model=model, dataset=dataset)
     return tomllib.loads(written(answers, chosen(answers), "advice"))
+
+
+def quicker(asked: dict[str, Any]) -> dict[str, Any]:
+    """The same with fewer rounds if there are very many."""
+    return asked | {"rounds": min(asked["rounds"], 300)}
+
+
+@pytest.fixture(scope="module")
+def advised(tmp_path_factory: pytest.TempPathFactory) -> Advised:
+    """Runs what is advised against 5 of 20 clients, each config once."""
+
+    @cache
+    def trained(when: When, model: ModelKind) -> RunResult:
+        return run(quicker(config(when, model)), overrides=QUIET, out=tmp_path_factory.mktemp("advised") / "run")
+
+    return trained
 
 
 def certified(result: RunResult, number: int) -> Any:
@@ -37,21 +55,25 @@ def certified(result: RunResult, number: int) -> Any:
 
 @pytest.mark.parametrize("when", WHEN)
 @pytest.mark.parametrize("model", ["linear", "network"])
-def test_every_answer_runs_and_certifies_most_digits(when: When, model: ModelKind, tmp_path: Path) -> None:
-    result = run(config(when, model), overrides=QUIET, out=tmp_path / "run")
+def test_every_answer_runs_and_certifies_most_digits(advised: Advised, when: When, model: ModelKind) -> None:
+    result = advised(when, model)
     assert not result.metrics.refused
     safe, prediction, labels = certified(result, 5)
     assert (safe & (prediction == labels)).mean() > 0.75
 
 
-@pytest.mark.parametrize("when", ["one-early", "every"])
-def test_what_is_certified_does_not_change_when_the_attack_comes(when: When, tmp_path: Path) -> None:
-    asked = config(when, "linear")
-    last = 10 if when == "one-early" else asked["rounds"]
-    clean = run(asked, overrides=QUIET, out=tmp_path / "clean")
-    attack = {"type": "sign-flip", "clients": [0, 4, 9, 13, 19], "rounds": {"first": 1, "last": last}, "scale": 20.0}
+@pytest.mark.parametrize("when", WHEN)
+def test_what_is_certified_does_not_change_when_the_attack_comes(advised: Advised, when: When, tmp_path: Path) -> None:
+    asked = quicker(config(when, "linear"))
+    first, last = {"one-early": (1, 10), "any": (298, 298), "every": (1, asked["rounds"])}[when]
+    attack = {
+        "type": "sign-flip",
+        "clients": [0, 4, 9, 13, 19],
+        "rounds": {"first": first, "last": last},
+        "scale": 20.0,
+    }
     attacked = run({**asked, "attack": attack}, overrides=QUIET, out=tmp_path / "attacked")
-    safe, before, _ = certified(clean, 5)
+    safe, before, _ = certified(advised(when, "linear"), 5)
     _, after, _ = certified(attacked, 5)
     assert safe.mean() > 0.75
     assert (before == after)[safe].all()
@@ -89,17 +111,18 @@ def test_named_attackers_are_the_only_candidates(tmp_path: Path) -> None:
     assert result.certified[0].guarantee.radius.max() <= 2
 
 
-def test_more_than_half_of_all_clients_stand_in_early_rounds_alone(tmp_path: Path) -> None:
-    result = run(config("one-early", "linear", "15 of 20"), overrides=QUIET, out=tmp_path / "run")
+@pytest.mark.parametrize(("when", "least"), [("one-early", 0.9), ("any", 0.5)])
+def test_more_than_half_of_all_clients_stand_in_a_few_rounds(when: When, least: float, tmp_path: Path) -> None:
+    result = run(quicker(config(when, "linear", "15 of 20")), overrides=QUIET, out=tmp_path / "run")
     safe, prediction, labels = certified(result, 15)
-    assert (safe & (prediction == labels)).mean() > 0.9
+    assert (safe & (prediction == labels)).mean() > least
 
 
 @pytest.mark.parametrize(
     ("when", "model", "clients", "sentence"),
     [
         ("every", "linear", "10 of 20", "half of all outvote the others: assume fewer"),
-        ("one-early", "network", "10 of 20", "--when one-early --model linear"),
+        ("one-early", "network", "10 of 20", "--when any --model linear"),
         ("every", "linear", "0 of 20", "found 0 of 20: from 1 to 20 of them may attack"),
         ("every", "linear", "2 of 0", "found 2 of 0"),
         ("every", "linear", "3,20 of 20", "there is no client 20: the ids of 20 clients are 0 to 19"),

@@ -9,12 +9,14 @@ from crfl_commands.advice.answers import AdviceError, Answers
 GROUPS_PER_ATTACKER, FEWEST_GROUPS = 10, 20
 EARLY, ROUNDS = 10, 100
 """The attacked rounds of "one-early", counted from the first, and all rounds."""
+MANY_ROUNDS = 1000
+"""All rounds of "any"; the drift of one of them falls like one over their number."""
 
-WHATEVER_LATE = (
+ONE_MODEL = (
     'dtype = "float64" # single precision leaves one assumption "declared"',
     "server = { noise_std = 0.0, clip_norm = 1000.0 } # no noise is needed; the server caps every update",
 )
-WHATEVER_VOTES = ("server = { noise_std = 0.0, clip_norm = 1000.0 } # neither noise nor clipping is needed",)
+MANY_MODELS = ("server = { noise_std = 0.0, clip_norm = 1000.0 } # neither noise nor clipping is needed",)
 
 
 @dataclass(frozen=True)
@@ -33,44 +35,70 @@ class Way:
 
 
 def chosen(answers: Answers) -> Way:
-    """One linear model if attacks come early and are forgotten, else the vote of groups if honest clients win it.
+    """One linear model if few rounds are attacked, else the vote of groups if honest clients win it.
 
     Raises `AdviceError` where neither is the case.
     """
     answers.check()
-    if answers.model == "linear" and answers.when == "one-early":
-        return margin(answers)
+    if answers.model == "linear" and answers.when != "every":
+        return forgetting(answers) if answers.when == "one-early" else spreading(answers)
     if answers.outvoted:
         return vote(answers)
     raise AdviceError(
         f"{answers.number} of {answers.total} clients may attack, and half of all outvote the others: assume fewer, or "
-        f"that they attack early and train a linear model: --when one-early --model linear"
+        f"that they attack in one round, and train a linear model: --when any --model linear"
     )
 
 
-def margin(answers: Answers) -> Way:
+def forgetting(answers: Answers) -> Way:
     """One linear model, which forgets what came early."""
     return Way(
         certificate="pathwise-linear",
         statement=f"whatever {who(answers)} submit in the first {EARLY} of {ROUNDS} rounds, it stays the same",
         reason="no step enlarges what an attack has left in a linear model, and weight decay shrinks it",
         rounds=ROUNDS,
-        settings=WHATEVER_LATE,
+        settings=ONE_MODEL,
         tables=(
             "[training]",
             "learning_rate = 3.5 # at most 2 / (1/2 + 2 weight_decay), for inputs of norm 1",
             "steps = 30",
             "weight_decay = 0.001 # a round keeps (1 - 3.5 * 0.001)^30 = 0.9 of what was there",
             "",
-            "[threat]",
-            f"clients = {listed(answers)}",
-            f"rounds = {{ first = 1, every = 1, last = {EARLY} }} # one of them, or all",
-            'poison = "update" # they may submit anything',
-            "",
-            "[[certificates]]",
-            'type = "pathwise-linear"',
-            'levels = ["client"]',
+            *capped(answers, f"{{ first = 1, every = 1, last = {EARLY} }} # one of them, or all"),
         ),
+    )
+
+
+def spreading(answers: Answers) -> Way:
+    """One linear model, on which every round has the same influence."""
+    return Way(
+        certificate="pathwise-linear",
+        statement=f"whatever {who(answers)} submit in one of {MANY_ROUNDS} rounds, it stays the same",
+        reason="rates fall so that each round moves the final model as much as any other: by little, as they are many",
+        rounds=MANY_ROUNDS,
+        settings=ONE_MODEL,
+        tables=(
+            "[training]",
+            'learning_rate = { type = "equal-influence" } # rates like 1/t; more rounds certify more',
+            "steps = 1",
+            "weight_decay = 0.003",
+            "",
+            *capped(answers, '"any" # one of them, and nobody knows which'),
+        ),
+    )
+
+
+def capped(answers: Answers, rounds: str) -> tuple[str, ...]:
+    """Clients that submit what they like in some rounds, up to what the server lets through, and their certificate."""
+    return (
+        "[threat]",
+        f"clients = {listed(answers)}",
+        f"rounds = {rounds}",
+        'poison = "update" # they may submit anything',
+        "",
+        "[[certificates]]",
+        'type = "pathwise-linear"',
+        'levels = ["client"]',
     )
 
 
@@ -87,7 +115,7 @@ def vote(answers: Answers) -> Way:
         statement=f"whatever {who(answers)} submit in every round, it stays the same",
         reason=f"a client reaches one of {count} models, and the others outvote it{covered}",
         rounds=20,
-        settings=WHATEVER_VOTES,
+        settings=MANY_MODELS,
         tables=(
             "[training]",
             f"learning_rate = {4.0 if answers.model == 'linear' else 0.2}",
