@@ -1,1 +1,1 @@
-"""The commands that come with crfl beside those of the core: data, proofs of runs, new plugins, formulas."""
+"""The commands that come with crfl beside those of the core: advice, data, proofs of runs, new plugins, formulas."""

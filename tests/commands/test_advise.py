@@ -1,0 +1,182 @@
+"""`crfl advise`: every answer becomes a config that runs, and its certificate stands the attack in question."""
+
+from __future__ import annotations
+
+import io
+import tomllib
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import pytest
+from crfl_commands.advice import AdviceError, Answers, chosen, clients_from, written
+from crfl_commands.advice.answers import ModelKind, When
+from crfl_commands.advice.recipes import RECIPES
+
+from crfl_core import RunResult, load_config, run
+
+Crfl = Callable[..., CompletedProcess[str]]
+Advised = Callable[[When, ModelKind], RunResult]
+WHEN: tuple[When, ...] = ("one-early", "any", "every")
+QUIET = ["storage.figures=[]"]
+
+
+def config(when: When, model: ModelKind, clients: str = "5 of 20", dataset: str = "digits") -> dict[str, Any]:
+    attackers, total = clients_from(clients)
+    answers = Answers(attackers=attackers, clients=total, when=when, model=model, dataset=dataset)
+    return tomllib.loads(written(answers, chosen(answers), "advice"))
+
+
+def quicker(asked: dict[str, Any]) -> dict[str, Any]:
+    """The same with fewer rounds if there are very many."""
+    return asked | {"rounds": min(asked["rounds"], 300)}
+
+
+@pytest.fixture(scope="module")
+def advised(tmp_path_factory: pytest.TempPathFactory) -> Advised:
+    """Runs what is advised against 5 of 20 clients, each config once."""
+
+    @cache
+    def trained(when: When, model: ModelKind) -> RunResult:
+        return run(quicker(config(when, model)), overrides=QUIET, out=tmp_path_factory.mktemp("advised") / "run")
+
+    return trained
+
+
+def certified(result: RunResult, number: int) -> Any:
+    """Which test samples are certified against this number of clients, and their predictions."""
+    (answer,) = [one for one in result.certified if one.test_set == "clean"]
+    assert answer.level == "client"
+    assert set(answer.directions) == {"backward", "forward"}
+    return answer.guarantee.radius >= number, answer.guarantee.prediction, answer.labels
+
+
+@pytest.mark.parametrize("when", WHEN)
+@pytest.mark.parametrize("model", ["linear", "network"])
+def test_every_answer_runs_and_certifies_most_digits(advised: Advised, when: When, model: ModelKind) -> None:
+    result = advised(when, model)
+    assert not result.metrics.refused
+    safe, prediction, labels = certified(result, 5)
+    assert (safe & (prediction == labels)).mean() > 0.75
+
+
+@pytest.mark.parametrize("when", WHEN)
+def test_what_is_certified_does_not_change_when_the_attack_comes(advised: Advised, when: When, tmp_path: Path) -> None:
+    asked = quicker(config(when, "linear"))
+    first, last = {"one-early": (1, 10), "any": (298, 298), "every": (1, asked["rounds"])}[when]
+    attack = {
+        "type": "sign-flip",
+        "clients": [0, 4, 9, 13, 19],
+        "rounds": {"first": first, "last": last},
+        "scale": 20.0,
+    }
+    attacked = run({**asked, "attack": attack}, overrides=QUIET, out=tmp_path / "attacked")
+    safe, before, _ = certified(advised(when, "linear"), 5)
+    _, after, _ = certified(attacked, 5)
+    assert safe.mean() > 0.75
+    assert (before == after)[safe].all()
+
+
+@pytest.mark.parametrize("dataset", [*RECIPES, "synthetic"])
+@pytest.mark.parametrize("when", WHEN)
+@pytest.mark.parametrize("model", ["linear", "network"])
+def test_there_is_a_config_for_every_dataset(dataset: str, when: When, model: ModelKind) -> None:
+    loaded = load_config(config(when, model, "5", dataset)).config
+    assert loaded.dataset.configured_as == dataset
+    assert (
+        loaded.model.configured_as == "softmax" if model == "linear" else loaded.model.configured_as in ("mlp", "cnn")
+    )
+
+
+@pytest.mark.parametrize(
+    ("clients", "groups"), [("1 of 20", 20), ("5 of 100", 50), ("40 of 100", 100), ("2 of 10", 10)]
+)
+def test_there_are_ten_groups_for_each_attacker_if_there_are_clients_for_them(clients: str, groups: int) -> None:
+    assert config("every", "linear", clients)["groups"]["count"] == groups
+
+
+def test_owners_of_data_are_clients_and_groups() -> None:
+    asked = config("every", "linear", "5", "loan")
+    assert asked["groups"] == {"by": "natural"}
+    assert asked["partition"] == {"type": "natural"}
+
+
+def test_named_attackers_are_the_only_candidates(tmp_path: Path) -> None:
+    asked = config("every", "network", "0,3 of 8")
+    assert asked["threat"] == {"clients": [0, 3]}
+    assert asked["certificates"] == [{"type": "group-vote", "candidates": "named"}]
+    result = run(asked, overrides=[*QUIET, "rounds=2"], out=tmp_path / "run")
+    assert result.certified[0].guarantee.radius.max() <= 2
+
+
+@pytest.mark.parametrize(("when", "least"), [("one-early", 0.9), ("any", 0.5)])
+def test_more_than_half_of_all_clients_stand_in_a_few_rounds(when: When, least: float, tmp_path: Path) -> None:
+    result = run(quicker(config(when, "linear", "15 of 20")), overrides=QUIET, out=tmp_path / "run")
+    safe, prediction, labels = certified(result, 15)
+    assert (safe & (prediction == labels)).mean() > least
+
+
+@pytest.mark.parametrize(
+    ("when", "model", "clients", "sentence"),
+    [
+        ("every", "linear", "10 of 20", "half of all outvote the others: assume fewer"),
+        ("one-early", "network", "10 of 20", "--when any --model linear"),
+        ("every", "linear", "0 of 20", "found 0 of 20: from 1 to 20 of them may attack"),
+        ("every", "linear", "2 of 0", "found 2 of 0"),
+        ("every", "linear", "3,20 of 20", "there is no client 20: the ids of 20 clients are 0 to 19"),
+    ],
+)
+def test_answers_without_advice_get_a_sentence(when: When, model: ModelKind, clients: str, sentence: str) -> None:
+    with pytest.raises(AdviceError, match=sentence):
+        config(when, model, clients)
+
+
+def test_a_number_of_owners_that_the_data_do_not_have_is_refused() -> None:
+    with pytest.raises(AdviceError, match="'loan' have 51 owners, each of whom is a client: write '5 of 51'"):
+        config("every", "linear", "5 of 20", "loan")
+
+
+@pytest.mark.parametrize("text", ["", "five", "-1 of 20", "1.5", "5 of", "3,,4", "5 of 20 of 30", "5 of 99999999999"])
+def test_clients_that_are_no_numbers_are_refused(text: str) -> None:
+    with pytest.raises(AdviceError, match="needs a number, such as '5 of 20'"):
+        clients_from(text)
+
+
+def test_the_command_writes_a_file_and_says_what_it_will_state(crfl: Crfl, tmp_path: Path) -> None:
+    flags = ("--clients", "5 of 20", "--when", "every", "--model", "linear", "--out", "mine.toml")
+    outcome = crfl("advise", *flags)
+    assert outcome.returncode == 0
+    assert "mine.toml: group-vote" in outcome.stdout
+    assert "whatever any 5 of 20 clients submit in every round" in outcome.stdout
+    assert load_config(tmp_path / "mine.toml").config.name == "mine"
+    again = crfl("advise", *flags)
+    assert (again.returncode, again.stderr) == (2, "error: mine.toml exists already: name another file with --out\n")
+
+
+def test_without_flags_it_asks_three_questions(crfl: Crfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("5 of 20\none-early\nlinear\n"))
+    outcome = crfl("advise")
+    assert outcome.returncode == 0
+    for question in ("Which clients may attack?", "When?", "What do you train?"):
+        assert question in outcome.stdout
+    assert [one.configured_as for one in load_config(tmp_path / "advice.toml").config.certificates] == [
+        "pathwise-linear"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (("--dataset", "minst"), "--dataset minst: there is no dataset 'minst': did you mean 'mnist'"),
+        (("--dataset", "arrays"), "--dataset arrays: it needs options that only you know"),
+        (("--out", "no/such/file.toml"), "cannot be written: No such file or directory"),
+        (("--out", "advice.yaml"), "name a file that ends in .toml"),
+    ],
+)
+def test_wrong_flags_end_in_a_sentence(crfl: Crfl, flags: tuple[str, str], sentence: str) -> None:
+    outcome = crfl("advise", "--clients", "2 of 20", "--when", "any", "--model", "linear", *flags)
+    assert outcome.returncode == 2
+    assert sentence in outcome.stderr
+    assert outcome.stderr.count("\n") == 1
