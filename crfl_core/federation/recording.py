@@ -57,7 +57,10 @@ def check_honest(federation: Federation, outcome: Outcome) -> None:
     plan, aggregated, rounding = outcome.plan, outcome.aggregated, ROUNDING[federation.dtype]
     bounds, lengths = plan.clients.update_bound, aggregated.results[0].residual.numpy()
     honest = ~plan.conduct.attacking & ~aggregated.bad & np.isfinite(bounds)
-    pulled = (1.0 - plan.clients.retention) * float(torch.linalg.vector_norm(outcome.before.models[0]))
+    start_norm, ball = float(torch.linalg.vector_norm(outcome.before.models[0])), federation.honest.facts.ball
+    if ball is not None and start_norm > ball.radius:  # the bound is for models inside: certificates are refused
+        return
+    pulled = (1.0 - plan.clients.retention) * start_norm
     over = honest & (lengths > bounds + rounding * (bounds + pulled))
     if over.any():
         client = int(np.flatnonzero(over)[0])
@@ -121,6 +124,10 @@ def columns(outcome: Outcome, result: ChainResult) -> ClientColumns:
         delta=poison.delta,
         label_flips=poison.flips,
         poisoned_norm=poison.norm,
+        spectrum=poison.spectrum,
+        start_gradient=poison.start_gradient,
+        batch_factor=poison.factor,
+        scaled_batches=poison.scaled,
     )
 
 

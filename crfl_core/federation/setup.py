@@ -23,6 +23,7 @@ from crfl_core.federation.fitting import FittedMaps, check_apart, fit_maps, stat
 from crfl_core.federation.groups import members_of
 from crfl_core.federation.participants import HonestTraining, Participation
 from crfl_core.federation.reserve import Kept, check_root, set_aside, users
+from crfl_core.federation.spectrum import with_spectrum
 from crfl_core.federation.start import Start, start_of
 from crfl_core.refusals import hook_names
 from crfl_core.untouched import untouched
@@ -143,8 +144,9 @@ def build(config: RunConfig, *, fitted: FittedMaps | None = None, shown: Shown |
         fitted = fit_maps(config.model.features, data.facts, curator, dtype)
     maps, model = build_model(config, data.facts, fitted)
     check_maps(maps, data.x)
+    longest = maps.norm_bound(data.facts.domain.norm_bound(data.facts.inputs))
     with settings_of("model", config.model):
-        bound = model.gradient_bound(maps.norm_bound(data.facts.domain.norm_bound(data.facts.inputs)))
+        bound = model.gradient_bound(longest)
         if not isinstance(bound, int | float) or not bound >= 0:
             raise PluginFailure(
                 f"model: {config.model.full_name}: gradient_bound() must be at least 0, found {bound!r}"
@@ -152,6 +154,7 @@ def build(config: RunConfig, *, fitted: FittedMaps | None = None, shown: Shown |
     members = members_of(config.groups, len(partition.rows), owners_of(loaded, partition), streams)
     training = training_facts(config)
     honest = HonestTraining(training, min(bound, training.clip_gradients or bound))
+    honest = with_spectrum(config, model, honest, longest, data.facts.classes)
     participation = Participation(config, [len(rows) for rows in partition.rows], honest, streams, members)
     check_groups(config.aggregation, participation.round(1))
     check_root(config)

@@ -190,6 +190,7 @@ EXTEND = [
     "progress",
     "sha256",
     "smoothness",
+    "spectrum_checks",
     "terminal",
 ]
 
