@@ -225,8 +225,8 @@ class Poisoning:
     def none(clients: int) -> Poisoning:
         """Nobody poisoned anything, and no batch was scaled."""
         ints, floats = np.zeros(clients, np.int64), np.zeros(clients)
-        poison = {"share": floats, "samples": ints, "most": ints, "delta": floats, "flips": ints, "norm": floats}
-        return Poisoning(**poison, spectrum=floats, start_gradient=floats, factor=np.ones(clients), scaled=ints)
+        poison = floats, ints, ints, floats, ints, floats
+        return Poisoning(*poison, spectrum=floats, start_gradient=floats, factor=np.ones(clients), scaled=ints)
 
     def take(self, rows: NDArray[np.int64]) -> Poisoning:
         """The same for some of the clients, in this order."""

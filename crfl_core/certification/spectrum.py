@@ -12,12 +12,14 @@ from crfl_core.certification.assumptions import check, only
 from crfl_core.certification.inputs import OUTSIDE, input_bound
 from crfl_core.certification.measurements import precision
 from crfl_core.certification.scenario import capped_as_honest
-from crfl_interface.kinds.certificate import Check
+from crfl_interface.kinds.certificate import Check, Level
 from crfl_interface.ledger import BallFacts, ClientColumns, Ledger, TrainingFacts
 from crfl_interface.threat import Threat
 
 MOST = 0.5
 """The share of scaled batches from which on a limit is called too small."""
+
+LEVELS: tuple[Level, ...] = ("feature", "sample")
 
 
 class Scaled(NamedTuple):
@@ -34,7 +36,8 @@ class Scaled(NamedTuple):
         limit = f"L = {facts.spectrum:g}" + ("" if asked is None else f" and F = {asked:g}")
         if not self.scaled:
             return f"{limit}: none of {self.batches} honest batches was scaled, the largest L_s is {self.spectrum:.4g}"
-        instead = f"L = {self.spectrum:.4g}" + ("" if asked is None else f" and F = {self.start_gradient:.4g}")
+        enough = max(facts.spectrum or 0.0, self.spectrum)
+        instead = f"L = {enough:.4g}" + ("" if asked is None else f" and F = {max(asked, self.start_gradient):.4g}")
         return (
             f"{limit}: {self.scaled} of {self.batches} honest batches were scaled, by {self.factor:.3g} at least; "
             f"{instead} would scale none"
@@ -92,8 +95,13 @@ def ball_checks(ledger: Ledger, threat: Threat, ball: BallFacts, limit: float) -
     )
     if not problem and not floating.is_proved(ledger):
         inside = Check(inside.name, "declared", f"{inside.measured}, in single precision", inside.required)
-    levels = check("the ball rule counts clients", False, "F_s depends on labels", "the client level", "use that level")
-    return inside, only(levels, level="feature"), only(levels, level="sample")
+    return inside, *(only(counts_clients(level), level=level) for level in LEVELS)
+
+
+def counts_clients(level: str) -> Check:
+    """Poisoned data may change F_s as they like."""
+    name = f"the ball rule has no {level} level"
+    return check(name, False, "factors depend on labels", "the client level", "use that level, or the spectrum rule")
 
 
 def leaves_ball(ledger: Ledger, threat: Threat, ball: BallFacts, limit: float) -> tuple[str, str]:

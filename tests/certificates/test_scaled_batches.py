@@ -23,6 +23,7 @@ import crfl_formulas as formulas
 from crfl_core.certification import audits
 from crfl_core.certification.audits import Audit
 from crfl_core.certification.scenario import Scenario
+from crfl_core.certification.spectrum import LEVELS
 from crfl_core.extend import Attack, ConfigError, Data, Dataset, Domain, FederatedData, Known, State, Streams
 from tests.certificates.support import certifiable, coins, federation_of, honest_world, play, small, with_attack
 from tests.certificates.test_soundness import (
@@ -127,7 +128,8 @@ class Wall(Attack):
         towards = known.own + lost * known.round.start
         unit = towards / towards.norm(dim=1, keepdim=True).clamp(min=1e-300)
         lengths = torch.from_numpy(clients.update_bound)[:, None] * self.share
-        return (-lengths if self.against else lengths) * unit - lost * known.round.start
+        submitted: Tensor = (-lengths if self.against else lengths) * unit - lost * known.round.start
+        return submitted
 
 
 ATTACKS = {
@@ -277,7 +279,7 @@ def test_two_attacks_on_the_ball_reach_its_bound() -> None:
         ends.append(play(with_attack(federation, attack)))
     world = ends[0]
     cost = Scenario(world.ledger, world.threat(), rounds).client_costs()[9]
-    assert 0.9 * cost <= drift_between(*ends, rounds) <= cost * ROUNDING
+    assert 0.9 * cost <= drift_between(ends[0], ends[1], rounds) <= cost * ROUNDING
 
 
 class Sideways(Attack):
@@ -318,8 +320,8 @@ def test_the_ball_rule_counts_clients_only() -> None:
     audit = audit_of(ball_run())
     assert audit.refusal == ""
     assert audit.refusal_at("client") == ""
-    for level in ("feature", "sample"):
-        assert "the ball rule counts clients: found F_s depends on labels" in audit.refusal_at(level)
+    for level in LEVELS:
+        assert f"the ball rule has no {level} level: found factors depend on labels" in audit.refusal_at(level)
 
 
 def test_a_ball_that_models_may_leave_is_refused(tmp_path: Path) -> None:

@@ -58,7 +58,11 @@ def looped(federation: Federation, start: Array, client: int) -> tuple[Array, li
     settings, classes = federation.config.training, federation.data.facts.classes
     clients = federation.participation.round(1)
     drawn = batches.draw(
-        federation.data.partition, clients.take([client]), clients.steps[[client]], 1, federation.streams
+        federation.data.partition,
+        clients.take(slice(client, client + 1)),
+        clients.steps[[client]],
+        1,
+        federation.streams,
     )
     inputs, labels = federation.data.x.double().numpy(), federation.data.y.numpy()
     w, spectra, starts, factors = start.reshape(classes, -1).copy(), [], [], []
@@ -117,9 +121,13 @@ def test_spectra_are_not_below_those_of_thirty_digits(shape: tuple[int, int], mo
 
 
 def test_a_client_that_always_trains_on_everything_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    federation, calls = built(batch_size=1000, steps=4), []
-    measured = scaling.measured
-    monkeypatch.setattr(scaling, "measured", lambda x, *rest: calls.append(len(x)) or measured(x, *rest))
+    federation, calls, measured = built(batch_size=1000, steps=4), [], scaling.measured
+
+    def counted(x: torch.Tensor, y: torch.Tensor, sizes: torch.Tensor, classes: int) -> scaling.Measured:
+        calls.append(len(x))
+        return measured(x, y, sizes, classes)
+
+    monkeypatch.setattr(scaling, "measured", counted)
     clients, training = federation.participation.round(1), LocalTraining(federation)
     start = torch.zeros(1, 1, federation.model.layout.size, dtype=torch.float64)
     for _ in range(3):
