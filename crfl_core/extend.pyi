@@ -18,6 +18,7 @@ from crfl_core.certification.readings import forward_checks as forward_checks
 from crfl_core.certification.readings import observed_breakdown as observed_breakdown
 from crfl_core.certification.readings import pathwise_checks as pathwise_checks
 from crfl_core.certification.scenario import Scenario as Scenario
+from crfl_core.certification.spectrum import spectrum_checks as spectrum_checks
 from crfl_core.cli.arguments import ConfigArgument as ConfigArgument
 from crfl_core.cli.arguments import QuietOption as QuietOption
 from crfl_core.cli.arguments import RunArgument as RunArgument

@@ -36,18 +36,39 @@ class ModelFacts(Record):
     loss: str = "cross-entropy"
 
 
+class BallFacts(Record):
+    """The ball rule: gradients at the model 0 are at most `start_limit` F long, inputs `input_bound` B.
+
+    Then, under this decay on all parameters, gradients inside the ball of radius kappa / lambda are at most kappa long,
+    and models do not leave it: docs/certificates/every-round.md#the-ball-rule.
+    """
+
+    start_limit: float
+    input_bound: float
+    weight_decay: float
+    gradient_bound: float
+
+    @property
+    def radius(self) -> float:
+        """`kappa / lambda`."""
+        return self.gradient_bound / self.weight_decay
+
+
 class TrainingFacts(Record):
     """How honest clients train.
 
     `plain`: by SGD steps of the core; of any other algorithm nothing is known about an update. `proximal` is mu, the
     weight of a pull toward the broadcast model. `clip_gradients` is the norm to which every sample's gradient is
-    shortened: such steps are no gradient steps of a convex loss any more.
+    shortened: such steps are no gradient steps of a convex loss any more. `spectrum` is L: clients multiply the loss of
+    a batch by `min(1, L / L_s)`, or with the `ball` rule by `min(1, L / L_s, F / F_s)`.
     """
 
     algorithm: str = "sgd"
     plain: bool = True
     proximal: float = 0.0
     clip_gradients: float | None = None
+    spectrum: float | None = None
+    ball: BallFacts | None = None
 
 
 class StartFacts(Record):
@@ -219,7 +240,7 @@ class ClientColumns:
     aggregate, behind the cap; `submitted_norm` is that of the update as it arrived, `scale` the measured ratio of the
     submitted to the trained update. `learning_rate` and `steps` are those that were used; attackers may have their own
     instead of the `honest_` ones.
-    The last six columns measure the poison, see `Poisoning`.
+    The other columns measure batches, see `Poisoning`: six of them the poison, four what the batch-spectrum rule found.
     """
 
     round: NDArray[np.int64]
@@ -248,6 +269,10 @@ class ClientColumns:
     delta: NDArray[np.float64]
     label_flips: NDArray[np.int64]
     poisoned_norm: NDArray[np.float64]
+    spectrum: NDArray[np.float64]
+    start_gradient: NDArray[np.float64]
+    batch_factor: NDArray[np.float64]
+    scaled_batches: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.round)

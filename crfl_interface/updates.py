@@ -201,11 +201,13 @@ class OptimiserResult:
 
 @dataclass(frozen=True)
 class Poisoning:
-    """What attackers did to their local data in one round, measured; one entry per client, zero if honest.
+    """What was measured of clients' batches in one round; one entry per client.
 
-    `share` is the sum over steps of (poisoned samples / batch size), `samples` their number, `most` the largest
-    number in one batch, `delta` the largest change of an input in scaled space, `flips` the changed labels, `norm` the
-    largest norm of a poisoned input behind the feature maps.
+    What attackers did to them, zero if honest: `share` is the sum over steps of (poisoned samples / batch size),
+    `samples` their number, `most` the largest number in one batch, `delta` the largest change of an input in scaled
+    space, `flips` the changed labels, `norm` the largest norm of a poisoned input behind the feature maps.
+    What the batch-spectrum rule found, if it is used: `spectrum` is the largest L_s of a batch, `start_gradient` the
+    largest F_s, `factor` the smallest by which a batch was multiplied, `scaled` how many were.
     """
 
     share: NDArray[np.float64]
@@ -214,12 +216,17 @@ class Poisoning:
     delta: NDArray[np.float64]
     flips: NDArray[np.int64]
     norm: NDArray[np.float64]
+    spectrum: NDArray[np.float64]
+    start_gradient: NDArray[np.float64]
+    factor: NDArray[np.float64]
+    scaled: NDArray[np.int64]
 
     @staticmethod
     def none(clients: int) -> Poisoning:
-        """Nobody poisoned anything."""
+        """Nobody poisoned anything, and no batch was scaled."""
         ints, floats = np.zeros(clients, np.int64), np.zeros(clients)
-        return Poisoning(share=floats, samples=ints, most=ints, delta=floats, flips=ints, norm=floats)
+        poison = floats, ints, ints, floats, ints, floats
+        return Poisoning(*poison, spectrum=floats, start_gradient=floats, factor=np.ones(clients), scaled=ints)
 
     def take(self, rows: NDArray[np.int64]) -> Poisoning:
         """The same for some of the clients, in this order."""

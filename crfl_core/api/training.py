@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Sequence
 
 import torch
@@ -10,11 +11,13 @@ import torch
 from crfl_core import store
 from crfl_core._version import __version__
 from crfl_core.api.checkpoints import Groups, packed, unpacked
+from crfl_core.certification.spectrum import scaled_mostly
 from crfl_core.federation import rounds
 from crfl_core.federation.independence import check_independence
 from crfl_core.federation.recording import record
 from crfl_core.federation.session import Session
 from crfl_core.store import RunDirectory
+from crfl_interface.errors import CrflWarning
 from crfl_interface.ledger import ClientColumns
 
 
@@ -72,7 +75,10 @@ def train(session: Session, directory: RunDirectory, saved: store.Checkpoint | N
             raise
     models = torch.cat([group.models for group in progress]).cpu()
     named = federation.model.layout.unflatten(models[0] if federation.config.groups is None else models)
-    directory.write_arrays("clients.npz", vars(ClientColumns.concatenate(clients)))
+    columns = ClientColumns.concatenate(clients)
+    if warning := scaled_mostly(federation.honest.facts, columns, federation.config.training.ball):
+        warnings.warn(warning, CrflWarning, stacklevel=2)
+    directory.write_arrays("clients.npz", vars(columns))
     directory.write_tensors(
         "model.safetensors", {name: tensor.numpy() for name, tensor in named.items()}, {"version": __version__}
     )

@@ -68,8 +68,11 @@ def non_expansive(ledger: Ledger, threat: Threat) -> Check:
     worst = int(np.argmax(rates - limits))
     rate, limit = rates[worst], limits[worst]
     if rate > limit:
-        reason = f"eta = {rate:g} > 2/beta = {limit:.3g} because max ||x|| = {norm:.3g}"
-        return check("local steps are non-expansive", False, reason, "eta <= 2/beta", f"{UNIT_BALL} or lower the rate")
+        spectrum = ledger.facts.training.spectrum
+        why = f"max ||x|| = {norm:.3g}" if spectrum is None else f"L = {spectrum:g}"
+        remedy = f"{UNIT_BALL} or lower the rate" if spectrum is None else "lower the rate or training.spectrum"
+        reason = f"eta = {rate:g} > 2/beta = {limit:.3g} because {why}"
+        return check("local steps are non-expansive", False, reason, "eta <= 2/beta", remedy)
     measured = f"eta = {rate:g} <= 2/beta = {limit:.3g}"
     if ledger.facts.dtype == "float64":
         return Check("local steps are non-expansive", "held", measured, "eta <= 2/beta, in double precision")

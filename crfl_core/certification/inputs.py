@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
+import crfl_formulas as formulas
 from crfl_core.certification.measurements import norm_error, relative_error
 from crfl_interface.ledger import Ledger
 from crfl_interface.threat import Threat
+
+OUTSIDE = 1e-6
+"""How far, relative to its radius, rounding may carry models out of the ball of the ball rule; the audit checks it."""
 
 
 def bias_input(ledger: Ledger) -> float:
@@ -31,6 +37,26 @@ def declared_bound(ledger: Ledger, threat: Threat) -> float:
     return threat.input_bound or facts.feature_norm_bound * (1.0 + 2.0 * norm_error(facts))
 
 
+def steepness(ledger: Ledger, longest: float) -> float:
+    """The `b` of `sqrt(2) b`, which no gradient of a batch of inputs up to this long exceeds, as clients train.
+
+    That length itself, or `sqrt(L)` with the batch-spectrum rule, whichever is less. Losses are `b^2 / 2`-smooth.
+    """
+    limit = ledger.facts.training.spectrum
+    return longest if limit is None else min(longest, math.sqrt(limit))
+
+
 def smoothness(ledger: Ledger) -> float:
-    """beta without weight decay: `B^2 / 2`."""
-    return input_bound(ledger) ** 2 / 2.0
+    """beta without weight decay: `B^2 / 2`, with the batch-spectrum rule `L / 2`, with the ball rule what it is inside.
+
+    The ball counts as larger by what rounding may carry models out of it.
+    """
+    facts = ledger.facts.training
+    beta, ball = steepness(ledger, input_bound(ledger)) ** 2 / 2.0, facts.ball
+    if ball is None or facts.spectrum is None:
+        return beta
+    farthest = ball.gradient_bound * (1.0 + OUTSIDE)
+    inside = formulas.ball_smoothness(
+        facts.spectrum, farthest, ball.weight_decay, ball.input_bound, ledger.facts.classes
+    )
+    return min(beta, float(inside))

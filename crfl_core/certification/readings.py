@@ -12,8 +12,9 @@ import numpy as np
 
 from crfl_core.certification import assumptions
 from crfl_core.certification.assumptions import check, only
-from crfl_core.certification.inputs import domain_bound, input_bound
+from crfl_core.certification.inputs import domain_bound, input_bound, steepness
 from crfl_core.certification.scenario import capped_as_honest
+from crfl_core.certification.spectrum import spectrum_checks
 from crfl_interface.kinds.certificate import Check
 from crfl_interface.ledger import Ledger
 from crfl_interface.threat import Threat
@@ -35,6 +36,7 @@ def pathwise_checks(ledger: Ledger, threat: Threat, last: int, *, observed: bool
         assumptions.public_preprocessing(ledger),
         assumptions.seeded_streams(),
         assumptions.feature_map_lipschitz(ledger),
+        *spectrum_checks(ledger, threat),
         *forward_checks(ledger, threat),
     )
 
@@ -116,7 +118,7 @@ def poisoned_steps_are_non_expansive(ledger: Ledger, threat: Threat) -> Check:
     So it is the poisoned steps that have to be non-expansive, `eta <= 2 / (beta' + 2 (lambda + mu))`.
     """
     rows = ledger.clients.take(np.isin(ledger.clients.round, threat.rounds))
-    beta = max(input_bound(ledger), domain_bound(ledger, threat)) ** 2 / 2.0
+    beta = steepness(ledger, max(input_bound(ledger), domain_bound(ledger, threat))) ** 2 / 2.0
     limits = 2.0 / (beta + 2.0 * (rows.weight_decay + ledger.facts.training.proximal))
     rate, limit = float(rows.honest_rate.max(initial=0.0)), float(limits.min(initial=np.inf))
     return check(

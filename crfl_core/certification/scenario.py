@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 import crfl_formulas as formulas
 from crfl_core.certification import floating
-from crfl_core.certification.inputs import domain_bound, input_bound, smoothness
+from crfl_core.certification.inputs import domain_bound, input_bound, smoothness, steepness
 from crfl_core.certification.measurements import observed_residuals, precision
 from crfl_interface.ledger import ClientColumns, Ledger
 from crfl_interface.threat import Threat
@@ -129,7 +129,11 @@ class Scenario:
         moved = np.asarray(delta, np.float64) * lipschitz
 
         def terms(attacked: AttackedRound) -> Array:
-            return self.threat.poison_ratio * attacked.strength[:, None] * self._shift(attacked, moved)
+            ratio = self.threat.poison_ratio
+            share = np.asarray(ratio * attacked.rows.steps[:, None], np.float64)
+            factors = self._factor_shift(attacked, share, moved)
+            shift: Array = self._shift(attacked, moved) + factors
+            return ratio * attacked.strength[:, None] * shift
 
         return self._total(terms, len(moved))
 
@@ -138,7 +142,9 @@ class Scenario:
         shares = np.asarray(ratio, np.float64)
 
         def terms(attacked: AttackedRound) -> Array:
-            return attacked.strength[:, None] * self._largest_shift() * shares[None, :]
+            together: Array = shares * attacked.rows.steps[:, None]  # all of it may fall into one batch
+            factors = self._factor_shift(attacked, together)
+            return attacked.strength[:, None] * (self._largest_shift() + factors) * shares[None, :]
 
         return self._total(terms, len(shares))
 
@@ -155,7 +161,9 @@ class Scenario:
                 [self._worst_shares(attacked.rows, row, counts) for row in range(len(attacked.rows))]
             )
             rates: Array = attacked.rows.weight_bound * self.threat.scale * attacked.rows.learning_rate
-            return rates[:, None] * shares * self._largest_shift()
+            smallest = np.minimum(attacked.rows.batch_size, attacked.rows.last_batch)
+            factors = self._factor_shift(attacked, counts / smallest[:, None])
+            return rates[:, None] * shares * (self._largest_shift() + factors)
 
         return self._total(terms, len(counts))
 
@@ -168,7 +176,8 @@ class Scenario:
         shift = float(formulas.replacement_shift(input_bound(self.ledger), domain_bound(self.ledger, self.threat)))
         terms = np.zeros((len(self.attacked), self.ledger.facts.clients))
         for row, attacked in zip(terms, self.attacked, strict=True):
-            row[attacked.rows.client] = self._terms(attacked, attacked.strength[:, None] * shift)[:, 0]
+            shifts = shift + self._factor_shift(attacked, np.ones((len(attacked.rows), 1)))
+            row[attacked.rows.client] = self._terms(attacked, attacked.strength[:, None] * shifts)[:, 0]
         fades = np.array([attacked.fade for attacked in self.attacked])
         clips = np.array([attacked.diameter / 2.0 for attacked in self.attacked])
         if self.threat.rounds_at_most is None:
@@ -195,7 +204,7 @@ class Scenario:
     def _terms(self, attacked: AttackedRound, data_terms: Array) -> Array:
         """What each participant costs as an attacker: by its data if it follows the protocol, never beyond the cap."""
         anything = attacked.arbitrary[:, None] + np.zeros_like(data_terms)
-        if self.threat.poison == "update":
+        if self.threat.poison == "update" or self.ledger.facts.training.ball is not None:
             return anything
         return np.minimum(data_terms + attacked.deviating[:, None], anything)
 
@@ -212,6 +221,21 @@ class Scenario:
                 domain_bound=domain_bound(self.ledger, self.threat),
             )
         )
+
+    def _factor_shift(self, attacked: AttackedRound, shares: Array, delta: Array | None = None) -> Array:
+        """What another factor of a poisoned batch adds to G, if attackers scale their batches as the protocol says.
+
+        `shares` (clients, columns) are those of a batch that may be poisoned at most; without `delta` samples may be
+        replaced.
+        """
+        limit, poison = self.ledger.facts.training.spectrum, self.threat.poison
+        if limit is None:
+            return np.zeros(shares.shape)
+        bounds = {"input_bound": input_bound(self.ledger), "domain_bound": domain_bound(self.ledger, self.threat)}
+        kind = "labels" if poison == "labels" else "replacement" if delta is None or poison == "update" else poison
+        change = formulas.spectrum_change(kind, 0.0 if delta is None else delta, **bounds)
+        seen = np.where(attacked.rows.spectrum > 0, attacked.rows.spectrum, np.inf)[:, None]
+        return np.asarray(formulas.factor_shift(change, limit, seen, np.minimum(shares, 1.0)))
 
     def _largest_shift(self) -> float:
         """G of one sample with which an attacker may do what it likes: replace it, or change its label only."""
@@ -267,7 +291,7 @@ class Scenario:
 
     def _reach(self, rows: ClientColumns, start_norm: float) -> Array:
         """The longest residual that an attacker can train on poisoned data, multiplied as the threat says."""
-        bound = max(input_bound(self.ledger), domain_bound(self.ledger, self.threat))
+        bound = steepness(self.ledger, max(input_bound(self.ledger), domain_bound(self.ledger, self.threat)))
         proximal = self.ledger.facts.training.proximal
         trained = formulas.update_bound(rows.learning_rate, rows.steps, bound, rows.weight_decay, proximal=proximal)
         lost = 1.0 - formulas.retention(rows.learning_rate, rows.steps, rows.weight_decay, proximal)
@@ -276,7 +300,7 @@ class Scenario:
 
     def _deviating(self, rows: ClientColumns, start_norm: float) -> Array:
         """`p ||gamma u' - u||` for clean updates u' as the attackers train and u as the protocol says."""
-        bound, scale = input_bound(self.ledger), self.threat.scale
+        bound, scale = steepness(self.ledger, input_bound(self.ledger)), self.threat.scale
         lost, decay, proximal = 1.0 - rows.retention, rows.weight_decay, self.ledger.facts.training.proximal
         clean = formulas.update_bound(rows.honest_rate, rows.honest_steps, bound, decay, proximal=proximal)
         own = formulas.update_bound(rows.learning_rate, rows.steps, bound, decay, proximal=proximal)

@@ -118,12 +118,25 @@ class Training(Table):
     clip_gradients: PositiveRate | None = Field(
         None, description="norm to which every sample's gradient is shortened, which bounds the updates of any model"
     )
+    spectrum: PositiveRate | None = Field(
+        None,
+        description="L of the batch-spectrum rule: the loss of a batch is multiplied by min(1, L / L_s), L_s being the "
+        "largest eigenvalue of X^T X / n; allows larger rates and a smaller cap. Softmax regression without bias",
+    )
+    ball: PositiveRate | None = Field(
+        None,
+        description="F of the ball rule: also by F / F_s, F_s being the norm of the batch's gradient at the model 0; "
+        "needs spectrum, weight decay and no training noise",
+    )
     participation: float = Field(1.0, gt=0, le=1, description="share of the clients that take part in a round")
 
     @model_validator(mode="after")
-    def _steps_or_epochs(self) -> Training:
+    def _fit_together(self) -> Training:
         if self.steps is not None and self.epochs is not None:
             raise ValueError("set either steps or epochs, not both")
+        if self.ball is not None and (self.spectrum is None or not self.weight_decay):
+            missing = "spectrum" if self.spectrum is None else "weight_decay"
+            raise misfit("ball", f"the ball rule needs training.{missing}, which is not set")
         return self
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from crfl_core.federation import batches
 from crfl_core.federation.attackers import AttackedSteps, bends, poison, state_of
+from crfl_core.federation.scaling import BatchScaling, Spectra
 from crfl_core.federation.setup import Federation
 from crfl_core.federation.steps import honest_models
 from crfl_interface.kinds.complaints import settings_of
@@ -22,7 +23,7 @@ class LocalTraining:
     """The `Job` that engines run. Everything it needs is rebuilt from `specification` in another process."""
 
     def __init__(self, federation: Federation) -> None:
-        self._federation = federation
+        self._federation, self._spectra = federation, Spectra(federation)
 
     @property
     def specification(self) -> str:
@@ -44,6 +45,10 @@ class LocalTraining:
         rates = torch.from_numpy(conduct.learning_rate).to(device, dtype)[:, None] * (sizes > 0)
         decay = torch.from_numpy(clients.weight_decay).to(device, dtype) if clients.weight_decay.any() else None
         poisoned, poisoning = poison(federation, task, rows, labels, sizes, clients.ids[honest:])
+        scaling: BatchScaling | None = None
+        if federation.honest.facts.spectrum is not None:
+            own_data = 0 if poisoned is None else len(poisoned)
+            scaling = BatchScaling(self._spectra, federation, clients, own_data, rows.shape[1])
         start = starts_of(task.starts.to(device, dtype), clients)
         updates = start.new_empty(start.shape)
         with settings_of("model", federation.config.model):
@@ -51,8 +56,13 @@ class LocalTraining:
                 decays = None if decay is None else decay[group]
                 seen = inputs(federation.features, rows[group], poisoned if group.stop > honest else None)
                 for step, x in enumerate(seen):
-                    models.step(x, labels[group, step], weights[group, step], rates[group, step], decays)
+                    y, means = labels[group, step], weights[group, step]
+                    if scaling is not None:
+                        means = means * scaling.of(group, step, x, y, sizes[group, step])[:, None]
+                    models.step(x, y, means, rates[group, step], decays)
                 torch.sub(models.parameters(), start[:, group], out=updates[:, group])
+        if scaling is not None:
+            poisoning = scaling.recorded(poisoning)
         if 0 < honest < len(clients):
             back = np.argsort(order)
             updates, poisoning = updates[:, back], poisoning.take(back)

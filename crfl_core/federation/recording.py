@@ -58,6 +58,9 @@ def check_honest(federation: Federation, outcome: Outcome) -> None:
     start, errors = float(torch.linalg.vector_norm(outcome.before.models[0])), torch.finfo(federation.dtype).eps
     bounds, lengths = plan.clients.update_bound, aggregated.results[0].residual.numpy()
     honest = ~plan.conduct.attacking & ~aggregated.bad & np.isfinite(bounds)
+    ball = federation.honest.facts.ball
+    if ball is not None and start > ball.radius:  # the bound is for models inside: certificates are refused
+        return
     # A step is rounded as a part of its model, which attackers may have made long.
     rounded = rounding * (bounds + (1.0 - plan.clients.retention) * start) + plan.clients.steps * errors * start
     over = honest & (lengths > bounds + rounded)
@@ -123,6 +126,10 @@ def columns(outcome: Outcome, result: ChainResult) -> ClientColumns:
         delta=poison.delta,
         label_flips=poison.flips,
         poisoned_norm=poison.norm,
+        spectrum=poison.spectrum,
+        start_gradient=poison.start_gradient,
+        batch_factor=poison.factor,
+        scaled_batches=poison.scaled,
     )
 
 

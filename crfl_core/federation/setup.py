@@ -22,6 +22,7 @@ from crfl_core.federation.participants import HonestTraining, Participation
 from crfl_core.federation.rates import with_found_start
 from crfl_core.federation.reserve import check_root
 from crfl_core.federation.sample_sets import TestSet, make_test_sets, reserved_sets
+from crfl_core.federation.spectrum import with_spectrum
 from crfl_core.federation.start import Start, start_of
 from crfl_core.federation.threats import check_threat, prepare_attack, resampled_rounds
 from crfl_interface.data import FederatedData, Scaling
@@ -124,10 +125,12 @@ def build(config: RunConfig, *, fitted: FittedMaps | None = None, shown: Shown |
         fitted = fit_maps(config.model.features, data.facts, curator, dtype)
     maps, model = build_model(config, data.facts, fitted)
     check_maps(maps, data.x)
-    bound = gradient_bound(config.model, model, maps.norm_bound(data.facts.domain.norm_bound(data.facts.inputs)))
+    longest = maps.norm_bound(data.facts.domain.norm_bound(data.facts.inputs))
+    bound = gradient_bound(config.model, model, longest)
     members = members_of(config.groups, len(partition.rows), owners_of(loaded, partition), streams)
     training = training_facts(config)
     honest = HonestTraining(training, min(bound, training.clip_gradients or bound))
+    honest = with_spectrum(config, model, honest, longest, data.facts.classes)
     samples = np.array([len(rows) for rows in partition.rows])
     config = with_found_start(config, model.facts, training, honest.gradient_bound, samples)
     participation = Participation(config, samples.tolist(), honest, streams, members)

@@ -38,10 +38,16 @@ def sound(name: str, array: NDArray[Any], *, negative: bool = False) -> None:
         raise ValueError(f"{name} holds a value that cannot be")
 
 
+def before_they_were_kept(shape: tuple[int, ...]) -> Arrays:
+    """Columns that older versions did not write, as they would have been: one group, and no batch was scaled."""
+    zeros = {"group": np.int64, "spectrum": np.float64, "start_gradient": np.float64, "scaled_batches": np.int64}
+    return {**{name: np.zeros(shape, kind) for name, kind in zeros.items()}, "batch_factor": np.ones(shape)}
+
+
 def client_columns(arrays: Arrays) -> ClientColumns:
     """Rows of the ledger."""
-    if "group" not in arrays and "round" in arrays:  # written before there were groups
-        arrays = {**arrays, "group": np.zeros(arrays["round"].shape, np.int64)}
+    if "round" in arrays:
+        arrays = {**before_they_were_kept(arrays["round"].shape), **arrays}
     columns = typed(arrays, ClientColumns, ClientColumns.names())
     if any(column.ndim != 1 or len(column) != len(columns["round"]) for column in columns.values()):
         raise ValueError("its columns must have an entry for each row")

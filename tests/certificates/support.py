@@ -443,6 +443,10 @@ def synthetic_ledger(
         delta=each(0.0),
         label_flips=each(0, np.int64),
         poisoned_norm=each(0.0),
+        spectrum=each(0.0),
+        start_gradient=each(0.0),
+        batch_factor=each(1.0),
+        scaled_batches=each(0, np.int64),
     )
     records = tuple(
         RoundRecord(

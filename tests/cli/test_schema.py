@@ -157,6 +157,7 @@ DEFAULT = (Path(crfl_core.__file__).parent / "config" / "default.toml").read_tex
         "rounds = 2\ntraining = { learning_rate = [0.1, 0.2], epochs = 2 }",
         "training = { learning_rate = { start = 0.9, slope = -0.01 }, steps = { per_client = [1, 2] } }",
         "training = { algorithm = { type = 'fedprox', mu = 0.2 }, clip_gradients = 0.5 }",
+        "training = { spectrum = 0.06, ball = 0.1, weight_decay = 0.1 }",
         "model = { type = 'softmax', start = 'zeros' }",
         "seeds = { noise = 3 }\ntrackers = ['jsonl']",
     ],

@@ -192,6 +192,7 @@ EXTEND = [
     "progress",
     "sha256",
     "smoothness",
+    "spectrum_checks",
     "terminal",
 ]
 

@@ -23,6 +23,7 @@ from crfl_core.extend import (
     forward_checks,
     guarantee,
     observed_breakdown,
+    spectrum_checks,
 )
 
 Array = NDArray[np.float64]
@@ -70,7 +71,11 @@ def drift_checks(ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
     number = max(threat.rounds)
     if not 1 <= number <= ledger.facts.rounds:
         return ()
-    common = (assumptions.never_rejected(ledger), assumptions.only_model_leaves(ledger, number))
+    common = (
+        assumptions.never_rejected(ledger),
+        assumptions.only_model_leaves(ledger, number),
+        *spectrum_checks(ledger, threat),
+    )
     if kind_of_drift(ledger, threat) == "breakdown":
         anything = threat.model_copy(update={"poison": "update"})
         return (
