@@ -193,13 +193,13 @@ class RoundRecord(Record):
     for models that have none). `norm_before_clip` is ||w_t||. `noise_std` is 0 in the final round, which is only
     clipped. `breakdown` is how far 0, 1, 2, ... arbitrary clients can move the aggregate of a rule that looks at the
     updates, if the rule knows; the entries end where it breaks down. `carries_state`: some plugin remembers more of the
-    round than the noisy model. `rounding` bounds, in Euclidean norm, by how much the aggregate may differ from what the
-    weights and caps of the ledger say: sums of floating-point numbers are not exact. `has_offset`: a part of the
-    aggregate is in nobody's weight. `server_rate` is what the aggregate was multiplied by before it moved the model,
-    which is in all weights and in `breakdown`; None if an optimiser looked at it, and then weights are those of the
-    largest scale of a parameter. `group` is the one whose model this is about; `failed` says why its training ended,
-    after which it stands still and votes for class 0. `accuracy` and `loss` of the clipped model on the clean test set
-    are for people, not for certificates.
+    round than the noisy model, or could: it has hooks or attributes of its own. `rounding` bounds, in Euclidean norm,
+    by how much the aggregate may differ from what the weights and caps of the ledger say: sums of floating-point
+    numbers are not exact. `has_offset`: a part of the aggregate is in nobody's weight. `server_rate` is what the
+    aggregate was multiplied by before it moved the model, which is in all weights and in `breakdown`; None if an
+    optimiser looked at it, and then weights are those of the largest scale of a parameter. `group` is the one whose
+    model this is about; `failed` says why its training ended, after which it stands still and votes for class 0.
+    `accuracy` and `loss` of the clipped model on the clean test set are for people, not for certificates.
     """
 
     round: int

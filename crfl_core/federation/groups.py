@@ -106,3 +106,11 @@ def watching(config: RunConfig) -> tuple[str, ...]:
     return tuple(
         plugin.configured_as for kind, plugin in config.named_plugins() if kind in makers and hook_names(type(plugin))
     )
+
+
+def keeps_to_itself(server: ServerSteps) -> bool:
+    """Whether a plugin that looks at updates can keep something of them beside the state that the core knows of."""
+    steps = (*server.aggregation, *(() if server.optimiser is None else (server.optimiser,)))
+    usual = Plugin.__private_attributes__.keys()
+    looking = (step for step in steps if step.depends == "all")
+    return any(hook_names(type(step)) or step.__private_attributes__.keys() > usual for step in looking)

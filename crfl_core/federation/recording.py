@@ -8,6 +8,7 @@ from torch import Tensor
 
 from crfl_core.federation.chain import ChainResult
 from crfl_core.federation.evaluation import score
+from crfl_core.federation.groups import keeps_to_itself
 from crfl_core.federation.rounds import Outcome
 from crfl_core.federation.setup import Federation
 from crfl_interface.errors import PluginFailure, failures_named
@@ -42,7 +43,7 @@ def record(federation: Federation, outcome: Outcome) -> tuple[RoundRecord, Clien
         loss=None if figures is None else figures.loss,
         notes=({} if result.rule is None else dict(result.rule.notes)) | dict(result.notes),
         breakdown=breakdown(outcome, result),
-        carries_state=any(outcome.after.states[0].values()),
+        carries_state=any(outcome.after.states[0].values()) or keeps_to_itself(plan.server),
         rounding=result.rounding,
         has_offset=result.has_offset,
         group=plan.group or 0,

@@ -11,10 +11,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from crfl_aggregators.median import Median
+from pydantic import PrivateAttr
 
 import crfl_core
 from crfl_core import RunResult
-from crfl_core.extend import ClientColumns, Ledger, RoundRecord, RunFacts, StoreError, TrainingTask
+from crfl_core.extend import (
+    Aggregator,
+    ClientColumns,
+    Ledger,
+    RoundRecord,
+    RunFacts,
+    StoreError,
+    TrainingTask,
+    hookimpl,
+)
 from crfl_core.federation.local import LocalTraining
 from crfl_core.federation.setup import Federation
 from crfl_interface.ledger import FORMAT
@@ -159,6 +170,30 @@ def test_a_rule_that_remembers_and_a_plugin_that_may_reject_are_marked(run: RunR
     remembering = federation_of(tiny(aggregation=[{"type": "momentum"}]), {"momentum": Momentum})
     assert all(outcome.record.carries_state for outcome in played(remembering))
     assert federation_of(tiny(trackers=[{"type": "veto"}]), {"veto": Veto}).facts.rejects
+
+
+class Recalling(Median):
+    """Could keep what it sees where no checkpoint and no audit would find it."""
+
+    _seen: list[float] = PrivateAttr(default_factory=list)
+
+
+class Overhearing(Median):
+    """Could hear of a round what its noise should hide."""
+
+    @hookimpl
+    def crfl_round_finished(self, record: RoundRecord) -> None:
+        assert record.round
+
+
+@pytest.mark.parametrize("rule", [Recalling, Overhearing])
+def test_a_rule_that_could_remember_by_itself_is_marked_and_refuses_what_rests_on_noise(
+    rule: type[Aggregator], tmp_path: Path
+) -> None:
+    config = tiny(aggregation=["mine"], certificates=["postprocess"])
+    found = crfl_core.run(config, out=tmp_path / "run", plugins={"mine": rule})
+    assert all(record.carries_state for record in found.ledger.rounds)
+    assert "a plugin remembers the round" in found.metrics.refused["postprocess"]
 
 
 def test_partial_participation_leaves_rows_of_participants_only() -> None:
