@@ -1,7 +1,7 @@
 """Every certified example, trained with three seeds: `python examples/certified/table.py [--out FOLDER] [NAME ...]`.
 
 Prints one Markdown table, and writes it to FOLDER/table.md: the mean over the seeds of the accuracy on the test set
-and of the share that is classified right whatever this number of clients do, with the smallest of the seeds in brackets.
+and of the share that is classified right whatever this number of clients does; in brackets the smallest of the seeds.
 A seed decides everything: which samples are reserved, who holds what, and the order of batches. What has been trained
 before is only read, and an interrupted training resumes where it was.
 """
