@@ -13,7 +13,8 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from crfl_datasets.loan import CATEGORIES, FEATURES, STATES, STATUSES
+from crfl_datasets.loan import STATES, STATUSES
+from crfl_datasets.loan_columns import FEATURES, TEXTS
 
 from benchmarks.timing import report
 
@@ -42,7 +43,7 @@ def write(path: Path) -> None:
     generator = np.random.default_rng(0)
     columns: dict[str, list[str]] = {}
     for name in FEATURES:
-        if name in CATEGORIES:
+        if name in TEXTS:
             columns[name] = [f"{name} {value}" for value in generator.integers(7, size=ROWS_AT_ONCE)]
         else:
             numbers = np.round(generator.exponential(1000, ROWS_AT_ONCE), int(generator.integers(3)))

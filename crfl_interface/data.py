@@ -43,11 +43,16 @@ class Domain:
         return ~(np.isfinite(single) & (low <= single) & (single <= high))
 
 
+CLAMPED = ("minmax", "declared")
+"""Kinds of scaling beyond whose range inputs are cut off."""
+
+
 @dataclass(frozen=True)
 class Scaling:
     """The affine map from raw to scaled inputs, `scaled = (raw - shift) * factor`; `fitted` on training data?
 
-    `minmax` also clamps to [0, 1], since new inputs may lie outside of the range of the training data.
+    `minmax` and `declared` also clamp to [0, 1]: new inputs may lie outside of the range of the training data, or of
+    that which was declared for each feature.
     """
 
     kind: str = "none"
@@ -64,7 +69,7 @@ class Scaling:
         for rows in row_blocks(raw):
             block = np.subtract(raw[rows], self.shift, out=buffer[: len(raw[rows])])
             block *= self.factor
-            scaled[rows] = block.clip(0.0, 1.0, out=block) if self.kind == "minmax" else block
+            scaled[rows] = block.clip(0.0, 1.0, out=block) if self.kind in CLAMPED else block
         return scaled
 
 
@@ -86,6 +91,8 @@ class Data:
     """A dataset in memory: inputs as rows of features, labels 0..classes-1, and what is known about them.
 
     `groups` are the natural owners of the training rows (states, writers), 0..g-1; `group_names` may name these.
+    `ranges` are the lowest and the highest raw value of every feature, if they are known without looking at any row:
+    `scaling = "unit-range"` maps them to [0, 1] and cuts off what lies beyond.
     """
 
     x: NDArray[np.generic]
@@ -99,6 +106,7 @@ class Data:
     groups: NDArray[np.int64] | None = None
     group_names: tuple[str, ...] = ()
     scaling: Scaling = field(default_factory=Scaling)
+    ranges: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
 
 
 @dataclass(frozen=True)

@@ -151,7 +151,8 @@ def check_subsets_are_the_first_samples(case: Case[Dataset]) -> None:
 def check_every_scaling_works(case: Case[Dataset]) -> None:
     """Data can be scaled in all ways, unless the domain is unbounded and the range would be needed."""
     raw = case.once(read)
-    for kind in ("none", "minmax", "standardise", *(("unit-range",) if bounded(raw.domain) else ())):
+    ranged = bounded(raw.domain) or raw.ranges is not None
+    for kind in ("none", "minmax", "standardise", *(("unit-range",) if ranged else ())):
         scaling, domain = fit(kind, raw)
         x = scaling.apply(raw.x[:100])
         if not np.isfinite(x).all() or x.min() < domain.low - ROUNDING or x.max() > domain.high + ROUNDING:

@@ -26,8 +26,9 @@ class Dataset(Plugin):
 
     scaling: ScalingKind = Field(
         "unit-range",
-        description="none; unit-range: the raw domain to [0, 1]; minmax: the range of the training data to [0, 1], "
-        "beyond which inputs are clamped; standardise: mean 0 and deviation 1 of the training data, unbounded",
+        description="none; unit-range: the raw domain, or the declared ranges, to [0, 1]; minmax: the range of the "
+        "training data to [0, 1], beyond which inputs are clamped; standardise: mean 0 and deviation 1 of the training "
+        "data, unbounded",
     )
     train_samples: int | None = Field(None, ge=1, description="training samples to use, the first ones; unset: all")
     test_samples: int | None = Field(None, ge=1, description="test samples to use, the first ones; unset: all")
@@ -125,6 +126,10 @@ def check(data: Data, name: str) -> None:
         raise DataError(
             f"dataset {name}: {features} features need as many names or none, not {len(data.feature_names)}"
         )
+    if data.ranges is not None and any(np.shape(ends) != (features,) for ends in data.ranges):
+        raise DataError(
+            f"dataset {name}: ranges must have a lowest and a highest value for each of {features} features"
+        )
     if data.groups is not None:
         known = len(data.group_names) or np.inf
         whole = data.groups.dtype.kind in "iu"
@@ -159,6 +164,9 @@ def fit(kind: ScalingKind, data: Data) -> tuple[Scaling, Domain]:
     low, high = data.domain.low, data.domain.high
     if kind == "none":
         return Scaling(), data.domain
+    if kind == "unit-range" and data.ranges is not None:
+        lowest, highest = data.ranges
+        return Scaling("declared", lowest, 1.0 / positive(highest - lowest)), Domain(0.0, 1.0)
     if kind == "unit-range":
         if not np.isfinite([low, high]).all():
             raise OptionError("scaling", "unit-range needs a dataset with a bounded domain: use minmax or none")

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from crfl_datasets.loan import CATEGORIES, FEATURES, STATES, STATUSES, Loan
+from crfl_datasets.loan import STATES, STATUSES, Loan
+from crfl_datasets.loan_columns import FEATURES, HIGHEST, TEXTS
 from pydantic import ValidationError
 
 from crfl_core import run
@@ -29,7 +30,7 @@ COLUMNS = ("id", *FEATURES[:40], "addr_state", "desc", *FEATURES[40:], "loan_sta
 
 DEFAULTS = {
     **dict.fromkeys(FEATURES, "1"),
-    **dict.fromkeys(CATEGORIES, "n"),
+    **dict.fromkeys(TEXTS, "n"),
     "id": "",
     "desc": 'said "yes", then\nnothing',
     "addr_state": "CA",
@@ -74,7 +75,7 @@ def in_file_order(data: Data) -> Any:
 
 def test_there_are_90_features_9_statuses_and_51_states() -> None:
     assert (len(set(FEATURES)), len(set(STATUSES)), len(set(STATES))) == (90, 9, 51)
-    assert CATEGORIES.issubset(FEATURES)
+    assert set(TEXTS) <= set(FEATURES)
     assert STATUSES[7] == "Does not meet the credit policy. Status:Fully Paid"
 
 
@@ -126,6 +127,28 @@ def test_scaled_features_lie_within_0_and_1(tmp_path: Path) -> None:
     assert (data.domain.low, data.domain.high, data.scaling.fitted) == (0.0, 1.0, True)
     for x in (data.x, data.test_x):
         assert 0.0 <= x.min() <= x.max() <= 1.0
+
+
+def test_declared_ranges_and_texts_are_the_same_whatever_one_client_writes(tmp_path: Path) -> None:
+    """With `minmax` one row moves the features of all others; with `unit-range` it moves its own."""
+    rows = loans(60)
+    strange = [rows[0] | {"annual_inc": "1e9", "grade": "!", "purpose": "car"}, *rows[1:]]
+    moved = {}
+    for scaling in ("minmax", "unit-range"):
+        honest, poisoned = (
+            Loan(path=saved(tmp_path, table(some), f"{scaling}{number}.csv"), scaling=scaling).load()
+            for number, some in enumerate((rows, strange))
+        )
+        whole = [np.concatenate([data.x, data.test_x]) for data in (honest, poisoned)]
+        moved[scaling] = int((whole[0] != whole[1]).any(axis=1).sum())
+        assert 0.0 <= whole[1].min() <= whole[1].max() <= 1.0
+    assert moved == {"minmax": 60, "unit-range": 1}
+    assert (poisoned.scaling.kind, poisoned.scaling.fitted) == ("declared", False)
+
+
+def test_every_feature_has_a_declared_range() -> None:
+    assert set(HIGHEST) == set(FEATURES)
+    assert min(HIGHEST.values()) >= 1
 
 
 def test_a_fifth_is_held_out_by_a_seed_of_its_own(tmp_path: Path) -> None:

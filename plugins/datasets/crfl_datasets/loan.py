@@ -12,6 +12,7 @@ from pydantic import Field, field_validator
 
 from crfl_core.extend import Data, DataError, DataFile, DataSource, Domain, FileDataset, ScalingKind, SplitDataset
 from crfl_datasets import tables
+from crfl_datasets.loan_columns import FEATURES, HIGHEST, TEXTS
 from crfl_datasets.samples import LARGEST
 
 FILE = "loan.csv.gz"
@@ -36,28 +37,6 @@ STATE_CODES = """
 """
 STATES = tuple(STATE_CODES.split())
 
-FEATURE_NAMES = """
-    loan_amnt funded_amnt funded_amnt_inv term int_rate installment grade sub_grade home_ownership annual_inc
-    verification_status pymnt_plan purpose dti delinq_2yrs inq_last_6mths open_acc pub_rec revol_bal revol_util
-    total_acc initial_list_status out_prncp out_prncp_inv total_pymnt total_pymnt_inv total_rec_prncp total_rec_int
-    total_rec_late_fee recoveries collection_recovery_fee last_pymnt_amnt collections_12_mths_ex_med application_type
-    acc_now_delinq tot_coll_amt tot_cur_bal open_acc_6m open_act_il open_il_12m open_il_24m mths_since_rcnt_il
-    total_bal_il il_util open_rv_12m open_rv_24m max_bal_bc all_util total_rev_hi_lim inq_fi total_cu_tl inq_last_12m
-    acc_open_past_24mths avg_cur_bal bc_open_to_buy bc_util chargeoff_within_12_mths delinq_amnt mo_sin_old_il_acct
-    mo_sin_old_rev_tl_op mo_sin_rcnt_rev_tl_op mo_sin_rcnt_tl mort_acc mths_since_recent_bc mths_since_recent_inq
-    num_accts_ever_120_pd num_actv_bc_tl num_actv_rev_tl num_bc_sats num_bc_tl num_il_tl num_op_rev_tl num_rev_accts
-    num_rev_tl_bal_gt_0 num_sats num_tl_120dpd_2m num_tl_30dpd num_tl_90g_dpd_24m num_tl_op_past_12m pct_tl_nvr_dlq
-    percent_bc_gt_75 pub_rec_bankruptcies tax_liens tot_hi_cred_lim total_bal_ex_mort total_bc_limit
-    total_il_high_credit_limit hardship_flag disbursement_method debt_settlement_flag
-"""
-FEATURES = tuple(FEATURE_NAMES.split())
-"""The 90 columns that the paper's preprocessing leaves, in the order of the published files."""
-
-CATEGORY_NAMES = """
-    grade sub_grade home_ownership verification_status pymnt_plan purpose initial_list_status application_type
-    hardship_flag disbursement_method debt_settlement_flag
-"""
-CATEGORIES = frozenset(CATEGORY_NAMES.split())
 WITH_UNIT = {"term": "months", "int_rate": "%", "revol_util": "%"}
 """Columns that some published files write with a unit and others without."""
 
@@ -79,11 +58,16 @@ class Loan(SplitDataset, FileDataset):
     5. A share `test_fraction` of all rows is drawn for testing. (The authors draw it from each state.)
     6. `scaling = "minmax"` maps every feature to [0, 1]. The range is that of the training rows, beyond which test rows
        are clamped; the authors take it from all rows, and leave coded text unscaled.
+       `scaling = "unit-range"` has ranges and texts that were written down beforehand, whatever the rows say: no client
+       can move what others' features become, as certificates want it. Text that is not foreseen counts as empty.
 
     Several features describe what happened after the loan was given (recoveries, total_rec_prncp), as in the paper.
     """
 
-    scaling: ScalingKind = Field("minmax", description="`minmax` maps every feature to [0, 1], as in the paper")
+    scaling: ScalingKind = Field(
+        "minmax",
+        description="`minmax` maps every feature to [0, 1], as in the paper, `unit-range` does it by declared ranges",
+    )
     states: tuple[str, ...] = Field((), description="keep only loans of these states; unset: all 51")
     skip_statuses: tuple[str, ...] = Field((), description='leave out rows with these statuses, such as "Issued"')
     sources: tuple[str, ...] = Field((), description="keep only rows with these texts in a column `source`")
@@ -122,11 +106,12 @@ class Loan(SplitDataset, FileDataset):
             feature_names=FEATURES,
             groups=states[train],
             group_names=STATES,
+            ranges=(np.zeros(len(FEATURES)), np.array([HIGHEST[name] for name in FEATURES])),
         )
 
     def _parse(self, path: Path) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
         """Raw features, labels and states of all rows that are kept."""
-        known: dict[str, dict[str, int]] = {name: {"": 0} for name in CATEGORIES}
+        known: dict[str, dict[str, int]] = {name: {"": 0} for name in TEXTS}
         blocks, labels, states = [], [], []
         for block in tables.read(path, self._kinds()):
             kept, status, state = self._kept(block)
@@ -141,15 +126,18 @@ class Loan(SplitDataset, FileDataset):
             raise DataError(f"{path}: there are no loans in it{wanted}")
         whole = np.concatenate(blocks)
         for name, codes in known.items():
-            rank = np.empty(len(codes), np.float32)
-            rank[[codes[text] for text in sorted(codes)]] = np.arange(len(codes))
+            rank = np.zeros(len(codes), np.float32)
+            texts = ("", *TEXTS[name]) if self.scaling == "unit-range" else sorted(codes)
+            for number, text in enumerate(texts):
+                if text in codes:
+                    rank[codes[text]] = number
             place = FEATURES.index(name)
             whole[:, place] = rank[whole[:, place].astype(np.int64)]
         return whole, np.concatenate(labels), np.concatenate(states)
 
     def _kinds(self) -> dict[str, tables.Kind]:
         """The columns that are read."""
-        texts = {*CATEGORIES, *WITH_UNIT, STATUS, STATE, *([SOURCE] if self.sources else ())}
+        texts = {*TEXTS, *WITH_UNIT, STATUS, STATE, *([SOURCE] if self.sources else ())}
         return {name: "text" if name in texts else "number" for name in (*FEATURES, *sorted(texts - set(FEATURES)))}
 
     def _kept(self, block: tables.Block) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
@@ -177,10 +165,10 @@ def places(
 
 def feature(block: tables.Block, name: str, known: Mapping[str, dict[str, int]]) -> NDArray[np.float64]:
     """A column as numbers. Texts get numbers in the order in which they turn up, which `known` keeps."""
-    if name not in CATEGORIES and name not in WITH_UNIT:
+    if name not in TEXTS and name not in WITH_UNIT:
         return block.numbers(name, empty=0.0)
     codes, texts = block.texts(name)
-    if name in CATEGORIES:
+    if name in TEXTS:
         values = [float(known[name].setdefault(text, len(known[name]))) for text in texts]
     else:
         values = [quantity(text, WITH_UNIT[name]) for text in texts]

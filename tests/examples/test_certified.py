@@ -1,0 +1,100 @@
+"""The certified examples: they load, are tuned on what no client and no test has, and hold on the embedded digits."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from crfl_core import load_config, run
+from crfl_core.extend import GroupVotes
+
+FOLDER = Path(__file__).parents[2] / "examples" / "certified"
+CONFIGS = sorted(FOLDER.glob("*-round*.toml"))
+
+
+def script(name: str) -> ModuleType:
+    """A script beside the configs."""
+    spec = importlib.util.spec_from_file_location(f"certified_{name}", FOLDER / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_example_has_a_validation_set_and_asks_about_numbers_of_clients(path: Path) -> None:
+    config = load_config(path).config
+    assert config.name == path.stem
+    assert config.reserve.validation is not None
+    assert config.evaluation.radii
+    assert config.attack is None
+    (certificate,) = config.certificates
+    assert certificate.title in ("group-vote", "pathwise-linear")
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_no_example_lets_one_client_move_the_features_of_another(path: Path) -> None:
+    config = load_config(path).config
+    assert config.dataset.scaling == "unit-range"
+    for feature_map in config.model.features:
+        assert getattr(feature_map, "on", "curator") in ("curator", "strokes")
+
+
+def test_the_groups_of_the_digits_outvote_three_of_ten_whatever_they_say(tmp_path: Path) -> None:
+    result = run(FOLDER / "digits-every-round.toml", out=tmp_path / "run")
+    (clean,) = (one for one in result.certified if one.test_set == "clean")
+    right = clean.guarantee.prediction == clean.labels
+    shares = [float((right & (clean.guarantee.radius >= clients)).mean()) for clients in (0, 1, 3)]
+    assert shares[0] >= 0.95
+    assert shares[1] >= 0.9
+    assert shares[2] >= 0.75
+    ballots = result.votes(result.inquiry.questions[0].request)["clean"].expect(GroupVotes).ballots.copy()
+    for attackers in np.random.default_rng(0).permuted(np.tile(np.arange(10), (20, 1)), axis=1)[:, :3]:
+        for lie in range(10):
+            voted = ballots.copy()
+            voted[:, attackers] = lie
+            winner = np.apply_along_axis(lambda votes: np.bincount(votes, minlength=10).argmax(), 1, voted)
+            stands = clean.guarantee.radius >= 3
+            assert (winner == clean.guarantee.prediction)[stands].all()
+
+
+def test_half_of_the_clients_change_little_in_an_early_round(tmp_path: Path) -> None:
+    result = run(FOLDER / "digits-early-round.toml", out=tmp_path / "run")
+    (curve,) = (one for one in result.metrics.curves if one.test_set == "clean")
+    assert curve.accuracy >= 0.95
+    assert curve.certified_accuracy[curve.radii.index(5)] >= 0.93
+    assert curve.directions == ("backward", "forward")
+
+
+def test_one_table_has_all_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["digits-every-round", "--out", str(tmp_path), "--seeds", "0", "1"]
+    script("table").main(arguments)
+    table = capsys.readouterr().out
+    assert "| digits-every-round | ." in table
+    assert "| 3 of 10 | ." in table
+    assert (tmp_path / "table.md").read_text(encoding="utf-8") == table
+    script("table").main(arguments)  # nothing is trained again
+    assert capsys.readouterr().out == table
+
+
+def test_a_search_sees_no_test_image_and_names_the_best_settings(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    search = script("search")
+    found = list(
+        search.search(
+            FOLDER / "digits-every-round.toml", 3, ["training.weight_decay=0.001,0.1"], ["training.steps=20"], tmp_path
+        )
+    )
+    assert [one.settings for one in found] == [("training.weight_decay=0.001",), ("training.weight_decay=0.1",)]
+    assert load_config(tmp_path / "run" / "config.toml").config.dataset.test_samples == 1
+    assert found[0].certified > found[1].certified
+    search.main([str(FOLDER / "digits-every-round.toml"), "--clients", "3", "--set", "training.steps=5"])
+    assert capsys.readouterr().out.count("best:") == 1
