@@ -239,7 +239,7 @@ class Registry:
     def _described(self, found: Found) -> tuple[str, tuple[str, ...]]:
         if found.kind == "command":
             return command_of(found).summary, ()
-        from crfl_core.refusals import hook_names
+        from crfl_interface.refusals import hook_names
 
         plugin = self._import(found)
         return first_line(plugin), hook_names(plugin)
@@ -247,7 +247,7 @@ class Registry:
     def _import(self, found: Found) -> type[Plugin]:
         key = (found.kind, found.distribution, found.name)
         if key not in self._loaded:
-            from crfl_core.refusals import checked
+            from crfl_interface.refusals import checked
 
             base = KINDS[found.kind].base
             self._loaded[key] = checked(found.full_name, imported(found), base, found.distribution)

@@ -12,8 +12,8 @@ from torch import Tensor
 from crfl_core.federation.memory import first_state
 from crfl_core.federation.rounds import Progress
 from crfl_core.federation.setup import Federation
-from crfl_core.store.validation import fitting
 from crfl_interface.errors import StoreError
+from crfl_interface.validation import fitting
 
 PARAMETERS = "parameters"
 ATTACK = "attack"

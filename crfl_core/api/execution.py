@@ -30,7 +30,6 @@ from crfl_core.federation.session import Session
 from crfl_core.federation.setup import Federation, build
 from crfl_core.hooks import Hooks
 from crfl_core.plugins import Registry
-from crfl_core.refusals import check_hooks, hook_names
 from crfl_core.report.figures import partition_files
 from crfl_core.report.metrics import Backdoor, ClassHistogram, Metrics, attackers
 from crfl_core.store import RunDirectory
@@ -42,6 +41,7 @@ from crfl_interface.kinds.engine import Job
 from crfl_interface.kinds.plugin import Plugin
 from crfl_interface.kinds.tracker import Tracker
 from crfl_interface.ledger import RunFacts
+from crfl_interface.refusals import check_hooks, hook_names
 
 
 def run(

@@ -16,9 +16,9 @@ from crfl_core.federation.continuations import continuations, with_test_noise
 from crfl_core.federation.session import Session
 from crfl_core.federation.setup import Federation
 from crfl_core.store import RunDirectory
-from crfl_core.store.validation import fitting
 from crfl_interface.ledger import Ledger, RunFacts
 from crfl_interface.updates import Layout
+from crfl_interface.validation import fitting
 from crfl_interface.votes import VoteRequest, Votes, VoteSettings
 
 MODELS = "models"

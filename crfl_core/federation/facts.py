@@ -13,9 +13,9 @@ from torch import Tensor
 from crfl_core.federation.features import ROWS_AT_ONCE
 from crfl_core.federation.groups import watching
 from crfl_core.federation.reserve import users
-from crfl_core.refusals import hook_names
 from crfl_interface import schedules
 from crfl_interface.ledger import GroupFacts, ReservedFacts, RunFacts
+from crfl_interface.refusals import hook_names
 
 if TYPE_CHECKING:
     from crfl_core.federation.setup import Federation

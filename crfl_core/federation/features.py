@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from crfl_core.federation.sealed import BYTES_AT_ONCE, cached, intact, seal
 from crfl_files.published import sha256
+from crfl_files.sealed import BYTES_AT_ONCE, cached, intact, seal
 from crfl_interface.kinds.feature_map import FeatureMaps
 from crfl_interface.kinds.plugin import Plugin
 from crfl_interface.updates import State

@@ -14,7 +14,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from crfl_core.federation.features import describe, described, digest_of, mapped
-from crfl_core.federation.sealed import SEAL, cached, intact, seal
+from crfl_files.sealed import SEAL, cached, intact, seal
 from crfl_interface.data import DataFacts
 from crfl_interface.errors import ConfigError, OptionError, PluginFailure
 from crfl_interface.kinds.complaints import settings_of

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from crfl_core.config import RunConfig
 from crfl_core.config.schema import Groups
-from crfl_core.refusals import hook_names
 from crfl_interface.errors import ConfigError, failures_named
 from crfl_interface.kinds.aggregator import AggregationStep
 from crfl_interface.kinds.optimiser import ServerOptimiser
 from crfl_interface.kinds.plugin import Plugin
+from crfl_interface.refusals import hook_names
 from crfl_interface.streams import Streams
 
 T = TypeVar("T", bound=Plugin)

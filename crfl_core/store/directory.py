@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from crfl_core.store import validation
 from crfl_core.store.files import Arrays
 from crfl_core.store.votes import VoteFiles
 from crfl_files.folder import refusals_of_the_system
 from crfl_files.recorded import STATUS
+from crfl_interface import validation
 from crfl_interface.errors import StoreError
 from crfl_interface.ledger import ClientColumns, Ledger, RoundRecord, RunFacts
 
@@ -231,6 +231,8 @@ class RunDirectory(VoteFiles):
     def check_facts(self, facts: RunFacts) -> None:
         """Refuse to continue with other data or another model than the run was started with."""
         started_with = self.read_facts("ledger.json", RunFacts)
+        if set(facts.watching) <= set(started_with.watching):  # who watched before the others still counts
+            facts = facts.model_copy(update={"watching": started_with.watching})
         changed = [name for name, value in started_with if value != getattr(facts, name)]
         if changed:
             raise StoreError(

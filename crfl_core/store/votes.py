@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crfl_core.store.files import Files
-from crfl_core.store.validation import votes_of
 from crfl_interface.errors import StoreError
 from crfl_interface.ledger import RunFacts
+from crfl_interface.validation import votes_of
 from crfl_interface.votes import VoteRequest, Votes, VoteSettings
 
 MODEL = "model"

@@ -19,7 +19,6 @@ import torch
 from crfl_core.config import dump_config, load_config
 from crfl_core.hooks import Hooks
 from crfl_core.plugins import Registry, first_line
-from crfl_core.refusals import check_version, hook_names
 from crfl_core.testing.comparing import difference
 from crfl_core.testing.suite import USES, Case, CheckFailed, Skipped, Use, promised_by
 from crfl_interface.errors import CrflError, PluginError
@@ -27,6 +26,7 @@ from crfl_interface.kinds import LOCAL
 from crfl_interface.kinds.aggregator import Stage
 from crfl_interface.kinds.plugin import Plugin
 from crfl_interface.kinds.tracker import Tracker
+from crfl_interface.refusals import check_version, hook_names
 
 
 def use_of(plugin: type[Plugin]) -> Use:

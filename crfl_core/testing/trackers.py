@@ -12,7 +12,6 @@ from typing import Any
 from pydantic import Field
 
 from crfl_core.api import RunResult, resume, run
-from crfl_core.refusals import hook_names
 from crfl_core.testing.comparing import difference
 from crfl_core.testing.samples import SPOTS, Spots, small_config
 from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by, used_as
@@ -22,6 +21,7 @@ from crfl_interface.kinds.aggregator import Aggregator
 from crfl_interface.kinds.plugin import Plugin
 from crfl_interface.kinds.tracker import Tracker
 from crfl_interface.ledger import RoundRecord
+from crfl_interface.refusals import hook_names
 from crfl_interface.updates import ClientUpdates, RuleResult, State
 
 FAILING = "conformance-failing"

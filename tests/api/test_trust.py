@@ -70,7 +70,7 @@ class TestAllowList:
     ) -> None:
         message = (
             "dataset.callable = 'robust_tools:samples': the code 'robust_tools:samples' is blocked by plugins.allow, "
-            "which does not list it: if you trust it, add 'robust_tools' there"
+            "which does not list it: if you trust it, add 'robust-tools' there"
         )
         with pytest.raises(ConfigError, match=re.escape(message)):
             crfl_core.run(own_data(plugins={"allow": allow}), out=tmp_path / "run")

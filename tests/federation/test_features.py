@@ -16,8 +16,8 @@ from torch import Tensor
 
 import crfl_core
 from crfl_core.extend import BoundMap, FeatureMap
-from crfl_core.federation import sealed
 from crfl_core.federation.features import array_blocks, features_of, mapped
+from crfl_files import sealed
 from crfl_interface.kinds.feature_map import FeatureMaps
 from tests.oracle import federation_of, tiny
 

@@ -12,9 +12,10 @@ import pytest
 from crfl_datasets.digits import Digits
 
 import crfl_core
-from crfl_core import dump_config, load_config, refusals
+from crfl_core import dump_config, load_config
 from crfl_core.extend import ConfigError, PluginError, Registry, Tracker
 from crfl_core.plugins import Listed
+from crfl_interface import refusals
 from crfl_interface.kinds import KINDS
 
 Install = Callable[..., None]
