@@ -164,7 +164,9 @@ def test_wide_tables_are_cut() -> None:
 
 
 def test_several_seeds_give_a_mean_and_a_range(capsys: pytest.CaptureFixture[str]) -> None:
-    matrix.main(["--attacks", "gaussian", "--defences", "none", "--seeds", "0", "1", "--ranges", *QUICK])
+    matrix.main(
+        ["--attacks", "gaussian", "--defences", "none", "--seeds", "0", "1", "--ranges", *QUICK, "--set", "rounds=1"]
+    )
     row = capsys.readouterr().out.splitlines()[-1]
     found = re.fullmatch(r"\| gaussian \| (\d+) \[(\d+)\.\.(\d+)\] \((\d+) \[(\d+)\.\.(\d+)\]\) \|", row)
     assert found is not None

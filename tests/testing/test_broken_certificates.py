@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from crfl_attacks.model_replacement import ModelReplacement
+from crfl_certificates.group_vote import GroupVote
 from crfl_certificates.pathwise_linear import PathwiseLinear
 from numpy.typing import NDArray
 
@@ -194,3 +195,17 @@ def test_a_sound_certificate_stands_the_search_that_beats_a_boundless_one() -> N
 def test_without_a_search_nothing_is_claimed_about_attacks() -> None:
     status, message = verdict(PathwiseLinear(), "no_known_attack_beats_it")
     assert (status, message.partition(":")[0]) == ("skipped", "no search was supplied")
+
+
+class OverGenerous(GroupVote):
+    """One client more than the votes allow."""
+
+    def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:
+        found = super().certify(ledger, votes, threat, level)
+        return changed(found, radius=found.radius + 1.0)
+
+
+def test_certificates_about_groups_are_put_to_a_run_with_groups() -> None:
+    skipped = {result.check for result in check_plugin(GroupVote()) if result.status == "skipped"}
+    assert skipped == {"no_known_attack_beats_it"}
+    assert_fails(OverGenerous(), "ties_certify_nothing", "abstain if p_a <= p_b")
