@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from torch import Tensor
@@ -34,7 +34,7 @@ from crfl_core.report.figures import partition_files
 from crfl_core.report.metrics import Backdoor, ClassHistogram, Metrics, attackers
 from crfl_core.store import RunDirectory
 from crfl_files.replacing import remove_previous
-from crfl_interface.errors import ConfigError, StoreError
+from crfl_interface.errors import ConfigError, CrflError, StoreError
 from crfl_interface.kinds import KINDS
 from crfl_interface.kinds.complaints import settings_of
 from crfl_interface.kinds.engine import Job
@@ -140,7 +140,7 @@ def execute(
         with settings_of(f"certificates.{position}", certificate):
             levels_of(certificate)
     session = Session.of(federation, path, hooks)
-    directory = claimed(federation, path, force=force)
+    directory = claimed(federation, path, registry, force=force)
     with directory.locked():
         directory.check_facts(federation.facts)
         write_fitted(directory, federation.fitted)
@@ -163,14 +163,22 @@ def execute(
     return result
 
 
-def claimed(federation: Federation, path: Path, *, force: bool) -> RunDirectory:
+def claimed(federation: Federation, path: Path, registry: Registry, *, force: bool) -> RunDirectory:
     """The directory of a run: the unfinished one that is there, or a new one."""
     text = dump_config(federation.config)
-    directory = store.claim(path, text, force=force)
+    directory = store.claim(path, as_it_was_written(text, path / store.CONFIG, registry), force=force)
     if directory is not None:
         return directory
     files = {"config.toml": text, "ledger.json": federation.facts.model_dump_json(indent=2) + "\n"}
     return RunDirectory.create(path, files)
+
+
+def as_it_was_written(text: str, file: Path, registry: Registry) -> str:
+    """The text of a config file if that means the same: an older version wrote no keys that are newer than it."""
+    with suppress(CrflError, OSError):
+        if dump_config(load_config(file, registry=registry).config) == text:
+            return file.read_text(encoding="utf-8")
+    return text
 
 
 def only_watching(tracker: Tracker) -> Tracker:

@@ -48,7 +48,17 @@ class RunDirectory(VoteFiles):
     states = get_args(RunState)
     always = (CONFIG, "ledger.json", ROUNDS)
     patterns = (
-        *(CONFIG, ENVIRONMENT, "ledger.json", ROUNDS, "clients.npz", "model.safetensors", "audit.json", "metrics.json"),
+        *(
+            CONFIG,
+            ENVIRONMENT,
+            "ledger.json",
+            ROUNDS,
+            "clients.npz",
+            "model.safetensors",
+            "features.safetensors",
+            "audit.json",
+            "metrics.json",
+        ),
         *("certificates/*.csv", "figures/partition.*", "votes/*.npz", "votes/seed.json", "resample/*.safetensors"),
         *(f"{SHARD}*.npz", SAVED),
     )

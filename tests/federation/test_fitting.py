@@ -48,8 +48,8 @@ class Given(Dataset):
 
     def read(self) -> Data:
         x = self.inputs.numpy()
-        labels = np.zeros(len(x), np.int64)
-        return Data(x, labels, x[:1], labels[:1], Domain(0.0, 1.0), ("any",))
+        labels = np.arange(len(x), dtype=np.int64) % 2
+        return Data(x, labels, x[:1], labels[:1], Domain(0.0, 1.0), ("any", "other"))
 
 
 def curated(curator: Tensor | None, *features: Any, **changes: Any) -> Federation:
@@ -128,7 +128,7 @@ def test_a_damaged_file_of_what_was_fitted_is_named(tmp_path: Path) -> None:
     result = crfl_core.run(tiny(model=model(WHITEN)), out=tmp_path / "run")
     other = crfl_core.run(tiny(model=model(WHITEN | {"seed": 1})), out=tmp_path / "other")
     shutil.copy(other.path / "features.safetensors", result.path / "features.safetensors")
-    with pytest.raises(StoreError, match=r"features\.safetensors: damaged: what 'whiten' was fitted to"):
+    with pytest.raises(StoreError, match=r"features\.safetensors: damaged: it is not what the run wrote"):
         predict(load(result.path), np.zeros((1, 64)))
 
 

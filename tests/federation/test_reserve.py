@@ -35,6 +35,7 @@ from crfl_core.extend import (
     RoundFacts,
     RuleResult,
     RunContext,
+    RunDirectory,
     ServerSide,
     State,
     Streams,
@@ -211,13 +212,12 @@ def test_a_resume_with_other_samples_is_refused(tmp_path: Path) -> None:
     config = tiny(reserve={"root": {"dataset": {"type": "digits", "split_seed": 3}, "samples": 20}})
     with pytest.raises(KeyboardInterrupt):
         crfl_core.run(config, out=tmp_path / "run", trackers=[Stop()])
-    ledger = tmp_path / "run" / "ledger.json"
-    text = ledger.read_text()
-    digest = federation_of(config).reserve["root"].facts.digest
-    assert digest in text
-    ledger.write_text(text.replace(digest, "0" * 64))
+    facts = federation_of(config).facts
+    directory = RunDirectory(tmp_path / "run")
+    directory.check_facts(facts)
+    others = {"root": facts.reserve["root"].model_copy(update={"digest": "0" * 64})}
     with pytest.raises(crfl_core.CrflError, match="reserve"):
-        crfl_core.resume(tmp_path / "run")
+        directory.check_facts(facts.model_copy(update={"reserve": others}))
 
 
 class Shown(Aggregator):

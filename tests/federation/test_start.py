@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 import crfl_core
 from crfl_core import RunResult
 from crfl_core.api import certify
-from crfl_core.extend import ConfigError
+from crfl_core.extend import ConfigError, Tracker, hookimpl
 from crfl_core.federation import rounds
 from tests.oracle import federation_of, tiny
 
@@ -97,11 +97,20 @@ def test_a_certificate_declares_that_the_start_is_public(trained: RunResult, tmp
     assert certify(fine, overrides=["votes.models=70", "threat.scale=2"]).curves
 
 
+class Stopping(Tracker):
+    """Ends the run after its first round."""
+
+    @hookimpl
+    def crfl_round_finished(self) -> None:
+        raise KeyboardInterrupt
+
+
 def test_another_file_stops_a_run_that_is_resumed(trained: RunResult, tmp_path: Path) -> None:
     path = tmp_path / "start.safetensors"
     path.write_bytes((trained.path / "model.safetensors").read_bytes())
-    finished = crfl_core.run(starting(str(path)), out=tmp_path / "run")
-    (finished.path / "status.json").write_text('{"format": 1, "state": "trained"}')
+    config, tracker = starting(str(path)), Stopping()
+    with pytest.raises(KeyboardInterrupt):
+        crfl_core.run(config, out=tmp_path / "run", trackers=[tracker])
     save_file({"weight": torch.ones(10, 64), "bias": torch.ones(10)}, path)
     with pytest.raises(crfl_core.CrflError, match="have changed since this run was started, start differ"):
-        crfl_core.resume(finished.path)
+        crfl_core.resume(tmp_path / "run")

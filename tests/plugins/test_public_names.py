@@ -17,7 +17,7 @@ def modules_of(stub: str) -> dict[str, str]:
     """The module that each name of a door comes from."""
     tree = ast.parse((Path(crfl_core.__file__).parent / stub).read_text(encoding="utf-8"))
     return {
-        alias.name: f"crfl_core.{statement.module}" if statement.module else "crfl_core"
+        alias.name: str(statement.module)
         for statement in tree.body
         if isinstance(statement, ast.ImportFrom)
         for alias in statement.names
