@@ -149,6 +149,13 @@ class Broken(Softmax):
         return CLASSES[self.configured_as](facts.inputs, facts.classes, bias=self.bias)
 
 
+class Doubling(Regression):
+    """Gives every sample twice its gradient."""
+
+    def sample_gradients(self, parameters: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        return 2.0 * super().sample_gradients(parameters, x, y)
+
+
 MODELS: dict[str, tuple[type[LinearModel | Regression], str]] = {
     "parameters_follow_the_layout": (Sized, "let `layout` name every tensor"),
     "logits_of_many_models_are_those_of_each": (Averaging, "treat replicas independently"),
@@ -156,6 +163,7 @@ MODELS: dict[str, tuple[type[LinearModel | Regression], str]] = {
     "gradient_is_that_of_the_loss": (Steep, "the slope of the weighted cross-entropy"),
     "clients_and_padding_do_not_mix": (Leaking, "treat clients independently"),
     "local_steps_follow_the_gradient": (Hurried, "compare step() with gradient()"),
+    "gradients_of_samples_add_up": (Doubling, "take one gradient per sample"),
     "linear_models_are_the_cores_own": (Amplified, "declare linear=False"),
     "gradient_bound_holds": (Modest, "correct gradient_bound()"),
     "convex_models_are_convex": (Concave, "declare convex=False"),
