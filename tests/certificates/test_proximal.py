@@ -86,15 +86,19 @@ def test_a_gap_that_the_data_do_not_see_contracts_exactly_so() -> None:
 
 
 def test_a_flipped_label_is_damped_by_the_pull_and_no_more() -> None:
-    """One step attains the bound; in four the pull takes back a part of every push but the last."""
+    """One step attains the bound; in four the pull takes back a part of every push but the last.
+
+    What was measured is taken for late poison, of which nothing is taken back: the bound is that of plain steps.
+    """
     for steps in (1, 4):
         world, drift = versus(coins(proximal(1.0, steps=steps), rounds=1), Flipping(flips=3))
         assert drift <= bound(world) * (1 + 1e-9)
         assert drift > (0.7 if steps == 1 else 0.3) * bound(world)  # measured poison is taken for late
         if steps == 1:
             assert bound(world) == pytest.approx(drift)
-    plain, _ = versus(coins(proximal(0.0), rounds=1), Flipping(flips=3))
-    assert bound(world) < 0.6 * bound(plain)
+    plain, pushed = versus(coins(proximal(0.0), rounds=1), Flipping(flips=3))
+    assert drift < 0.6 * pushed
+    assert bound(world) <= bound(plain) * (1 + 1e-9)
 
 
 def test_without_decay_a_pull_lets_no_drift_fade() -> None:
