@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 .PHONY: demo test lint types contracts unit peers benchmarks certified clean
 
 demo: $(VENV)/.installed
-	$(BIN)/crfl run --out runs/demo --force
+	$(BIN)/crfl demo --out runs/demo
 
 test: lint types contracts unit
 

@@ -19,7 +19,9 @@ from crfl_core.certification.readings import observed_breakdown as observed_brea
 from crfl_core.certification.readings import pathwise_checks as pathwise_checks
 from crfl_core.certification.scenario import Scenario as Scenario
 from crfl_core.certification.spectrum import spectrum_checks as spectrum_checks
+from crfl_core.cli import passing as passing
 from crfl_core.cli.arguments import ConfigArgument as ConfigArgument
+from crfl_core.cli.arguments import JsonOption as JsonOption
 from crfl_core.cli.arguments import QuietOption as QuietOption
 from crfl_core.cli.arguments import RunArgument as RunArgument
 from crfl_core.cli.arguments import SetOption as SetOption

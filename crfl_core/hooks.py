@@ -44,6 +44,10 @@ class Hooks:
         """Tell everybody who listens."""
         getattr(self._manager.hook, hook)(**arguments)
 
+    def working(self, phase: str, done: int = 0, total: int = 0) -> None:
+        """Tell everybody who listens how far a phase is."""
+        self.observe("crfl_working", phase=phase, done=done, total=total)
+
     @property
     def may_reject(self) -> bool:
         """Whether any plugin of this run wants to judge models."""

@@ -26,10 +26,9 @@ hookimpl = pluggy.HookimplMarker("crfl")
 
 
 @hookspec
-def crfl_features_mapped(done: int, total: int) -> None:
-    """Observe how many training inputs went through the feature maps, before the run starts; nothing if all are cached.
-
-    What has no feature maps, or what they were computed for before, is ready at once.
+def crfl_working(phase: str, done: int, total: int) -> None:
+    """Observe how far a phase is that is not training: before the rounds, "data" and "feature maps", which are skipped
+    if they are cached; after them "votes", "continuations", "certificates" and "figures". `total` is 0 if nobody knows.
     """
 
 

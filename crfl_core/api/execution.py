@@ -6,6 +6,7 @@ import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from torch import Tensor
@@ -131,10 +132,11 @@ def execute(
     config = config.with_own_plugins()
     watching = tuple(only_watching(tracker).model_copy() for tracker in trackers)
     hooks = Hooks([*config.named_plugins(), *(("tracker", tracker) for tracker in watching)])
+    hooks.working("data")
     federation = build(
         config,
         fitted=fitted,
-        shown=lambda done, total: hooks.observe("crfl_features_mapped", done=done, total=total),
+        shown=partial(hooks.working, "feature maps"),
     )
     for position, certificate in enumerate(config.certificates):
         with settings_of(f"certificates.{position}", certificate):
@@ -219,6 +221,7 @@ def certify(session: Session, directory: RunDirectory) -> None:
         refused=results.refused,
     )
     results.write(directory, metrics)
+    session.hooks.working("figures")
     for suffix, content in partition_files(partition, config.storage.figures).items():
         directory.write(f"figures/partition.{suffix}", content)
     directory.finish()

@@ -42,6 +42,7 @@ class Voter:
         for directory in (self.directory, self.target):
             if directory.has_votes(request):
                 return directory.read_votes(self.ledger.facts, request, settings, digest)
+        working = self.session.hooks.working
         drawn = vote_streams(self.session.federation.config, self.directory)
         federation = replace(self.session.federation, streams=drawn)
         electorate = Electorate(
@@ -50,13 +51,16 @@ class Voter:
             drawn,
             cache(partial(self._continued, replace(self.session, federation=federation))),
             self.ledger.failed,
+            partial(working, "votes"),
         )
+        working("votes")
         answers = {
             name: vote(electorate, chosen.features, chosen.labels, request, settings)
             for name, chosen in federation.test_sets.items()
         }
         self.target.write_votes(self.ledger.facts, request, answers, digest)
         self.target.keep()
+        working("certificates")
         return answers
 
     def _continued(self, session: Session, request: VoteRequest) -> Tensor:
@@ -66,7 +70,8 @@ class Voter:
         (kept,) = unpacked(request.resample_from, tensors, {}, session.federation)
         total = request.selection_models + request.models
         with session.opened():
-            batches = list(continuations(session, kept, total, self.ledger))
+            shown = partial(session.hooks.working, "continuations")
+            batches = list(continuations(session, kept, total, self.ledger, shown))
         models = with_test_noise(torch.cat(batches), request.noise_std, session)
         self.target.write_tensors(models_file(request), {MODELS: models.cpu().numpy()}, {})
         return models

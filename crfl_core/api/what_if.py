@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
@@ -22,11 +23,13 @@ from crfl_core.config import LoadedConfig, RunConfig, dump_config, load_config
 from crfl_core.federation.session import Session
 from crfl_core.federation.setup import build
 from crfl_core.federation.threats import check_threat
+from crfl_core.hooks import Hooks
 from crfl_core.report.results import Results
 from crfl_core.store import RunDirectory
 from crfl_files.folder import refusals_of_the_system
 from crfl_interface.errors import ConfigError, CrflError, PluginError, StoreError
 from crfl_interface.kinds.complaints import settings_of
+from crfl_interface.kinds.tracker import Tracker
 from crfl_interface.threat import Threat
 
 ASKABLE = ("threat", "votes", "certificates", "evaluation.radii")
@@ -45,13 +48,18 @@ class WhatIf(Results):
 
 
 def certify(
-    run: RunResult, overrides: Sequence[str] = (), *, rounds: Attacked | None = None, save: str | None = None
+    run: RunResult,
+    overrides: Sequence[str] = (),
+    *,
+    rounds: Attacked | None = None,
+    save: str | None = None,
+    trackers: Sequence[Tracker] = (),
 ) -> WhatIf:
     """Certify a finished run again with other settings of `threat`, `votes` or `certificates`.
 
     `rounds` asks about attacks in "any" one round, in at most a number of rounds, nobody knows which, or in "every"
-    round, as `threat.rounds` does. With `save` the answer is also written to `<run>/what-if/<save>/`. Raises
-    `ConfigError` for keys that would change training.
+    round, as `threat.rounds` does. With `save` the answer is also written to `<run>/what-if/<save>/`. `trackers` are
+    told how far the work is. Raises `ConfigError` for keys that would change training.
     """
     if rounds is not None:
         asked = f"{{any = {rounds}}}" if isinstance(rounds, int) else f'"{rounds}"'
@@ -65,7 +73,7 @@ def certify(
                 levels_of(certificate)
     if save is None:
         with TemporaryDirectory(prefix="crfl-") as scratch:
-            return answer(run, config, RunDirectory(Path(scratch)))
+            return answer(run, config, RunDirectory(Path(scratch)), trackers)
     if not save.replace("-", "").replace("_", "").replace(".", "").isalnum():
         raise ConfigError(f"--save {save}: use letters, digits, '-', '_' and '.'")
     target = run.path / "what-if" / save
@@ -74,7 +82,7 @@ def certify(
             raise StoreError(f"{target}: exists: choose another name to save under")
         scratch = stack.enter_context(TemporaryDirectory(prefix=".what-if-", dir=run.path))
         fresh = RunDirectory(Path(scratch, save))
-        result = answer(run, config, fresh)
+        result = answer(run, config, fresh, trackers)
         fresh.write("config.toml", dump_config(config).encode())
         result.write(fresh)
         fresh.finish({"run": run.directory.status.get("manifest")})
@@ -105,21 +113,24 @@ def needs(run: RunResult, inquiry: Inquiry) -> Needs:
     return "votes" if missing else "formulas"
 
 
-def answer(run: RunResult, config: RunConfig, target: RunDirectory) -> WhatIf:
+def answer(run: RunResult, config: RunConfig, target: RunDirectory, trackers: Sequence[Tracker]) -> WhatIf:
     """The guarantees under another config."""
     inquiry = ask(config, run.ledger)
     required = needs(run, inquiry)
     if required == "continuations" and (missing := absences(config.used_plugins())):
         raise PluginError(f"{missing[0]}: new continuations train with it")
-    source = run.votes if required == "formulas" else new_votes(run, config, target)
+    source = run.votes if required == "formulas" else new_votes(run, config, target, trackers)
     results = certify_all(inquiry, source, config.evaluation.radii)
     return WhatIf(**vars(results), config=config, threat=inquiry.threat, needs=required)
 
 
-def new_votes(run: RunResult, config: RunConfig, target: RunDirectory) -> Voter:
+def new_votes(run: RunResult, config: RunConfig, target: RunDirectory, trackers: Sequence[Tracker]) -> Voter:
     """A voter with model and data, after checking that they are those of the run."""
     over = {"trackers": (), "model": config.model.model_copy(update={"start": None})}  # where it started is recorded
-    federation = build(config.model_copy(update=over).with_own_plugins(), fitted=run.fitted)
+    config = config.model_copy(update=over).with_own_plugins()
+    hooks = Hooks([*config.named_plugins(), *(("tracker", tracker) for tracker in trackers)])
+    hooks.working("data")
+    federation = build(config, fitted=run.fitted, shown=partial(hooks.working, "feature maps"))
     for name, expected in run.ledger.facts.test_sets.items():
         found = federation.test_sets.get(name)
         if found is None or found.facts != expected:
@@ -129,5 +140,5 @@ def new_votes(run: RunResult, config: RunConfig, target: RunDirectory) -> Voter:
     for name in ("samples", "input_norms", "feature_norms", "reserve"):
         if getattr(federation.facts, name) != getattr(run.ledger.facts, name):
             raise CrflError(f"{run.path}: the training data are not those of this run, {name} differ: restore them")
-    session = Session.of(federation, target.path).resumed(config.rounds)
+    session = Session.of(federation, target.path, hooks).resumed(config.rounds)
     return Voter(session, run.directory, target, run.ledger)

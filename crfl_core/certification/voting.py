@@ -39,7 +39,7 @@ LOGITS_AT_ONCE = 2**16
 class Electorate:
     """Who votes: a trained model, (P,), or those of all groups, (G, P), the streams of noise, and what answers a
     request for continuations with their noisy final models, (selection_models + models, P). `failed` groups vote for
-    class 0.
+    class 0. `shown` is told how many noisy models of how many have voted.
     """
 
     model: BoundModel
@@ -47,6 +47,7 @@ class Electorate:
     streams: Streams
     continued: Callable[[VoteRequest], Tensor]
     failed: tuple[int, ...] = ()
+    shown: Callable[[int, int], object] = lambda _done, _total: None
 
 
 def vote(
@@ -97,14 +98,14 @@ def noisy_copies(electorate: Electorate, features: Tensor, asked: Votes) -> Coun
         return noisy_models(electorate.parameters, request.noise_std, number, electorate.streams, purpose)
 
     counted, chosen = copies(request.models, "votes"), copies(request.selection_models, "votes/selection")
-    return counts_of(electorate.model, counted, chosen, features, asked)
+    return counts_of(electorate, counted, chosen, features, asked)
 
 
 def continued_runs(electorate: Electorate, features: Tensor, asked: Votes) -> CountVotes:
     """The votes of continuations, one each; the first of them select the class."""
     models, first = electorate.continued(asked.request), asked.request.selection_models
     counted, chosen = models[first:].split(MODELS_AT_ONCE), models[:first].split(MODELS_AT_ONCE)
-    return counts_of(electorate.model, counted, chosen, features, asked)
+    return counts_of(electorate, counted, chosen, features, asked)
 
 
 def group_models(electorate: Electorate, features: Tensor, asked: Votes) -> GroupVotes:
@@ -134,12 +135,20 @@ VOTING: Mapping[VoteKind, Callable[[Electorate, Tensor, Votes], Votes]] = {
 
 
 def counts_of(
-    model: BoundModel, counted: Iterable[Tensor], chosen: Iterable[Tensor], features: Tensor, asked: Votes
+    electorate: Electorate, counted: Iterable[Tensor], chosen: Iterable[Tensor], features: Tensor, asked: Votes
 ) -> CountVotes:
     """The votes of two groups of models, the second of which may be empty."""
-    counts = count(model, counted, features)
-    separate = asked.request.selection_models > 0
-    selection = count(model, chosen, features) if separate else np.zeros_like(counts)
+    model, request = electorate.model, asked.request
+
+    def shown(chunks: Iterable[Tensor], before: int) -> Iterator[Tensor]:
+        for models in chunks:
+            yield models
+            before += len(models)
+            electorate.shown(before, request.models + request.selection_models)
+
+    counts = count(model, shown(counted, 0), features)
+    separate = request.selection_models > 0
+    selection = count(model, shown(chosen, request.models), features) if separate else np.zeros_like(counts)
     return CountVotes(**vars(asked), counts=counts, selection=selection)
 
 

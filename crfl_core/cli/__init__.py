@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import sys
 import warnings
@@ -31,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with ending_in_order():
             from crfl_core.cli.app import app
 
+            without_colours()
             app(args=None if arguments is None else list(arguments), prog_name="crfl")
     except KeyboardInterrupt as stop:
         say("interrupted: nothing was written yet")
@@ -40,6 +42,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         say("\n".join([f"error: {sentence(error)}", *getattr(error, "__notes__", ())]))
         sys.exit(BAD_INPUT)
+
+
+def without_colours() -> None:
+    """Take colours out of the help if a person wants none."""
+    if os.environ.get("NO_COLOR"):
+        from typer import rich_utils
+
+        rich_utils.COLOR_SYSTEM = None
 
 
 @contextlib.contextmanager
@@ -69,8 +79,18 @@ def sentence(error: CrflError | OSError) -> str:
     return ": ".join(str(part) for part in (error.filename, error.strerror or error) if part)
 
 
+def passing(text: str) -> None:
+    """Write something to the terminal that the next line takes the place of; nothing where there is no terminal."""
+    with contextlib.suppress(OSError, ValueError):  # the terminal went away, or stderr is closed
+        if sys.stderr.isatty():
+            width = shutil.get_terminal_size().columns - 1
+            sys.stderr.write(f"\r{text[:width]:<{width}}\r")
+            sys.stderr.flush()
+
+
 def say(text: str) -> None:
     """Tell the person at the terminal, if there still is one."""
+    passing("")
     half = LONGEST_LINE // 2
     lines = (line if len(line) <= LONGEST_LINE else f"{line[:half]} ... {line[-half:]}" for line in text.splitlines())
     with contextlib.suppress(OSError, ValueError):  # the terminal went away, or stderr is closed

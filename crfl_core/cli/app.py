@@ -21,7 +21,7 @@ app = typer.Typer(
     name="crfl",
     cls=AllCommands,
     help="Certifiably robust federated learning: train, attack, aggregate and certify.",
-    no_args_is_help=True,
+    invoke_without_command=True,
     pretty_exceptions_enable=False,
 )
 
@@ -33,14 +33,28 @@ def print_version(value: bool) -> None:
         raise typer.Exit
 
 
+WELCOME = f"""\
+crfl {__version__}: federated learning that proves what attackers cannot change
+
+  crfl demo          a backdoor, a defence and a proof, in a minute
+  crfl run           train and certify: the embedded digits, or a config file of yours
+  crfl advise        three questions, then a config with the certificate that answers them
+
+`crfl --help` lists all commands, `crfl COMMAND --help` says what one does.
+"""
+
+
 @app.callback()
 def options(
-    version: Annotated[
+    context: typer.Context,
+    _version: Annotated[
         bool,
         typer.Option("--version", callback=print_version, is_eager=True, help="Print the version and stop."),
     ] = False,
 ) -> None:
     """Certifiably robust federated learning: train, attack, aggregate and certify."""
+    if context.invoked_subcommand is None:
+        typer.echo(WELCOME, nl=False)
 
 
 for command in (run, resume, show, certify, predict, schema, explain):

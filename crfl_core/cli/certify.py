@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from crfl_core.cli import arguments, output
+from crfl_core.cli import arguments, completion, output
 
 QuestionOption = Annotated[
     list[str] | None,
@@ -15,6 +15,7 @@ QuestionOption = Annotated[
         metavar="KEY=VALUE",
         help="Ask with another setting of threat, votes, certificates or evaluation.radii, e.g. threat.clients=3.",
         show_default=False,
+        autocompletion=completion.settings,
     ),
 ]
 Save = Annotated[
@@ -37,9 +38,15 @@ def certify(
     rounds_at_most: AtMost = None,
     every_round: EveryRound = False,
     save: Save = None,
+    full: arguments.FullOption = False,
+    json: arguments.JsonOption = False,
     trust: arguments.TrustOption = False,
 ) -> None:
-    """Certify a finished RUN again with other settings of threat, votes or certificates; nothing is trained again."""
+    """Certify a finished RUN again with other settings of threat, votes or certificates; nothing is trained again.
+
+    For example against three clients, in a round that nobody knows: crfl certify RUN --set threat.clients=3 --any-round
+    """
+    output.starting(quiet=json)
     from crfl_core import api
 
     asked: list[api.Attacked] = [] if rounds_at_most is None else [rounds_at_most]
@@ -50,5 +57,11 @@ def certify(
     if len(asked) > 1:
         raise typer.BadParameter("give one of --any-round, --rounds-at-most and --every-round")
     with output.plugins_at_work():
-        result = api.certify(api.load(run, trust=trust), overrides or (), rounds=asked[0] if asked else None, save=save)
-    output.show_what_if(result)
+        result = api.certify(
+            api.load(run, trust=trust),
+            overrides or (),
+            rounds=asked[0] if asked else None,
+            save=save,
+            trackers=output.progress(quiet=json),
+        )
+    output.show_what_if(result, full=full, json=json)

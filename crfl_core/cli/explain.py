@@ -12,12 +12,13 @@ from crfl_core.cli import arguments, output
 def explain(
     config: arguments.ConfigArgument = None,
     overrides: arguments.SetOption = None,
+    json: arguments.JsonOption = False,
     trust: arguments.TrustOption = False,
 ) -> None:
     """Print every setting of CONFIG, a file or a run directory, as it is resolved, and where it was written."""
     from crfl_core.absent import Reading, absences
     from crfl_core.api.result import reading
-    from crfl_core.cli.explanation import explained
+    from crfl_core.cli.explanation import explained, toml
     from crfl_core.config import load_config
     from crfl_core.plugins import Registry
     from crfl_core.store import CONFIG, RunDirectory
@@ -31,8 +32,14 @@ def explain(
             registry = reading(run, Registry(), trust=trust)
         loaded = load_config(config, overrides=overrides or (), registry=registry)
         lines = explained(loaded)
-    width = max(len(setting) for setting, _ in lines)
-    for setting, origin in lines:
-        typer.echo(f"{setting:<{min(width, 72)}}  # {origin}")
+    if json:
+        from pydantic_core import to_json
+
+        typer.echo(to_json([vars(line) for line in lines], indent=2).decode())
+    else:
+        texts = [f"{line.key} = {toml(line.value)}" for line in lines]
+        width = min(72, max(map(len, texts)))
+        for text, line in zip(texts, lines, strict=True):
+            typer.echo(f"{text:<{width}}  # {line.origin}")
     for sentence in absences(loaded.config.used_plugins()):
         sys.stderr.write(f"warning: {sentence}; its options are shown as they were written\n")

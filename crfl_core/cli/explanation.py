@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tomli_w
@@ -13,12 +14,21 @@ from crfl_files.origins import DEFAULT, KeyPath
 from crfl_interface.table import Table
 
 
-def explained(loaded: LoadedConfig) -> list[tuple[str, str]]:
-    """Pairs of `key = value` and origin, for every setting."""
+@dataclass(frozen=True)
+class Setting:
+    """One setting of a config, and where it was written."""
+
+    key: str
+    value: Any
+    origin: str
+
+
+def explained(loaded: LoadedConfig) -> list[Setting]:
+    """Every setting."""
     config, origins = loaded
     tree = config.model_dump(mode="json", exclude_none=True)
     return [
-        (f"{'.'.join(path)} = {toml(value)}", origins.of(path) if is_set(config, path) else DEFAULT)
+        Setting(".".join(path), value, origins.of(path) if is_set(config, path) else DEFAULT)
         for path, value in settings(tree, ())
     ]
 

@@ -8,11 +8,11 @@ import sys
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
-from crfl_core.cli import say, status_of
+from crfl_core.cli import passing, say, status_of
 from crfl_interface.errors import PluginFailure, reason
 
 if TYPE_CHECKING:
@@ -58,39 +58,61 @@ def progress(quiet: bool) -> list[Tracker]:
     return [tracker]  # type: ignore[list-item]  # the registry checked the class
 
 
-def report(result: RunResult, *, quiet: bool) -> None:
-    """The tables of a finished run, or only where it is."""
-    if quiet:
+def starting(quiet: bool) -> None:
+    """Tell a person at a terminal at once that something happens: libraries take seconds to load."""
+    if not quiet:
+        passing("starting")
+
+
+def report(result: RunResult, *, quiet: bool = False, full: bool = False, json: bool = False) -> None:
+    """What a finished run came to: a summary, every table, metrics.json, or only where it is."""
+    passing("")
+    from crfl_core.report import summary, tables
+    from crfl_core.report.files import audit_entries, metrics_json
+
+    if json:
+        typer.echo(metrics_json(result.metrics))
+    elif quiet:
         typer.echo(str(result.path))
     else:
-        show_tables(result)
-
-
-def show_tables(result: RunResult) -> None:
-    """The tables of a finished run."""
-    from crfl_core.report.files import audit_entries
-    from crfl_core.report.tables import show
-
-    show(terminal(), result.path.name, result.metrics, audit_entries(result.audits), result.path)
+        show = tables.show if full else summary.show
+        show(terminal(), result.path.name, result.metrics, audit_entries(result.audits), result.path)
 
 
 def terminal() -> Console:
-    """Where tables go; wide enough to be read when the output is a file."""
+    """Where tables go; wide enough to be read when the output is a file. NO_COLOR leaves no escape codes at all."""
     from rich.console import Console
 
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 110)
+    colours: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
+    return Console(highlight=False, color_system=colours, width=None if sys.stdout.isatty() else 110)
 
 
-def show_what_if(result: WhatIf) -> None:
+def show_what_if(result: WhatIf, *, full: bool, json: bool) -> None:
     """The answer to a what-if question: the threat that was assumed, then the guarantees."""
-    from crfl_core.report.files import audit_entries
-    from crfl_core.report.tables import show_guarantees
+    passing("")
+    from crfl_core.report import summary, tables
+    from crfl_core.report.files import audit_entries, metrics_json
+    from crfl_core.report.results import WhatIfAnswer
 
-    console = terminal()
-    threat = ", ".join(f"{key} = {value}" for key, value in result.threat.model_dump(exclude_none=True).items())
-    console.print(f"assumed: {threat}")
-    console.print(f"computed anew: {result.needs}")
-    show_guarantees(console, result.curves, audit_entries(result.audits))
+    audit, console = audit_entries(result.audits), terminal()
+    if json:
+        answer = WhatIfAnswer(
+            threat=result.threat.model_dump(mode="json", exclude_none=True),
+            needs=result.needs,
+            curves=result.curves,
+            refused=result.refused,
+        )
+        typer.echo(metrics_json(answer))
+        return
+    assumed = result.threat.model_dump(exclude_none=True, exclude={"rounds", "rounds_at_most"})
+    threat = ", ".join(f"{key} = {value}" for key, value in assumed.items())
+    head = [f"assumed: attacks in {result.threat.when}, {threat}", f"computed anew: {result.needs}"]
+    if not full:
+        summary.show_guarantees(console, result.curves, audit, [*head, ""], [])
+        return
+    for line in head:
+        console.print(line)
+    tables.show_guarantees(console, result.curves, audit)
 
 
 def show_effect(effect: AttackEffect) -> None:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crfl_core.cli import output
+from crfl_core.cli import completion, output
+from crfl_core.cli.arguments import JsonOption as Json
 
 if TYPE_CHECKING:
     from crfl_core.cli.description import Description
@@ -24,10 +25,18 @@ STYLES = {"passed": "green", "failed": "red", "skipped": "yellow", "expected fai
 
 plugins = typer.Typer(invoke_without_command=True, help="List every installed plugin, show what one is, or check it.")
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Name = Annotated[str, typer.Argument(help="Name of an installed plugin.", show_default=False)]
+Name = Annotated[
+    str,
+    typer.Argument(help="Name of an installed plugin.", show_default=False, autocompletion=completion.plugin_names),
+]
 Kind = Annotated[
-    str | None, typer.Option("--kind", help="Kind, if plugins of several kinds have this name.", show_default=False)
+    str | None,
+    typer.Option(
+        "--kind",
+        help="Kind, if plugins of several kinds have this name.",
+        show_default=False,
+        autocompletion=completion.kinds,
+    ),
 ]
 Set = Annotated[
     list[str] | None,

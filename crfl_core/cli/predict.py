@@ -12,7 +12,7 @@ from crfl_core.cli import arguments, output
 
 Data = Annotated[Path, typer.Argument(help="npz file with the inputs in `x`, one per row.", show_default=False)]
 Out = Annotated[
-    Path | None, typer.Option("--out", help="Write the CSV here instead of printing it.", show_default=False)
+    Path | None, typer.Option("--out", help="Write the answer here instead of printing it.", show_default=False)
 ]
 Scaled = Annotated[bool, typer.Option("--scaled", help="Inputs are already scaled as the dataset's `scaling` would.")]
 
@@ -22,11 +22,12 @@ def predict(
     data: Data,
     out: Out = None,
     scaled: Scaled = False,
+    json: arguments.JsonOption = False,
     trust: arguments.TrustOption = False,
 ) -> None:
-    """Predict the class of every row of DATA, with what each certificate says about it, as CSV."""
+    """Predict the class of every row of DATA, with what each certificate says about it, as CSV or JSON."""
     from crfl_core import api
-    from crfl_core.report.files import prediction_csv
+    from crfl_core.report.files import prediction_csv, prediction_json
     from crfl_interface.errors import DataError
 
     result = api.load(run, trust=trust)
@@ -35,7 +36,7 @@ def predict(
             prediction = api.predict(result, read_inputs(data), scaled=scaled)
     except DataError as error:
         raise DataError(f"{data}: {error}") from error
-    text = prediction_csv(prediction.classes, prediction.certified)
+    text = (prediction_json if json else prediction_csv)(prediction.classes, prediction.certified)
     if out is None:
         typer.echo(text.decode(), nl=False)
         return

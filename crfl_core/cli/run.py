@@ -26,9 +26,12 @@ def run(
     start_from: From = None,
     out: Out = None,
     force: Force = False,
+    full: arguments.FullOption = False,
+    json: arguments.JsonOption = False,
     quiet: arguments.QuietOption = False,
 ) -> None:
     """Train, attack, aggregate and certify as CONFIG says; resumes if its directory holds an unfinished run."""
+    output.starting(quiet)
     from crfl_core import api
     from crfl_core.api.execution import default_path, start_at
     from crfl_core.config import load_config
@@ -40,4 +43,4 @@ def run(
         except KeyboardInterrupt as stop:
             path = out or default_path(load_config(config, overrides=overrides or ()).config)
             raise output.interrupted(path, stop) from None
-    output.report(result, quiet=quiet)
+    output.report(result, quiet=quiet, full=full, json=json)

@@ -6,7 +6,6 @@ All continuations are trained as one batch. They differ in noise alone, so they 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 
 import numpy as np
 import torch
@@ -23,18 +22,27 @@ NUMBERS_AT_ONCE = 2**26
 """How many numbers the updates of one batch of continuations may have: 256 MiB in single precision."""
 
 
-def continuations(session: Session, kept: Progress, count: int, ledger: Ledger) -> Iterator[Tensor]:
+def continuations(
+    session: Session, kept: Progress, count: int, ledger: Ledger, shown: Callable[[int, int], object]
+) -> Iterator[Tensor]:
     """Final models Clip(w_T) of `count` independent honest continuations, in batches of (k, P).
 
     `kept` has the clipped model of its round *before* noise. Continuation k draws from streams of its own, so neither
     the batch size nor the number of continuations changes it. `ledger` is that of the run, whose steps they repeat.
+    `shown` is told how many rounds of how many are trained, over all continuations.
     """
     federation = session.federation
     participants = len(federation.participation.round(federation.config.rounds))
     at_once = max(1, NUMBERS_AT_ONCE // (participants * kept.models.shape[1]))
+    length = federation.config.rounds - kept.number
     for first in range(0, count, at_once):
         replicas = range(first + 1, min(count, first + at_once) + 1)  # replica 0 is the run itself
-        yield continued(session, kept, replicas, partial(check_repeated, ledger))
+
+        def watch(outcome: Outcome, before: int = first * length, together: int = len(replicas)) -> None:
+            check_repeated(ledger, outcome)
+            shown(before + together * (outcome.plan.number - kept.number), count * length)
+
+        yield continued(session, kept, replicas, watch)
 
 
 def continued(

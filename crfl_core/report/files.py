@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic_core import to_json
 
 from crfl_core.certification.audits import Audit
 from crfl_interface.kinds.certificate import CertificateResult
@@ -47,16 +48,35 @@ def certificate_csv(guarantees: Sequence[CertificateResult]) -> bytes:
 
 def prediction_csv(classes: NDArray[np.int64], guarantees: Sequence[CertificateResult]) -> bytes:
     """One row per input: its class, and the prediction, radius and readings of every certificate and level."""
-    names, columns = ["row", "class"], [list(range(len(classes))), classes.tolist()]
-    for certified in guarantees:
-        guarantee, prefix = certified.guarantee, f"{certified.certificate}.{certified.level}"
-        names += [f"{prefix}.prediction", f"{prefix}.radius", f"{prefix}.directions"]
-        columns += [predictions(certified), cells(guarantee.radius), ["+".join(certified.directions)] * len(classes)]
+    columns = prediction_columns(classes, guarantees)
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(names)
-    writer.writerows(zip(*columns, strict=True))
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
     return buffer.getvalue().encode()
+
+
+def prediction_json(classes: NDArray[np.int64], guarantees: Sequence[CertificateResult]) -> bytes:
+    """The same as a list of objects: numbers, and null where the table has an empty cell."""
+    columns = prediction_columns(classes, guarantees)
+    for name, column in columns.items():
+        if name.endswith(".prediction"):
+            columns[name] = [int(cell) if cell else None for cell in column]
+        elif name.endswith(".radius"):
+            columns[name] = [float(cell) if cell else None for cell in column]
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    return to_json(rows, indent=2, inf_nan_mode="strings") + b"\n"
+
+
+def prediction_columns(classes: NDArray[np.int64], guarantees: Sequence[CertificateResult]) -> dict[str, list[Any]]:
+    """The columns of both, by name."""
+    columns: dict[str, list[Any]] = {"row": list(range(len(classes))), "class": classes.tolist()}
+    for certified in guarantees:
+        prefix = f"{certified.certificate}.{certified.level}"
+        columns[f"{prefix}.prediction"] = predictions(certified)
+        columns[f"{prefix}.radius"] = cells(certified.guarantee.radius)
+        columns[f"{prefix}.directions"] = ["+".join(certified.directions)] * len(classes)
+    return columns
 
 
 def predictions(certified: CertificateResult) -> list[str]:

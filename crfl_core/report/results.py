@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from crfl_core.certification.audits import Audit
 from crfl_core.report.files import audit_entries, certificate_csv, metrics_json
@@ -17,6 +18,13 @@ class CurveMetrics(Record):
 
     curves: tuple[Curve, ...]
     refused: dict[str, str]
+
+
+class WhatIfAnswer(CurveMetrics):
+    """The same with what was assumed, and what had to be computed: what `crfl certify --json` prints."""
+
+    threat: dict[str, Any]
+    needs: str
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,8 @@ from rich.text import Text
 
 from crfl_core.report.metrics import Curve, Metrics, group
 
+WIDE = 100
+"""Terminals with fewer columns have no room for four of text."""
 STATUS_STYLES = {
     "held": "green",
     "declared": "yellow",
@@ -34,7 +36,7 @@ def show(console: Console, name: str, metrics: Metrics, audit: Sequence[dict[str
 
 def show_guarantees(console: Console, curves: Sequence[Curve], audit: Sequence[dict[str, Any]]) -> None:
     """Every assumption, which certificates were refused and why, and what the others say."""
-    console.print(audit_table(audit))
+    console.print(audit_table(audit, console.width))
     for entry in audit:
         for name, reason in entry["refused"].items():
             console.print(Text(f"certificate {name} refused: {reason}", style="red"))
@@ -96,7 +98,7 @@ def curve_table(curves: Sequence[Curve]) -> RenderableType:
     table.add_column(radius, justify="right")
     for curve in curves:
         for name, _ in shown_shares(curve):
-            table.add_column(f"{name}\n{curve.test_set}", justify="right")
+            table.add_column(f"{name}\n{curve.test_set}", justify="right", overflow="fold")
     columns = [values for curve in curves for _, values in shown_shares(curve)]
     for row, value in enumerate(first.radii):
         table.add_row(f"{value:g}", *(f"{values[row]:.3f}" for values in columns))
@@ -108,7 +110,10 @@ def shown_shares(curve: Curve) -> tuple[tuple[str, tuple[float, ...]], ...]:
     if curve.anywhen_accuracy:
         unknown = "any round" if curve.rounds.startswith("round ") else "any such rounds"
         accuracy = "certified accuracy\n"
-        return (accuracy + unknown, curve.anywhen_accuracy), (accuracy + curve.rounds, curve.certified_accuracy)
+        known = (accuracy + curve.rounds, curve.certified_accuracy)
+        if curve.anywhen_accuracy == curve.certified_accuracy:
+            known = (f"certified rate\n{unknown}", curve.anywhen_rate)
+        return (accuracy + unknown, curve.anywhen_accuracy), known
     return ("certified accuracy", curve.certified_accuracy), ("certified rate", curve.certified_rate)
 
 
@@ -127,8 +132,8 @@ def footnotes(curves: Sequence[Curve]) -> list[str]:
     return notes + [f"  conditional: {condition}" for condition in first.conditional]
 
 
-def audit_table(audit: Sequence[dict[str, Any]]) -> RenderableType:
-    """The assumptions of all certificates; those that several share stand once."""
+def audit_table(audit: Sequence[dict[str, Any]], width: int) -> RenderableType:
+    """The assumptions of all certificates; those that several share stand once. Narrow terminals get a list."""
     users: dict[tuple[str, ...], list[str]] = {}
     for entry in audit:
         for check in entry["checks"]:
@@ -138,10 +143,14 @@ def audit_table(audit: Sequence[dict[str, Any]]) -> RenderableType:
             key = (check["name"], status, check["measured"], check["required"])
             users.setdefault(key, []).append(entry["certificate"])
     table = Table(title="audit", box=box.SIMPLE, title_justify="left")
-    for column in ("assumption", "status", "found", "by"):
+    for column in ("assumption", "status", "found", "by") if width >= WIDE else ("status", "assumption"):
         table.add_column(column, overflow="fold")
     for (name, status, found, needed), names in users.items():
         by = "all" if len(names) == len(audit) > 1 else ", ".join(names)
         shown = found if status in ("held", "declared") else f"{found}; needed: {needed}"
-        table.add_row(name, Text(status, style=STATUS_STYLES[status]), shown, by)
+        judged = Text(status, style=STATUS_STYLES[status])
+        if width >= WIDE:
+            table.add_row(name, judged, shown, by)
+        else:
+            table.add_row(judged, Text(f"{name}: {shown} ({by})" if shown else f"{name} ({by})"))
     return table

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from crfl_core import RunConfig, dump_config, load_config
-from crfl_core.cli.explanation import explained
-from crfl_core.extend import ConfigError, Registry
+from crfl_core.cli.explanation import explained, toml
+from crfl_core.extend import ConfigError, LoadedConfig, Registry
 from crfl_interface.schedules import Linear, RoundRange
 
 Write = Callable[[str, str], Path]
@@ -239,13 +239,16 @@ class TestOverrides:
         assert load_config(config).config == config
 
 
+def origins(loaded: LoadedConfig) -> dict[str, str]:
+    """Where each setting was written, by its text."""
+    return {f"{setting.key} = {toml(setting.value)}": setting.origin for setting in explained(loaded)}
+
+
 class TestOrigins:
     def test_every_value_knows_where_it_was_written(self, write: Write) -> None:
         base = write("base.toml", "seed = 1\nrounds = 5\n[training]\nsteps = 3\nbatch_size = 8\n")
         top = write("top.toml", 'extends = "base.toml"\nrounds = 6\n[training]\nsteps = 4\n')
-        found = dict(
-            explained(load_config(top, overrides=["training.batch_size=9", "aggregation.0.weighting=uniform"]))
-        )
+        found = origins(load_config(top, overrides=["training.batch_size=9", "aggregation.0.weighting=uniform"]))
         assert found["seed = 1"] == str(base)
         assert found["rounds = 6"] == str(top)
         assert found["training.steps = 4"] == str(top)
@@ -257,19 +260,19 @@ class TestOrigins:
     def test_a_replaced_table_forgets_the_file_of_the_old_one(self, write: Write) -> None:
         write("base.toml", 'partition = { type = "dirichlet", clients = 9 }\n')
         top = write("top.toml", 'extends = "base.toml"\npartition = { type = "iid" }\n')
-        found = dict(explained(load_config(top)))
+        found = origins(load_config(top))
         assert found['partition.type = "iid"'] == str(top)
         assert found["partition.clients = 20"] == "default"
 
     def test_an_override_of_one_list_item_leaves_the_origin_of_the_others(self, write: Write) -> None:
         path = write("run.toml", 'trackers = [{ type = "jsonl", path = "a" }, { type = "jsonl", path = "b" }]\n')
-        found = dict(explained(load_config(path, overrides=["trackers.1.path=c"])))
+        found = origins(load_config(path, overrides=["trackers.1.path=c"]))
         assert found['trackers.0.path = "a"'] == str(path)
         assert found['trackers.1.path = "c"'] == "--set trackers.1.path=c"
         assert found['trackers.1.type = "jsonl"'] == str(path)
 
     def test_a_mapping_is_an_origin_too(self) -> None:
-        assert dict(explained(load_config({"rounds": 3})))["rounds = 3"] == "the mapping given to crfl_core"
+        assert origins(load_config({"rounds": 3}))["rounds = 3"] == "the mapping given to crfl_core"
 
     def test_an_error_names_the_file_that_wrote_the_key_not_the_one_that_was_run(self, write: Write) -> None:
         base = write("base.toml", "[server]\nclip_norm = [1.0, 2.0]\n")

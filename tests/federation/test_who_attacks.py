@@ -140,8 +140,8 @@ class SpyStage(Stage):
         )
 
     @hookimpl
-    def crfl_features_mapped(self, done: int, total: int) -> None:
-        note("crfl_features_mapped", done, total)
+    def crfl_working(self, phase: str, done: int, total: int) -> None:
+        note("crfl_working", phase, done, total)
 
     @hookimpl
     def crfl_run_started(self, run: RunContext) -> None:

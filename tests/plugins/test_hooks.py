@@ -99,7 +99,7 @@ def called_hooks() -> set[str]:
     observed = {
         str(call.args[0].value)
         for call in calls
-        if ast.unparse(call.func).endswith("hooks.observe") and isinstance(call.args[0], ast.Constant)
+        if ast.unparse(call.func).endswith(("hooks.observe", "self.observe")) and isinstance(call.args[0], ast.Constant)
     }
     asked = {
         node.attr
@@ -111,15 +111,16 @@ def called_hooks() -> set[str]:
     return observed | asked
 
 
-def test_crfl_features_mapped_tells_how_far_they_are_unless_they_are_cached(
+def test_crfl_working_tells_how_far_feature_maps_are_unless_they_are_cached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[object] = []
 
     class Listening(Tracker):
         @hookimpl
-        def crfl_features_mapped(self, done: int, total: int) -> None:
-            told.append((done, total))
+        def crfl_working(self, phase: str, done: int, total: int) -> None:
+            if phase == "feature maps":
+                told.append((done, total))
 
         @hookimpl
         def crfl_run_started(self) -> None:
@@ -131,6 +132,22 @@ def test_crfl_features_mapped_tells_how_far_they_are_unless_they_are_cached(
         result = run(tmp_path / name, Listening, model=model)
     samples = sum(result.ledger.facts.samples)
     assert told == [(samples, samples), "started", "started"]
+
+
+def test_crfl_working_tells_how_far_votes_and_continuations_are(tmp_path: Path) -> None:
+    told: dict[str, list[tuple[int, int]]] = {}
+
+    class Listening(Tracker):
+        @hookimpl
+        def crfl_working(self, phase: str, done: int, total: int) -> None:
+            told.setdefault(phase, []).append((done, total))
+
+    tail = "{type='tail', continuations=8, selection=4}"
+    changes = ("rounds=3", "attack.rounds=[1]", "votes.models=16", f"certificates=['paper', {tail}]")
+    crfl_core.run(overrides=changes, out=tmp_path / "run", trackers=[Listening()])
+    assert list(told) == ["data", "feature maps", "votes", "certificates", "continuations", "figures"]
+    assert (16, 16) in told["votes"]
+    assert told["continuations"] == [(12, 24), (24, 24)]  # twelve at once, in the two rounds after the attacked one
 
 
 def test_crfl_run_started_says_where_a_run_begins_and_goes_on(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from crfl_core.extend import JsonOption
+
 if TYPE_CHECKING:
     from crfl_commands.catalogue import CatalogueEntry
 
@@ -17,7 +19,7 @@ data = typer.Typer(no_args_is_help=True, help="Find, fetch and verify the files 
 
 
 @data.command("list")
-def list_(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def list_(json: JsonOption = False) -> None:
     """List every dataset: what it is, where its files were found, their sizes, checksums and licence."""
     from crfl_commands.catalogue import catalogue
 
@@ -61,12 +63,18 @@ def fetch(
 @data.command()
 def verify(
     name: Annotated[str | None, typer.Argument(help="Name of a dataset; default: all.", show_default=False)] = None,
+    json: JsonOption = False,
 ) -> None:
     """Compare the files that were found with their published sizes and checksums; exit with 2 if one is wrong."""
     from crfl_commands.catalogue import verify_datasets
 
     states = [(entry.name, state) for entry in verify_datasets(name) for state in entry.files]
-    for dataset, state in states:
+    if json:
+        from pydantic_core import to_json
+
+        found = [{"dataset": dataset, "status": state.status, "path": state.path} for dataset, state in states]
+        typer.echo(to_json(found, indent=2).decode())
+    for dataset, state in () if json else states:
         typer.echo(f"{state.status:<8} {dataset}: {state.path or state.file.name}")
     if any(state.status == "wrong" for _, state in states):
         raise typer.Exit(WRONG_FILE)

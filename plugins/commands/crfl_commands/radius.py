@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from crfl_core.extend import JsonOption
+
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
@@ -28,6 +30,7 @@ def radius(
     start_norm: Annotated[
         float | None, typer.Option(help="Spectral norm of the broadcast weights; default: the clip norm.")
     ] = None,
+    json: JsonOption = False,
 ) -> None:
     """Calculate the feature radius of one prediction under one attack, with every term of the formulas."""
     from pydantic import ValidationError
@@ -40,6 +43,11 @@ def radius(
     except ValidationError as error:
         raise explained(error) from error
     result = calculator.radius(point)
+    if json:
+        from pydantic_core import to_json
+
+        typer.echo(to_json(result, indent=2, inf_nan_mode="strings").decode())
+        return
     for term in result.terms:
         typer.echo(f"{term.symbol:<12} {term.value:>14.8g}   {term.meaning}")
     typer.echo()

@@ -1,0 +1,75 @@
+"""The demo: one screen that tells the truth."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+from crfl_commands.story import ROWS, told
+
+from crfl_core import RunResult, load
+
+Crfl = Callable[..., CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("demo")
+
+
+@pytest.fixture
+def shown(crfl: Crfl, folder: Path) -> str:
+    """What the demo prints; it is run once."""
+    kept = folder / "shown.txt"
+    if not kept.exists():
+        result = crfl("demo", "--out", folder / "runs")
+        assert result.returncode == 0
+        kept.write_text(result.stdout, encoding="utf-8")
+    return kept.read_text(encoding="utf-8")
+
+
+def results(folder: Path) -> list[RunResult]:
+    return [load(folder / "runs" / row.name) for row in ROWS]
+
+
+def test_it_fits_on_one_screen(shown: str, folder: Path) -> None:
+    lines = shown.replace(str(folder / "runs"), "runs/demo").splitlines()
+    assert len(lines) <= 30
+    assert all(len(line) <= 80 for line in lines)
+
+
+def test_the_attack_succeeds_without_a_defence_and_fails_with_one(shown: str, folder: Path) -> None:
+    undefended, defended, certified = (result.metrics for result in results(folder))
+    assert undefended.backdoor is not None
+    assert defended.backdoor is not None
+    assert certified.backdoor is not None
+    assert undefended.backdoor.success_rate > 0.9
+    assert undefended.accuracy > defended.accuracy - 0.04  # nearly unharmed
+    assert defended.backdoor.success_rate < 0.05
+    assert certified.backdoor.success_rate < 0.05
+    assert certified.accuracy > 0.95
+
+
+def test_what_is_proved_is_what_the_certificate_says(shown: str, folder: Path) -> None:
+    (curve,) = (one for one in results(folder)[-1].metrics.curves if one.test_set == "clean")
+    proved = dict(zip(curve.radii, curve.certified_accuracy, strict=True))
+    row = next(line for line in shown.splitlines() if line.strip().startswith("certified"))
+    assert row.endswith("  ".join(f"{proved[number]:.1%}".replace("%", " %") for number in (1, 2, 3)))
+    assert proved[3] > 0.8
+    assert "directions" in curve.model_dump()
+    assert set(curve.directions) == {"backward", "forward"}
+
+
+def test_terminals_without_unicode_get_plain_bars(shown: str, folder: Path) -> None:
+    text = "\n".join(told(results(folder), plain=True))
+    assert text.isascii()
+    assert "####" in text
+
+
+def test_json_has_the_metrics_of_all_three(crfl: Crfl, shown: str, folder: Path) -> None:
+    answer = json.loads(crfl("demo", "--json", "--out", folder / "again").stdout)
+    assert list(answer) == [row.name for row in ROWS]
+    assert answer["certified"] == json.loads((folder / "runs" / "certified" / "metrics.json").read_text())
