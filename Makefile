@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export PIP_CONSTRAINT := constraints.txt
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint types contracts unit peers benchmarks certified clean
+.PHONY: demo test lint types contracts unit peers benchmarks certified site clean
 
 demo: $(VENV)/.installed
 	$(BIN)/crfl demo --out runs/demo
@@ -38,6 +38,10 @@ benchmarks: $(VENV)/.installed-dev
 # The examples with the strongest certificates, three seeds each; needs the files of MNIST, Fashion-MNIST and loan.
 certified: $(VENV)/.installed
 	$(BIN)/python examples/certified/table.py
+
+# The documentation as a site, in build/site.
+site: $(VENV)/.installed-dev
+	$(BIN)/sphinx-build -W --quiet docs build/site
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

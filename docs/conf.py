@@ -1,0 +1,41 @@
+"""How the documentation becomes a site: `make site`, or `sphinx-build -W docs build/site`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from crfl_core import __version__
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+DOCS = Path(__file__).parent
+LINK = re.compile(r"\[([^\]]+)\]\((\.\./[^)#\s]+)[^)\s]*\)")
+
+project = "crfl"
+release = version = __version__
+extensions = ["myst_parser"]
+exclude_patterns = ["generate"]
+suppress_warnings = ["toc.not_included"]  # pages of a chapter are listed by its first page
+myst_heading_anchors = 4
+html_theme = "furo"
+html_title = f"crfl {release}"
+html_show_copyright = False
+html_show_sphinx = False
+
+
+def setup(app: Sphinx) -> None:
+    """Links to files of the repository that are no pages become text; everything else must be found, or `-W` ends it."""
+    app.connect("source-read", without_outside_links)
+
+
+def without_outside_links(_app: Sphinx, name: str, source: list[str]) -> None:
+    """The text of a page without links that leave the documentation."""
+    folder = (DOCS / name).parent
+
+    def kept(link: re.Match[str]) -> str:
+        return link[0] if (folder / link[2]).resolve().is_relative_to(DOCS) else link[1]
+
+    source[0] = LINK.sub(kept, source[0])
