@@ -44,7 +44,9 @@ class Progress(Tracker):
 
     @hookimpl
     def crfl_round_finished(self, run: RunContext, record: RoundRecord) -> None:
-        """Advance, with loss and accuracy of the round if they were measured."""
+        """Advance, with loss and accuracy of the round if they were measured; of several groups, those of the first."""
+        if record.group:
+            return
         figures = ""
         if record.accuracy is not None and record.loss is not None:
             figures = f"loss {record.loss:.3f}  accuracy {record.accuracy:.3f}"
