@@ -22,6 +22,7 @@ from crfl_core.config import LoadedConfig, RunConfig, dump_config, load_config
 from crfl_core.federation.session import Session
 from crfl_core.federation.setup import build
 from crfl_core.federation.threats import check_threat
+from crfl_core.report.needs import check_questions
 from crfl_core.report.results import Results
 from crfl_core.store import RunDirectory
 from crfl_files.folder import refusals_of_the_system
@@ -109,6 +110,8 @@ def answer(run: RunResult, config: RunConfig, target: RunDirectory) -> WhatIf:
     """The guarantees under another config."""
     inquiry = ask(config, run.ledger)
     required = needs(run, inquiry)
+    if required != "formulas":
+        check_questions(inquiry, run.path)
     if required == "continuations" and (missing := absences(config.used_plugins())):
         raise PluginError(f"{missing[0]}: new continuations train with it")
     source = run.votes if required == "formulas" else new_votes(run, config, target)
