@@ -6,6 +6,7 @@ import os
 import re
 import resource
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -53,6 +54,12 @@ def disk(path: Path) -> Room | None:
 def resident(root: Path = Path("/")) -> int:
     """The memory that this process has now; 0 where nobody says."""
     return kibibytes(root / "proc/self/status", "VmRSS") or 0
+
+
+def peak() -> int:
+    """The most memory that this process ever had."""
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * KIBIBYTE
 
 
 def physical(root: Path) -> Iterator[Room]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from crfl_core.federation.session import Session
-from crfl_core.report.needs import bytes_in_words, data_memory, needs_of, time_in_words, total
+from crfl_core.report.needs import CHECKPOINTS, bytes_in_words, data_memory, needs_of, time_in_words, total
 from crfl_core.report.sizes import Asked, Sizes, asked_by
 from crfl_core.report.trial import Trial, distinct
 from crfl_files import room
@@ -77,6 +77,7 @@ def estimated(session: Session, data_seconds: float, *, thorough: bool = True) -
     )
     needs = needs_of(federation.config, sizes, asked)
     there = total(part for part in data_memory(sizes) if part.key.startswith(("dataset", "model")))
-    return Estimate(
-        seconds, resident + total(needs.memory) - there, total(needs.disk), sizes, asked, session.context.path
-    )
+    # What was tried tells what modules need beside their parameters, which nobody can count.
+    memory = max(room.peak(), resident + total(needs.memory) - there)
+    disk = total(part for part in needs.disk if part.what != CHECKPOINTS)
+    return Estimate(seconds, memory, disk, sizes, asked, session.context.path)

@@ -28,8 +28,9 @@ LONGEST = 100 * DAY
 COLUMNS = 30 * 8
 RECORD = 2_000
 """Bytes of the ledger in memory: of a participant of a round, and of a round of a model."""
-ROW_ON_DISK, LINE, CELL, FIXED_FILES = 40, 450, 140, 300_000
-"""Bytes on disk: of a participant of a round (compressed), of a round, of a certified sample, of all small files."""
+ROW_ON_DISK, LINE, CELL, FIGURE, SMALL_FILES = 20, 450, 140, 50_000, 50_000
+"""Bytes on disk: of a participant of a round (compressed), a round, a certified sample, a figure, and of the rest."""
+CHECKPOINTS = "checkpoints, until training is over"
 CHUNK_COPIES = 4
 """Copies of the models of clients that train together: where they start, as they train, their updates, a part more."""
 ROW_COPIES = 3
@@ -167,15 +168,16 @@ def continuations(asked: Asked) -> str:
 
 
 def disk_parts(config: RunConfig, sizes: Sizes) -> list[Part]:
-    """The files of a run; rows of clients are there twice until training is over."""
+    """The files of a run; rows of clients are there twice for a while."""
     model = sizes.parameters * sizes.itemsize
-    ledger = sizes.rounds * (2 * sizes.participants * ROW_ON_DISK + sizes.groups * LINE)
+    rows = sizes.rounds * sizes.participants * ROW_ON_DISK
     levels = sum(len(one.levels or one.levels_offered) for one in config.certificates)
     return [
-        Part(ledger, *ledger_of(sizes)),
-        Part(3 * sizes.groups * model, *models_of(config, sizes)),
+        Part(rows + sizes.rounds * sizes.groups * LINE, *ledger_of(sizes)),
+        Part(rows + 2 * sizes.groups * model, CHECKPOINTS, ledger_of(sizes)[1]),
+        Part(sizes.groups * model, *models_of(config, sizes)),
         Part(sizes.tests * CELL * levels, f"{sizes.tests:,} certified samples", "dataset.test_samples"),
-        Part(FIXED_FILES, "small files", "storage.figures"),
+        Part(SMALL_FILES + FIGURE * len(config.storage.figures), "small files", "storage.figures"),
     ]
 
 
