@@ -59,7 +59,7 @@ def resident(root: Path = Path("/")) -> int:
 def peak() -> int:
     """The most memory that this process ever had."""
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most if sys.platform == "darwin" else most * KIBIBYTE
+    return max(resident(), most if sys.platform == "darwin" else most * KIBIBYTE)
 
 
 def physical(root: Path) -> Iterator[Room]:

@@ -100,13 +100,13 @@ def data_memory(sizes: Sizes) -> list[Part]:
         Part(rows * (2 * sizes.inputs * sizes.itemsize + 8), f"{rows:,} samples", "dataset.train_samples"),
         Part(mapped, f"{sizes.features:,} features of {rows:,} samples", "model.features"),
         Part(ledger, *ledger_of(sizes)),
-        Part(2 * 8 * sizes.clients, f"{sizes.clients:,} clients", "partition.clients"),
+        Part(2 * 8 * sizes.clients, f"{sizes.clients:,} clients", sizes.clients_key),
     ]
 
 
 def ledger_of(sizes: Sizes) -> tuple[str, str]:
     """The ledger in words, and the key that makes it long."""
-    longer = "rounds" if sizes.rounds >= sizes.participants else "partition.clients"
+    longer = "rounds" if sizes.rounds >= sizes.participants else sizes.clients_key
     return f"the ledger of {sizes.rounds:,} rounds of {sizes.participants:,} clients", longer
 
 
@@ -123,10 +123,10 @@ def training_memory(config: RunConfig, sizes: Sizes) -> tuple[Part, ...]:
     ]
     if sees_all_updates(config):
         rows = f"all {sizes.participants:,} updates of {sizes.parameters:,} parameters, which the aggregation compares"
-        key = "partition.clients" if "clients" in type(config.partition).model_fields else "training.participation"
-        parts.append(Part(ROW_COPIES * sizes.participants * model, rows, key))
+        parts.append(Part(ROW_COPIES * sizes.participants * model, rows, sizes.clients_key))
         in_group = -(-sizes.participants // sizes.groups)
-        parts.append(Part(3 * 8 * in_group**2, f"products of {in_group:,} x {in_group:,} pairs of updates", key))
+        pairs = f"products of {in_group:,} x {in_group:,} pairs of updates"
+        parts.append(Part(3 * 8 * in_group**2, pairs, sizes.clients_key))
     return tuple(parts)
 
 

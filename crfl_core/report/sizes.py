@@ -50,6 +50,8 @@ class Sizes:
     itemsize: int = 4
     maps: bool = False
     """Whether there are feature maps: their outputs are kept beside the inputs."""
+    clients_key: str = "partition.clients"
+    """What to lower if there are too many participants."""
 
     @staticmethod
     def of_config(config: RunConfig) -> Sizes:
@@ -68,6 +70,7 @@ class Sizes:
             tests=config.dataset.test_samples or 1,
             steps=steps if isinstance(steps, int) else 1.0,
             itemsize=8 if config.dtype == "float64" else 4,
+            clients_key=clients_key(config),
         )
 
     @staticmethod
@@ -91,6 +94,7 @@ class Sizes:
             batch=float(clients.batch_size.mean()),
             itemsize=8 if config.dtype == "float64" else 4,
             maps=bool(maps.links),
+            clients_key=clients_key(config),
         )
 
     def with_tests(self, tests: int) -> Sizes:
@@ -113,6 +117,13 @@ class Sizes:
             tests=sum(found.samples for found in facts.test_sets.values()),
             itemsize=8 if facts.dtype == "float64" else 4,
         )
+
+
+def clients_key(config: RunConfig) -> str:
+    """The key that says how many clients take part in a round, as far as the data leave a choice."""
+    if config.groups is not None and config.groups.size is not None:
+        return "groups.count"
+    return "partition.clients" if "clients" in type(config.partition).model_fields else "training.participation"
 
 
 def asked_in(config: RunConfig) -> Iterator[Asked]:
