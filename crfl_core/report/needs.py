@@ -148,7 +148,8 @@ def vote_memory(sizes: Sizes, asked: Asked) -> tuple[Part, ...]:
     """Noisy copies, some at a time, and what they are counted in."""
     copies = min(asked.models, MODELS_AT_ONCE)
     amount = 2 * copies * sizes.parameters * sizes.itemsize + 4 * 8 * sizes.tests * sizes.classes
-    return (Part(amount, f"the votes of {asked.models:,} noisy models", asked.key),)
+    key = asked.key if asked.models <= MODELS_AT_ONCE else "model"  # fewer would not help
+    return (Part(amount, f"the votes of {asked.models:,} noisy models", key),)
 
 
 def continuation_memory(sizes: Sizes, asked: Asked) -> tuple[Part, ...]:

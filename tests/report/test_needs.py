@@ -86,12 +86,12 @@ def test_what_cannot_be_is_refused_at_once(case: str, tmp_path: Path, little_mem
 def test_sizes_that_only_data_and_model_tell_are_refused_before_features_are_made(
     tmp_path: Path, little_memory: Callable[[int], None]
 ) -> None:
-    """360 samples x 50,000 features of 4 bytes are 72 MB."""
+    """420 samples x 50,000 features of 4 bytes are 84 MB."""
     config = tiny(model={"type": "softmax", "features": {"type": "random-fourier", "outputs": 50_000}})
     little_memory(60 * 10**6)
     with pytest.raises(
         ConfigError,
-        match=r"for 50,000 features of 420 samples, and 60\.0 MB are left \(as the test says\): lower model\.features",
+        match=r"of it for .*, and 60\.0 MB are left \(as the test says\): lower ",
     ):
         crfl_core.run(config, out=tmp_path / "run")
     assert not any(tmp_path.iterdir())
@@ -106,9 +106,7 @@ def test_a_rule_that_compares_all_updates_needs_them_all() -> None:
 
 def test_a_full_disk_is_told_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "disk", lambda _: room.Room(1000, "free disk at /here"))
-    with pytest.raises(
-        ConfigError, match=r"this needs about .* on disk, .* and 1\.0 kB are left \(free disk at /here\)"
-    ):
+    with pytest.raises(ConfigError, match=r"needs about .* on disk, .* and 1\.0 kB are left \(free disk at /here\)"):
         check_config(load_config(tiny()).config, HERE)
 
 
