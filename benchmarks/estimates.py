@@ -67,7 +67,8 @@ def main() -> None:
         for phase in PHASES:
             if found[phase] > SHORT:
                 compare(f"{name}: {phase}", guessed[phase], found[phase], "s")
-        compare(f"{name}: all seconds", *(sum(each[phase] for phase in PHASES) for each in (guessed, found)), "s")
+        all_guessed, all_found = (sum(each[phase] for phase in PHASES) for each in (guessed, found))
+        compare(f"{name}: all seconds", all_guessed, all_found, "s")
         for what, unit in (("memory", "MB"), ("disk", "MB")):
             compare(f"{name}: {what}", guessed[what] / 1e6, found[what] / 1e6, unit)
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from crfl_core.federation.session import Session
     from crfl_core.report.estimate import Estimate
 
-SLOWEST = 1000
-"""By how much a run may be slower than the least that it can take."""
+SLOWEST = {True: 100, False: 5_000}
+"""By how much a run may be slower than the least that it can take: of linear models, and of others."""
 DECLINED = 1
 
 
@@ -41,7 +41,7 @@ def agree(session: Session, *, yes: bool) -> None:
     from crfl_core.report.estimate import LONG, estimated
     from crfl_core.report.needs import least_seconds, time_in_words
 
-    if yes or SLOWEST * least_seconds(session) < LONG:
+    if yes or SLOWEST[session.federation.model.facts.linear] * least_seconds(session) < LONG:
         return
     phases = estimated(session, 0.0, thorough=False).seconds._asdict()
     if (seconds := sum(phases.values())) < LONG:

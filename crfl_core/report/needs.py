@@ -1,7 +1,7 @@
 """What a run needs of memory, disk and time, from counts alone: before anything is allocated.
 
 Every need is a sum of parts, each of which names the key that makes it large. Memory and disk are what is expected;
-seconds are the least that a fast machine could need, so that nothing is refused that could be done.
+seconds are the least that a fast core could need, so that nothing is refused that could be done.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from crfl_core.config import RunConfig
 from crfl_core.federation.continuations import NUMBERS_AT_ONCE
 from crfl_core.federation.session import Session
 from crfl_core.federation.setup import Fits, Found
-from crfl_core.report.sizes import Asked, Sizes, asked_by, asked_in
+from crfl_core.report.sizes import Asked, Sizes, asked_by, asked_in, number
 from crfl_files import room
 from crfl_interface.errors import ConfigError
 from crfl_interface.kinds.aggregator import LinearAggregator
 
 DAY = 86_400
 LONGEST = 100 * DAY
-"""What takes longer than this on the fastest machine is a slip of the finger."""
+"""What takes longer than this on a fast core is a slip of the finger."""
 
 COLUMNS = 30 * 8
 RECORD = 2_000
@@ -112,8 +112,8 @@ def ledger_of(sizes: Sizes) -> tuple[str, str]:
 
 def training_memory(config: RunConfig, sizes: Sizes) -> tuple[Part, ...]:
     """Models that train at the same time, their batches, and whatever the aggregation must see together."""
-    at_once = getattr(config.engine, "chunk_clients", None)
-    chunk = min(sizes.participants, at_once) if isinstance(at_once, int) else sizes.participants
+    at_once = number(config.engine, "chunk_clients")
+    chunk = sizes.participants if at_once is None else min(sizes.participants, at_once)
     model = sizes.parameters * sizes.itemsize
     batches = chunk * sizes.batch * (sizes.features * sizes.itemsize + 24 * sizes.steps)
     parts = [
@@ -252,7 +252,7 @@ def check_questions(inquiry: Inquiry, path: Path) -> None:
 
 
 def least_seconds(session: Session) -> float:
-    """What a run that is ready to start takes on a machine that is faster than any."""
+    """What a run that is ready to start takes at least."""
     found = session.federation
     sizes = Sizes.of_data(found.config, found.data, found.model, found.maps, found.participation)
     return total(needs_of(found.config, sizes, [*asked_in(found.config)]).seconds)

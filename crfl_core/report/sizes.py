@@ -15,6 +15,7 @@ from crfl_interface.data import FederatedData
 from crfl_interface.kinds.certificate import Certificate
 from crfl_interface.kinds.feature_map import FeatureMaps
 from crfl_interface.kinds.model import BoundModel
+from crfl_interface.kinds.plugin import Plugin
 from crfl_interface.ledger import RunFacts
 from crfl_interface.schedules import AnyRounds, RoundRange
 
@@ -56,8 +57,7 @@ class Sizes:
     @staticmethod
     def of_config(config: RunConfig) -> Sizes:
         """What can be said before any data are loaded."""
-        clients = getattr(config.partition, "clients", None)
-        clients = clients if isinstance(clients, int) else 1
+        clients = number(config.partition, "clients") or 1
         groups = 1 if config.groups is None else config.groups.count or 1
         members = clients if config.groups is None else max(clients, groups * (config.groups.size or 1))
         steps = config.training.steps
@@ -66,8 +66,8 @@ class Sizes:
             clients=clients,
             participants=math.ceil(config.training.participation * members),
             groups=groups,
-            samples=max(clients, config.dataset.train_samples or 1),
-            tests=config.dataset.test_samples or 1,
+            samples=max(clients, number(config.dataset, "train_samples") or 1),
+            tests=number(config.dataset, "test_samples") or 1,
             steps=steps if isinstance(steps, int) else 1.0,
             itemsize=8 if config.dtype == "float64" else 4,
             clients_key=clients_key(config),
@@ -119,6 +119,12 @@ class Sizes:
         )
 
 
+def number(plugin: Plugin, option: str) -> int | None:
+    """An option of a plugin, if it has such a one and it is a whole number."""
+    value = getattr(plugin, option, None)
+    return value if isinstance(value, int) else None
+
+
 def clients_key(config: RunConfig) -> str:
     """The key that says how many clients take part in a round, as far as the data leave a choice."""
     if config.groups is not None and config.groups.size is not None:
@@ -130,11 +136,10 @@ def asked_in(config: RunConfig) -> Iterator[Asked]:
     """The models that certificates are going to ask for, as far as their options say; equal requests count once."""
     seen: set[tuple[int, int]] = set()
     for position, certificate in enumerate(config.certificates):
-        place, again = f"certificates.{position}", getattr(certificate, "continuations", None)
+        place, again = f"certificates.{position}", number(certificate, "continuations")
         settings = certificate.votes.apply(config.votes)
-        if isinstance(again, int):
-            selecting = getattr(certificate, "selection", 0)
-            total = again + (selecting if isinstance(selecting, int) else 0)
+        if again is not None:
+            total = again + (number(certificate, "selection") or 0)
             yield Asked(total, f"{place}.continuations", rounds_left(config, certificate))
         elif (request := (settings.models, settings.selection_models)) not in seen:
             seen.add(request)
@@ -164,8 +169,8 @@ def larger_key(certificate: Certificate, place: str, models: int, selection: int
 
 def rounds_left(config: RunConfig, certificate: Certificate) -> int:
     """Through how many rounds a certificate continues a run, at least, if it starts at the last attacked one."""
-    start = getattr(certificate, "resample_from", None)
-    if not isinstance(start, int):
+    start = number(certificate, "resample_from")
+    if start is None:
         attack = None if config.attack is None else config.attack.rounds
         attacked = config.threat.rounds if config.threat.rounds is not None else attack
         start = last_of(attacked, config.rounds)
