@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from operator import ne
 from typing import Literal
 
 import numpy as np
@@ -314,7 +315,8 @@ class Ledger:
                 "use the version that environment.json names"
             )
         numbers, models = tuple((record.round, record.group) for record in self.rounds), self.facts.models
-        if numbers != tuple((number, group) for number in range(1, self.facts.rounds + 1) for group in range(models)):
+        expected = ((number, group) for number in range(1, self.facts.rounds + 1) for group in range(models))
+        if len(numbers) != self.facts.rounds * models or any(map(ne, numbers, expected)):
             raise StoreError(
                 f"the ledger must hold rounds 1 to {self.facts.rounds}, found {len(numbers)}: finish the run first"
             )

@@ -64,9 +64,32 @@ def values(schedule: Schedule, total: int) -> tuple[float, ...]:
     Traceback (most recent call last):
     ValueError: a list needs one value per round: found 2 for 3 rounds
     """
+    check_length(schedule, total)
+    return tuple(value_at(schedule, t) for t in range(1, total + 1))
+
+
+def check_length(schedule: Schedule, total: int) -> None:
+    """A list has a value for every round."""
     if isinstance(schedule, tuple) and len(schedule) != total:
         raise ValueError(f"a list needs one value per round: found {len(schedule)} for {total} rounds")
-    return tuple(value_at(schedule, t) for t in range(1, total + 1))
+
+
+def telling_rounds(schedule: Schedule, total: int) -> Sequence[int]:
+    """Rounds of 1..total that tell whether all values are whole, positive and finite, and which is the first that is
+    not: of a line the ends, and where it passes 0 or 1. There may be many more rounds than anybody could look at. A
+    list of another length is a ValueError.
+
+    >>> telling_rounds(0.1, 10**12), telling_rounds(Linear(start=1.0, slope=-0.5), 10**12)
+    ((1,), (1, 2, 3, 4, 1000000000000))
+    """
+    check_length(schedule, total)
+    if isinstance(schedule, tuple):
+        return range(1, total + 1)
+    if not isinstance(schedule, Linear) or schedule.slope == 0:
+        return (1,)
+    crossings = ((limit - schedule.start) / schedule.slope for limit in (0.0, 1.0))
+    near = {int(place) + step for place in crossings if abs(place) <= total for step in range(-1, 3)}
+    return tuple(sorted({1, min(2, total), total} | {number for number in near if 1 <= number <= total}))
 
 
 def each_of(schedule: Schedule | PerClient[Schedule]) -> tuple[Schedule, ...]:
@@ -136,6 +159,6 @@ def expand(rounds: ThreatRounds, total: int) -> tuple[int, ...]:
     if isinstance(rounds, str):
         return tuple(range(1, total + 1))
     if isinstance(rounds, RoundRange | AnyRounds):
-        last = total if rounds.last is None else rounds.last
-        return tuple(range(rounds.first, last + 1, rounds.every))
+        numbers = range(rounds.first, (total if rounds.last is None else rounds.last) + 1, rounds.every)
+        return (*numbers[:total], *numbers[total:][-1:])  # of more than there can be, only the last
     return tuple(sorted(set(rounds)))

@@ -9,8 +9,6 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from torch import Tensor
-
 from crfl_core import store
 from crfl_core.api import environment
 from crfl_core.api.certifying import certify_all
@@ -24,15 +22,17 @@ from crfl_core.certification.audits import levels_of
 from crfl_core.certification.questions import ask
 from crfl_core.config import LoadedConfig, RunConfig, dump_config, load_config
 from crfl_core.config.loading import ConfigSource
-from crfl_core.federation.evaluation import backdoor_score, score
+from crfl_core.federation.evaluation import score
 from crfl_core.federation.fitting import FittedMaps
 from crfl_core.federation.local import LocalTraining
 from crfl_core.federation.session import Session
 from crfl_core.federation.setup import Federation, build
 from crfl_core.hooks import Hooks
 from crfl_core.plugins import Registry
+from crfl_core.report.backdoors import backdoor
 from crfl_core.report.figures import partition_files
-from crfl_core.report.metrics import Backdoor, ClassHistogram, Metrics, attackers
+from crfl_core.report.metrics import ClassHistogram, Metrics, attackers
+from crfl_core.report.needs import fitting
 from crfl_core.store import RunDirectory
 from crfl_files.replacing import remove_previous
 from crfl_interface.errors import ConfigError, CrflError, StoreError
@@ -64,7 +64,7 @@ def run(
     loaded = load_config(config, overrides=overrides, registry=registry)
     path = default_path(loaded.config) if out is None else Path(out)
     with located(loaded):
-        return execute(loaded.config, registry, path, trackers, force=force)
+        return execute(prepare(loaded.config, path, trackers), registry, force=force)
 
 
 def start_at(path: Path) -> str:
@@ -104,7 +104,7 @@ def resume(
     installed = reading(directory, registry, trust=True, needed=KINDS)
     loaded = load_config(directory.path / store.CONFIG, registry=installed)
     with located(loaded):
-        return execute(loaded.config, registry, directory.path, trackers, fitted=started_with(directory))
+        return execute(prepare(loaded.config, directory.path, trackers, started_with(directory)), registry)
 
 
 def open_job(specification: str) -> Job:
@@ -118,17 +118,8 @@ def started_with(directory: RunDirectory) -> FittedMaps | None:
     return read_fitted(directory, facts) if (directory.path / FITTED).exists() or not facts.fitted_maps else None
 
 
-def execute(
-    config: RunConfig,
-    registry: Registry,
-    path: Path,
-    trackers: Sequence[Tracker],
-    *,
-    force: bool = False,
-    fitted: FittedMaps | None = None,
-) -> RunResult:
-    """The way of a run through the parts of the core. Nothing is written before everything was checked."""
-    registry = registry.allowing(config.plugins.allow)
+def prepare(config: RunConfig, path: Path, trackers: Sequence[Tracker], fitted: FittedMaps | None = None) -> Session:
+    """A run that is ready to start, at a path. Everything is checked, and nothing is written."""
     config = config.with_own_plugins()
     watching = tuple(only_watching(tracker).model_copy() for tracker in trackers)
     hooks = Hooks([*config.named_plugins(), *(("tracker", tracker) for tracker in watching)])
@@ -137,11 +128,18 @@ def execute(
         config,
         fitted=fitted,
         shown=partial(hooks.working, "feature maps"),
+        fits=fitting(config, path),
     )
     for position, certificate in enumerate(config.certificates):
         with settings_of(f"certificates.{position}", certificate):
             levels_of(certificate)
-    session = Session.of(federation, path, hooks)
+    return Session.of(federation, path, hooks)
+
+
+def execute(session: Session, registry: Registry, *, force: bool = False) -> RunResult:
+    """The way of a run through the parts of the core."""
+    federation, path = session.federation, session.context.path
+    config, registry = federation.config, registry.allowing(federation.config.plugins.allow)
     directory = claimed(federation, path, registry, force=force)
     with directory.locked():
         directory.check_facts(federation.facts)
@@ -226,20 +224,6 @@ def certify(session: Session, directory: RunDirectory) -> None:
         directory.write(f"figures/partition.{suffix}", content)
     directory.finish()
     remove_previous(directory)
-
-
-def backdoor(federation: Federation, parameters: Tensor, failed: Sequence[int]) -> Backdoor | None:
-    """How well the backdoor works, for the report."""
-    rates = backdoor_score(federation, parameters, failed)
-    if rates is None or federation.attack is None or federation.attack.backdoor_class is None:
-        return None
-    samples = federation.test_sets["backdoored"].facts.samples
-    return Backdoor(
-        target=federation.attack.backdoor_class,
-        success_rate=rates.success_rate,
-        clean_rate=rates.clean_rate,
-        samples=samples,
-    )
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from crfl_core.federation.session import Session
 from crfl_core.federation.setup import build
 from crfl_core.federation.threats import check_threat
 from crfl_core.hooks import Hooks
+from crfl_core.report.needs import check_questions
 from crfl_core.report.results import Results
 from crfl_core.store import RunDirectory
 from crfl_files.folder import refusals_of_the_system
@@ -117,6 +118,8 @@ def answer(run: RunResult, config: RunConfig, target: RunDirectory, trackers: Se
     """The guarantees under another config."""
     inquiry = ask(config, run.ledger)
     required = needs(run, inquiry)
+    if required != "formulas":
+        check_questions(inquiry, run.path)
     if required == "continuations" and (missing := absences(config.used_plugins())):
         raise PluginError(f"{missing[0]}: new continuations train with it")
     source = run.votes if required == "formulas" else new_votes(run, config, target, trackers)

@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt as stop:
         say("interrupted: nothing was written yet")
         sys.exit(status_of(stop))
-    except (CrflError, OSError) as error:
+    except (CrflError, OSError, MemoryError) as error:
         if os.environ.get("CRFL_DEBUG"):
             raise
         say("\n".join([f"error: {sentence(error)}", *getattr(error, "__notes__", ())]))
@@ -72,10 +72,12 @@ def status_of(stop: KeyboardInterrupt) -> int:
     return TERMINATED if isinstance(stop, Terminated) else INTERRUPTED
 
 
-def sentence(error: CrflError | OSError) -> str:
+def sentence(error: CrflError | OSError | MemoryError) -> str:
     """What went wrong, for people; what the operating system says, with the file that it is about."""
     if isinstance(error, CrflError):
         return str(error)
+    if isinstance(error, MemoryError):
+        return f"there is not enough memory: {error}: `crfl run --dry-run` says what a run needs".replace(": :", ":")
     return ": ".join(str(part) for part in (error.filename, error.strerror or error) if part)
 
 

@@ -17,10 +17,12 @@ def explain(
 ) -> None:
     """Print every setting of CONFIG, a file or a run directory, as it is resolved, and where it was written."""
     from crfl_core.absent import Reading, absences
+    from crfl_core.api.execution import default_path, located
     from crfl_core.api.result import reading
     from crfl_core.cli.explanation import explained, toml
     from crfl_core.config import load_config
     from crfl_core.plugins import Registry
+    from crfl_core.report.needs import check_config
     from crfl_core.store import CONFIG, RunDirectory
 
     if config is not None and (config / CONFIG).exists():
@@ -31,6 +33,8 @@ def explain(
             run.read(CONFIG)  # which compares it
             registry = reading(run, Registry(), trust=trust)
         loaded = load_config(config, overrides=overrides or (), registry=registry)
+        with located(loaded):
+            check_config(loaded.config, default_path(loaded.config))
         lines = explained(loaded)
     if json:
         from pydantic_core import to_json

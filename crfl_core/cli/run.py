@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from crfl_core.cli import arguments, output
+from crfl_core.cli import arguments, consent, output
 
 Out = Annotated[
     Path | None,
@@ -18,6 +19,11 @@ From = Annotated[
     typer.Option("--from", metavar="RUN", help="Start at the trained model of another run.", show_default=False),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing run.")]
+DryRun = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Try pieces of the run and print what it would take; write nothing."),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Start without asking, however long it takes.")]
 
 
 def run(
@@ -29,18 +35,32 @@ def run(
     full: arguments.FullOption = False,
     json: arguments.JsonOption = False,
     quiet: arguments.QuietOption = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
 ) -> None:
     """Train, attack, aggregate and certify as CONFIG says; resumes if its directory holds an unfinished run."""
     output.starting(quiet)
-    from crfl_core import api
-    from crfl_core.api.execution import default_path, start_at
+    from crfl_core.api import execution
     from crfl_core.config import load_config
+    from crfl_core.plugins import Registry
 
     with output.plugins_at_work():
+        registry = Registry()
+        changes = [*(overrides or ()), *([] if start_from is None else [execution.start_at(start_from)])]
+        loaded = load_config(config, overrides=changes, registry=registry)
+        path = out or execution.default_path(loaded.config)
         try:
-            changes = [*(overrides or ()), *([] if start_from is None else [start_at(start_from)])]
-            result = api.run(config, overrides=changes, out=out, force=force, trackers=output.progress(quiet))
+            with execution.located(loaded):
+                started = time.perf_counter()
+                session = execution.prepare(loaded.config, path, [] if dry_run else output.progress(quiet))
+                if dry_run:
+                    estimate = consent.estimate(session, time.perf_counter() - started)
+                else:
+                    consent.agree(session, yes=yes)
+                    result = execution.execute(session, registry, force=force)
         except KeyboardInterrupt as stop:
-            path = out or default_path(load_config(config, overrides=overrides or ()).config)
             raise output.interrupted(path, stop) from None
-    output.report(result, quiet=quiet, full=full, json=json)
+    if dry_run:
+        consent.show(estimate)
+    else:
+        output.report(result, quiet=quiet, full=full, json=json)

@@ -369,11 +369,11 @@ class RunConfig(Table):
         table = "" if key.startswith("server") or isinstance(schedule, PerClient) else PER_CLIENT
         for one in schedules.each_of(schedule):
             try:
-                values = schedules.values(one, self.rounds)
+                numbers = schedules.telling_rounds(one, self.rounds)
             except ValueError as error:
                 raise misfit(key, f"{error}{table}") from error
-            for number, value in enumerate(values, start=1):
-                if not fits(value):
+            for number in numbers:
+                if not fits(value := schedules.value_at(one, number)):
                     raise misfit(key, f"must be {required} in every round, found {value:g} in round {number}")
 
 

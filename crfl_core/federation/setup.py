@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Unpack
 
 import numpy as np
 import torch
@@ -38,6 +39,9 @@ from crfl_interface.updates import Clients, State
 
 NOT_LOCAL = frozenset({"aggregation", "certificates", "engine", "trackers", "storage"})
 """Tables of a config that play no part in local training."""
+Found = tuple[FederatedData, BoundModel, FeatureMaps, Participation]
+Fits = Callable[[Unpack[Found]], object]
+"""Told how large everything is before most of it is there; raises what it has against it."""
 
 
 @dataclass(frozen=True)
@@ -108,11 +112,14 @@ class Federation:
         return run_facts(self)
 
 
-def build(config: RunConfig, *, fitted: FittedMaps | None = None, shown: Shown | None = None) -> Federation:
+def build(
+    config: RunConfig, *, fitted: FittedMaps | None = None, shown: Shown | None = None, fits: Fits = lambda *_: None
+) -> Federation:
     """The federation that a config describes. Raises before anything is trained or written.
 
     `fitted` is what the feature maps of a run were fitted to, if it is known; else they are fitted, to the inputs of
-    `reserve.curator` if they have no public ones. `shown` is told how far the features are.
+    `reserve.curator` if they have no public ones. `shown` is told how far the features are, `fits`
+    how large they and the model are.
     """
     device, dtype = pick_device(config), getattr(torch, config.dtype)
     streams = streams_of(config)
@@ -134,6 +141,7 @@ def build(config: RunConfig, *, fitted: FittedMaps | None = None, shown: Shown |
     samples = np.array([len(rows) for rows in partition.rows])
     config = with_found_start(config, model.facts, training, honest.gradient_bound, samples)
     participation = Participation(config, samples.tolist(), honest, streams, members)
+    fits(data, model, maps, participation)
     check_groups(config.aggregation, participation.round(1))
     check_root(config)
     check_threat(config, data.clients)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from crfl_files import room
 from crfl_interface.errors import OptionError
 from crfl_interface.kinds.model import BoundModel
 from crfl_interface.ledger import ModelFacts
@@ -17,6 +18,8 @@ from crfl_interface.updates import Layout
 
 STOCHASTIC = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.RReLU)
 
+COPIES = 2
+"""Modules that are made to be compared, so two are in memory before anything is trained."""
 INITIALISING = threading.RLock()
 """Modules draw their first values from one generator, that of the process."""
 
@@ -32,6 +35,7 @@ class ModuleModel(BoundModel):
     def __init__(self, build: Callable[[], nn.Module]) -> None:
         self._build = build
         self._threads = threading.local()
+        self._check_room()
         module, another = self._fresh(0), self._fresh(0)  # the values play no part, only the shapes
         for name, _ in module.named_buffers():
             raise OptionError("type", f"the module has the buffer {name!r}: use layers without buffers")
@@ -71,6 +75,22 @@ class ModuleModel(BoundModel):
             self._threads.calls = ModuleCalls(self._fresh(0), self.layout)
         calls: ModuleCalls = self._threads.calls
         return calls
+
+    def _check_room(self) -> None:
+        """Refuse what memory has no room for. It is counted without its values; what cannot be counted is built."""
+        try:
+            with torch.device("meta"):
+                parameters = list(self._fresh(0).parameters())
+        except Exception:  # whatever a module may do to values that are not there
+            return
+        needed, left = COPIES * sum(one.numel() * one.element_size() for one in parameters), room.memory()
+        if left is not None and needed > left.left:
+            count = sum(one.numel() for one in parameters)
+            raise OptionError(
+                "type",
+                f"the module has {count:,} parameters, which need at least {needed / 1e9:,.1f} GB of memory, and "
+                f"{left.left / 1e9:,.1f} GB are left ({left.limit}): make it smaller",
+            )
 
     def _fresh(self, seed: int) -> nn.Module:
         with INITIALISING, torch.random.fork_rng(devices=[]):

@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 
 from crfl_core import load_config
 from crfl_core.extend import ConfigError
-from crfl_interface.schedules import Linear, PerClient, RoundRange, changes, client_values, expand, value_at, values
+from crfl_interface.schedules import (
+    Linear,
+    PerClient,
+    RoundRange,
+    changes,
+    client_values,
+    expand,
+    telling_rounds,
+    value_at,
+    values,
+)
 
 
 @given(value=st.floats(-5, 5), total=st.integers(1, 20))
@@ -28,6 +38,32 @@ def test_a_list_has_one_value_per_round() -> None:
     assert [value_at((0.3, 0.2, 0.1), number) for number in (1, 2, 3)] == [0.3, 0.2, 0.1]
     with pytest.raises(ValueError, match="found 3 for 2 rounds"):
         values((0.3, 0.2, 0.1), 2)
+
+
+@given(start=st.floats(-50, 50), slope=st.floats(-5, 5), total=st.integers(1, 40), limit=st.sampled_from([0.0, 1.0]))
+def test_a_few_rounds_tell_the_first_value_of_a_line_that_is_too_small(
+    start: float, slope: float, total: int, limit: float
+) -> None:
+    line = Linear(start=start, slope=slope)
+    first, telling = (
+        next((number for number in numbers if value_at(line, number) <= limit), None)
+        for numbers in (range(1, total + 1), telling_rounds(line, total))
+    )
+    assert first == telling
+
+
+@given(start=st.integers(-8, 8), slope=st.integers(-8, 8), total=st.integers(1, 20))
+def test_a_few_rounds_tell_whether_all_values_of_a_line_are_whole(start: int, slope: int, total: int) -> None:
+    line = Linear(start=start / 4, slope=slope / 4)
+    every, telling = (
+        all(value_at(line, number) % 1 == 0 for number in numbers)
+        for numbers in (range(1, total + 1), telling_rounds(line, total))
+    )
+    assert every == telling
+
+
+def test_more_rounds_than_there_can_be_are_not_listed() -> None:
+    assert expand(RoundRange(first=2, every=3, last=10**30), total=4) == (2, 5, 8, 11, 10**30 - 2)
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from crfl_core.extend import (
     OptionError,
     PluginFailure,
 )
+from crfl_files import room
 from tests.oracle import federation_of, played, tiny
 
 FACTS = DataFacts(inputs=36, classes=4, domain=Domain(0.0, 1.0), image_shape=(6, 6))
@@ -253,3 +254,25 @@ def test_a_model_that_raises_is_named_not_the_engine_that_trained_it() -> None:
     federation = federation_of(tiny(model={"type": "stuck"}), {"stuck": Stuck})
     with pytest.raises(PluginFailure, match=r"model: 'stuck' of .this process. failed: ZeroDivisionError"):
         played(federation)
+
+
+def test_a_module_that_memory_cannot_hold_is_counted_and_never_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """36 x 10^9 weights: two copies of it in single precision are 328 GB."""
+    monkeypatch.setattr(room, "memory", lambda: room.Room(10**9, "as the test says"))
+    found = (
+        r"has 41,000,000,004 parameters, which need at least 328\.0 GB of memory, and 1\.0 GB are left \(as the test"
+    )
+    with pytest.raises(OptionError, match=found):
+        Mlp(hidden=(10**9,)).build(FACTS)
+
+
+def test_a_module_that_cannot_be_counted_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks at its values as it is made, and without room for any nothing is refused."""
+    monkeypatch.setattr(room, "memory", lambda: room.Room(0, "as the test says"))
+
+    def made() -> nn.Module:
+        layer = nn.Linear(36, 4)
+        assert float(layer.weight.sum()) != 0
+        return layer
+
+    assert ModuleModel(made).layout.size == 148

@@ -1,0 +1,25 @@
+"""How well the backdoor of a run works."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from crfl_core.federation.evaluation import backdoor_score
+from crfl_core.federation.setup import Federation
+from crfl_core.report.metrics import Backdoor
+
+
+def backdoor(federation: Federation, parameters: Tensor, failed: Sequence[int]) -> Backdoor | None:
+    """How well the backdoor works, for the report."""
+    rates = backdoor_score(federation, parameters, failed)
+    if rates is None or federation.attack is None or federation.attack.backdoor_class is None:
+        return None
+    samples = federation.test_sets["backdoored"].facts.samples
+    return Backdoor(
+        target=federation.attack.backdoor_class,
+        success_rate=rates.success_rate,
+        clean_rate=rates.clean_rate,
+        samples=samples,
+    )
