@@ -33,7 +33,7 @@ from crfl_core.plugins import Registry
 from crfl_core.report.figures import partition_files
 from crfl_core.report.metrics import Backdoor, ClassHistogram, Metrics, attackers
 from crfl_core.store import RunDirectory
-from crfl_files.replacing import remove_previous
+from crfl_files.replacing import clean_up
 from crfl_interface.errors import ConfigError, CrflError, StoreError
 from crfl_interface.kinds import KINDS
 from crfl_interface.kinds.complaints import settings_of
@@ -89,6 +89,7 @@ def resume(
     """Go on with an unfinished run; a finished one is returned as it is. One of others needs `trust`."""
     directory, registry = RunDirectory(Path(path)), Registry(plugins)
     if directory.state == "finished":
+        clean_up(directory)
         return load(path, plugins=plugins, trust=trust)
     if not directory.keeps_record:
         raise StoreError(
@@ -222,7 +223,7 @@ def certify(session: Session, directory: RunDirectory) -> None:
     for suffix, content in partition_files(partition, config.storage.figures).items():
         directory.write(f"figures/partition.{suffix}", content)
     directory.finish()
-    remove_previous(directory)
+    clean_up(directory)
 
 
 def backdoor(federation: Federation, parameters: Tensor, failed: Sequence[int]) -> Backdoor | None:

@@ -5,7 +5,6 @@ again unless noise has to be drawn again, and the run itself is never changed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,6 +24,7 @@ from crfl_core.federation.threats import check_threat
 from crfl_core.report.results import Results
 from crfl_core.store import RunDirectory
 from crfl_files.folder import refusals_of_the_system
+from crfl_files.scratch import scratch
 from crfl_interface.errors import ConfigError, CrflError, PluginError, StoreError
 from crfl_interface.kinds.complaints import settings_of
 from crfl_interface.threat import Threat
@@ -64,16 +64,15 @@ def certify(
             with settings_of(f"certificates.{position}", certificate):
                 levels_of(certificate)
     if save is None:
-        with TemporaryDirectory(prefix="crfl-") as scratch:
-            return answer(run, config, RunDirectory(Path(scratch)))
+        with TemporaryDirectory(prefix="crfl-") as nowhere:
+            return answer(run, config, RunDirectory(Path(nowhere)))
     if not save.replace("-", "").replace("_", "").replace(".", "").isalnum():
         raise ConfigError(f"--save {save}: use letters, digits, '-', '_' and '.'")
     target = run.path / "what-if" / save
-    with refusals_of_the_system(f"{target}: cannot be written"), ExitStack() as stack:
+    with refusals_of_the_system(f"{target}: cannot be written"), scratch(run.path, ".what-if-") as folder:
         if target.exists():
             raise StoreError(f"{target}: exists: choose another name to save under")
-        scratch = stack.enter_context(TemporaryDirectory(prefix=".what-if-", dir=run.path))
-        fresh = RunDirectory(Path(scratch, save))
+        fresh = RunDirectory(folder / save)
         result = answer(run, config, fresh)
         fresh.write("config.toml", dump_config(config).encode())
         result.write(fresh)
