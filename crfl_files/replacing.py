@@ -60,6 +60,8 @@ def delete(folder: MarkedFolder) -> None:
     The mark goes last, and before it what says which files are to go, so that a kill leaves nothing half-deleted.
     """
     if folder.path.is_symlink() or not (folder.path / REPLACED).exists():
+        with contextlib.suppress(OSError):  # not empty, or not there: it is not ours
+            folder.path.rmdir()
         return
     try:
         with folder.locked():
