@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import click
 from typer.core import TyperCommand, TyperGroup
 
-from crfl_core.cli import say, status_of
 from crfl_interface.errors import CrflError, PluginError, PluginFailure, closest
 from crfl_interface.kinds.command import summary_in_source
 
@@ -59,9 +58,6 @@ class AllCommands(TyperGroup):
             return super().invoke(ctx)
         except EXPECTED:
             raise
-        except KeyboardInterrupt as stop:  # of which typer would not tell Ctrl-C from SIGTERM
-            say("interrupted")
-            raise click.exceptions.Exit(status_of(stop)) from None
         except Exception as error:
             name = ctx.invoked_subcommand
             if name is None or name in self.commands:

@@ -21,8 +21,8 @@ from tests.torture.scenes import RUN, Scene
 AGAIN = (0, 0, 1, 2)
 """How many more faults strike the recovery, each as likely as any other."""
 
-RARELY = 4
-"""Processes of their own are slow to start: they come once in so many rounds through the kinds."""
+RARELY = 2
+"""Processes of their own are slow to start: they come in one of so many turns."""
 
 
 @dataclass(frozen=True)
@@ -63,21 +63,21 @@ class Campaign:
         return Result(number, scene.name, phases, tuple(problems), time.monotonic() - began)
 
     def chosen(self, number: int) -> tuple[Scene, tuple[str, Fault]]:
-        """Every kind of fault meets every scene before one of them meets it again."""
-        pairs = [(scene, kind) for scene in self.scenes for kind in faults.kinds(mounting=self.mounting)]
-        turn, position = divmod(number, len(pairs))
-        Random(f"{self.seed} turn {turn}").shuffle(pairs)
-        scene, (name, fault) = pairs[position]
-        if fault is in_the_first_second and turn % RARELY:
-            name, fault = next(faults.kinds(mounting=self.mounting))
-        return scene, (name, fault)
+        """All kinds of faults in turn, each with another scene than the turn before."""
+        kinds = list(faults.kinds(mounting=self.mounting))
+        turn, position = divmod(number, len(kinds))
+        scene = self.scenes[(self.seed + turn + position) % len(self.scenes)]
+        if kinds[position][1] is in_the_first_second and turn % RARELY:
+            return scene, kinds[0]
+        return scene, kinds[position]
 
     def disturb(self, scene: Scene, place: Path, fault: Fault, chance: Random) -> tuple[list[Struck], list[str]]:
         """The command and then its recovery, struck one after the other until one of them comes to its end."""
         struck: list[Struck] = []
-        arguments = scene.command(place)
+        arguments, undisturbed = scene.command(place), scene.undisturbed
         for _ in range(1 + chance.choice(AGAIN)):
-            stage = Stage(arguments, place, scene.undisturbed.operations, scene.undisturbed.seconds)
+            others, first = scene.others(place), not struck
+            stage = Stage(arguments, place, undisturbed.operations, undisturbed.seconds, first, others)
             found = fault(stage, chance)
             if found is None:
                 break

@@ -19,6 +19,9 @@ from crfl_core import cli
 PATIENCE = 200
 """Seconds after which a command hangs."""
 
+CLEANING = "remove from a folder"
+"""What `shutil.rmtree` does, which names files relative to the folder that they are in."""
+
 CRASHED = 99
 """The status of a child whose command ended in an exception."""
 
@@ -75,7 +78,7 @@ class Watch:
         if not path.startswith(self._below):  # relative to a folder that is being deleted, or elsewhere
             if path.startswith("/"):
                 return
-            event = "remove from a folder"
+            event = CLEANING
         os.write(self._told, f"{event} {path.removeprefix(self._below)}\n".encode())
         self._left -= 1
         if self._left == 0:

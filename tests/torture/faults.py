@@ -30,12 +30,18 @@ PAGES, INODES = 50, 40
 
 @dataclass(frozen=True)
 class Stage:
-    """A command where it is disturbed, with what it does to files and how long it takes if it is not."""
+    """A command where it is disturbed, and what another process may do there meanwhile.
+
+    `operations` and `seconds` are those of the scene's own command; of a recovery, which is not `planned`, they are a
+    guess.
+    """
 
     arguments: Sequence[str]
     place: Path
     operations: Sequence[str]
     seconds: float
+    planned: bool
+    others: Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,7 @@ def at_operation(number: signal.Signals) -> Fault:
 
     def strike(stage: Stage, chance: Random) -> Struck | None:
         plan = Plan(any_operation(stage, chance), lambda watch: os.kill(os.getpid(), number))
-        return judged(stage, children.run(stage.arguments, stage.place, plan), number)
+        return judged(children.run(stage.arguments, stage.place, plan), number)
 
     return strike
 
@@ -67,7 +73,12 @@ def at_moment(number: signal.Signals) -> Fault:
         child = children.start(stage.arguments, stage.place)
         time.sleep(chance.uniform(0.0, stage.seconds))
         child.send(number)
-        return judged(stage, child.wait(), number)
+        ended = child.wait()
+        began = len(ended.operations)
+        struck = judged(ended, number)
+        if struck and not struck.problems and stage.planned and 0 < began < len(stage.operations):
+            return Struck(phase(stage.operations[began]))  # on its way to the next operation
+        return struck
 
     return strike
 
@@ -80,7 +91,7 @@ def half_written(stage: Stage, chance: Random) -> Struck | None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     plan = Plan(any_operation(stage, chance), cut)
-    return judged(stage, children.run(stage.arguments, stage.place, plan), signal.SIGKILL)
+    return judged(children.run(stage.arguments, stage.place, plan), signal.SIGKILL)
 
 
 def largest_file(stage: Stage, chance: Random) -> Struck | None:
@@ -90,27 +101,27 @@ def largest_file(stage: Stage, chance: Random) -> Struck | None:
         size = chance.randrange(LARGEST)
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
-    return refused(stage, children.run(stage.arguments, stage.place, Plan(first=limit)), "File too large")
+    return refused(children.run(stage.arguments, stage.place, Plan(first=limit)), "File too large")
 
 
 def full_disk(stage: Stage, chance: Random) -> Struck | None:
     """The disk runs full; then somebody makes room."""
     if chance.random() < 0.7:
-        disks.leave(stage.place, pages=chance.randrange(PAGES))
+        disks.leave(stage.place, pages=int(PAGES * chance.random() ** 2))
     else:
-        disks.leave(stage.place, files=chance.randrange(INODES))
+        disks.leave(stage.place, files=int(INODES * chance.random() ** 2))
     ended = children.run(stage.arguments, stage.place)
     disks.leave(stage.place)
-    return refused(stage, ended, "No space left on device")
+    return refused(ended, "No space left on device")
 
 
 def two_writers(stage: Stage, chance: Random) -> Struck | None:
-    """The same command twice: the first one halts at an operation until the second has ended, then goes on or dies."""
+    """One command halts at an operation until another one has ended, then it goes on, or dies."""
     plan = Plan(any_operation(stage, chance), lambda watch: os.kill(os.getpid(), signal.SIGSTOP))
     first = children.start(stage.arguments, stage.place, plan)
     if not first.wait_for_stop():
         return ended_well(first.wait())
-    other = children.run(stage.arguments, stage.place)
+    other = children.run(chance.choice(stage.others), stage.place)
     dies = chance.random() < 0.3
     first.send(signal.SIGKILL if dies else signal.SIGCONT)
     ended = first.wait()
@@ -118,7 +129,7 @@ def two_writers(stage: Stage, chance: Random) -> Struck | None:
     problems += [f"the second one ended with {other.status}: {other.said}"] if other.status not in (0, 2) else []
     expected = (-signal.SIGKILL,) if dies else (0, 2)
     problems += [f"the first one ended with {ended.status}: {ended.said}"] if ended.status not in expected else []
-    return Struck(phase_of(stage, plan.operation - 1), tuple(problems))
+    return Struck(phase(ended.operations[plan.operation - 1]), tuple(problems))
 
 
 def jumping_clock(stage: Stage, chance: Random) -> Struck | None:
@@ -137,7 +148,7 @@ def jumping_clock(stage: Stage, chance: Random) -> Struck | None:
         age = time.time() + chance.uniform(-DECADES, DECADES)
         os.utime(file, (age, age))
     if kills:
-        return judged(stage, ended, signal.SIGKILL)
+        return judged(ended, signal.SIGKILL)
     problems = ended.complaints or ([] if ended.status == 0 else [f"ended with {ended.status}: {ended.said}"])
     return Struck("all of it", tuple(problems))
 
@@ -151,7 +162,7 @@ def in_a_terminal(stage: Stage, chance: Random) -> Struck | None:
     terminal = os.dup(child.said)
     before = termios.tcgetattr(terminal)
     ended = child.wait()
-    struck = judged(stage, ended, number)
+    struck = judged(ended, number)
     same = termios.tcgetattr(terminal) == before and ended.said.rfind(HIDDEN) <= ended.said.rfind(VISIBLE)
     os.close(terminal)
     if struck is not None and not same:
@@ -180,17 +191,17 @@ def any_operation(stage: Stage, chance: Random) -> int:
     return chance.randint(1, max(1, len(stage.operations)))
 
 
-def judged(stage: Stage, ended: Ended, number: signal.Signals) -> Struck | None:
+def judged(ended: Ended, number: signal.Signals) -> Struck | None:
     """Whether a signal came before the end, and whether the command ended as it should."""
     if ended.status == STATUS[number]:
-        return Struck(phase_of(stage, len(ended.operations) - 1), tuple(ended.complaints))
+        return Struck(last_phase(ended), tuple(ended.complaints))
     return ended_well(ended)
 
 
-def refused(stage: Stage, ended: Ended, reason: str) -> Struck | None:
+def refused(ended: Ended, reason: str) -> Struck | None:
     """Whether the operating system refused something, which must be said in a sentence."""
     if ended.status == 2 and reason in ended.said and not ended.complaints:
-        return Struck(phase_of(stage, len(ended.operations) - 1))
+        return Struck(last_phase(ended))
     return ended_well(ended)
 
 
@@ -199,11 +210,10 @@ def ended_well(ended: Ended) -> Struck | None:
     return None if ended.status == 0 else Struck("?", (f"ended with {ended.status}: {ended.said[-2_000:]}",))
 
 
-def phase_of(stage: Stage, position: int) -> str:
-    """What the command was doing at one of its operations, or on its way to it."""
-    if not 0 <= position < len(stage.operations):
-        return "starting"
-    return phase(stage.operations[position])
+def last_phase(ended: Ended) -> str:
+    """What a command was doing at the last operation that it came to, but for cleaning up."""
+    done = [operation for operation in ended.operations if not operation.startswith(children.CLEANING)]
+    return phase(done[-1]) if done else "starting"
 
 
 def kinds(*, mounting: bool) -> Iterator[tuple[str, Fault]]:
@@ -213,8 +223,7 @@ def kinds(*, mounting: bool) -> Iterator[tuple[str, Fault]]:
         yield f"{number.name} at any moment", at_moment(number)
     yield "SIGINT, SIGTERM, SIGKILL in the first second", in_the_first_second
     yield "power cut, files half-written", half_written
-    if mounting:
-        yield "disk full", full_disk
+    yield ("disk full", full_disk) if mounting else ("file too large", largest_file)
     yield "file too large", largest_file
     yield "two writers", two_writers
     yield "clock jumps", jumping_clock

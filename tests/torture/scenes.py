@@ -47,6 +47,7 @@ class Scene:
     ends_with: Path
     begins_with: Path | None = None
     before: Path | None = None
+    rivals: tuple[tuple[str, ...], ...] = ()
     undisturbed: Ended = field(default_factory=lambda: Ended(0, "", (), 0.0))
 
     def set_up(self, place: Path) -> None:
@@ -56,7 +57,7 @@ class Scene:
 
     def command(self, place: Path) -> list[str]:
         """The arguments of `crfl`."""
-        return [argument.replace("PLACE", str(place)) for argument in self.arguments]
+        return at(place, self.arguments)
 
     def recovery(self, place: Path, chance: Random) -> list[str]:
         """What a person does after something went wrong: the same again, or `resume`."""
@@ -68,6 +69,10 @@ class Scene:
         if state in ("training", "trained") and chance.random() < 0.5:
             return ["resume", str(place / RUN), "--quiet"]
         return self.command(place)
+
+    def others(self, place: Path) -> list[list[str]]:
+        """What another process may do at the same time without changing how it all must end."""
+        return [at(place, arguments) for arguments in (self.arguments, *self.rivals)]
 
     def recovered(self, place: Path, ended: Ended, there: bool) -> bool:
         """Whether the recovery did what it should; an answer that was `there` before is refused as such."""
@@ -94,17 +99,24 @@ class Scene:
         return [f"the old run: {text}" for text in differences(where, self.before)]
 
 
+def at(place: Path, arguments: Sequence[str]) -> list[str]:
+    """Arguments for a place."""
+    return [argument.replace("PLACE", str(place)) for argument in arguments]
+
+
 def phase(operation: str) -> str:
     """What a command is doing when it comes to an operation on files."""
     return next((name for parts, name in PHASES if any(part in operation for part in parts)), "training")
 
 
 def state_of(run: Path) -> str:
-    """How far a run has come; empty if there is none."""
+    """How far a run has come, as far as one can read it; empty if there is none."""
     try:
         return str(json.loads((run / "status.json").read_text())["state"])
     except FileNotFoundError:
         return ""
+    except (ValueError, KeyError):
+        return "damaged"
 
 
 def config(seed: int) -> str:
@@ -137,14 +149,15 @@ def build(folder: Path) -> list[Scene]:
     made(["certify", str(answered / RUN), *asked, "--save", ANSWER], answered)
     command = ("run", str(configs["new"]), "--out", f"PLACE/{RUN}", "--quiet")
     resume = ("resume", f"PLACE/{RUN}", "--quiet")
-    run = measured(Scene("run", command, new), folder / "measured")
+    rivals = (resume, (*command, "--force"))
+    run = measured(Scene("run", command, new, rivals=rivals), folder / "measured")
     scenes = [
-        Scene("run --force", (*command, "--force"), new, begins_with=old, before=old / RUN),
+        Scene("run --force", (*command, "--force"), new, begins_with=old, before=old / RUN, rivals=rivals[:1]),
         Scene("certify --save", ("certify", f"PLACE/{RUN}", *asked, "--save", ANSWER), answered, begins_with=new),
     ]
-    for number, moment in enumerate(("checkpoint/.clients-00000003", "votes/", "certificates/"), start=1):
+    for number, moment in enumerate(("clients-00000003", "votes/", "certificates/"), start=1):
         stopped = stopped_at(run, folder / f"stopped-{number}", moment)
-        scenes.append(Scene("resume", resume, new, begins_with=stopped))
+        scenes.append(Scene("resume", resume, new, begins_with=stopped, rivals=rivals[1:]))
     return [run, *(measured(scene, folder / "measured") for scene in scenes)]
 
 
