@@ -23,9 +23,12 @@ def may_mount() -> bool:
     if LIBC.unshare(NEW_NAMESPACE) != 0:
         if LIBC.unshare(NEW_NAMESPACE | NEW_USER) != 0:
             return False
-        Path("/proc/self/setgroups").write_text("deny")
-        Path("/proc/self/uid_map").write_text(f"0 {user} 1")
-        Path("/proc/self/gid_map").write_text(f"0 {group} 1")
+        try:
+            Path("/proc/self/setgroups").write_text("deny")
+            Path("/proc/self/uid_map").write_text(f"0 {user} 1")
+            Path("/proc/self/gid_map").write_text(f"0 {group} 1")
+        except OSError:
+            return False
     return bool(LIBC.mount(b"none", b"/", None, PRIVATE, None) == 0)
 
 
