@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export PIP_CONSTRAINT := constraints.txt
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint types contracts unit peers benchmarks certified site clean
+.PHONY: demo test lint types contracts unit torture peers benchmarks certified site clean
 
 demo: $(VENV)/.installed
 	$(BIN)/crfl demo --out runs/demo
@@ -25,6 +25,10 @@ contracts: $(VENV)/.installed-dev
 
 unit: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest --numprocesses 2
+
+# Kills, full disks, power cuts, two writers and more at random moments: every run must end as if nothing had happened.
+torture: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.torture --faults 300 --seed 0
 
 # Adds the two libraries that we compare with; ByzFL without torchvision, which its kernels do not need.
 peers: $(VENV)/.installed-dev

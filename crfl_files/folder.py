@@ -6,7 +6,7 @@ import errno
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -26,6 +26,7 @@ REMEDIES = {
     errno.EROFS: "choose a place that can be written to",
     errno.EACCES: "change its permissions, or choose another place",
     errno.EPERM: "change its permissions, or choose another place",
+    errno.EFBIG: "raise the limit of the size of files (`ulimit -f`)",
     errno.EMFILE: "raise the limit of open files (`ulimit -n`)",
     errno.ENFILE: "close other programs",
     errno.ENAMETOOLONG: "choose a shorter name",
@@ -63,11 +64,16 @@ def replace_file(path: Path, content: bytes) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
     with refusals_of_the_system(f"{path}: cannot be written"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        try:
+            with temporary.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            with suppress(OSError):  # half a file would take the room that a full disk has not
+                temporary.unlink()
+            raise
 
 
 class Folder:

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import ClassVar
+from typing import ClassVar, TextIO
 
 from crfl_files.errors import StoreError
 from crfl_files.folder import refusals_of_the_system
 from crfl_files.ownership import is_sealed_here, seal
 from crfl_files.recorded import MANIFEST, STATUS, RecordedFolder
+from crfl_files.scratch import LOCK
 
 MARKER = "crfl.json"
-LOCK = ".lock"
 REPLACED = ".replaced"
 """Marks a folder that was set aside to be replaced."""
 
-WRITTEN_HERE = (MARKER, LOCK, REPLACED, STATUS, MANIFEST, ".*.tmp", "*/.*.tmp")
+WRITTEN_HERE = (MARKER, LOCK, REPLACED, STATUS, MANIFEST, ".*.tmp", "*/.*.tmp", f".*/{LOCK}")
 """What is written by the code of this package, as patterns."""
 
 
@@ -37,6 +38,8 @@ class MarkedFolder(RecordedFolder):
     always: ClassVar[tuple[str, ...]] = ()
     """Files by which a folder of format 1 is told, which had no marker."""
 
+    _seen: int | None = None  # which marker was found
+
     def mark(self, *, mine: bool = True) -> None:
         """Say what this is and, if it is `mine`, that this installation made it with the sealed file as it is."""
         made_by = seal(self.read(self.sealed_file)) if mine else ""
@@ -47,6 +50,7 @@ class MarkedFolder(RecordedFolder):
         """Whether this is such a folder, whatever state it is in."""
         try:
             if (self.path / MARKER).exists():
+                self._seen = (self.path / MARKER).stat().st_ino
                 return self.table(MARKER, self.load(MARKER)).get("kind") == self.kind
             return not self.keeps_record and all((self.path / name).is_file() for name in self.always)
         except (StoreError, OSError):
@@ -85,4 +89,15 @@ class MarkedFolder(RecordedFolder):
                     f"{self.path}: cannot be locked: {error.strerror}: its file system has no locks, choose a place on "
                     "another disk"
                 ) from error
+            if not self._is_still(file):
+                raise StoreError(f"{self.path}: another process has replaced this run: see what it did, then try again")
+            self.forget()  # what was read before the lock may have changed
             yield
+
+    def _is_still(self, lock: TextIO) -> bool:
+        """Whether the lock, and the marker if it was looked at, are those of the folder that is here now."""
+        try:
+            marked = self._seen is None or self._seen == (self.path / MARKER).stat().st_ino
+            return marked and os.fstat(lock.fileno()).st_ino == (self.path / LOCK).stat().st_ino
+        except FileNotFoundError:
+            return False

@@ -29,6 +29,8 @@ def local_key() -> bytes | None:
             fresh = path.with_name(f".key-{os.getpid()}-{secrets.token_hex(4)}")
             with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                 file.write(secrets.token_bytes(KEY_BYTES))
+                file.flush()
+                os.fsync(file.fileno())  # half a key would make all runs those of others, for ever
             with contextlib.suppress(FileExistsError):  # another process was faster: its key counts
                 os.link(fresh, path)
             fresh.unlink()

@@ -81,6 +81,11 @@ class RecordedFolder(Folder):
         """Whether the list is complete, so that what is not on it does not belong here."""
         return (self.path / STATUS).exists() and self.keeps_record and self.status["state"] == FINISHED
 
+    def forget(self) -> None:
+        """Read the record again when it is needed next."""
+        for name in ("digests", "keeps_record", "is_sealed"):
+            self.__dict__.pop(name, None)
+
     def has(self, name: str) -> bool:
         """Whether there is such a file and, where a record is kept, whether it is listed."""
         return super().has(name) and (not self.keeps_record or name in self.digests)
@@ -117,7 +122,8 @@ class RecordedFolder(Folder):
     def others(self, files: Mapping[str, str]) -> list[str]:
         """Files that are here though nobody listed them, such as those of trackers; hidden ones do not count."""
         found = (file.relative_to(self.path) for file in self.path.rglob("*") if file.is_file())
-        names = {path.as_posix() for path in found if path.parts[0] != self.appended and not path.name.startswith(".")}
+        shown = (path for path in found if not any(part.startswith(".") for part in path.parts))
+        names = {path.as_posix() for path in shown if path.parts[0] != self.appended}
         return sorted(names - files.keys() - {STATUS, MANIFEST})
 
     def _record(self, status: Mapping[str, object]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import tempfile
@@ -14,6 +15,8 @@ from crfl_files.published import cache_dir
 SEAL = 32
 """Bytes of the checksum at the end of a file."""
 BYTES_AT_ONCE = 2**22
+NEW = ".new-"
+"""How the names of files begin that are being written."""
 KEPT = 12 * 2**30
 """Bytes that the cache may hold; what was not used for longest goes first."""
 
@@ -30,8 +33,10 @@ def seal(path: Path, blocks: Iterable[bytes]) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256()
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".new-", delete=False) as target:
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=NEW, delete=False) as target:
         try:
+            with suppress(OSError):  # where there are no locks, nothing is ever taken for abandoned
+                fcntl.flock(target, fcntl.LOCK_EX | fcntl.LOCK_NB)
             for block in blocks:
                 digest.update(block)
                 target.write(block)
@@ -40,8 +45,9 @@ def seal(path: Path, blocks: Iterable[bytes]) -> None:
             os.fsync(target.fileno())
             Path(target.name).replace(path)
         except BaseException:
-            Path(target.name).unlink()
+            Path(target.name).unlink(missing_ok=True)
             raise
+    remove_abandoned(path.parent)
     make_room(path)
 
 
@@ -61,6 +67,14 @@ def intact(path: Path) -> bool:
     with suppress(OSError):
         path.unlink()
     return False
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Remove what killed processes were writing; whose process lives is told by a lock."""
+    for file in folder.glob(f"{NEW}*"):
+        with suppress(OSError), file.open("r+b") as opened:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file.unlink()
 
 
 def make_room(newest: Path) -> None:

@@ -34,7 +34,7 @@ from crfl_core.report.figures import partition_files
 from crfl_core.report.metrics import ClassHistogram, Metrics, attackers
 from crfl_core.report.needs import fitting
 from crfl_core.store import RunDirectory
-from crfl_files.replacing import remove_previous
+from crfl_files.replacing import clean_up
 from crfl_interface.errors import ConfigError, CrflError, StoreError
 from crfl_interface.kinds import KINDS
 from crfl_interface.kinds.complaints import settings_of
@@ -90,6 +90,7 @@ def resume(
     """Go on with an unfinished run; a finished one is returned as it is. One of others needs `trust`."""
     directory, registry = RunDirectory(Path(path)), Registry(plugins)
     if directory.state == "finished":
+        clean_up(directory)
         return load(path, plugins=plugins, trust=trust)
     if not directory.keeps_record:
         raise StoreError(
@@ -223,7 +224,7 @@ def certify(session: Session, directory: RunDirectory) -> None:
     for suffix, content in partition_files(partition, config.storage.figures).items():
         directory.write(f"figures/partition.{suffix}", content)
     directory.finish()
-    remove_previous(directory)
+    clean_up(directory)
 
 
 @contextmanager

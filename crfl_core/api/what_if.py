@@ -5,7 +5,6 @@ again unless noise has to be drawn again, and the run itself is never changed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,6 +27,7 @@ from crfl_core.report.needs import check_questions
 from crfl_core.report.results import Results
 from crfl_core.store import RunDirectory
 from crfl_files.folder import refusals_of_the_system
+from crfl_files.scratch import scratch
 from crfl_interface.errors import ConfigError, CrflError, PluginError, StoreError
 from crfl_interface.kinds.complaints import settings_of
 from crfl_interface.kinds.tracker import Tracker
@@ -73,16 +73,15 @@ def certify(
             with settings_of(f"certificates.{position}", certificate):
                 levels_of(certificate)
     if save is None:
-        with TemporaryDirectory(prefix="crfl-") as scratch:
-            return answer(run, config, RunDirectory(Path(scratch)), trackers)
+        with TemporaryDirectory(prefix="crfl-") as nowhere:
+            return answer(run, config, RunDirectory(Path(nowhere)), trackers)
     if not save.replace("-", "").replace("_", "").replace(".", "").isalnum():
         raise ConfigError(f"--save {save}: use letters, digits, '-', '_' and '.'")
     target = run.path / "what-if" / save
-    with refusals_of_the_system(f"{target}: cannot be written"), ExitStack() as stack:
+    with refusals_of_the_system(f"{target}: cannot be written"), scratch(run.path, ".what-if-") as folder:
         if target.exists():
             raise StoreError(f"{target}: exists: choose another name to save under")
-        scratch = stack.enter_context(TemporaryDirectory(prefix=".what-if-", dir=run.path))
-        fresh = RunDirectory(Path(scratch, save))
+        fresh = RunDirectory(folder / save)
         result = answer(run, config, fresh, trackers)
         fresh.write("config.toml", dump_config(config).encode())
         result.write(fresh)

@@ -37,6 +37,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt as stop:
         say("interrupted: nothing was written yet")
         sys.exit(status_of(stop))
+    except SystemExit as end:
+        # Typer ends with 130 and says nothing, whether it was Ctrl-C or SIGTERM.
+        if isinstance(interrupt := getattr(end.__context__, "__cause__", None), KeyboardInterrupt):
+            say("interrupted")
+            sys.exit(status_of(interrupt))
+        raise
     except (CrflError, OSError, MemoryError) as error:
         if os.environ.get("CRFL_DEBUG"):
             raise

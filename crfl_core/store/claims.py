@@ -6,7 +6,7 @@ from pathlib import Path
 
 from crfl_core.store.directory import RunDirectory
 from crfl_files.folder import refusals_of_the_system
-from crfl_files.replacing import set_aside
+from crfl_files.replacing import clean_up, set_aside
 from crfl_interface.errors import StoreError
 
 
@@ -23,9 +23,9 @@ def claim(path: Path, config: str, *, force: bool) -> RunDirectory | None:
     directory = RunDirectory(path)
     if not directory.is_marked:
         raise StoreError(f"{path}: exists and is no run directory: choose another --out")
+    clean_up(directory)
     if force:
-        with directory.locked():
-            set_aside(directory)
+        set_aside(directory)
         return None
     if not directory.keeps_record:
         raise StoreError(

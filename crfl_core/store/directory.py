@@ -19,6 +19,8 @@ from crfl_core.store.files import Arrays
 from crfl_core.store.votes import VoteFiles
 from crfl_files.folder import refusals_of_the_system
 from crfl_files.recorded import STATUS
+from crfl_files.replacing import new_beside
+from crfl_files.scratch import scratch
 from crfl_interface import validation
 from crfl_interface.errors import StoreError
 from crfl_interface.ledger import ClientColumns, Ledger, RoundRecord, RunFacts
@@ -100,20 +102,18 @@ class RunDirectory(VoteFiles):
     @classmethod
     def create(cls, path: Path, files: Mapping[str, str]) -> RunDirectory:
         """A new run directory with its first files, there at once or not at all."""
-        fresh = cls(path.with_name(f".{path.name}.new-{os.getpid()}"))
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            fresh.path.mkdir()
-            for name, text in files.items():
-                fresh.write(name, text.encode())
-            fresh.mark()
-            fresh.set_state("training")
-            fresh.write("rounds.jsonl", b"")
-            if path.exists():
-                path.rmdir()  # an empty directory that somebody prepared
-            fresh.path.rename(path)
+            with scratch(path.parent, new_beside(path)) as folder:
+                fresh = cls(folder / path.name)
+                for name, text in files.items():
+                    fresh.write(name, text.encode())
+                fresh.mark()
+                fresh.set_state("training")
+                fresh.write("rounds.jsonl", b"")
+                if path.exists():
+                    path.rmdir()  # an empty directory that somebody prepared
+                fresh.path.rename(path)
         except (OSError, StoreError) as error:
-            shutil.rmtree(fresh.path, ignore_errors=True)
             cause = error.__cause__ if isinstance(error, StoreError) else error
             why = cause.strerror if isinstance(cause, OSError) else cause
             raise StoreError(f"{path}: cannot create the run directory: {why}: choose another --out") from error

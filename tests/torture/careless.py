@@ -1,0 +1,18 @@
+"""A store that makes the oldest mistake: the campaign must notice it, or it would prove nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from crfl_files import folder, recorded
+
+
+def write_in_place() -> None:
+    """From now on files are overwritten where they are, and nobody waits for the disk."""
+
+    def careless(path: Path, content: bytes) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+    folder.replace_file = careless
+    recorded.replace_file = careless  # type: ignore[attr-defined]
