@@ -11,7 +11,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
 
-from crfl_core.absent import absences
 from crfl_core.api.certifying import certify_all
 from crfl_core.api.execution import located
 from crfl_core.api.result import RunResult
@@ -27,6 +26,7 @@ from crfl_core.store import RunDirectory
 from crfl_files.folder import refusals_of_the_system
 from crfl_interface.errors import ConfigError, CrflError, PluginError, StoreError
 from crfl_interface.kinds.complaints import settings_of
+from crfl_interface.stand_ins import absences
 from crfl_interface.threat import Threat
 
 ASKABLE = ("threat", "votes", "certificates", "evaluation.radii")
