@@ -10,15 +10,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from crfl_core.federation.chain import ChainResult, dependence
+from crfl_core.federation.chain import ChainResult, linear
 from crfl_interface.kinds.aggregator import AggregationStep
 from crfl_interface.updates import ClientUpdates
 
 
-def hides(steps: Sequence[AggregationStep], updates: ClientUpdates, bad: NDArray[np.bool_], *, drop: bool) -> bool:
+def hides(steps: Sequence[AggregationStep], bad: NDArray[np.bool_], *, drop: bool) -> bool:
     """Whether a chain is run without the bad updates: they are to be dropped, or it would look at them."""
-    looks = dependence(steps, updates.round.clients) == "all"
-    return bool(bad.any()) and not bad.all() and (drop or looks)
+    return bool(bad.any()) and not bad.all() and (drop or not linear(steps))
 
 
 def good_updates(updates: ClientUpdates, bad: NDArray[np.bool_]) -> ClientUpdates:

@@ -14,7 +14,7 @@ from torch import Tensor
 from crfl_core.federation import stepping
 from crfl_core.federation.aggregations import Aggregation, LinearSums, WholeRounds
 from crfl_core.federation.arrivals import Columns, Watched
-from crfl_core.federation.chain import ChainResult, States, dependence
+from crfl_core.federation.chain import ChainResult, States, linear
 from crfl_core.federation.collecting import Gathering
 from crfl_core.federation.session import Plan, Session
 from crfl_core.federation.submissions import Received, Submissions, needs_others
@@ -99,8 +99,8 @@ class GroupRound:
                 self._columns.check_usable(self._plan.number)
             if self._aggregation is None:
                 given = self._plan, self._models, self._states
-                linear = streams(self._session, self._plan)
-                self._aggregation = LinearSums(*given) if linear else WholeRounds(self._session, *given)
+                streamed = streams(self._session, self._plan)
+                self._aggregation = LinearSums(*given) if streamed else WholeRounds(self._session, *given)
             self._aggregation.add(received)
 
     @contextmanager
@@ -146,8 +146,8 @@ def finite(results: tuple[ChainResult, ...], number: int) -> tuple[ChainResult, 
 
 def streams(session: Session, plan: Plan) -> bool:
     """Whether updates can be added up as they arrive: the chain is linear, and bad ones keep their weight."""
-    linear = dependence(plan.server.aggregation, plan.clients) != "all"
-    return linear and session.federation.config.server.bad_update == "zero" and not session.hooks.replaces_weights
+    zero = session.federation.config.server.bad_update == "zero"
+    return linear(plan.server.aggregation) and zero and not session.hooks.replaces_weights
 
 
 def needs_all(session: Session, plan: Plan) -> bool:

@@ -148,7 +148,7 @@ class Submissions:
             submitted[attackers] = candidates.to(values)
             bad = ~torch.isfinite(row_norms(submitted))
             updates = ClientUpdates(torch.where(bad[:, None].to(values.device), 0.0, submitted), current)
-            if hides(steps, updates, bad.numpy(), drop=dropping):
+            if hides(steps, bad.numpy(), drop=dropping):
                 updates = good_updates(updates, bad.numpy())
             return run_chain(steps, updates, self._states if rule is None else {}).update
 

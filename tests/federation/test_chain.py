@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import pytest
 import torch
@@ -43,6 +43,12 @@ class Cap(CapStage):
 
     def caps(self, clients: Clients) -> Tensor:
         return torch.full((len(clients),), self.bound, dtype=torch.float64)
+
+
+class CapAtZero(Cap):
+    """The same, whatever weight decay there is."""
+
+    centre: ClassVar[Literal["decay", "zero"]] = "zero"
 
 
 class Pairs(FixedStage):
