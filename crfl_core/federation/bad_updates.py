@@ -10,8 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from crfl_core.federation.chain import ChainResult, linear
+from crfl_core.federation.chain import ChainResult
+from crfl_core.federation.holding import new_rows
 from crfl_interface.kinds.aggregator import AggregationStep
+from crfl_interface.kinds.chains import linear
 from crfl_interface.updates import ClientUpdates
 
 
@@ -24,7 +26,9 @@ def good_updates(updates: ClientUpdates, bad: NDArray[np.bool_]) -> ClientUpdate
     """The others."""
     rows = np.flatnonzero(~bad)
     current = replace(updates.round, clients=updates.round.clients.take(rows))
-    return ClientUpdates(updates.values[torch.from_numpy(rows).to(updates.values.device)], current)
+    values = new_rows(updates.values, len(rows), updates.values.shape[1])
+    torch.index_select(updates.values, 0, torch.from_numpy(rows).to(values.device), out=values)
+    return ClientUpdates(values, current)
 
 
 def spread_out(result: ChainResult, kept: NDArray[np.bool_]) -> ChainResult:

@@ -14,6 +14,7 @@ from crfl_core.federation import answers, stepping
 from crfl_core.federation.attackers import overrides, state_of
 from crfl_core.federation.bad_updates import good_updates, hides
 from crfl_core.federation.chain import States, row_norms, run_chain
+from crfl_core.federation.holding import copied
 from crfl_core.federation.session import Plan
 from crfl_core.federation.setup import Federation
 from crfl_core.untouched import untouched
@@ -99,7 +100,8 @@ class Submissions:
                     f"round {plan.number} of a continuation: the update of client {client} is not finite or of the "
                     "wrong shape: lower training.learning_rate, or mend the engine"
                 )
-            updates = torch.where(bad[:, :, None].to(updates.device), 0.0, updates)
+            updates = copied(updates)
+            updates[bad.to(updates.device)] = 0.0
             scale[bad[0].numpy() & attacking] = 0.0  # a bad update counts as zero, here as well
         return Received(part, updates, norms, bad, scale, poisoning)
 
@@ -114,7 +116,7 @@ class Submissions:
             raise PluginFailure(
                 f"attack {attack.full_name}: craft() must return {tuple(known.own.shape)}, found {found}"
             )
-        submitted = values.clone()
+        submitted = copied(values)
         submitted[attackers] = crafted.to(values)
         return submitted[None]
 

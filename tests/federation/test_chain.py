@@ -31,8 +31,9 @@ from crfl_core.extend import (
     StageResult,
     State,
 )
-from crfl_core.federation.chain import LinearChain, dependence, run_chain
+from crfl_core.federation.chain import LinearChain, run_chain
 from crfl_interface.kinds.aggregator import AggregationStep
+from crfl_interface.kinds.chains import dependence
 from tests.oracle import participants, updates_of
 
 
