@@ -85,7 +85,7 @@ def play(chain: str, clients: int) -> None:
     from crfl_core import CrflError, run
     from crfl_files import room
 
-    def left(_: Path = Path("/")) -> room.Room | None:
+    def left(root: Path = Path("/")) -> room.Room | None:  # noqa: ARG001
         return room.Room(max(0, LIMIT - resident("RssAnon")), "2 GiB of this benchmark")
 
     room.memory = left

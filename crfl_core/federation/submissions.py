@@ -116,6 +116,8 @@ class Submissions:
             raise PluginFailure(
                 f"attack {attack.full_name}: craft() must return {tuple(known.own.shape)}, found {found}"
             )
+        if len(attackers) == len(values):
+            return crafted.to(values)[None]
         submitted = copied(values)
         submitted[attackers] = crafted.to(values)
         return submitted[None]
@@ -131,7 +133,7 @@ class Submissions:
         )
         return Known(
             round=seen,
-            own=values[attackers],
+            own=values if len(attackers) == len(values) else values[attackers],
             weights=nominal_weights(plan)[part][attackers],
             honest=ClientUpdates(values[honest], others),
             model=federation.shown_model,
