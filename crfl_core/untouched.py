@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 GOLDEN = 0.6180339887498949
+MOST_KEPT = 2**20
+"""How many numbers are kept for the next time."""
 
 
 class Touched(PluginFailure):
@@ -54,14 +57,21 @@ def equal(one: NDArray[np.generic], other: NDArray[np.generic]) -> bool:
 
 def fingerprint(tensor: Tensor) -> NDArray[np.float64]:
     """A number for each row that changes with any of its entries: in one pass, and without a copy."""
-    import torch
 
     flat = tensor.detach()
     flat = flat.reshape(-1, flat.shape[-1]) if flat.ndim > 1 else flat.reshape(1, -1)
     flat = flat if flat.is_floating_point() else flat.double()
-    spread = torch.arange(1, flat.shape[1] + 1, dtype=torch.float64).mul_(GOLDEN).frac_().add_(0.5)
-    marks: NDArray[np.float64] = (flat @ spread.to(flat)).double().cpu().numpy()
+    made = spread if flat.shape[1] <= MOST_KEPT else spread.__wrapped__
+    marks: NDArray[np.float64] = (flat @ made(flat.shape[1]).to(flat)).double().cpu().numpy()
     return np.nan_to_num(marks)
+
+
+@lru_cache(maxsize=4)
+def spread(length: int) -> Tensor:
+    """Numbers around 1, none of which is like another: what every entry of a row is multiplied by."""
+    import torch
+
+    return torch.arange(1, length + 1, dtype=torch.float64).mul_(GOLDEN).frac_().add_(0.5)
 
 
 def leaves(one: object) -> Iterator[object]:

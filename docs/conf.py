@@ -27,7 +27,7 @@ html_show_sphinx = False
 
 
 def setup(app: Sphinx) -> None:
-    """Links to files of the repository that are no pages become text; whatever else is not found ends a strict build."""
+    """Links to files of the repository that are no pages become text; a strict build finds everything else."""
     app.connect("source-read", without_outside_links)
 
 

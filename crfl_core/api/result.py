@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from crfl_core.absent import Reading, absences
+from crfl_core.absent import Reading
 from crfl_core.api.certifying import certify_all
 from crfl_core.api.fitted_maps import read_fitted
 from crfl_core.api.stored_votes import flat_parameters, read_models
@@ -26,6 +26,7 @@ from crfl_interface.errors import CrflWarning, PluginError, StoreError
 from crfl_interface.kinds.certificate import CertificateResult, Check
 from crfl_interface.kinds.plugin import Plugin
 from crfl_interface.ledger import Ledger
+from crfl_interface.stand_ins import absences
 from crfl_interface.threat import Threat
 from crfl_interface.updates import Layout
 from crfl_interface.votes import VoteRequest, Votes, VoteSettings

@@ -13,6 +13,7 @@ from crfl_core._version import __version__
 from crfl_core.api.checkpoints import Groups, packed, unpacked
 from crfl_core.certification.spectrum import scaled_mostly
 from crfl_core.federation import rounds
+from crfl_core.federation.group_rounds import check_room
 from crfl_core.federation.independence import check_independence
 from crfl_core.federation.recording import record
 from crfl_core.federation.session import Session
@@ -54,6 +55,7 @@ def train(session: Session, directory: RunDirectory, saved: store.Checkpoint | N
     else:
         failed = {record.group: record.failed for record in saved.records if record.failed is not None}
         progress, clients = unpacked(saved.round, saved.tensors, failed, federation), saved.clients
+    check_room(session)
     check_independence(federation)
     checkpoints = Checkpoints(directory, federation.config.storage.checkpoint_seconds)
     with session.opened():

@@ -11,7 +11,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
 
-from crfl_core.absent import absences
 from crfl_core.api.certifying import certify_all
 from crfl_core.api.execution import located
 from crfl_core.api.result import RunResult
@@ -31,6 +30,7 @@ from crfl_files.scratch import scratch
 from crfl_interface.errors import ConfigError, CrflError, PluginError, StoreError
 from crfl_interface.kinds.complaints import settings_of
 from crfl_interface.kinds.tracker import Tracker
+from crfl_interface.stand_ins import absences
 from crfl_interface.threat import Threat
 
 ASKABLE = ("threat", "votes", "certificates", "evaluation.radii")

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import crfl_formulas as formulas
-from crfl_core.certification.measurements import observed_residuals
 from crfl_interface.ledger import ClientColumns, Ledger
+from crfl_interface.measurements import observed_residuals
 
 Array = NDArray[np.float64]
 

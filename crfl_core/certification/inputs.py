@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 import crfl_formulas as formulas
-from crfl_core.certification.measurements import norm_error, relative_error
 from crfl_interface.ledger import Ledger
+from crfl_interface.measurements import norm_error, relative_error
 from crfl_interface.threat import Threat
 
 OUTSIDE = 1e-6

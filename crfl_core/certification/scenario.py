@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 import crfl_formulas as formulas
 from crfl_core.certification import floating
 from crfl_core.certification.inputs import domain_bound, input_bound, smoothness, steepness
-from crfl_core.certification.measurements import observed_residuals, precision
 from crfl_interface.ledger import ClientColumns, Ledger
+from crfl_interface.measurements import observed_residuals, precision
 from crfl_interface.threat import Threat
 
 Array = NDArray[np.float64]

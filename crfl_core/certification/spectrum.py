@@ -10,10 +10,10 @@ import crfl_formulas as formulas
 from crfl_core.certification import floating
 from crfl_core.certification.assumptions import check, only
 from crfl_core.certification.inputs import OUTSIDE, input_bound
-from crfl_core.certification.measurements import precision
 from crfl_core.certification.scenario import capped_as_honest
 from crfl_interface.kinds.certificate import Check, Level
 from crfl_interface.ledger import BallFacts, ClientColumns, Ledger, TrainingFacts
+from crfl_interface.measurements import precision
 from crfl_interface.threat import Threat
 
 MOST = 0.5

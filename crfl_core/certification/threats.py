@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 import crfl_formulas as formulas
-from crfl_core.certification.measurements import norm_error, scale_error, share_error
 from crfl_interface.errors import failures_named
 from crfl_interface.kinds.attack import Attack, Realised
 from crfl_interface.ledger import Ledger
+from crfl_interface.measurements import norm_error, scale_error, share_error
 from crfl_interface.threat import Threat, ThreatSettings
 
 

@@ -30,9 +30,9 @@ from crfl_interface.votes import (
 BLOCK = 8
 """Noisy copies that share a random stream: opening one costs as much as drawing two thousand numbers."""
 MODELS_AT_ONCE = 32 * BLOCK
-"""Noisy copies in memory at a time."""
-LOGITS_AT_ONCE = 2**16
-"""Pairs of a model and a sample whose logits are in memory at a time."""
+"""Noisy copies in memory at a time, if they are not large."""
+NUMBERS_AT_ONCE = 2**26
+"""How many numbers they may have together, if that is no less than a block."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,8 @@ def vote(
 def elected(electorate: Electorate, features: Tensor, groups: GroupFacts | None) -> NDArray[np.int64]:
     """The classes that a model predicts, or that the groups elect; ties go to the lowest class."""
     if groups is None:
-        logits = electorate.model.logits(electorate.parameters[None], features)[0]
-        chosen: NDArray[np.int64] = logits.argmax(-1).cpu().numpy()
-        return chosen
+        parts = electorate.model.in_parts(electorate.parameters[None], features)
+        return np.concatenate([logits[0].argmax(-1).cpu().numpy() for _, logits in parts])
     asked = Votes(VoteRequest("groups"), VoteSettings(), np.empty(0, np.int64), np.empty(0))
     ballots = group_models(electorate, features, asked).ballots
     winners: NDArray[np.int64] = formulas.vote_counts(ballots, int(ballots.max()) + 2, groups.votes).argmax(axis=1)
@@ -72,8 +71,8 @@ def elected(electorate: Electorate, features: Tensor, groups: GroupFacts | None)
 
 def own_logits(electorate: Electorate, features: Tensor, asked: Votes) -> LogitVotes:
     """What the model itself says, in double precision."""
-    logits = electorate.model.logits(electorate.parameters[None].double(), features.double())[0]
-    return LogitVotes(**vars(asked), logits=logits.cpu().numpy())
+    parts = electorate.model.in_parts(electorate.parameters[None].double(), features)
+    return LogitVotes(**vars(asked), logits=torch.cat([logits[0] for _, logits in parts]).cpu().numpy())
 
 
 def exact_probabilities(electorate: Electorate, features: Tensor, asked: Votes) -> ExactVotes:
@@ -113,10 +112,7 @@ def group_models(electorate: Electorate, features: Tensor, asked: Votes) -> Grou
     models = electorate.parameters
     ballots = np.zeros((len(features), len(models)), np.int64)
     gaps = np.zeros(ballots.shape)
-    at_once = max(1, LOGITS_AT_ONCE // len(models))
-    for first in range(0, len(features), at_once):
-        rows = slice(first, first + at_once)
-        logits = electorate.model.logits(models.double(), features[rows].double())  # (G, b, C)
+    for rows, logits in electorate.model.in_parts(models.double(), features):  # (G, b, C)
         ballots[rows] = logits.argmax(-1).T.cpu().numpy()
         best = logits.topk(2, dim=-1).values
         gaps[rows] = (best[..., 0] - best[..., 1]).T.cpu().numpy()
@@ -163,17 +159,18 @@ def noisy_models(parameters: Tensor, std: float, count: int, streams: Streams, p
     Every block of copies has its own stream, so neither chunks nor threads change the draws.
     """
     base = parameters.cpu().numpy()
-    copies = np.empty((min(count, MODELS_AT_ONCE), len(base)), base.dtype)
+    at_once = max(BLOCK, min(MODELS_AT_ONCE, NUMBERS_AT_ONCE // len(base) // BLOCK * BLOCK))
+    copies = np.empty((min(count, at_once), len(base)), base.dtype)
 
     def draw(block: int) -> None:
-        first = block * BLOCK % MODELS_AT_ONCE
+        first = block * BLOCK % at_once
         rows = copies[first : min(first + BLOCK, first + count - block * BLOCK)]
         streams.generator(purpose, replica=block).standard_normal(dtype=base.dtype, out=rows)
         rows *= std
         rows += base
 
     with ThreadPoolExecutor(torch.get_num_threads()) as threads:  # numpy lets go of the interpreter while it draws
-        for first in range(0, count, MODELS_AT_ONCE):
-            last = min(count, first + MODELS_AT_ONCE)
+        for first in range(0, count, at_once):
+            last = min(count, first + at_once)
             list(threads.map(draw, range(first // BLOCK, -(-last // BLOCK))))
             yield torch.from_numpy(copies[: last - first]).to(parameters.device)

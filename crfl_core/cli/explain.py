@@ -16,7 +16,7 @@ def explain(
     trust: arguments.TrustOption = False,
 ) -> None:
     """Print every setting of CONFIG, a file or a run directory, as it is resolved, and where it was written."""
-    from crfl_core.absent import Reading, absences
+    from crfl_core.absent import Reading
     from crfl_core.api.execution import default_path, located
     from crfl_core.api.result import reading
     from crfl_core.cli.explanation import explained, toml
@@ -24,6 +24,7 @@ def explain(
     from crfl_core.plugins import Registry
     from crfl_core.report.needs import check_config
     from crfl_core.store import CONFIG, RunDirectory
+    from crfl_interface.stand_ins import absences
 
     if config is not None and (config / CONFIG).exists():
         config = config / CONFIG

@@ -30,7 +30,10 @@ class Aggregation(Protocol):
 
 
 class LinearSums:
-    """`sum_i p_i cap_i(u_i) + offset` of every model, added up as updates arrive. Nothing of them is kept."""
+    """`sum_i p_i cap_i(u_i) + offset` of every model, added up as updates arrive. Nothing of them is kept.
+
+    A capped update is `factor u + pull w`: a number of each client says how much of the model is taken off.
+    """
 
     def __init__(self, plan: Plan, models: Tensor, states: Sequence[States]) -> None:
         self._chain = LinearChain.of(plan.server.aggregation, plan.facts)
@@ -44,13 +47,22 @@ class LinearSums:
     def add(self, received: Received) -> None:
         """Project and add: a projection changes the factor of an update, and how much of the model is taken off."""
         chain, part, updates = self._chain, received.part, received.updates
-        weights, decay, caps = chain.weights[part], chain.decay[part], chain.caps[part]
+        weights, decay = chain.weights[part], chain.decay[part]
         lengths = torch.where(received.bad, 0.0, received.norms)
         residuals = row_norms(updates, self._models[:, None], decay) if bool(decay.any()) else lengths
-        factors = shrinkage(caps, residuals, updates.dtype)
+        factors, pull, weighted = torch.ones_like(residuals), torch.zeros_like(residuals), torch.zeros_like(residuals)
+        for cap, centre in chain.balls:
+            shift = centre[part]
+            away = residuals if bool(shift.any()) else lengths
+            if bool((factors != 1).any()):  # somebody is no longer where it was
+                moved = factors.to(updates)[:, :, None] * updates
+                away = row_norms(moved + (pull + shift).to(updates)[:, :, None] * self._models[:, None])
+            shrunk = shrinkage(cap[part], away, updates.dtype)
+            factors, pull = shrunk * factors, shrunk * pull + (shrunk - 1.0) * shift
+            weighted = shrunk * weighted + (shrunk - 1.0) * weights * shift
         shares = weights * factors
         self._sums += torch.bmm(shares.to(updates)[:, None], updates)[:, 0]
-        self._pull += ((factors - 1.0) * weights * decay).sum(1)
+        self._pull += weighted.sum(1)
         self._sizes += (shares.abs() * lengths).sum(1)
         self._factors[:, part], self._residuals[:, part] = factors, residuals
 
@@ -70,6 +82,7 @@ class LinearSums:
                 cap=chain.caps,
                 residual=residual,
                 depends=chain.depends,
+                keeps_bounds=chain.keeps_bounds,
                 states=states,
                 rounding=rounding * float(size),
                 has_offset=chain.offset is not None or bool(pull),
@@ -100,7 +113,7 @@ class WholeRounds:
         steps = self._plan.server.aggregation
         dropping = self._session.federation.config.server.bad_update == "drop"
         updates = ClientUpdates(values, self._plan.seen_from(model))
-        if hide := hides(steps, updates, bad, drop=dropping):
+        if hide := hides(steps, bad, drop=dropping):
             updates = good_updates(updates, bad)
         # Hooks are handed the same updates without what the server has.
         seen = replace(updates.round, server_side=self._session.federation.server(self._plan.number))

@@ -10,22 +10,25 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from crfl_core.federation.chain import ChainResult, dependence
+from crfl_core.federation.chain import ChainResult
+from crfl_core.federation.holding import new_rows
 from crfl_interface.kinds.aggregator import AggregationStep
+from crfl_interface.kinds.chains import linear
 from crfl_interface.updates import ClientUpdates
 
 
-def hides(steps: Sequence[AggregationStep], updates: ClientUpdates, bad: NDArray[np.bool_], *, drop: bool) -> bool:
+def hides(steps: Sequence[AggregationStep], bad: NDArray[np.bool_], *, drop: bool) -> bool:
     """Whether a chain is run without the bad updates: they are to be dropped, or it would look at them."""
-    looks = dependence(steps, updates.round.clients) == "all"
-    return bool(bad.any()) and not bad.all() and (drop or looks)
+    return bool(bad.any()) and not bad.all() and (drop or not linear(steps))
 
 
 def good_updates(updates: ClientUpdates, bad: NDArray[np.bool_]) -> ClientUpdates:
     """The others."""
     rows = np.flatnonzero(~bad)
     current = replace(updates.round, clients=updates.round.clients.take(rows))
-    return ClientUpdates(updates.values[torch.from_numpy(rows).to(updates.values.device)], current)
+    values = new_rows(updates.values, len(rows), updates.values.shape[1])
+    torch.index_select(updates.values, 0, torch.from_numpy(rows).to(values.device), out=values)
+    return ClientUpdates(values, current)
 
 
 def spread_out(result: ChainResult, kept: NDArray[np.bool_]) -> ChainResult:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from crfl_core.federation import answers
+from crfl_core.federation.holding import new_rows
 from crfl_interface.kinds.aggregator import (
     AggregationStep,
     Aggregator,
@@ -23,7 +23,8 @@ from crfl_interface.kinds.aggregator import (
     Stage,
     state_key,
 )
-from crfl_interface.updates import Clients, ClientUpdates, Dependence, RoundFacts, RuleResult, State, worst
+from crfl_interface.kinds.chains import centred, dependence, mixtures
+from crfl_interface.updates import ClientUpdates, Dependence, RoundFacts, RuleResult, State
 
 States = Mapping[str, State]
 PIECE = 512
@@ -59,45 +60,39 @@ class ChainResult:
     notes: Mapping[str, float] = field(default_factory=dict)
 
 
-def dependence(steps: Sequence[AggregationStep], clients: Clients) -> Dependence:
-    """On what the weights of a chain depend, for clients like these.
-
-    Behind a stage that may mix clients, an "own" factor is a mixture's own: it depends on everybody in it. So does a
-    cap on whole updates under weight decay, because honest updates may be shortened by it.
-    """
-    *stages, rule = steps
-    chain: Dependence = "fixed" if isinstance(rule, LinearAggregator) else "all"
-    mixed, decays = False, bool((clients.retention < 1).any())
-    for stage in stages:
-        uncentred = isinstance(stage, CapStage) and stage.centre == "zero" and decays
-        chain = worst(chain, "all" if uncentred or (mixed and stage.depends == "own") else stage.depends)
-        mixed = mixed or stage.depends != "own"
-    return chain
-
-
 @dataclass(frozen=True)
 class LinearChain:
     """A chain that is linear in capped updates: `aggregate = sum_i weights[i] cap_i(u_i) + offset`.
 
-    `decay` is 1 - retention: caps are on the residuals `u + decay w`.
+    `decay` is 1 - retention. `balls` are the caps in turn, each with what of the model w is its centre: `decay` if it
+    caps residuals `u + decay w`, 0 if updates. `caps` are the least on residuals, infinite if there is none.
     """
 
     weights: Tensor
     caps: Tensor
+    balls: tuple[tuple[Tensor, Tensor], ...]
     decay: Tensor
     offset: Tensor | None
     depends: Dependence
+    keeps_bounds: bool
 
     @staticmethod
     def of(steps: Sequence[AggregationStep], facts: RoundFacts) -> LinearChain:
         """The chain of a round, whose steps see nothing but its facts."""
         *stages, rule = steps
-        clients, caps = facts.clients, torch.full((len(facts.clients),), torch.inf, dtype=torch.float64)
+        clients, decay = facts.clients, torch.from_numpy(1.0 - facts.clients.retention)
+        caps = torch.full_like(decay, torch.inf)
+        balls: list[tuple[Tensor, Tensor]] = []
         matrix: Tensor | None = None
         offset: Tensor | None = None
         for stage in stages:
             if isinstance(stage, CapStage):
-                caps = torch.minimum(caps, answers.caps_of(stage, clients).cpu())
+                cap, centre = answers.caps_of(stage, clients).cpu(), decay if centred(stage, clients) else decay * 0.0
+                if centred(stage, clients):
+                    caps = torch.minimum(caps, cap)
+                if balls and torch.equal(balls[-1][1], centre):  # of two balls around one centre the smaller counts
+                    cap = torch.minimum(cap, balls.pop()[0])
+                balls.append((cap, centre))
                 continue
             assert isinstance(stage, FixedStage)
             mixing = answers.mixing_of(stage, replace(facts, clients=clients))
@@ -109,18 +104,21 @@ class LinearChain:
         return LinearChain(
             weights=weighted(weights, matrix),
             caps=caps,
-            decay=torch.from_numpy(1.0 - facts.clients.retention),
-            offset=None if offset is None else total_offset(weights, offset),
+            balls=tuple(balls),
+            decay=decay,
+            offset=None if offset is None else summed(weights, offset),
             depends=dependence(steps, facts.clients),
+            keeps_bounds=all(centred(one, facts.clients) for one in stages if isinstance(one, CapStage)),
         )
 
 
 def run_chain(steps: Sequence[AggregationStep], updates: ClientUpdates, states: States) -> ChainResult:
     """Run a chain on all updates of a round: `update = sum_i p_i u_i + offset`, with the p_i that reached the model."""
-    submitted, clients = updates.values, updates.round.clients
+    submitted, clients, start = updates.values, updates.round.clients, updates.round.start
     mixing: Tensor | None = None
     bound: Tensor | None = None
     offset: Tensor | None = None
+    pull: Tensor | None = None
     cap = torch.full((len(submitted),), torch.inf, dtype=torch.float64)
     errors = torch.zeros(len(submitted), dtype=torch.float64)
     keeps_bounds = True
@@ -130,14 +128,13 @@ def run_chain(steps: Sequence[AggregationStep], updates: ClientUpdates, states: 
         staged = staged_by(stage, updates, states.get(state_key(position), {}))
         if stage.depends == "all":
             answers.check_identity(stage, staged.values, staged.mixing, updates.values, staged.offset)
-        errors = staged.errors(errors, row_norms(updates.values))
+        errors = staged.errors(errors, row_norms(updates.values), start)
         mixing = composed(staged.mixing, mixing)
         bound = bound if stage.depends == "own" else composed(staged.mixing, bound)
-        offset = shifted(staged.mixing, offset, staged.offset)
+        offset, pull = shifted(staged.mixing, offset, staged.offset), shifted(staged.mixing, pull, staged.pull)
         if isinstance(stage, CapStage):
-            centred = stage.centre == "decay" or not (clients.retention < 1).any()
-            keeps_bounds = keeps_bounds and centred
-            if bound is None and centred and staged.cap is not None:  # behind a mixing stage it caps mixtures
+            keeps_bounds = keeps_bounds and centred(stage, clients)
+            if bound is None and centred(stage, clients) and staged.cap is not None:  # else it caps mixtures
                 cap = torch.minimum(cap, staged.cap)
         new_states[state_key(position)] = staged.state
         updates = ClientUpdates(
@@ -149,8 +146,8 @@ def run_chain(steps: Sequence[AggregationStep], updates: ClientUpdates, states: 
     answers.check_weights(rule, answer, updates.values)
     new_states[last] = answer.state
     shares = answer.weights.double().cpu()
-    found = in_terms_of_clients(answer, mixing, offset)
-    start = updates.round.start
+    pulled = None if pull is None else total_offset(answer, pull) * start.to(submitted)
+    found = in_terms_of_clients(answer, mixing, None if offset is None else total_offset(answer, offset), pulled)
     residual = row_norms(submitted, start, torch.from_numpy(1.0 - clients.retention))
     rounding = float(shares.abs() @ (errors + answers.tolerance(len(shares), submitted) * row_norms(updates.values)))
     return ChainResult(
@@ -171,19 +168,25 @@ def run_chain(steps: Sequence[AggregationStep], updates: ClientUpdates, states: 
 
 @dataclass(frozen=True)
 class Staged:
-    """The updates behind a stage, as `values = mixing @ updates + offset`; `cap` if the stage enforced one."""
+    """The updates behind a stage, as `values = mixing @ updates + offset`; `cap` if the stage enforced one.
+
+    A cap under weight decay adds a part `pull`, (n, 1), of the broadcast model to each row, as its whole offset.
+    """
 
     values: Tensor
     mixing: Tensor
     offset: Tensor | None
     state: State
     cap: Tensor | None = None
+    pull: Tensor | None = None
 
-    def errors(self, before: Tensor, lengths: Tensor) -> Tensor:
+    def errors(self, before: Tensor, lengths: Tensor, start: Tensor) -> Tensor:
         """How far rounding may have moved each row, if it had moved those that went in, of these lengths, `before`."""
         terms = 1 if self.mixing.ndim == 1 else self.mixing.shape[1]
         own = answers.tolerance(terms, self.values)
         moved = answers.mixed(self.mixing.double().cpu().abs(), (before + own * lengths)[:, None], None)[:, 0]
+        if self.pull is not None:
+            moved = moved + own * row_norms(self.pull) * row_norms(start)
         return moved if self.offset is None else moved + own * row_norms(self.offset)
 
 
@@ -194,9 +197,9 @@ def staged_by(stage: Stage, updates: ClientUpdates, state: State) -> Staged:
         cap = answers.caps_of(stage, current.clients)
         decay = torch.from_numpy(1.0 - current.clients.retention) if stage.centre == "decay" else None
         factors = shrinkage(cap.cpu(), row_norms(values, current.start, decay), values.dtype).to(values)
-        pull = None if decay is None or not decay.any() else ((factors - 1.0) * decay.to(values))
-        offset = None if pull is None or not pull.any() else torch.outer(pull, current.start.to(values))
-        return Staged(answers.mixed(factors, values, offset), factors, offset, state, cap.cpu())
+        pull = None if decay is None or not decay.any() else ((factors - 1.0) * decay.to(values))[:, None]
+        pull = None if pull is None or not pull.any() else pull
+        return Staged(projected(values, factors, pull, current.start.to(values)), factors, None, state, cap.cpu(), pull)
     if isinstance(stage, FixedStage):
         mixing = answers.mixing_of(stage, current.facts)
         matrix, offset = mixing.matrix.to(values), None if mixing.offset is None else mixing.offset.to(values)
@@ -205,15 +208,22 @@ def staged_by(stage: Stage, updates: ClientUpdates, state: State) -> Staged:
     return Staged(result.values, result.mixing, result.offset, result.state)
 
 
-def in_terms_of_clients(result: RuleResult, mixing: Tensor | None, offset: Tensor | None) -> RuleResult:
-    """The answer of a rule with weights on the submitted instead of the staged updates."""
-    if mixing is None and offset is None:
+def projected(values: Tensor, factors: Tensor, pull: Tensor | None, start: Tensor) -> Tensor:
+    """`factors[i] values[i] + pull[i] start`, some rows at a time: nothing but the result has their size."""
+    result = new_rows(values, *values.shape)
+    for rows in row_blocks(values):
+        torch.mul(values[rows], factors[rows, None], out=result[rows])
+        if pull is not None:
+            result[rows] += pull[rows] * start
+    return result
+
+
+def in_terms_of_clients(result: RuleResult, mixing: Tensor | None, *offsets: Tensor | None) -> RuleResult:
+    """The answer of a rule with weights on the submitted instead of the staged updates; `offsets` are of the stages."""
+    found = [one for one in (result.offset, *offsets) if one is not None]
+    if mixing is None and not found:
         return result
-    full = result.full_weights
-    total = result.offset
-    if offset is not None:
-        staged = total_offset(result.weights, offset) if full is None else (full() * offset).sum(0)
-        total = staged if total is None else total + staged
+    full, total = result.full_weights, sum(found[1:], found[0]) if found else None
     weights = weighted(result.weights, mixing)
     if full is not None and mixing is not None:
         stage_mixing, staged_weights = mixing, full
@@ -244,8 +254,15 @@ def shifted(mixing: Tensor, before: Tensor | None, offset: Tensor | None) -> Ten
     return before if offset is None else before + offset
 
 
-def total_offset(weights: Tensor, offset: Tensor) -> Tensor:
-    """`sum_j weights[j] offset[j]` of staged updates."""
+def total_offset(answer: RuleResult, offset: Tensor) -> Tensor:
+    """What an offset of staged updates is in their aggregate."""
+    if answer.full_weights is not None:
+        return (answer.full_weights() * offset).sum(0)
+    return summed(answer.weights, offset)
+
+
+def summed(weights: Tensor, offset: Tensor) -> Tensor:
+    """`sum_j weights[j] offset[j]`."""
     return float(weights.sum()) * offset if offset.ndim == 1 else weights.to(offset) @ offset
 
 
@@ -264,7 +281,8 @@ def spread(mixing: Tensor, full_weights: Tensor) -> Tensor:
 def row_norms(values: Tensor, start: Tensor | None = None, decay: Tensor | None = None) -> Tensor:
     """The norms of the rows of (..., n, P), or of `values + decay start` with a share of the start per row; float64."""
     if start is not None and decay is not None and bool(decay.any()):
-        values = values + decay.to(values)[:, None] * start.to(values)
+        shares, centre = decay.to(values)[:, None], start.to(values)
+        return torch.cat([row_norms(values[..., rows, :] + shares[rows] * centre) for rows in row_blocks(values)], -1)
     pieces, rest = divmod(values.shape[-1], PIECE)
     head, tail = values.split([pieces * PIECE, rest], dim=-1)
     lengths = torch.linalg.vector_norm(head.unflatten(-1, (pieces, PIECE)), dim=-1)
@@ -273,34 +291,15 @@ def row_norms(values: Tensor, start: Tensor | None = None, decay: Tensor | None 
     return total.cpu()
 
 
+def row_blocks(values: Tensor) -> list[slice]:
+    """The rows of (..., n, P) in blocks, each small enough for a copy."""
+    *_, rows, size = values.shape
+    at_once = max(1, answers.NUMBERS_AT_ONCE // max(1, size))
+    return [slice(first, first + at_once) for first in range(0, rows, at_once)]
+
+
 def shrinkage(cap: Tensor, lengths: Tensor, dtype: torch.dtype) -> Tensor:
     """`min(1, cap / length)`, rounded down so that nothing ends up above its cap in this precision; float64."""
     factors = (cap / lengths) * (1 - 4 * torch.finfo(dtype).eps)
     normal = factors >= torch.finfo(dtype).tiny  # smaller ones would be rounded up as well as down
     return torch.where(lengths > cap, torch.where(normal, factors, 0.0), 1.0)
-
-
-def mixtures(clients: Clients, mixing: Tensor) -> Clients:
-    """Clients as the next step sees them: a stage that mixes clients makes new ones, averages of the old.
-
-    Samples, retention and the bound on honest updates are averaged as the updates are, so that weights by sample counts
-    and caps still mean the same. In everything else, and in its id, a row stays who it was if there are as many rows as
-    before, and is the client that it is mostly made of if not.
-    """
-    if mixing.ndim == 1:
-        return clients
-    if mixing.shape[0] == mixing.shape[1] and torch.equal(mixing, torch.diag(mixing.diagonal())):
-        return clients
-    share = mixing.abs().double().cpu().numpy()
-    share /= np.maximum(share.sum(1, keepdims=True), np.finfo(np.float64).tiny)
-    known = np.isfinite(clients.update_bound).all()
-    averaged = {
-        # Rounded twice: a half must not go up or down with the order in which it was summed.
-        "samples": np.maximum(1, (share @ clients.samples).round(9).round()).astype(np.int64),
-        "retention": share @ clients.retention,
-        "update_bound": share @ clients.update_bound if known else np.full(len(share), np.inf),
-    }
-    if len(share) != len(clients):
-        by_id = np.argsort(clients.ids)  # of equal parts the lowest id counts, in whatever order the rows come
-        clients = clients.take(by_id[share[:, by_id].argmax(1)])
-    return Clients(**(vars(clients) | averaged))

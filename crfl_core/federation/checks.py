@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from crfl_core.absent import StandIn
 from crfl_interface.errors import OptionError, PluginFailure
 from crfl_interface.kinds.aggregator import AggregationStep, Stage
 from crfl_interface.kinds.complaints import settings_of
 from crfl_interface.kinds.feature_map import FeatureMaps
+from crfl_interface.stand_ins import StandIn
 from crfl_interface.updates import Clients
 
 SAMPLED = 16

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from crfl_core.federation.holding import new_rows
 from crfl_core.untouched import untouched
 from crfl_interface.errors import PluginFailure
 from crfl_interface.kinds.complaints import settings_of, written_at
@@ -73,7 +74,7 @@ class Gathering:
         if part.part == slice(0, self._clients):
             return part
         if self._updates is None:
-            self._updates = part.updates.new_empty(len(part.updates), self._clients, part.updates.shape[2])
+            self._updates = new_rows(part.updates, len(part.updates), self._clients, part.updates.shape[2])
         self._updates[:, part.part] = part.updates
         for name, column in self._columns.items():
             column[part.part] = getattr(part.poisoning, name)

@@ -8,11 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+import crfl_formulas as formulas
 from crfl_core.federation.setup import Federation
 from crfl_interface.kinds.complaints import settings_of
-
-LOGITS_AT_ONCE = 2**16
-"""Pairs of a model and a sample whose logits are in memory at a time."""
 
 
 class Score(NamedTuple):
@@ -44,20 +42,16 @@ def outputs(
 ) -> tuple[Tensor, float]:
     """The predicted classes, and the mean cross-entropy; some inputs at a time, since there may be many models."""
     (features, labels), models = samples, parameters.reshape(-1, parameters.shape[-1])
-    settings, classes, losses = federation.config.groups, [], []
-    shares = torch.tensor((settings and settings.weights) or (1,) * len(models), device=features.device)
+    settings, losses, ballots = federation.config.groups, [], labels.new_zeros(len(labels), len(models))
     with settings_of("model", federation.config.model):
-        for x, y in zip(
-            *(whole.split(max(1, LOGITS_AT_ONCE // len(models))) for whole in (features, labels)), strict=True
-        ):
-            logits = federation.model.logits(models, x).double()  # (G, b, C)
-            counts = shares.new_zeros(len(x), logits.shape[-1])
-            ballots = logits.argmax(-1).T.contiguous()
-            ballots[:, list(failed)] = 0
-            classes.append(counts.scatter_add_(1, ballots, shares.expand(len(x), -1)).argmax(-1))
-            targets = y.expand(len(models), -1)
+        for part, answers in federation.model.in_parts(models, features):
+            logits, targets = answers.double(), labels[part].expand(len(models), -1)  # (G, b, C) and (G, b)
+            ballots[part] = logits.argmax(-1).T
             losses.append(torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum"))
-    return torch.cat(classes), float(sum(losses)) / (len(models) * len(labels))
+    ballots[:, list(failed)] = 0
+    shares = (settings and settings.weights) or (1,) * len(models)
+    winners = formulas.vote_counts(ballots.cpu().numpy(), federation.data.facts.classes, shares).argmax(axis=1)
+    return torch.from_numpy(winners).to(labels), float(sum(losses)) / (len(models) * len(labels))
 
 
 def backdoor_score(federation: Federation, parameters: Tensor, failed: Sequence[int] = ()) -> BackdoorScore | None:

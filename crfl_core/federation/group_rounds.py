@@ -14,12 +14,14 @@ from torch import Tensor
 from crfl_core.federation import stepping
 from crfl_core.federation.aggregations import Aggregation, LinearSums, WholeRounds
 from crfl_core.federation.arrivals import Columns, Watched
-from crfl_core.federation.chain import ChainResult, States, dependence
+from crfl_core.federation.chain import ChainResult, States
 from crfl_core.federation.collecting import Gathering
+from crfl_core.federation.holding import check_held, held_at_once
 from crfl_core.federation.session import Plan, Session
 from crfl_core.federation.submissions import Received, Submissions, needs_others
 from crfl_core.untouched import Touched
 from crfl_interface.errors import PluginFailure, RunError
+from crfl_interface.kinds.chains import linear
 from crfl_interface.updates import LocalUpdates, Poisoning, State
 
 
@@ -99,8 +101,8 @@ class GroupRound:
                 self._columns.check_usable(self._plan.number)
             if self._aggregation is None:
                 given = self._plan, self._models, self._states
-                linear = streams(self._session, self._plan)
-                self._aggregation = LinearSums(*given) if linear else WholeRounds(self._session, *given)
+                streamed = streams(self._session)
+                self._aggregation = LinearSums(*given) if streamed else WholeRounds(self._session, *given)
             self._aggregation.add(received)
 
     @contextmanager
@@ -144,13 +146,23 @@ def finite(results: tuple[ChainResult, ...], number: int) -> tuple[ChainResult, 
     return results
 
 
-def streams(session: Session, plan: Plan) -> bool:
+def streams(session: Session) -> bool:
     """Whether updates can be added up as they arrive: the chain is linear, and bad ones keep their weight."""
-    linear = dependence(plan.server.aggregation, plan.clients) != "all"
-    return linear and session.federation.config.server.bad_update == "zero" and not session.hooks.replaces_weights
+    config = session.federation.config
+    return linear(config.aggregation) and config.server.bad_update == "zero" and not session.hooks.replaces_weights
+
+
+def check_room(session: Session) -> None:
+    """Refuse rounds whose updates somebody must see all at once if they cannot fit into memory."""
+    federation = session.federation
+    steps, crafts = federation.config.aggregation, needs_others(federation.attack)
+    held = held_at_once(steps, streams=streams(session), crafts=crafts)
+    clients, size = len(federation.participation.round(1)), federation.model.layout.size
+    if federation.device.type == "cpu":
+        check_held(steps, held, clients, size, federation.dtype.itemsize)
 
 
 def needs_all(session: Session, plan: Plan) -> bool:
     """Whether somebody must see all updates at once: the chain, or attackers who craft theirs from the others'."""
     crafts = bool(plan.conduct.attacking.any()) and needs_others(session.federation.attack)
-    return crafts or not streams(session, plan)
+    return crafts or not streams(session)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 
 import crfl_formulas as formulas
-from crfl_core.absent import StandIn
 from crfl_core.config import RunConfig
 from crfl_core.federation.participants import HonestTraining
 from crfl_interface import schedules
@@ -18,6 +17,7 @@ from crfl_interface.kinds.linear import LinearModel
 from crfl_interface.kinds.model import BoundModel
 from crfl_interface.kinds.optimiser import FixedRate
 from crfl_interface.ledger import BallFacts, TrainingFacts
+from crfl_interface.stand_ins import StandIn
 
 ROOM = 1e-6
 """By how much, relatively, kappa is above the smallest: what it leaves of gradients is more than rounding takes."""

@@ -14,6 +14,7 @@ from crfl_core.federation import answers, stepping
 from crfl_core.federation.attackers import overrides, state_of
 from crfl_core.federation.bad_updates import good_updates, hides
 from crfl_core.federation.chain import States, row_norms, run_chain
+from crfl_core.federation.holding import copied
 from crfl_core.federation.session import Plan
 from crfl_core.federation.setup import Federation
 from crfl_core.untouched import untouched
@@ -99,7 +100,8 @@ class Submissions:
                     f"round {plan.number} of a continuation: the update of client {client} is not finite or of the "
                     "wrong shape: lower training.learning_rate, or mend the engine"
                 )
-            updates = torch.where(bad[:, :, None].to(updates.device), 0.0, updates)
+            updates = copied(updates)
+            updates[bad.to(updates.device)] = 0.0
             scale[bad[0].numpy() & attacking] = 0.0  # a bad update counts as zero, here as well
         return Received(part, updates, norms, bad, scale, poisoning)
 
@@ -114,7 +116,9 @@ class Submissions:
             raise PluginFailure(
                 f"attack {attack.full_name}: craft() must return {tuple(known.own.shape)}, found {found}"
             )
-        submitted = values.clone()
+        if len(attackers) == len(values):
+            return crafted.to(values)[None]
+        submitted = copied(values)
         submitted[attackers] = crafted.to(values)
         return submitted[None]
 
@@ -129,7 +133,7 @@ class Submissions:
         )
         return Known(
             round=seen,
-            own=values[attackers],
+            own=values if len(attackers) == len(values) else values[attackers],
             weights=nominal_weights(plan)[part][attackers],
             honest=ClientUpdates(values[honest], others),
             model=federation.shown_model,
@@ -148,7 +152,7 @@ class Submissions:
             submitted[attackers] = candidates.to(values)
             bad = ~torch.isfinite(row_norms(submitted))
             updates = ClientUpdates(torch.where(bad[:, None].to(values.device), 0.0, submitted), current)
-            if hides(steps, updates, bad.numpy(), drop=dropping):
+            if hides(steps, bad.numpy(), drop=dropping):
                 updates = good_updates(updates, bad.numpy())
             return run_chain(steps, updates, self._states if rule is None else {}).update
 

@@ -28,7 +28,8 @@ def check_mixing_rebuilds_what_is_handed_on(case: Case[Stage]) -> None:
             given = cast_to(updates, dtype)
             found = of_stage(case.plugin, given)
             try:
-                core.check_identity(case.plugin, found.values, found.mixing, given.values, found.offset)
+                offset = found.offset if found.pull is None else found.pull * given.round.start
+                core.check_identity(case.plugin, found.values, found.mixing, given.values, offset)
             except PluginFailure as error:
                 raise CheckFailed(
                     f"values = mixing @ updates + offset in {name}, {dtype}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 
 VOTES_AT_ONCE = 2**18
+LOGITS_AT_ONCE = 2**16
+"""Pairs of a model and a sample whose votes, or logits, are in memory at a time."""
+NUMBERS_AT_ONCE = 2**26
+"""Numbers that models may make of samples on the way to logits, and that are in memory together."""
 
 
 def as_list(value: object) -> object:
@@ -133,15 +137,33 @@ class BoundModel(ABC):
 
         Memory is bounded: only some samples are voted on at a time.
         """
-        pieces = []
-        for piece in x.split(max(1, VOTES_AT_ONCE // len(parameters))):
-            logits = self.logits(parameters, piece)
-            winners = logits.argmax(-1).T
-            zeros = winners.new_zeros(len(piece), logits.shape[-1])
-            pieces.append(zeros.scatter_add_(1, winners, winners.new_ones(winners.shape)))
         import torch
 
+        pieces = []
+        for _, logits in self.in_parts(parameters, x, VOTES_AT_ONCE):
+            winners = logits.argmax(-1).T
+            zeros = winners.new_zeros(len(winners), logits.shape[-1])
+            pieces.append(zeros.scatter_add_(1, winners, winners.new_ones(winners.shape)))
         return torch.cat(pieces)
+
+    def in_parts(self, parameters: Tensor, x: Tensor, pairs: int = LOGITS_AT_ONCE) -> Iterator[tuple[slice, Tensor]]:
+        """The logits of all models, (R, b, C), for some samples at a time, and which these are.
+
+        At most this number of pairs of a model and a sample is answered together, and fewer if a model makes many
+        numbers of a sample: so memory is bounded, whatever the number of samples.
+        """
+        import torch
+
+        together = max(1, min(pairs, NUMBERS_AT_ONCE // max(1, self.numbers_per_sample(x))))
+        step = max(1, together // len(parameters))
+        for first in range(0, max(1, len(x)), step):
+            part = slice(first, first + step)
+            each = [self.logits(some, x[part].to(parameters.dtype)) for some in parameters.split(together)]
+            yield part, each[0] if len(each) == 1 else torch.cat(each)
+
+    def numbers_per_sample(self, x: Tensor) -> int:  # noqa: ARG002
+        """About how many numbers one model makes of one sample of `x`, all layers together. Override it if many."""
+        return 1
 
 
 class Model(Plugin):

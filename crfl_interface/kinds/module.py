@@ -58,6 +58,10 @@ class ModuleModel(BoundModel):
             result: Tensor = self._own.logits(parameters, x)
         return result
 
+    def numbers_per_sample(self, x: Tensor) -> int:
+        """The input, and what every layer makes of it."""
+        return self._own.numbers_per_sample(x)
+
     def gradient(self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
         """(R, n, P), (n, b, features), (n, b), (n, b) -> (R, n, P)."""
         result: Tensor = self._own.gradient(parameters, x, y, weights)
@@ -110,6 +114,25 @@ class ModuleCalls:
         one = vmap(grad(self._loss_of_one), in_dims=(None, 0, 0))
         self.sample_gradients = vmap(vmap(one, in_dims=(0, 0, 0)), in_dims=(0, None, None))
         self.logits = vmap(self._call, in_dims=(0, None))
+        self._numbers: dict[int, int] = {}
+
+    def numbers_per_sample(self, x: Tensor) -> int:
+        """Counted once, on one sample: how many numbers all layers put out, and the input."""
+        if x.shape[1] not in self._numbers and len(x):
+            found = [x.shape[1]]
+
+            def count(_: nn.Module, __: object, output: object) -> None:
+                found.append(output.numel() if isinstance(output, Tensor) else 0)
+
+            layers = [layer for layer in self._module.modules() if not any(True for _ in layer.children())]
+            hooks = [layer.register_forward_hook(count) for layer in layers]
+            weights = next(self._module.parameters())
+            with torch.no_grad():
+                self._module(x[:1].to(weights.device, weights.dtype))
+            for hook in hooks:
+                hook.remove()
+            self._numbers[x.shape[1]] = sum(found)
+        return self._numbers.get(x.shape[1], 1)
 
     def _call(self, flat: Tensor, x: Tensor) -> Tensor:
         output: Tensor = functional_call(self._module, self._layout.unflatten(flat), (x,))

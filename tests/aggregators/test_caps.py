@@ -44,7 +44,7 @@ def test_nothing_beyond_weight_decay_exceeds_the_cap(
     factors = staged.mixing
     untouched = (values.double() + (1 - retention) * updates.round.start.double()).norm(dim=1) <= bound * (1 - 1e-6)
     assert (factors[untouched] == 1).all()
-    assert torch.equal(staged.values[untouched], values[untouched]) or staged.offset is not None
+    assert torch.equal(staged.values[untouched], values[untouched]) or staged.pull is not None
 
 
 def test_the_cap_acts_on_what_remains_without_weight_decay() -> None:
@@ -53,8 +53,9 @@ def test_the_cap_acts_on_what_remains_without_weight_decay() -> None:
     staged = staged_by(UpdateCap(bound=1.0), updates, {})
     assert staged.values[:, 0].tolist() == pytest.approx([-1.0, -2.5])
     assert staged.mixing.tolist() == pytest.approx([1 / 8, 1.0])
-    assert staged.offset is not None
-    assert staged.offset[:, 0].tolist() == pytest.approx([-7 / 8 * 2, 0.0])
+    assert staged.offset is None  # nothing as large as the updates
+    assert staged.pull is not None
+    assert (4.0 * staged.pull[:, 0]).tolist() == pytest.approx([-7 / 8 * 2, 0.0])
 
 
 def test_honest_caps_differ_between_clients() -> None:

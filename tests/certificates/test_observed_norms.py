@@ -13,9 +13,9 @@ from crfl_certificates.pathwise_linear import PathwiseLinear
 from crfl_certificates.postprocess import Postprocess
 from crfl_certificates.tail import Tail
 
-from crfl_core.certification.measurements import observed_residuals
 from crfl_core.certification.scenario import Scenario
 from crfl_core.extend import Ledger, LogitVotes
+from crfl_interface.measurements import observed_residuals
 from tests.certificates.support import World, attacked, certifiable, federation_of, honest_world
 
 

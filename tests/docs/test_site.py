@@ -18,7 +18,7 @@ DOCS = ROOT / "docs"
 
 @pytest.mark.slow
 def test_it_builds_strictly(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "--quiet", DOCS, tmp_path / "site"]
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "--quiet", str(DOCS), str(tmp_path / "site")]
     result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert result.returncode == 0, result.stderr
     front = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")

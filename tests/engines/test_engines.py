@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from crfl_certificates.paper import Paper
+from crfl_engines import local
 from crfl_engines.local import Local
 
 import crfl_core
@@ -105,6 +106,15 @@ def test_the_local_engine_trains_everybody_once_in_chunks(chunk: int, parts: lis
     list(engine.train(task_of(federation_of(tiny()))))
     engine.close()
     assert job.parts == parts
+
+
+def test_clients_of_large_models_train_in_smaller_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "PARAMETERS_AT_ONCE", 3 * 650 + 1)
+    engine, job = Local(chunk_clients=4), Noting()
+    engine.open(job)
+    list(engine.train(task_of(federation_of(tiny()))))
+    engine.close()
+    assert job.parts == [(0, 3), (3, 6), (6, 8)]
 
 
 def test_the_local_engine_gives_threads_back() -> None:

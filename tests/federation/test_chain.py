@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import pytest
 import torch
@@ -31,8 +31,9 @@ from crfl_core.extend import (
     StageResult,
     State,
 )
-from crfl_core.federation.chain import LinearChain, dependence, run_chain
+from crfl_core.federation.chain import LinearChain, run_chain
 from crfl_interface.kinds.aggregator import AggregationStep
+from crfl_interface.kinds.chains import dependence
 from tests.oracle import participants, updates_of
 
 
@@ -43,6 +44,12 @@ class Cap(CapStage):
 
     def caps(self, clients: Clients) -> Tensor:
         return torch.full((len(clients),), self.bound, dtype=torch.float64)
+
+
+class CapAtZero(Cap):
+    """The same, whatever weight decay there is."""
+
+    centre: ClassVar[Literal["decay", "zero"]] = "zero"
 
 
 class Pairs(FixedStage):

@@ -20,15 +20,16 @@ from torch import Tensor
 from crfl_core.extend import LocalUpdates, Plugin, Poisoning, Stage, TrainingTask
 from crfl_core.federation import rounds
 from crfl_core.federation.aggregations import LinearSums
-from crfl_core.federation.chain import dependence, row_norms, run_chain
+from crfl_core.federation.chain import row_norms, run_chain
 from crfl_core.federation.continuations import continued
 from crfl_core.federation.groups import ServerSteps
 from crfl_core.federation.participants import Conduct
 from crfl_core.federation.rounds import Progress
 from crfl_core.federation.session import Plan, Session
 from crfl_core.federation.submissions import Received
+from crfl_interface.kinds.chains import dependence
 from tests.aggregators.support import gaussian, updates_of
-from tests.federation.test_chain import Cap, Move, Pairs, Shift
+from tests.federation.test_chain import Cap, CapAtZero, Move, Pairs, Shift
 from tests.oracle import federation_of, played, tiny
 
 STREAMED = [["fedavg"], ["update-cap", "fedavg"], ["update-cap", "bucketing", "weak-noise", "fedavg"]]
@@ -101,6 +102,13 @@ def test_memory_does_not_grow_with_the_clients(aggregation: list[str], attack: A
     assert max(held) - before < 12
 
 
+def test_a_norm_bound_under_weight_decay_needs_no_other_update(before: int) -> None:
+    """It shortens honest updates, so certificates do not trust the weights; but each of them by itself."""
+    training = tiny()["training"] | {"weight_decay": 0.01}
+    play_and_forget(crowd(aggregation=["norm-bound", "fedavg"], attack="none", training=training))
+    assert max(held) - before < 12
+
+
 def test_nor_does_that_of_continuations(before: int) -> None:
     federation = federation_of(crowd(attack="none"), PLUGINS)
     session = Session.of(federation, Path("nowhere"))
@@ -149,7 +157,10 @@ def summed(steps: Sequence[Any], values: Tensor, updates: Any, cuts: list[int]) 
 
 @settings(deadline=None, max_examples=150)
 @given(
-    caps=st.lists(st.sampled_from([Cap(bound=2.0), Cap(bound=0.5), Cap(bound=50.0)]), max_size=2),
+    caps=st.lists(
+        st.sampled_from([Cap(bound=2.0), Cap(bound=0.5), Cap(bound=50.0), CapAtZero(bound=0.9), CapAtZero(bound=3.0)]),
+        max_size=3,
+    ),
     fixed=st.lists(st.sampled_from([Pairs(), Shift(), Move()]), max_size=3),
     weighting=st.sampled_from(["samples", "uniform"]),
     retention=st.sampled_from([1.0, 0.8]),
@@ -170,7 +181,8 @@ def test_sums_of_parts_are_what_the_chain_makes_of_the_whole(
     values = torch.from_numpy(gaussian(8, 6, seed)).to(dtype)
     updates = updates_of(values, start=torch.linspace(-1, 1, 6, dtype=dtype), retention=np.full(8, retention))
     steps = [*caps, *fixed, FedAvg.model_validate({"weighting": weighting})]
-    assert dependence(steps, updates.round.clients) == ("own" if caps else "fixed")
+    shortens = retention < 1 and any(isinstance(cap, CapAtZero) for cap in caps)
+    assert dependence(steps, updates.round.clients) == ("all" if shortens else "own" if caps else "fixed")
     whole = run_chain(steps, updates, {})
     (streamed,) = summed(steps, values, updates, sorted(cuts)).results()
     gap = float((whole.update.double() - streamed.update.double()).norm())
@@ -179,3 +191,4 @@ def test_sums_of_parts_are_what_the_chain_makes_of_the_whole(
     for name in ("weights", "weight_bound", "cap", "residual"):
         torch.testing.assert_close(getattr(whole, name), getattr(streamed, name), rtol=loose, atol=loose)
     assert (whole.depends, whole.has_offset) == (streamed.depends, streamed.has_offset)
+    assert whole.keeps_bounds == streamed.keeps_bounds

@@ -29,6 +29,7 @@ from crfl_core.extend import (
     PluginFailure,
 )
 from crfl_files import room
+from crfl_interface.kinds import model as kind
 from tests.oracle import federation_of, played, tiny
 
 FACTS = DataFacts(inputs=36, classes=4, domain=Domain(0.0, 1.0), image_shape=(6, 6))
@@ -276,3 +277,41 @@ def test_a_module_that_cannot_be_counted_is_made(monkeypatch: pytest.MonkeyPatch
         return layer
 
     assert ModuleModel(made).layout.size == 148
+
+
+@pytest.mark.parametrize("model", MODELS, ids=named)
+@pytest.mark.parametrize("numbers", [1, 40, 5000, 2**26])
+def test_logits_in_parts_are_those_of_all_samples(model: Model, numbers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few numbers there is room for: some samples at a time, or even some models."""
+    bound = model.build(FACTS)
+    parameters, x = gaussian(5, bound.layout.size), gaussian(11, FACTS.inputs, seed=3)
+    monkeypatch.setattr(kind, "NUMBERS_AT_ONCE", numbers)
+    parts = list(bound.in_parts(parameters, x.float()))
+    together = torch.cat([logits for _, logits in parts], dim=1)
+    torch.testing.assert_close(together, bound.logits(parameters, x.float().double()), rtol=1e-12, atol=1e-12)
+    assert [row for part, _ in parts for row in range(11)[part]] == list(range(11))
+    torch.testing.assert_close(bound.counts(parameters, x).sum(1), torch.full((11,), 5))
+
+
+@pytest.mark.parametrize(
+    ("model", "numbers"),
+    [
+        (Softmax(), 1),
+        (Mlp(hidden=(7, 5)), 36 + 2 * 7 + 2 * 5 + 4),
+        # Images as they are, both convolutions, before and behind ReLU, and what pooling leaves; flat, and the logits.
+        (Cnn(channels=(2, 3)), 36 + 36 + 2 * 2 * 36 + 2 * 9 + 2 * 3 * 9 + 3 * 1 + 3 + 4),
+    ],
+    ids=["softmax", "mlp", "cnn"],
+)
+def test_what_a_module_makes_of_a_sample_is_counted(model: Model, numbers: int) -> None:
+    bound = model.build(FACTS)
+    assert bound.numbers_per_sample(gaussian(3, FACTS.inputs)) == numbers
+    assert bound.numbers_per_sample(gaussian(2, FACTS.inputs).float()) == numbers
+
+
+def test_a_module_that_makes_much_of_a_sample_answers_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At most as many numbers as there is room for, whatever the number of samples."""
+    bound = Mlp(hidden=(7, 5)).build(FACTS)
+    monkeypatch.setattr(kind, "NUMBERS_AT_ONCE", 64 * 3 * 4)
+    parts = [part for part, _ in bound.in_parts(gaussian(3, bound.layout.size), gaussian(50, FACTS.inputs))]
+    assert {part.stop - part.start for part in parts} == {4}

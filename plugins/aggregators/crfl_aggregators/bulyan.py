@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor
 
 from crfl_aggregators.coordinates import Choice, CoordinateWise, sorted_columns
-from crfl_aggregators.geometry import Array, central_products, squared_distances
+from crfl_aggregators.geometry import Array, pairwise_distances
 from crfl_aggregators.selection import ranking
 from crfl_core.extend import Clients, ClientUpdates, OptionError
 
@@ -36,9 +36,7 @@ class Bulyan(CoordinateWise):
     def rows(self, updates: ClientUpdates) -> Tensor:
         """Those that Krum selects, in ascending order."""
         keep = max(1, len(updates.values) - 2 * self.f)
-        chosen = repeated_krum(
-            squared_distances(central_products(updates.values)), updates.round.clients.ids, self.f, keep
-        )
+        chosen = repeated_krum(pairwise_distances(updates.values), updates.round.clients.ids, self.f, keep)
         return torch.from_numpy(np.sort(chosen)).to(updates.values.device)
 
     def averaged(self, rows: int) -> int:

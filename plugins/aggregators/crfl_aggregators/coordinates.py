@@ -72,7 +72,11 @@ class CoordinateWise(Aggregator):
         for number, columns in enumerate(column_blocks(values)):
             block = select(values, rows, columns)
             choice = chosen[number] if chosen else self.choose(block)
-            weights[rows, columns] = self.weights_in(block, choice) / self.averaged(len(rows))
+            found = self.weights_in(block, choice).div_(self.averaged(len(rows)))
+            if len(rows) == len(values):
+                weights[:, columns] = found
+            else:
+                weights[rows, columns] = found
         return weights
 
 

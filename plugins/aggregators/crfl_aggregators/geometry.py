@@ -46,6 +46,13 @@ def column_blocks(values: Tensor) -> Iterator[slice]:
         yield slice(first, min(size, first + width))
 
 
+def row_blocks(matrix: Array) -> Iterator[slice]:
+    """The rows of (n, n) products in blocks."""
+    width = max(1, BLOCK_NUMBERS // max(1, len(matrix)))
+    for first in range(0, len(matrix), width):
+        yield slice(first, min(len(matrix), first + width))
+
+
 def norms(values: Tensor, shift: Tensor | None = None, shares: Tensor | None = None) -> Tensor:
     """The norms of the rows, or of `values[i] + shares[i] * shift`, in float64."""
     if shift is None or shares is None:
@@ -130,7 +137,12 @@ def central_view(values: Tensor, mixing: Array | None = None) -> CentralView:
     products = gram(values, None, mixing)
     squares = np.diag(products)
     central = np.argsort(squares)[(len(squares) - 1) // 2]
-    seen: Array = products - products[central] - products[:, [central]] + squares[central]
+    squares = squares.copy()
+    row, column = products[central].copy(), products[:, [central]].copy()
+    seen = products  # in place: for many clients these are the largest thing there is
+    seen -= row
+    seen -= column
+    seen += squares[central]
     same = np.diag(seen) <= ROUNDING * (squares + squares[central])
     seen[same] = seen[:, same] = 0.0
     lengths = np.sqrt(squares) + np.sqrt(squares[central])
@@ -154,11 +166,23 @@ def central_products(values: Tensor, mixing: Array | None = None) -> Array:
     return central_view(values, mixing).products
 
 
-def squared_distances(products: Array) -> Array:
-    """`||u_i - u_j||^2` of all pairs, from their `central_products`."""
-    lengths = np.add.outer(np.diag(products), np.diag(products))
-    distances = lengths - products - products.T
-    return np.where(distances > ROUNDING * lengths, distances, 0.0)
+def squared_distances(products: Array, *, in_place: bool = False) -> Array:
+    """`||u_i - u_j||^2` of all pairs, from their `central_products`, which are overwritten if that is wanted."""
+    squares, distances = np.diag(products).copy(), products if in_place else np.empty_like(products)
+    blocks = [slice(first, first + NARROWEST) for first in range(0, len(products), NARROWEST)]
+    for number, rows in enumerate(blocks):
+        for columns in blocks[number:]:
+            lengths = np.add.outer(squares[rows], squares[columns])
+            here, there = products[rows, columns], products[columns, rows].T
+            found, mirrored = lengths - here - there, lengths - there - here
+            distances[columns, rows] = np.where(mirrored > ROUNDING * lengths, mirrored, 0.0).T
+            distances[rows, columns] = np.where(found > ROUNDING * lengths, found, 0.0)
+    return distances
+
+
+def pairwise_distances(values: Tensor) -> Array:
+    """`||u_i - u_j||^2` of all pairs, (n, n); nothing else is as large."""
+    return squared_distances(central_products(values), in_place=True)
 
 
 def cosines(values: Tensor) -> Array:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import ClassVar, Literal
+
 import numpy as np
 import torch
 from pydantic import Field
 
-from crfl_aggregators.geometry import Array, central_products, squared_distances, weighted_sum
+from crfl_aggregators.geometry import Array, pairwise_distances, row_blocks, weighted_sum
 from crfl_aggregators.selection import ranking
 from crfl_core.extend import Aggregator, Clients, ClientUpdates, OptionError, RuleResult, State, formulas
 
@@ -18,6 +20,8 @@ class Krum(Aggregator):
     not counted; ties go to the lower id. Some libraries count n - f - 1 or n - f neighbours; this is the paper's
     number.
     """
+
+    works_on: ClassVar[Literal["updates", "products", "blocks"]] = "products"
 
     f: int = Field(1, ge=0, description="malicious clients that are tolerated; needs clients >= 2 f + 3")
 
@@ -41,6 +45,8 @@ class MultiKrum(Aggregator):
     `aggregate = 1 / keep * sum of u_i over the lowest s_i`, with the scores `s_i` of `krum`; ties go to the lower id.
     """
 
+    works_on: ClassVar[Literal["updates", "products", "blocks"]] = "products"
+
     f: int = Field(1, ge=0, description="malicious clients that are tolerated; needs clients >= 2 f + 3")
     keep: int | None = Field(None, ge=1, description="updates that are averaged; unset: clients - f")
 
@@ -62,7 +68,7 @@ class MultiKrum(Aggregator):
 def mean_of_best(updates: ClientUpdates, state: State, f: int, keep: int) -> RuleResult:
     """The mean of the `keep` updates with the lowest scores, of all if there are fewer."""
     total = len(updates.values)
-    scores = krum_scores(squared_distances(central_products(updates.values)), f)
+    scores = krum_scores(pairwise_distances(updates.values), f)
     chosen = ranking(scores, updates.round.clients.ids)[: min(keep, total)]
     weights = np.zeros(total)
     weights[chosen] = 1.0 / len(chosen)
@@ -86,5 +92,5 @@ def check_majority(rule: str, f: int, clients: int) -> None:
 def krum_scores(distances: Array, f: int) -> Array:
     """The summed squared distances of each client to its `n - f - 2` nearest others, at least one."""
     neighbours = max(1, len(distances) - f - 2)
-    scores: Array = np.sort(distances, axis=1)[:, 1 : neighbours + 1].sum(axis=1)
-    return scores
+    near = (np.sort(distances[rows], axis=1)[:, 1 : neighbours + 1].sum(axis=1) for rows in row_blocks(distances))
+    return np.concatenate([*near])

@@ -7,7 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from crfl_aggregators.geometry import Array, central_products, column_blocks, squared_distances
+from crfl_aggregators.geometry import Array, column_blocks, pairwise_distances
 from crfl_aggregators.selection import ranking
 from crfl_core.extend import Clients, ClientUpdates, OptionError, Stage, StageResult, State
 
@@ -32,7 +32,7 @@ class NearestNeighbourMixing(Stage):
         """Means of neighbours, as many as there are updates."""
         clients = len(updates.values)
         keep = max(1, clients - self.f)
-        distances = squared_distances(central_products(updates.values))
+        distances = pairwise_distances(updates.values)
         nearest = ranking(distances, updates.round.clients.ids)[:, :keep]
         shares = np.zeros((clients, clients))
         np.put_along_axis(shares, nearest, 1.0 / keep, axis=1)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
 from pydantic import Field
 
-from crfl_aggregators.geometry import Array, CentralView, central_view, squared_distances, weighted_sum
+from crfl_aggregators.geometry import Array, CentralView, central_view, row_blocks, squared_distances, weighted_sum
 from crfl_core.extend import Aggregator, Clients, ClientUpdates, RuleResult, State
 
 HALF_THE_DIGITS = float(np.sqrt(np.finfo(np.float64).eps))
@@ -42,6 +42,8 @@ class Rfa(Aggregator):
     malicious and no honest update is longer than U, the aggregate is at most `2 U + nearest_half` from that of the
     honest clean world.
     """
+
+    works_on: ClassVar[Literal["updates", "products", "blocks"]] = "products"
 
     weighting: Literal["samples", "uniform"] = Field("samples", description="a_i by sample counts, or all equal")
     smoothing: float = Field(1e-6, gt=0, lt=1, description="nu, relative to the scale of the updates")
@@ -111,14 +113,17 @@ def geometric_median(
     An update at a distance d has a weight in proportion to 1 / d, so what it adds to products with others is as small
     as theirs, however far it is: rounding is relative to the distances of the majority.
     """
-    distances = np.sqrt(squared_distances(seen.products))
-    radii = radius_of_half(distances, prior)
+    squares = squared_distances(seen.products)
+    distances = np.sqrt(squares, out=squares)
+    radii = np.concatenate([radius_of_half(distances[rows], prior) for rows in row_blocks(distances)])
     centre, scale = int(radii.argmin()), float(radii.min())
+    apart = distances[centre].copy()
+    del squares, distances  # as large as all products
     if scale == 0:
-        together = np.where(distances[centre] == 0, prior, 0.0)
-        return GeometricMedian(together / together.sum(), distances[centre], float(prior @ distances[centre]), 0.0, 0)
+        together = np.where(apart == 0, prior, 0.0)
+        return GeometricMedian(together / together.sum(), apart, float(prior @ apart), 0.0, 0)
     nu = max(smoothing * scale, HALF_THE_DIGITS * float(radius_of_half(seen.lengths, prior)))
-    weights = np.minimum(1.0, FARTHEST_START * scale / np.maximum(distances[centre], scale)) * prior
+    weights = np.minimum(1.0, FARTHEST_START * scale / np.maximum(apart, scale)) * prior
     weights[centre] += 1.0 - weights.sum()
     around, done, gap = seen_from(seen.products, weights), 0, np.inf
     while done < iterations and gap > tolerance * scale:
@@ -141,7 +146,9 @@ def radius_of_half(distances: Array, prior: Array) -> Array:
 def seen_from(products: Array, weights: Array) -> Array:
     """`<u_i - v, u_j - v>` for `v = sum_i weights[i] u_i` with weights that sum to 1."""
     toward = products @ weights
-    result: Array = products - toward - toward[:, None] + weights @ toward
+    result: Array = products - toward
+    result -= toward[:, None]
+    result += weights @ toward
     return result
 
 

@@ -31,17 +31,30 @@ class Trimming(CoordinateWise):
         """The mean of the middle."""
         across = sorted_columns(block)
         trim = self.trimmed(len(block))
-        middle = across[:, trim : len(block) - trim]
-        return Choice(middle.mean(1), (across, middle))
+        first, last = trim, len(block) - trim - 1
+        ends = ((across[:, place].contiguous(), share_of(across, trim, place)) for place in (first, last))
+        (low, low_share), (high, high_share) = ends
+        return Choice(across[:, first : last + 1].mean(1), (low, high, low_share, high_share))
 
     def weights_in(self, block: Tensor, choice: Choice) -> Tensor:
         """Clients at an end of the middle share the places that are left for this value."""
-        across, middle = choice.facts
-        weights = ((block > middle[:, 0]) & (block < middle[:, -1])).to(block)
-        for end in (middle[:, :1], middle[:, -1:]):
-            share = (middle == end).to(block).sum(1) / (across == end).to(block).sum(1)
-            weights = torch.where(block == end.T, share, weights)
-        return weights
+        low, high, low_share, high_share = choice.facts
+        weights = ((block > low) & (block < high)).to(block)
+        weights = torch.where(block == low, low_share, weights)
+        return torch.where(block == high, high_share, weights)
+
+
+def share_of(across: Tensor, trim: int, place: int) -> Tensor:
+    """What each client with the value at this place of the order has of the middle, (b, rows) -> (b,): 1 if no other
+    has that value, else the places that are left for it, shared by all who have it.
+    """
+    value, rows = across[:, place], across.shape[1]
+    share = torch.ones_like(value)
+    beside = [across[:, other] == value for other in (place - 1, place + 1) if 0 <= other < rows]
+    if beside and len(tied := torch.stack(beside).any(0).nonzero()[:, 0]):
+        same = (across[tied] == value[tied, None]).to(across)
+        share[tied] = same[:, trim : rows - trim].sum(1) / same.sum(1)
+    return share
 
 
 class TrimmedMean(Trimming):

@@ -10,6 +10,9 @@ from pydantic import Field, PrivateAttr
 
 from crfl_core.extend import Engine, Job, LocalUpdates, TrainingTask
 
+PARAMETERS_AT_ONCE = 2**26
+"""How many parameters the models of clients may have that are trained at once, 256 MiB in single precision."""
+
 
 class LentThreads:
     """PyTorch's number of threads, which all runs in a process share.
@@ -47,7 +50,9 @@ class Local(Engine):
     threads: int | None = Field(
         None, ge=1, description="threads of PyTorch, for all runs in the process; unset: as many as it chooses"
     )
-    chunk_clients: int = Field(64, ge=1, description="clients trained at once")
+    chunk_clients: int = Field(
+        64, ge=1, description="clients trained at once; fewer if their models have more than 67 million parameters"
+    )
 
     _job: Job | None = PrivateAttr(default=None)
 
@@ -60,8 +65,9 @@ class Local(Engine):
     def train(self, task: TrainingTask) -> Iterator[LocalUpdates]:
         """One chunk after the other."""
         assert self._job is not None
-        for first in range(0, len(task.clients), self.chunk_clients):
-            last = min(first + self.chunk_clients, len(task.clients))
+        chunk = max(1, min(self.chunk_clients, PARAMETERS_AT_ONCE // task.starts.shape[-1]))
+        for first in range(0, len(task.clients), chunk):
+            last = min(first + chunk, len(task.clients))
             yield self._job.train(task, slice(first, last))
 
     def close(self) -> None:
