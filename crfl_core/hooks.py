@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from crfl_core.untouched import Touched, untouched
 from crfl_interface import hookspecs
 from crfl_interface.errors import UNEXPECTED, CrflError, CrflWarning, PluginFailure, reason
 from crfl_interface.kinds.aggregator import state_key
@@ -20,6 +19,7 @@ from crfl_interface.kinds.complaints import written_at
 from crfl_interface.kinds.plugin import Plugin
 from crfl_interface.kinds.tracker import RunContext, Tracker
 from crfl_interface.refusals import check_hooks, hook_names
+from crfl_interface.untouched import Touched, untouched
 
 if TYPE_CHECKING:
     from torch import Tensor

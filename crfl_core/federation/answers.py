@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from crfl_core.untouched import untouched
 from crfl_interface.errors import PluginFailure, failures_named
 from crfl_interface.kinds.aggregator import AggregationStep, Aggregator, CapStage, FixedStage, LinearAggregator, Stage
 from crfl_interface.kinds.complaints import written_at
 from crfl_interface.kinds.server_side import ServerSide
+from crfl_interface.untouched import untouched
 from crfl_interface.updates import Clients, ClientUpdates, Mixing, RoundFacts, RuleResult, StageResult, State
 
 T = TypeVar("T")

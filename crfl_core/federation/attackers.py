@@ -11,11 +11,11 @@ from crfl_core.federation.checks import check_lipschitz
 from crfl_core.federation.features import mapped
 from crfl_core.federation.setup import Federation
 from crfl_core.federation.steps import ProtocolSteps
-from crfl_core.untouched import Touched, fingerprint, untouched
 from crfl_interface.data import Batches
 from crfl_interface.errors import PluginFailure
 from crfl_interface.kinds.attack import Attack
 from crfl_interface.kinds.complaints import settings_of, written_at
+from crfl_interface.untouched import Touched, fingerprint, untouched
 from crfl_interface.updates import Poisoning, State, TrainingTask
 
 

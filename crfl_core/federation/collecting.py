@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from crfl_core.federation.holding import new_rows
-from crfl_core.untouched import untouched
 from crfl_interface.errors import PluginFailure
 from crfl_interface.kinds.complaints import settings_of, written_at
 from crfl_interface.kinds.engine import Engine
+from crfl_interface.untouched import untouched
 from crfl_interface.updates import LocalUpdates, Poisoning, TrainingTask
 
 

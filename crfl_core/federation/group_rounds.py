@@ -19,9 +19,9 @@ from crfl_core.federation.collecting import Gathering
 from crfl_core.federation.holding import check_held, held_at_once
 from crfl_core.federation.session import Plan, Session
 from crfl_core.federation.submissions import Received, Submissions, needs_others
-from crfl_core.untouched import Touched
 from crfl_interface.errors import PluginFailure, RunError
 from crfl_interface.kinds.chains import linear
+from crfl_interface.untouched import Touched
 from crfl_interface.updates import LocalUpdates, Poisoning, State
 
 

@@ -11,9 +11,9 @@ from crfl_core.federation.answers import check_state
 from crfl_core.federation.attackers import overrides
 from crfl_core.federation.session import Plan
 from crfl_core.federation.setup import Federation
-from crfl_core.untouched import untouched
 from crfl_interface.kinds.complaints import settings_of, written_at
 from crfl_interface.knowledge import Observed
+from crfl_interface.untouched import untouched
 from crfl_interface.updates import State
 
 

@@ -11,10 +11,10 @@ from torch import Tensor
 from crfl_core.federation import answers
 from crfl_core.federation.chain import ChainResult, States
 from crfl_core.federation.session import Plan
-from crfl_core.untouched import untouched
 from crfl_interface.errors import PluginFailure, failures_named
 from crfl_interface.kinds.complaints import written_at
 from crfl_interface.kinds.optimiser import STATE_KEY, FixedRate, ServerOptimiser
+from crfl_interface.untouched import untouched
 from crfl_interface.updates import OptimiserResult, Round, RoundFacts, State
 
 

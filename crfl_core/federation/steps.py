@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from crfl_core.federation.setup import Federation
-from crfl_core.untouched import untouched
 from crfl_interface.errors import PluginFailure
 from crfl_interface.kinds.algorithm import LocalAlgorithm, LocalStep, StepDirection
 from crfl_interface.kinds.complaints import settings_of, written_at
 from crfl_interface.kinds.linear import LinearModel, LinearSteps
 from crfl_interface.kinds.model import BoundModel, GradientSteps, LocalModels
+from crfl_interface.untouched import untouched
 from crfl_interface.updates import State
 
 NUMBERS_AT_ONCE = 2**24

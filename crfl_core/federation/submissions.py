@@ -17,12 +17,12 @@ from crfl_core.federation.chain import States, row_norms, run_chain
 from crfl_core.federation.holding import copied
 from crfl_core.federation.session import Plan
 from crfl_core.federation.setup import Federation
-from crfl_core.untouched import untouched
 from crfl_interface.errors import PluginFailure, RunError
 from crfl_interface.kinds.aggregator import Aggregator, LinearAggregator
 from crfl_interface.kinds.attack import Attack
 from crfl_interface.kinds.complaints import settings_of, written_at
 from crfl_interface.knowledge import Known
+from crfl_interface.untouched import untouched
 from crfl_interface.updates import ClientUpdates, LocalUpdates, Poisoning, State
 
 Rows = slice | NDArray[np.int64]

@@ -9,13 +9,13 @@ import numpy as np
 from crfl_core.config import RunConfig
 from crfl_core.federation.answers import check_state
 from crfl_core.federation.participants import Participation
-from crfl_core.untouched import untouched
 from crfl_interface import schedules
 from crfl_interface.data import FederatedData
 from crfl_interface.errors import ConfigError, OptionError, PluginFailure
 from crfl_interface.kinds.complaints import settings_of, written_at
 from crfl_interface.knowledge import Knowledge
 from crfl_interface.streams import Streams
+from crfl_interface.untouched import untouched
 from crfl_interface.updates import State
 
 

@@ -11,11 +11,11 @@ from functools import cached_property
 from inspect import cleandoc
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
-from crfl_core.untouched import Touched
 from crfl_interface.errors import UNEXPECTED, CrflError, reason
 from crfl_interface.kinds import KINDS
 from crfl_interface.kinds.command import Command
 from crfl_interface.kinds.plugin import Plugin
+from crfl_interface.untouched import Touched
 
 if TYPE_CHECKING:
     from crfl_core.testing.sample_run import Search
