@@ -58,6 +58,7 @@ class RunDirectory(VoteFiles):
             "features.safetensors",
             "audit.json",
             "metrics.json",
+            "report.html",
         ),
         *("certificates/*.csv", "figures/partition.*", "votes/*.npz", "votes/seed.json", "resample/*.safetensors"),
         *(f"{SHARD}*.npz", SAVED),
