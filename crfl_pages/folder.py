@@ -50,7 +50,8 @@ def run_table(folder: Path, runs: Sequence[RunResult]) -> Html:
         success = "" if metrics.backdoor is None else words.percent(metrics.backdoor.success_rate)
         told = ", ".join(f"{one.key} = {one.value}" for one in differences) or "nothing"
         where = run.path.relative_to(folder).as_posix()
-        rows.append([where, told, words.percent(metrics.accuracy), success, *map(certified_at(metrics.curves), (1.0, 2.0))])
+        shares = map(certified_at(metrics.curves), (1.0, 2.0))
+        rows.append([where, told, words.percent(metrics.accuracy), success, *shares])
     heads = ("run", "what differs", "accuracy", "backdoor", "certified, 1 client", "certified, 2 clients")
     note = element(
         "p",
@@ -68,7 +69,10 @@ def certified_at(found: Sequence[Curve]) -> Any:
         values = [
             (curve.certified_accuracy[curve.radii.index(clients)], curve.certificate)
             for curve in found
-            if curve.level == "client" and curve.test_set == "clean" and not curve.label and clients in curve.radii
+            if curve.level == "client"
+            and curve.test_set == "clean"
+            and not (curve.label or curve.conditional)
+            and clients in curve.radii
         ]
         return f"{words.percent(max(values)[0])} ({max(values)[1]})" if values else ""
 
@@ -117,8 +121,10 @@ def common_grids(guarantees: Sequence[CertificateResult]) -> dict[Key, tuple[flo
 
 
 def about(members: Sequence[RunResult], key: Key) -> Curve:
-    """A curve of the first run that has it, for what the numbers rest on: tables have no clean worlds."""
-    return next(curve for run in members for curve in run.metrics.curves if group(curve) == key)
+    """What the numbers of several runs rest on, which tables do not say; conditions are those of any of them."""
+    found = [curve for run in members for curve in run.metrics.curves if group(curve) == key]
+    conditions = dict.fromkeys(condition for curve in found for condition in curve.conditional)
+    return found[0].model_copy(update={"conditional": tuple(conditions)})
 
 
 def banded(name: str, members: Sequence[Curve], stated: Curve) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The answers that the explorer shows: every question is put to the run's certificates beforehand, from stored votes.
 
-A lattice has a point for every combination of the sliders. Each is what `crfl certify RUN --set threat...` says, computed
-by the same functions, so the page itself calculates nothing. Equal answers are kept once.
+A lattice has a point for every combination of the sliders. Each is what `crfl certify RUN --set threat...` says,
+computed by the same functions, so the page itself calculates nothing. Equal answers are kept once.
 """
 
 from __future__ import annotations
@@ -186,7 +186,8 @@ class Lattice:
             if why := question.audit.refusal_at(level):
                 told["levels"][level] = {"refused": why}
         for curve in self.drawn(found):
-            told["levels"].setdefault(curve.level, stated(curve))["sets"][curve.test_set] = self.curves.put(steps(curve))
+            level = told["levels"].setdefault(curve.level, stated(curve))
+            level["sets"][curve.test_set] = self.curves.put(steps(curve))
         return told
 
     def votes(self, request: VoteRequest, settings: VoteSettings) -> Mapping[str, Votes]:

@@ -36,12 +36,14 @@ def page(title: str, note: str, sections: Iterable[Section], data: Mapping[str, 
     parts = list(sections)
     links = [element("li", element("a", heading, href=f"#{name}")) for name, heading, _ in parts]
     body = [
-        element("section", element("h2", heading, id=f"{name}-title"), content, id=name, aria_labelledby=f"{name}-title")
+        element(
+            "section", element("h2", heading, id=f"{name}-title"), content, id=name, aria_labelledby=f"{name}-title"
+        )
         for name, heading, content in parts
     ]
     licence, library = map(asset, LIBRARY)
     style = joined_assets(STYLES)
-    script = f"/*\n{licence}*/\n{library}\n(() => {{\n\"use strict\";\n{joined_assets(SCRIPTS)}}})();\n"
+    script = f'/*\n{licence}*/\n{library}\n(() => {{\n"use strict";\n{joined_assets(SCRIPTS)}}})();\n'
     return Template(asset("page.html")).substitute(
         policy=policy(style, script),
         title=element("title", title),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from crfl_commands.receipts import receipt_of
-from crfl_core.extend import Check, CrflError, Metrics, RunResult
+
+from crfl_core.extend import Check, CrflError, Curve, Level, Metrics, RunResult
 from crfl_pages import words
 from crfl_pages.markup import Html, element, joined, table
 from crfl_pages.settings import settings
@@ -29,27 +30,28 @@ def run_sections(run: RunResult) -> Iterator[tuple[str, str, Html]]:
 def summary(run: RunResult) -> Html:
     """Numbers at a glance, then sentences."""
     tiles = [
-        element("div", element("dt", name), element("dd", value, **{"data-metric": key}))
-        for key, name, value in headline(run.metrics)
+        element("div", element("dt", name), element("dd", value, data_metric=key), element("dd", rests, class_="note"))
+        for key, name, value, rests in headline(run.metrics)
     ]
     sentences = [element("li", sentence) for sentence in words.summary(run)]
     return joined([element("dl", *tiles, class_="tiles"), element("ul", *sentences)])
 
 
-def headline(metrics: Metrics) -> Iterator[tuple[str, str, str]]:
-    """The numbers that people look for first: their key, what they are, and their value."""
-    yield "accuracy", "accuracy, clean", words.percent(metrics.accuracy)
+def headline(metrics: Metrics) -> Iterator[tuple[str, str, str, str]]:
+    """The numbers that people look for first: their key, what they are, their value, and on what it rests."""
+    yield "accuracy", "accuracy, clean", words.percent(metrics.accuracy), "measured"
     if metrics.backdoor is not None:
-        yield "success_rate", "backdoor success", words.percent(metrics.backdoor.success_rate)
-    best: dict[float, tuple[float, str]] = {}
+        yield "success_rate", "backdoor success", words.percent(metrics.backdoor.success_rate), "measured"
+    best: dict[float, tuple[float, Curve]] = {}
     for curve in metrics.curves:
         if curve.level == "client" and curve.test_set == "clean" and not curve.label and not curve.conditional:
             for at, value in zip(curve.radii, curve.certified_accuracy, strict=True):
-                best[at] = max(best.get(at, (-1.0, "")), (value, curve.certificate))
+                best[at] = max(best.get(at, (-1.0, curve)), (value, curve), key=lambda found: found[0])
     for at in (1.0, 2.0, 3.0):
         if at in best:
-            value, name = best[at]
-            yield f"certified-{at:g}", f"right and certified, {words.radius(at, 'client')} ({name})", words.percent(value)
+            value, curve = best[at]
+            rests = f"{curve.certificate}: {words.basis(curve)}"
+            yield f"certified-{at:g}", f"certified, {words.radius(at, 'client')}", words.percent(value), rests
 
 
 def drawn(name: str, title: str) -> Html:
@@ -86,10 +88,16 @@ def audit(run: RunResult) -> Html:
     statements = {certificate.title: getattr(certificate, "statement", "") for certificate in run.config.certificates}
     for found in run.audits:
         parts.append(element("h3", found.certificate, *([] if found.sound else [f" ({found.label})"])))
-        parts.append(element("p", verdict(found.refusals, found.sound)))
+        parts.append(element("p", verdict(found.refusals, found.directions, found.sound)))
         if meaning := words.STATEMENTS.get(statements.get(found.certificate, "")):
             parts.append(element("p", element("i", meaning)))
-        parts.append(checks(found.certificate, found.checks))
+        held = tuple(check for check in found.checks if check.status == "held")
+        others = tuple(check for check in found.checks if check.status != "held")
+        if others:
+            parts.append(checks(f"Assumptions of {found.certificate} that do not hold or are taken on trust", others))
+        listing = checks(f"Assumptions of {found.certificate} that hold", held)
+        many = words.counted(len(held), "assumption")
+        parts.append(element("details", element("summary", f"{many} checked, all of which hold"), listing))
     return joined(parts)
 
 
@@ -97,29 +105,38 @@ STATUS_MEANINGS = (
     (words.STATUSES["held"], "the record of the run shows it"),
     (words.STATUSES["declared"], "nothing in the run can show it; the certificate is worth as much as this is true"),
     (words.STATUSES["failed"], "what hangs on it is refused, or is marked as conditional"),
+    ("not forward, not backward", "the certificate may not be read in this direction"),
 )
 
 
-def verdict(refusals: dict[str, str], sound: bool) -> str:
-    """What the audit of a certificate comes to."""
-    if refusals:
-        return " ".join(f"Refused: {name}. {reason}." for name, reason in refusals.items())
-    return "Nothing is refused." if sound else "It claims no proof: its numbers are there to be compared."
+def verdict(refusals: dict[str, str], directions: Mapping[Level, tuple[str, ...]], sound: bool) -> str:
+    """What the audit of a certificate comes to: what is refused, and how the rest may be read."""
+    told = [f"Refused: {name}. {reason}." for name, reason in refusals.items()]
+    if not sound:
+        told.append("It claims no proof: its numbers are there to be compared.")
+    readings: dict[str, list[str]] = {}
+    for level, read in directions.items():
+        if read:
+            readings.setdefault(" and ".join(read), []).append(level)
+    told += [f"At the {' and '.join(levels)} level it may be read {how}." for how, levels in readings.items()]
+    told += [f"Read {name}, it is {words.DIRECTIONS[name]}." for name in words.DIRECTIONS if name in " ".join(readings)]
+    return " ".join(told)
 
 
-def checks(name: str, found: tuple[Check, ...]) -> Html:
-    """The assumptions of one certificate, the worst first."""
+def checks(caption: str, found: tuple[Check, ...]) -> Html:
+    """Some assumptions of a certificate, the worst first."""
     order = list(words.STATUSES)
     rows = []
     for check in sorted(found, key=lambda one: order.index(one.status)):
-        status = words.STATUSES[check.status]
+        one_way = check.status == "failed" and check.direction is not None
+        status = f"not {check.direction}" if one_way else words.STATUSES[check.status]
         only = " and ".join(filter(None, (check.level and f"the {check.level} level", check.direction)))
         needed = f"; needed: {check.required}" if check.status != "held" and check.required else ""
-        remedy = f". {check.remedy}" if check.status == "failed" and check.remedy else ""
+        remedy = f"; to do: {check.remedy}" if check.status == "failed" and check.remedy else ""
         where = f" (for {only} only)" if only else ""
-        badge = element("span", status, class_=f"status {check.status}")
+        badge = element("span", status, class_=f"status {'declared' if one_way else check.status}")
         rows.append([f"{check.name}{where}", badge, f"{check.measured}{needed}{remedy}"])
-    return table(("assumption", "outcome", "found"), rows, f"Assumptions of {name}")
+    return table(("assumption", "outcome", "found"), rows, caption)
 
 
 def config(run: RunResult) -> Html:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from crfl_core.extend import CrflError, RunResult, explained, load_config
+from crfl_core.extend import RunConfig, RunResult, Table, explained, load_config
 
 DEFAULT = "default"
 
@@ -24,43 +24,38 @@ def settings(run: RunResult) -> list[Setting]:
     A run keeps its complete config. Where each value was written before, `environment.json` says; of runs that did not
     record this, only what differs from the defaults is told apart.
     """
-    lines = [line.partition(" = ") for line, _ in explained(load_config(run.config))]
     recorded = run.directory.read_json("environment.json").get("origins")
-    if isinstance(recorded, Mapping):
-        return [Setting(key, value, origin_of(key, recorded)) for key, _, value in lines]
-    changed = keys_of(changes(run))
+    written = recorded if isinstance(recorded, Mapping) else {}
+    lines = [line.partition(" = ") for line, _ in explained(load_config(run.config))]
     return [
-        Setting(key, value, "set in the config" if key in changed else DEFAULT)
-        for key, _, value in lines
+        Setting(key, value, origin_of(key, written, is_default(run.config, key.split(".")))) for key, _, value in lines
     ]
 
 
-def origin_of(key: str, recorded: Mapping[str, Any]) -> str:
-    """Where a key was written, or the table around it."""
-    parts = key.split(".")
-    for length in range(len(parts), 0, -1):
-        origin = recorded.get(".".join(parts[:length]))
-        if isinstance(origin, str):
-            return origin
-    return DEFAULT
+def origin_of(key: str, written: Mapping[str, Any], default: bool) -> str:
+    """Where a key was written or, if its value is no default, a table around it.
 
-
-def changes(run: RunResult) -> Any:
-    """What differs from the defaults."""
-    try:
-        return run.config.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
-    except (CrflError, ValueError):
-        return {}
-
-
-def keys_of(tree: Any, path: Sequence[str] = ()) -> set[str]:
-    """The keys of all values in a tree of tables; items of a list of tables are numbered.
-
-    >>> sorted(keys_of({"a": {"b": 1}, "c": [{"d": 2}]}))
-    ['a.b', 'c.0.d']
+    >>> origin_of("attack.scale", {"attack": "a.toml"}, False), origin_of("attack.target", {"attack": "a.toml"}, True)
+    ('a.toml', 'default')
     """
-    if isinstance(tree, Mapping) and tree:
-        return {key for name, value in tree.items() for key in keys_of(value, (*path, name))}
-    if isinstance(tree, list) and tree and all(isinstance(item, Mapping) for item in tree):
-        return {key for place, item in enumerate(tree) for key in keys_of(item, (*path, str(place)))}
-    return {".".join(path)}
+    exact, single = (
+        key.split("."),
+        [part for part in key.split(".") if part != "0"],
+    )  # one table stands for a list of one
+    shortest = [len(exact), len(single)] if default else [1, 1]
+    places = (
+        written.get(".".join(parts[:length]))
+        for parts, least in zip((exact, single), shortest, strict=True)
+        for length in range(len(parts), least - 1, -1)
+    )
+    unknown = DEFAULT if default or written else "the config"
+    return next((str(origin) for origin in places if origin is not None), unknown)
+
+
+def is_default(config: RunConfig, path: Sequence[str]) -> bool:
+    """Whether a value is what it would be if nobody had written it."""
+    here: Any = config
+    for step in path[:-1]:
+        here = here[int(step)] if isinstance(here, tuple) and step.isdecimal() else getattr(here, step, None)
+    field = type(here).model_fields.get(path[-1]) if isinstance(here, Table) else None
+    return field is not None and bool(getattr(here, path[-1]) == field.get_default(call_default_factory=True))

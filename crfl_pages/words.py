@@ -66,7 +66,9 @@ def attack(run: RunResult) -> str:
         return "Nobody attacked this run."
     share = found.mean_weight_share
     weight = "" if share is None else f" Their share of the weights that reached the model was {percent(share)}."
-    who = f"{counted(len(found.clients), 'client')} ({listed(found.clients)})"
+    names = run.metrics.partition.clients
+    known = [names[client] if names else client for client in found.clients]
+    who = f"{counted(len(found.clients), 'client')} ({listed(known)})"
     return f"{who} attacked with “{facts.attack}” in {rounds(found.rounds)}.{weight}"
 
 
@@ -78,14 +80,15 @@ def quality(metrics: Metrics, ledger: Ledger) -> Iterator[str]:
         name = ledger.facts.class_names[backdoor.target]
         yield (
             f"The backdoor works on {percent(backdoor.success_rate)} of {backdoor.samples:,} backdoored samples, which "
-            f"are then taken for class “{name}”; without the backdoor this happens to {percent(backdoor.clean_rate)} of "
-            "the samples of other classes."
+            f"are then taken for class “{name}”; without the backdoor this happens to "
+            f"{percent(backdoor.clean_rate)} of the samples of other classes."
         )
 
 
 def certified(metrics: Metrics) -> Iterator[str]:
     """What each certificate says at its strongest level, and what is refused."""
-    names = dict.fromkeys(curve.certificate for curve in metrics.curves)
+    proofs_first = sorted(metrics.curves, key=lambda curve: bool(curve.label))
+    names = dict.fromkeys(curve.certificate for curve in proofs_first)
     for name in names:
         own = [curve for curve in metrics.curves if curve.certificate == name and curve.test_set == "clean"]
         if own:
@@ -140,8 +143,8 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def listed(numbers: Sequence[int], most: int = 6) -> str:
-    """Some numbers, the first of them if they are many.
+def listed(numbers: Sequence[object], most: int = 6) -> str:
+    """Some numbers or names, the first of them if they are many.
 
     >>> listed(range(10))
     '0, 1, 2, 3, 4, 5, ...'

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -59,8 +58,8 @@ def run_page(directory: Path, *, trust: bool, explore: float, progress: Progress
     run = load(directory, trust=trust)
     data: dict[str, Any] = {"words": WORDS, **figures(run), "samples": sample_data(run, trust=trust)}
     data["explorer"] = explorer_data(run, explore, progress)
-    name = directory.resolve().name
-    return page(f"{name}: a certified run", f"Config “{run.config.name}”, seed {run.config.seed}.", run_sections(run), data)
+    title = f"{directory.resolve().name}: report of a run"
+    return page(title, f"Config “{run.config.name}”, seed {run.config.seed}.", run_sections(run), data)
 
 
 def folder_page(directory: Path, *, trust: bool) -> str:
@@ -72,8 +71,12 @@ def folder_page(directory: Path, *, trust: bool) -> str:
         raise StoreError(f"{directory}: holds no finished run: give the path of one, or a folder of several")
     data = {"words": WORDS, "folder": folder_data(runs)}
     title = f"{directory.resolve().name}: {words.counted(len(runs), 'run')}"
-    return page(title, "Runs side by side; bands reach from the least to the largest of the seeds.",
-                folder_sections(directory, runs), data)
+    return page(
+        title,
+        "Runs side by side; bands reach from the least to the largest of the seeds.",
+        folder_sections(directory, runs),
+        data,
+    )
 
 
 def write(target: Path, text: str) -> None:
@@ -81,6 +84,6 @@ def write(target: Path, text: str) -> None:
     temporary = target.with_name(f".{target.name}.tmp")
     try:
         temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, target)
+        temporary.replace(target)
     except OSError as error:
         raise DataError(f"{target}: cannot be written: {error.strerror}: choose another --out") from error

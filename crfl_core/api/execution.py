@@ -63,7 +63,7 @@ def run(
     loaded = load_config(config, overrides=overrides, registry=registry)
     path = default_path(loaded.config) if out is None else Path(out)
     with located(loaded):
-        return execute(loaded.config, registry, path, trackers, force=force)
+        return execute(loaded, registry, path, trackers, force=force)
 
 
 def start_at(path: Path) -> str:
@@ -103,7 +103,7 @@ def resume(
     installed = reading(directory, registry, trust=True, needed=KINDS)
     loaded = load_config(directory.path / store.CONFIG, registry=installed)
     with located(loaded):
-        return execute(loaded.config, registry, directory.path, trackers, fitted=started_with(directory))
+        return execute(loaded, registry, directory.path, trackers, fitted=started_with(directory))
 
 
 def open_job(specification: str) -> Job:
@@ -118,7 +118,7 @@ def started_with(directory: RunDirectory) -> FittedMaps | None:
 
 
 def execute(
-    config: RunConfig,
+    loaded: LoadedConfig,
     registry: Registry,
     path: Path,
     trackers: Sequence[Tracker],
@@ -127,8 +127,8 @@ def execute(
     fitted: FittedMaps | None = None,
 ) -> RunResult:
     """The way of a run through the parts of the core. Nothing is written before everything was checked."""
-    registry = registry.allowing(config.plugins.allow)
-    config = config.with_own_plugins()
+    registry = registry.allowing(loaded.config.plugins.allow)
+    config = loaded.config.with_own_plugins()
     watching = tuple(only_watching(tracker).model_copy() for tracker in trackers)
     hooks = Hooks([*config.named_plugins(), *(("tracker", tracker) for tracker in watching)])
     federation = build(
@@ -150,7 +150,7 @@ def execute(
         try:
             session.hooks.observe("crfl_run_started", run=session.context)
             if directory.state == "training":
-                environment.record(directory, config, registry, played)
+                environment.record(directory, loaded._replace(config=config), registry, played)
                 train(session, directory, saved)
             directory.remove_checkpoint()
             certify(session, directory)

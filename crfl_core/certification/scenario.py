@@ -34,16 +34,10 @@ def follows_protocol(rows: ClientColumns) -> NDArray[np.bool_]:
 
 
 @lru_cache(maxsize=1024)
-def worst_shares(table: int, samples: int, batches: tuple[int, int, int], kept: float) -> Array:
-    """`worst_poisoned_share` of 0, 1, 2, ... samples, `table` numbers, of a client that trains in such batches.
-
-    `batches` are their size, that of the last one, and the number of steps. Most clients of a run are alike in this.
-    """
-    size, last, steps = batches
+def worst_shares(table: int, samples: int, size: int, last: int, steps: int, kept: float) -> Array:
+    """`worst_poisoned_share` of 0, 1, 2, ... samples, so many numbers. Most clients of a run are alike in this."""
     per_epoch = -(-samples // size)
-    epoch = np.full(per_epoch, size)
-    epoch[-1] = last
-    sizes = np.tile(epoch, -(-steps // per_epoch))[:steps]
+    sizes = (([size] * (per_epoch - 1) + [last]) * -(-steps // per_epoch))[:steps]
     return np.asarray(formulas.worst_poisoned_share(np.arange(float(table)), sizes, per_epoch, kept))
 
 
@@ -173,8 +167,7 @@ class Scenario:
 
         The table ends with the smallest attacker's last sample: from there on all of its data are poisoned.
         """
-        most = min(self.ledger.facts.samples)
-        counts = np.arange(most + 1.0)
+        counts = np.arange(min(self.ledger.facts.samples) + 1.0)
 
         def terms(attacked: AttackedRound) -> Array:
             shares = self._worst_shares(attacked.rows, len(counts))
@@ -265,9 +258,8 @@ class Scenario:
     def _worst_shares(self, rows: ClientColumns, table: int) -> Array:
         """The largest sums over steps of (poisoned / batch size) that 0, 1, 2, ... samples of each client can have."""
         kept = np.where(self._contracting(rows.learning_rate, rows), 1.0 - rows.learning_rate * self._pull(rows), 1.0)
-        samples = np.array(self.ledger.facts.samples)[rows.client]
-        clients = zip(samples, rows.batch_size, rows.last_batch, rows.steps, kept, strict=True)
-        return np.array([worst_shares(table, int(one), tuple(map(int, batches)), keep) for one, *batches, keep in clients])
+        columns = np.take(self.ledger.facts.samples, rows.client), rows.batch_size, rows.last_batch, rows.steps, kept
+        return np.array([worst_shares(table, *map(int, one), kept) for *one, kept in zip(*columns, strict=True)])
 
     def _pull(self, rows: ClientColumns) -> Array:
         """`lambda + mu`: what damps a push in every further step, toward zero and toward the broadcast model."""

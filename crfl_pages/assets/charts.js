@@ -3,6 +3,8 @@
 const charts = new Map();
 const HEIGHT = 300;
 const NARROW = 520;
+const PAPER = 640;
+let onPaper = false;
 
 // Draw, or draw again, a chart in a container.
 // `spec`: title, xLabel, yLabel, x (numbers), xText (number to text), share (y is a share of samples), marker (an x),
@@ -21,7 +23,7 @@ function chart(container, spec) {
 
 function fit(drawn) {
   const width = drawn.figure.clientWidth;
-  if (drawn.plot && width && width !== drawn.width) render(drawn);
+  if (drawn.plot && width && width !== drawn.width && !onPaper) render(drawn);
 }
 
 function render(drawn) {
@@ -40,7 +42,8 @@ function render(drawn) {
   numbers.open = open;
   figure.append(create("figcaption", {}, spec.title), legend, area, reading, numbers);
   drawn.width = figure.clientWidth;
-  drawn.plot = new uPlot(options(spec, Math.max(240, drawn.width), reading), aligned(spec), area);
+  const width = onPaper ? PAPER : Math.max(240, drawn.width);
+  drawn.plot = new uPlot(options(spec, width, reading), aligned(spec), area);
   area.addEventListener("keydown", (event) => step(event, drawn.plot, spec, reading));
 }
 
@@ -73,7 +76,7 @@ function options(spec, width, reading) {
     series.push({
       label: one.name, stroke, width: one.line === false ? 0 : 2, dash: one.dash ? [6, 4] : [], spanGaps: true,
       paths: one.line === false ? () => null : undefined,
-      points: { show: one.points !== false, size: one.line === false ? 8 : 5, stroke, fill: stroke },
+      points: { show: one.points !== false || spec.x.length < 3, size: one.line === false ? 8 : 5, stroke, fill: stroke },
     });
     if (one.band) {
       bands.push({ series: [series.length, series.length + 1], fill: `${stroke}33` });

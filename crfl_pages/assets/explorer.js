@@ -65,7 +65,9 @@ function offerCertificates(explorer, state, parts, draw) {
   });
   state.certificate = Math.max(0, best);
   parts.choices.append(
-    choice("certificate", names, (value) => { state.certificate = Number(value); draw(); }, state.certificate),
+    choice("certificate", names, (value) => { state.certificate = Number(value); draw(); }, state.certificate));
+  if (!sets.length) return; // nothing is certified anywhere
+  parts.choices.append(
     choice("against", levels.map((level) => [level, words.levels[level]]), (value) => { state.level = value; draw(); }),
     choice("test set", sets.map((name) => [name, name]), (value) => { state.set = value; draw(); }));
 }
@@ -149,7 +151,8 @@ function assumptions(explorer, answer) {
   });
   const failed = answer.checks.filter((number) => explorer.checks[number][1] === "failed").length;
   const declared = answer.checks.filter((number) => explorer.checks[number][1] === "declared").length;
+  const held = rows.length - failed - declared;
   return create("details", {},
-    create("summary", {}, `${rows.length} assumptions: ${failed} do not hold, ${declared} are taken on trust`),
+    create("summary", {}, `Assumptions: ${held} checked, ${declared} taken on trust, ${failed} not holding`),
     table("Assumptions under this threat", ["assumption", "outcome", "found"], rows));
 }

@@ -10,8 +10,9 @@ function samplesFigure() {
     home.append(create("p", {}, "Nothing is certified, so there is nothing to list."));
     return;
   }
+  const clients = data.samples.sets[sets[0]].columns.findIndex((one) => one.level === "client");
   const state = {
-    set: sets[0], column: 0, label: "", prediction: "", only: "", least: "", sort: "sample", down: false, page: 0,
+    set: sets[0], column: Math.max(0, clients), label: "", prediction: "", only: "", least: "", sort: "sample", down: false, page: 0,
   };
   const parts = {
     columns: create("div"), count: create("p", { role: "status", "aria-live": "polite" }), body: create("tbody"),

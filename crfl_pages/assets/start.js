@@ -34,14 +34,16 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawAll)
 let beforePrinting = null;
 
 addEventListener("beforeprint", () => {
-  const closed = [...document.querySelectorAll("main > section > details:not([open])")];
+  const closed = [...document.querySelectorAll("main details:not(.numbers):not([open])")];
   beforePrinting = { theme: document.documentElement.dataset.theme || "automatic", closed };
   closed.forEach((one) => { one.open = true; });
+  onPaper = true;
   applyTheme("light");
 });
 
 addEventListener("afterprint", () => {
   beforePrinting?.closed.forEach((one) => { one.open = false; });
+  onPaper = false;
   applyTheme(beforePrinting?.theme || "automatic");
 });
 

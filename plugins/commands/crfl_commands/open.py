@@ -13,7 +13,7 @@ from crfl_core.extend import TrustOption
 
 
 def open_(run: Place, trust: TrustOption = False) -> None:
-    """Open the report of RUN, or of a folder of runs, in a browser; it is written if it is missing or older than RUN."""
+    """Open the report of RUN, or of a folder of runs, in a browser. Write it if it is missing, or older than RUN."""
     from crfl_commands.pages import REPORT, is_current, written
     from crfl_core.extend import plugins_at_work
 

@@ -27,8 +27,8 @@ def report(run: Place, out: Out = None, explore: Explore = SECONDS, trust: Trust
 
     It has plots, an explorer of other threats, the audit, the config and where it came from, and the test samples.
     """
-    from crfl_core.extend import plugins_at_work
     from crfl_commands.pages import written
+    from crfl_core.extend import plugins_at_work
 
     with plugins_at_work():
         target = written(run, out, explore=explore, trust=trust)
