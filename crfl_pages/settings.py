@@ -26,7 +26,8 @@ def settings(run: RunResult) -> list[Setting]:
     """
     recorded = run.directory.read_json("environment.json").get("origins")
     written = recorded if isinstance(recorded, Mapping) else {}
-    lines = [line.partition(" = ") for line, _ in explained(load_config(run.config))]
+    loaded = load_config(run.path / "config.toml", registry=run.registry)  # without the plugins that are not here
+    lines = [line.partition(" = ") for line, _ in explained(loaded)]
     return [
         Setting(key, value, origin_of(key, written, is_default(run.config, key.split(".")))) for key, _, value in lines
     ]
@@ -38,10 +39,8 @@ def origin_of(key: str, written: Mapping[str, Any], default: bool) -> str:
     >>> origin_of("attack.scale", {"attack": "a.toml"}, False), origin_of("attack.target", {"attack": "a.toml"}, True)
     ('a.toml', 'default')
     """
-    exact, single = (
-        key.split("."),
-        [part for part in key.split(".") if part != "0"],
-    )  # one table stands for a list of one
+    exact = key.split(".")
+    single = [part for part in exact if part != "0"]  # a single table may stand for a list of one
     shortest = [len(exact), len(single)] if default else [1, 1]
     places = (
         written.get(".".join(parts[:length]))
