@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -23,6 +25,14 @@ SMALL = (
     'certificates=["paper", "pathwise-linear", {type = "tail", continuations = 10, selection = 5}]',
 )
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+
+def data_of(report: Path) -> dict[str, Any]:
+    """The data block of a page."""
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', report.read_text("utf-8"), re.S)
+    assert found is not None
+    content: dict[str, Any] = json.loads(found[1])
+    return content
 
 
 @pytest.fixture(scope="session")

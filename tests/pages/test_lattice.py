@@ -11,6 +11,7 @@ import crfl_core
 from crfl_core import Curve, RunResult
 from crfl_core.extend import Threat
 from crfl_pages.lattice import axes, explorer_data, round_axis
+from tests.pages.conftest import data_of
 
 
 @pytest.fixture(scope="module")
@@ -19,8 +20,10 @@ def run(run_directory: Path) -> RunResult:
 
 
 @pytest.fixture(scope="module")
-def explorer(run: RunResult) -> dict[str, Any]:
-    return explorer_data(run)
+def explorer(report: Path) -> dict[str, Any]:
+    """What the page has, after its way through the file."""
+    found: dict[str, Any] = data_of(report)["explorer"]
+    return found
 
 
 def answers_at(explorer: dict[str, Any], **chosen: int) -> dict[str, dict[str, Any]]:

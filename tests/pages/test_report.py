@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,18 +16,10 @@ import crfl_core
 import crfl_pages
 from crfl_core.extend import Data, DataError, Dataset, Domain, StoreError
 from crfl_pages.samples import floored, tables
-from tests.pages.conftest import SMALL
+from tests.pages.conftest import SMALL, data_of
 
 Crfl = Callable[..., CompletedProcess[str]]
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
-
-
-def data_of(report: Path) -> dict[str, Any]:
-    """The data block of a page."""
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', report.read_text("utf-8"), re.S)
-    assert found is not None
-    content: dict[str, Any] = json.loads(found[1])
-    return content
 
 
 def test_a_report_is_one_small_file_that_asks_for_nothing(report: Path) -> None:
@@ -216,6 +207,9 @@ def test_a_folder_of_runs_is_one_page_with_bands(own_run: Path, tmp_path: Path) 
 def test_open_writes_a_missing_report_and_prints_its_path(
     own_run: Path, crfl: Crfl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("crfl_pages.lattice.ATTACKERS", ())
+    monkeypatch.setattr("crfl_pages.lattice.SCALES", ())
+    monkeypatch.setattr("crfl_pages.lattice.RATIOS", ())
     for name in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
     assert crfl("open", own_run).stdout.strip() == str(own_run / "report.html")
