@@ -14,6 +14,8 @@ from crfl_core.certification.inputs import input_bound as input_bound
 from crfl_core.certification.inputs import smoothness as smoothness
 from crfl_core.certification.levels import Costs as Costs
 from crfl_core.certification.levels import guarantee as guarantee
+from crfl_core.certification.questions import Inquiry as Inquiry
+from crfl_core.certification.questions import ask as ask
 from crfl_core.certification.readings import forward_checks as forward_checks
 from crfl_core.certification.readings import observed_breakdown as observed_breakdown
 from crfl_core.certification.readings import pathwise_checks as pathwise_checks
@@ -26,6 +28,8 @@ from crfl_core.cli.arguments import QuietOption as QuietOption
 from crfl_core.cli.arguments import RunArgument as RunArgument
 from crfl_core.cli.arguments import SetOption as SetOption
 from crfl_core.cli.arguments import TrustOption as TrustOption
+from crfl_core.cli.explanation import explained as explained
+from crfl_core.cli.output import plugins_at_work as plugins_at_work
 from crfl_core.cli.output import progress as progress
 from crfl_core.cli.output import terminal as terminal
 from crfl_core.config import LoadedConfig as LoadedConfig
@@ -33,11 +37,13 @@ from crfl_core.config import RunConfig as RunConfig
 from crfl_core.config import load_config as load_config
 from crfl_core.plugins import Registry as Registry
 from crfl_core.plugins import first_line as first_line
+from crfl_core.report.inputs import tested_inputs as tested_inputs
 from crfl_core.report.metrics import Attackers as Attackers
 from crfl_core.report.metrics import Backdoor as Backdoor
 from crfl_core.report.metrics import ClassHistogram as ClassHistogram
 from crfl_core.report.metrics import Curve as Curve
 from crfl_core.report.metrics import Metrics as Metrics
+from crfl_core.report.metrics import curves as curves
 from crfl_core.store import RunDirectory as RunDirectory
 from crfl_files.published import DataFile as DataFile
 from crfl_files.published import DataSource as DataSource

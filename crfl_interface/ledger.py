@@ -300,9 +300,12 @@ class ClientColumns:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Ledger:
-    """The whole record: static facts, one entry per round, one row per round and participant."""
+    """The whole record: static facts, one entry per round, one row per round and participant.
+
+    A ledger is equal to itself alone, so what was worked out about one can be remembered.
+    """
 
     facts: RunFacts
     rounds: tuple[RoundRecord, ...]

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from crfl_core._version import __version__
-from crfl_core.config import RunConfig
+from crfl_core.config import LoadedConfig, RunConfig
 from crfl_core.plugins import Registry
 from crfl_core.store import RunDirectory
 from crfl_interface.errors import CrflWarning, PluginError, StoreError
@@ -19,11 +19,12 @@ from crfl_interface.errors import CrflWarning, PluginError, StoreError
 FILE = "environment.json"
 
 
-def record(directory: RunDirectory, config: RunConfig, registry: Registry, played: int) -> None:
-    """Write what plays the rounds after `played`. What played those before stays on record under "earlier"."""
-    now = {"from_round": played + 1, **versions(config, registry)}
-    earlier = []
-    if played and (before := recorded(directory)):
+def record(directory: RunDirectory, loaded: LoadedConfig, registry: Registry, played: int) -> None:
+    """Write what plays the rounds after `played`; what played those before stays, and where the config was written."""
+    now, before = {"from_round": played + 1, **versions(loaded.config, registry)}, recorded(directory)
+    earlier, written = [], {".".join(path): origin for path, origin in loaded.origins.written.items()}
+    now["origins"] = before.pop("origins", written)
+    if played and before:
         earlier = [one for one in (*before.pop("earlier", []), before) if one.get("from_round", 1) <= played]
         for change in changes(before, now):
             warnings.warn(f"{directory.path}: {change}; {FILE} says who played which rounds", CrflWarning, stacklevel=2)

@@ -151,7 +151,7 @@ def execute(session: Session, registry: Registry, *, force: bool = False) -> Run
         try:
             session.hooks.observe("crfl_run_started", run=session.context)
             if directory.state == "training":
-                environment.record(directory, config, registry, played)
+                environment.record(directory, loaded._replace(config=config), registry, played)
                 train(session, directory, saved)
             directory.remove_checkpoint()
             certify(session, directory)

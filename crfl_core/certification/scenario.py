@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,14 @@ def capped_as_honest(ledger: Ledger, rows: ClientColumns) -> NDArray[np.bool_]:
 def follows_protocol(rows: ClientColumns) -> NDArray[np.bool_]:
     """Who trained with the rate and the number of steps of an honest client."""
     return np.equal(rows.learning_rate, rows.honest_rate) & np.equal(rows.steps, rows.honest_steps)
+
+
+@lru_cache(maxsize=1024)
+def worst_shares(table: int, samples: int, size: int, last: int, steps: int, kept: float) -> Array:
+    """`worst_poisoned_share` of 0, 1, 2, ... samples, so many numbers. Most clients of a run are alike in this."""
+    per_epoch = -(-samples // size)
+    sizes = (([size] * (per_epoch - 1) + [last]) * -(-steps // per_epoch))[:steps]
+    return np.asarray(formulas.worst_poisoned_share(np.arange(float(table)), sizes, per_epoch, kept))
 
 
 @dataclass(frozen=True)
@@ -66,6 +74,12 @@ class Scenario:
     threat: Threat
     horizon: int
     observed: bool = False
+
+    @staticmethod
+    @lru_cache(maxsize=4)
+    def of(ledger: Ledger, threat: Threat, horizon: int, *, observed: bool = False) -> Scenario:
+        """The same scenario for all levels and test sets: what it has worked out is not worked out again."""
+        return Scenario(ledger, threat, horizon, observed)
 
     @cached_property
     def attacked(self) -> tuple[AttackedRound, ...]:
@@ -153,13 +167,10 @@ class Scenario:
 
         The table ends with the smallest attacker's last sample: from there on all of its data are poisoned.
         """
-        most = min(self.ledger.facts.samples)
-        counts = np.arange(most + 1.0)
+        counts = np.arange(min(self.ledger.facts.samples) + 1.0)
 
         def terms(attacked: AttackedRound) -> Array:
-            shares: Array = np.array(
-                [self._worst_shares(attacked.rows, row, counts) for row in range(len(attacked.rows))]
-            )
+            shares = self._worst_shares(attacked.rows, len(counts))
             rates: Array = attacked.rows.weight_bound * self.threat.scale * attacked.rows.learning_rate
             smallest = np.minimum(attacked.rows.batch_size, attacked.rows.last_batch)
             factors = self._factor_shift(attacked, counts / smallest[:, None])
@@ -244,17 +255,11 @@ class Scenario:
             return float(formulas.label_shift(bound))
         return float(formulas.replacement_shift(bound, domain_bound(self.ledger, self.threat)))
 
-    def _worst_shares(self, rows: ClientColumns, row: int, counts: Array) -> Array:
-        """The largest sum over steps of (poisoned / batch size) that so many samples of one client can have."""
-        samples = self.ledger.facts.samples[int(rows.client[row])]
-        size, steps = int(rows.batch_size[row]), int(rows.steps[row])
-        per_epoch = -(-samples // size)
-        epoch = np.full(per_epoch, size)
-        epoch[-1] = rows.last_batch[row]
-        sizes = np.tile(epoch, -(-steps // per_epoch))[:steps]
-        damping = float(rows.learning_rate[row] * self._pull(rows)[row])
-        kept = 1.0 - damping if self._contracting(rows.learning_rate, rows)[row] else 1.0
-        return np.asarray(formulas.worst_poisoned_share(counts, sizes, per_epoch, kept))
+    def _worst_shares(self, rows: ClientColumns, table: int) -> Array:
+        """The largest sums over steps of (poisoned / batch size) that 0, 1, 2, ... samples of each client can have."""
+        kept = np.where(self._contracting(rows.learning_rate, rows), 1.0 - rows.learning_rate * self._pull(rows), 1.0)
+        columns = np.take(self.ledger.facts.samples, rows.client), rows.batch_size, rows.last_batch, rows.steps, kept
+        return np.array([worst_shares(table, *map(int, one), kept) for *one, kept in zip(*columns, strict=True)])
 
     def _pull(self, rows: ClientColumns) -> Array:
         """`lambda + mu`: what damps a push in every further step, toward zero and toward the broadcast model."""

@@ -62,7 +62,7 @@ class RunDirectory(VoteFiles):
             "metrics.json",
         ),
         *("certificates/*.csv", "figures/partition.*", "votes/*.npz", "votes/seed.json", "resample/*.safetensors"),
-        *(f"{SHARD}*.npz", SAVED),
+        *(f"{SHARD}*.npz", SAVED, "report.html"),
     )
     _lines: Any  # the SHA-256 of rounds.jsonl, as it grows
     _digests_until: dict[int, str]  # the same up to the last two rounds

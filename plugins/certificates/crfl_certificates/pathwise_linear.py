@@ -43,5 +43,5 @@ class PathwiseLinear(CappedPath):
         logits, norms = votes.expect(LogitVotes).logits, np.hypot(votes.input_norms, bias_input(ledger))
         threshold = margins(ledger, logits, norms)
         unknown = np.full(len(norms), np.nan)
-        scenario = Scenario(ledger, threat, ledger.facts.rounds, observed=True)
+        scenario = Scenario.of(ledger, threat, ledger.facts.rounds, observed=True)
         return guarantee(scenario, level, logits.argmax(axis=1), threshold, unknown, unknown)

@@ -52,7 +52,7 @@ class PathwiseSmoothed(CappedPath):
 
     def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:
         """Votes as drifts, drifts as radii."""
-        scenario = Scenario(ledger, threat, ledger.facts.rounds, observed=True)
+        scenario = Scenario.of(ledger, threat, ledger.facts.rounds, observed=True)
         noise = votes.request.noise_std
         if isinstance(votes, ExactVotes):
             threshold = noise * formulas.gaussian_threshold_of_logs(votes.log_p_a, votes.log_rest, votes.log_p_b)

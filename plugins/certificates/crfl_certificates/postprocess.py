@@ -99,7 +99,7 @@ def drift_checks(ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
 def costs(ledger: Ledger, threat: Threat, start: int) -> Costs:
     """The drift of the attacked round's model."""
     if kind_of_drift(ledger, threat) == "scenario":
-        return Scenario(ledger, threat, start)
+        return Scenario.of(ledger, threat, start)
     return Breakdown(ledger, start, threat.attackers)
 
 

@@ -46,7 +46,7 @@ class Tail(Resampled):
         """Votes as a budget, the budget as a drift of the stored model, the drift as a radius."""
         first, p_a, p_b = bounds_of(votes)
         start = self.start(threat.rounds)
-        scenario = Scenario(ledger, threat, start)
+        scenario = Scenario.of(ledger, threat, start)
         noises = fresh_noise(ledger, start, votes.request.noise_std)
         per_unit = formulas.budget_per_unit_drift(noises, scenario.lipschitz[start - 1 :])[0]
         budget = np.maximum(0.0, formulas.gaussian_threshold(p_a, p_b) - scenario.rounding_budget(noises))

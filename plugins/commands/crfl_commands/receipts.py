@@ -26,7 +26,7 @@ def receipt_of(directory: RunDirectory) -> dict[str, Any]:
         "manifest": directory.status["manifest"],
         "files": directory.digests,
         "data": {name: found.model_dump() for name, found in facts.test_sets.items()},
-        "versions": {name: value for name, value in environment.items() if name != "from_round"},
+        "versions": {name: value for name, value in environment.items() if name not in ("from_round", "origins")},
     }
 
 

@@ -1,0 +1,132 @@
+// The figures of one run: certified shares, rounds, weights and the partition.
+
+const LEVEL_ORDER = ["client", "sample", "feature"];
+const MEASURES = [["accuracy", "certified accuracy: right and certified"], ["rate", "certified rate: certified, right or not"]];
+
+function place(name) {
+  return document.getElementById(`figure-${name}`);
+}
+
+function lineColour(index) {
+  return `line-${(index % 6) + 1}`;
+}
+
+function curvesFigure() {
+  const home = place("curves");
+  if (!home) return;
+  if (!data.curves.length) {
+    home.append(create("p", {}, "Nothing is certified: the audit says why."));
+    return;
+  }
+  const levels = LEVEL_ORDER.filter((level) => data.curves.some((curve) => curve.level === level));
+  const sets = unique(data.curves.map((curve) => curve.set));
+  const state = { level: levels[0], set: sets[0], measure: "accuracy" };
+  const area = create("div");
+  const notes = create("div", { class: "note" });
+  const draw = () => drawCurves(area, notes, state);
+  const set = (key) => (value) => { state[key] = value; draw(); };
+  home.append(
+    create("div", { class: "controls" },
+      choice("against", levels.map((level) => [level, words.levels[level]]), set("level"), state.level),
+      choice("test set", sets.map((name) => [name, name]), set("set"), state.set),
+      choice("share", MEASURES, set("measure"), state.measure)),
+    area, notes);
+  draw();
+}
+
+function drawCurves(area, notes, state) {
+  const shown = data.curves.filter((curve) => curve.level === state.level && curve.set === state.set);
+  const radii = unique(shown.flatMap((curve) => curve.radii.map(asNumber))).sort((a, b) => a - b);
+  const { x, text } = positions(radii);
+  const spread = (curve, values) => radii.map((radius) => {
+    const at = curve.radii.map(asNumber).indexOf(radius);
+    return at < 0 || !values.length ? null : values[at];
+  });
+  const series = [];
+  shown.forEach((curve, index) => {
+    const name = `${curve.certificate}${curve.label ? ` (${curve.label})` : ""}`;
+    const when = curve.rounds ? `, ${curve.rounds}` : "";
+    series.push({ name: `${name}${when}`, values: spread(curve, curve[state.measure]), colour: lineColour(index) });
+    if (curve.anywhen[state.measure].length) {
+      series.push({
+        name: `${name}, as many rounds, unknown which`, values: spread(curve, curve.anywhen[state.measure]),
+        colour: lineColour(index), dash: true,
+      });
+    }
+  });
+  chart(area, {
+    title: `Certified ${state.measure} on the ${state.set} test set`, xLabel: words.levels[state.level],
+    yLabel: "share of test samples", x, xText: text, share: true, series,
+  });
+  notes.replaceChildren(create("p", {}, "What these numbers rest on:"), create("ul", {},
+    ...shown.map((curve) => create("li", {}, basis(curve, curve.certificate).join(" ")))));
+}
+
+function roundsFigure() {
+  const home = place("rounds");
+  if (!home) return;
+  const rounds = data.rounds;
+  const series = [{ name: "accuracy, clean", values: rounds.accuracy, colour: "line-1", points: false }];
+  if (rounds.success_rate.some((value) => value !== null)) {
+    series.push({ name: "backdoor success", values: rounds.success_rate, colour: "line-2", points: false });
+  }
+  if (rounds.attacked.length) {
+    const marked = rounds.round.map((round, at) => (rounds.attacked.includes(round) ? rounds.accuracy[at] : null));
+    series.push({ name: "attacked rounds", values: marked, colour: "line-2", line: false });
+  }
+  chart(home, {
+    title: "Accuracy of the global model after every round", xLabel: "round", yLabel: "share of test samples",
+    x: rounds.round, share: true, series,
+  });
+  if (rounds.rejected.length) {
+    home.append(create("p", { class: "note" }, `Rejected rounds: ${rounds.rejected.join(", ")}.`));
+  }
+}
+
+function weightsFigure() {
+  const home = place("weights");
+  if (!home) return;
+  const weights = data.weights;
+  const series = [{
+    name: "honest clients: median, and from the least to the largest", values: weights.middle, colour: "line-1",
+    band: [weights.low, weights.high], points: false,
+  }];
+  weights.attackers.forEach((attacker, index) => {
+    const shade = lineColour(index + 1);
+    series.push({ name: `${attacker.name}, an attacker`, values: attacker.weight, colour: shade, points: false, dash: true });
+    const marked = weights.round.map((round, at) => (attacker.attacked.includes(round) ? attacker.weight[at] : null));
+    series.push({ name: `${attacker.name} attacks`, values: marked, colour: shade, line: false });
+  });
+  chart(home, {
+    title: "Weights p of the clients' updates in the global model", xLabel: "round", yLabel: "weight",
+    x: weights.round, series,
+  });
+  if (weights.more) home.append(create("p", { class: "note" }, `${weights.more} further attackers are not drawn.`));
+}
+
+function partitionFigure() {
+  const home = place("partition");
+  if (!home) return;
+  const { classes, columns, counts, clients } = data.partition;
+  const most = Math.max(...counts.flat(), 1);
+  const sizes = columns.map((_, column) => counts.reduce((total, row) => total + row[column], 0));
+  const grid = create("div", {
+    class: "heat", role: "img",
+    "aria-label": `Samples of ${classes.length} classes at ${clients} clients; the numbers are in the table below.`,
+  });
+  grid.style.gridTemplateColumns = `repeat(${columns.length}, minmax(0, 1fr))`;
+  counts.forEach((row, label) => row.forEach((count, column) => {
+    const cell = create("span", { title: `class ${classes[label]}, client ${columns[column]}: ${short(count)}` });
+    cell.style.setProperty("--share", `${Math.round(100 * (count ? 0.12 + 0.88 * (count / most) : 0))}%`);
+    grid.append(cell);
+  }));
+  const shared = clients > columns.length;
+  const rows = columns.map((column, at) => [column, short(sizes[at]), ...counts.map((row) => short(row[at]))]);
+  home.append(create("figure", {},
+    create("figcaption", {}, `${clients} clients from left to right`
+      + `${shared ? ", sorted by their most frequent class, neighbours averaged" : ""}; classes from top `
+      + `(${classes[0]}) to bottom (${classes[classes.length - 1]}); the darkest cell holds ${short(most)} samples`),
+    grid,
+    create("details", { class: "numbers" }, create("summary", {}, "The numbers"),
+      table("Samples of every client", [shared ? "clients" : "client", "samples", ...classes], rows))));
+}

@@ -1,0 +1,153 @@
+"""Several runs on one page: a table, and their curves with bands over seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from crfl_core.extend import CertificateResult, CrflError, Curve, RunDirectory, RunResult, curves
+from crfl_pages import words
+from crfl_pages.contents import numbers
+from crfl_pages.markup import Html, Part, element, joined, table
+from crfl_pages.samples import tables
+from crfl_pages.settings import Setting, settings
+
+SEEDS = ("seed", "seeds.")
+"""Keys in which repetitions of one experiment differ."""
+
+SKIPPED = ("name", "device", "engine.", "storage.", "trackers.", "plugins.")
+"""Keys that say nothing about what a run is about."""
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """The finished runs of a folder: directly in it, or in its `cells`, as a sweep keeps them."""
+    found = [path for path in (*folder.glob("*"), *folder.glob("cells/*")) if path.is_dir()]
+    return sorted(path for path in found if is_finished(RunDirectory(path)))
+
+
+def is_finished(directory: RunDirectory) -> bool:
+    """Whether a folder is a run that is finished; whatever is damaged is not."""
+    try:
+        return directory.is_marked and directory.state == "finished"
+    except CrflError:
+        return False
+
+
+def folder_sections(folder: Path, runs: Sequence[RunResult]) -> Iterator[tuple[str, str, Html]]:
+    """The sections of the page."""
+    yield "runs", "Runs", run_table(folder, runs)
+    yield "curves", "Certified", element("div", id="figure-folder", class_="drawn")
+
+
+def run_table(folder: Path, runs: Sequence[RunResult]) -> Html:
+    """A row per run: what differs in its config, and its key numbers."""
+    rows: list[list[Part]] = []
+    for run, differences in zip(runs, differing(runs), strict=True):
+        metrics = run.metrics
+        success = "" if metrics.backdoor is None else words.percent(metrics.backdoor.success_rate)
+        told = ", ".join(f"{one.key} = {one.value}" for one in differences) or "nothing"
+        where = run.path.relative_to(folder).as_posix()
+        shares = map(certified_at(metrics.curves), (1.0, 2.0))
+        rows.append([where, told, words.percent(metrics.accuracy), success, *shares])
+    heads = ("run", "what differs", "accuracy", "backdoor", "certified, 1 client", "certified, 2 clients")
+    note = element(
+        "p",
+        "Certified: the largest share of clean test samples that are right and certified by a sound certificate at the "
+        "client level under the threat of the run; its audit says under which assumptions.",
+        class_="note",
+    )
+    return joined([note, table(heads, rows, "Runs")])
+
+
+def certified_at(found: Sequence[Curve]) -> Any:
+    """A function from a number of clients to the best certified accuracy, as text."""
+
+    def text(clients: float) -> str:
+        values = [
+            (curve.certified_accuracy[curve.radii.index(clients)], curve.certificate)
+            for curve in found
+            if curve.level == "client"
+            and curve.test_set == "clean"
+            and not (curve.label or curve.conditional)
+            and clients in curve.radii
+        ]
+        return f"{words.percent(max(values)[0])} ({max(values)[1]})" if values else ""
+
+    return text
+
+
+def differing(runs: Sequence[RunResult]) -> list[list[Setting]]:
+    """The settings of each run in which not all are alike."""
+    everybody = [{line.key: line for line in settings(run) if not line.key.startswith(SKIPPED)} for run in runs]
+    keys = dict.fromkeys(key for one in everybody for key in one)
+    different = [key for key in keys if len({one[key].value if key in one else None for one in everybody}) > 1]
+    return [[one[key] for key in different if key in one] for one in everybody]
+
+
+def folder_data(runs: Sequence[RunResult]) -> list[dict[str, Any]]:
+    """The curves of all runs; those that differ in their seeds alone are one, with its least and largest values."""
+    groups: dict[str, list[RunResult]] = {}
+    for run, differences in zip(runs, differing(runs), strict=True):
+        told = ", ".join(f"{one.key} = {one.value}" for one in differences if not one.key.startswith(SEEDS))
+        groups.setdefault(told or runs[0].config.name, []).append(run)
+    guarantees = {run.path: list(tables(run.directory)) for run in runs}
+    grids = common_grids([one for found in guarantees.values() for one in found])
+    shown = []
+    for name, members in groups.items():
+        for key, grid in grids.items():
+            alike = [one for run in members for one in guarantees[run.path] if group(one) == key]
+            if alike:
+                shown.append(banded(name, [curves([one], grid)[0] for one in alike], about(members, key)))
+    return shown
+
+
+Key = tuple[str, str, str]
+
+
+def group(one: CertificateResult | Curve) -> Key:
+    """What is drawn together."""
+    return one.certificate, one.level, one.test_set
+
+
+def common_grids(guarantees: Sequence[CertificateResult]) -> dict[Key, tuple[float, ...]]:
+    """Radii at which the curves of all runs are read, for every certificate, level and test set."""
+    found: dict[tuple[str, str], set[float]] = {}
+    for one in guarantees:
+        found.setdefault(group(one)[:2], set()).update(curves([one], None)[0].radii)
+    return {group(one): tuple(sorted(found[group(one)[:2]])) for one in guarantees}
+
+
+def about(members: Sequence[RunResult], key: Key) -> Curve:
+    """What the numbers of several runs rest on, which tables do not say; conditions are those of any of them."""
+    found = [curve for run in members for curve in run.metrics.curves if group(curve) == key]
+    conditions = dict.fromkeys(condition for curve in found for condition in curve.conditional)
+    return found[0].model_copy(update={"conditional": tuple(conditions)})
+
+
+def banded(name: str, members: Sequence[Curve], stated: Curve) -> dict[str, Any]:
+    """Runs that differ in their seeds alone, as one curve with a band."""
+
+    def band(values: Sequence[Sequence[float]]) -> dict[str, list[float]]:
+        found = np.array(values)
+        return {"mean": found.mean(0).tolist(), "least": found.min(0).tolist(), "most": found.max(0).tolist()}
+
+    return {
+        "name": name,
+        "kind": f"{stated.certificate}, {stated.level} level",
+        "certificate": stated.certificate,
+        "level": stated.level,
+        "set": stated.test_set,
+        "runs": len(members),
+        "radii": numbers(members[0].radii),
+        "accuracy": band([one.certified_accuracy for one in members]),
+        "rate": band([one.certified_rate for one in members]),
+        "statement": stated.statement,
+        "directions": list(stated.directions),
+        "world": stated.clean_world,
+        "label": stated.label,
+        "conditional": list(stated.conditional),
+        "rounds": stated.rounds,
+    }

@@ -1,0 +1,86 @@
+"""HTML that is put together from parts. Text is escaped wherever it comes in, so nothing in a run becomes markup."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from html import escape
+from typing import Any
+
+VOID = frozenset({"br", "col", "input", "meta"})
+"""Elements that have no end."""
+
+
+class Html(str):
+    """Markup that was made here; any other text is only text."""
+
+    __slots__ = ()
+
+
+Part = str | Html | None
+
+
+def html(part: Part) -> str:
+    """Markup as it is, and text with everything escaped that could be markup.
+
+    >>> html("</script>"), html(element("b", "x"))
+    ('&lt;/script&gt;', '<b>x</b>')
+    """
+    if part is None:
+        return ""
+    return part if isinstance(part, Html) else escape(part)
+
+
+def element(tag: str, *children: Part, **attributes: str | bool | None) -> Html:
+    """One element. Underscores of attributes become hyphens, one at the end is dropped; None and False leave one out.
+
+    >>> element("p", "1 < 2", class_="note", aria_label='the "first"')
+    '<p class="note" aria-label="the &quot;first&quot;">1 &lt; 2</p>'
+    """
+    written = [
+        f" {name.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{escape(str(value))}"')
+        for name, value in attributes.items()
+        if value is not None and value is not False
+    ]
+    start = f"<{tag}{''.join(written)}>"
+    return Html(start if tag in VOID else f"{start}{''.join(map(html, children))}</{tag}>")
+
+
+def joined(parts: Iterable[Part]) -> Html:
+    """Several parts, one after the other."""
+    return Html("".join(map(html, parts)))
+
+
+def table(head: Iterable[Part], rows: Iterable[Iterable[Part]], caption: str, **attributes: str) -> Html:
+    """A table with a caption for those who cannot see it; the first cell of a row is its heading."""
+    heads = [element("th", cell, scope="col") for cell in head]
+    body = []
+    for first, *rest in rows:
+        cells = [element("th", first, scope="row"), *(element("td", cell) for cell in rest)]
+        body.append(element("tr", *cells))
+    return element(
+        "div",
+        element(
+            "table",
+            element("caption", caption, class_="hidden"),
+            element("thead", element("tr", *heads)),
+            element("tbody", *body),
+            **attributes,
+        ),
+        class_="scroll",
+        tabindex="0",
+        role="region",
+        aria_label=caption,
+    )
+
+
+def data_block(identity: str, content: Any) -> Html:
+    """Plain data for the page's script. No character in it can end the block or begin another one.
+
+    >>> data_block("data", "</script>")
+    '<script type="application/json" id="data">"\\\\u003c/script\\\\u003e"</script>'
+    """
+    text = json.dumps(content, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    for sign in "<>&":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return Html(f'<script type="application/json" id="{escape(identity)}">{text}</script>')

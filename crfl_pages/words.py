@@ -1,0 +1,165 @@
+"""What a run shows, in plain language. Every sentence about robustness says what it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from crfl_core.extend import Curve, Ledger, Metrics, RunResult
+
+STATEMENTS = {
+    "pathwise": "With the same noise, batches and participants, this run without the attack would have given the same "
+    "prediction.",
+    "tail": "The majority vote over many continuations, in which the noise is drawn again, would have been the same "
+    "without the attack.",
+    "marginal": "Over all noise that training might have drawn, the most likely prediction would have been the same; "
+    "one training cannot prove this.",
+}
+DIRECTIONS = {
+    "backward": "about this run, which may have been attacked: had its attackers behaved, the prediction would have "
+    "been the same",
+    "forward": "about attacks that might have come instead: had these clients attacked, within the threat, the "
+    "prediction would have been the same",
+}
+WORLDS = {
+    "honest": "compared with a world in which the attackers train on clean data and submit what they trained",
+    "scaled": "compared with a world in which the attackers train on clean data and still multiply their update",
+}
+LEVELS = {
+    "client": "malicious clients",
+    "sample": "poisoned share of an attacker's samples",
+    "feature": "change of a poisoned input, Euclidean norm",
+}
+"""What the radius of each level counts."""
+
+STATUSES = {
+    "failed": "does not hold",
+    "declared": "taken on trust",
+    "held": "checked, holds",
+}
+"""How the outcome of a check is called, the worst first."""
+
+SHOWN_RADII = 4
+
+
+def summary(run: RunResult) -> list[str]:
+    """The run in a few sentences: who trained what, who attacked, how good the model is, what is certified."""
+    metrics, ledger = run.metrics, run.ledger
+    return [training(run), attack(run), *quality(metrics, ledger), *certified(metrics)]
+
+
+def training(run: RunResult) -> str:
+    """Who trained what."""
+    facts = run.ledger.facts
+    groups = "" if facts.groups is None else f", in {facts.models} groups with a model each"
+    sizes = run.metrics.partition.sizes
+    held = f"{min(sizes):,}" if min(sizes) == max(sizes) else f"{min(sizes):,} to {max(sizes):,}"
+    return (
+        f"{counted(facts.clients, 'client')} with {held} samples each trained the model “{facts.model}” for "
+        f"{counted(facts.rounds, 'round')}{groups}; it tells {facts.classes} classes apart."
+    )
+
+
+def attack(run: RunResult) -> str:
+    """Who attacked, and what was theirs of the model."""
+    facts, found = run.ledger.facts, run.metrics.attackers
+    if found is None:
+        return "Nobody attacked this run."
+    share = found.mean_weight_share
+    weight = "" if share is None else f" Their share of the weights that reached the model was {percent(share)}."
+    names = run.metrics.partition.clients
+    known = [names[client] if names else client for client in found.clients]
+    who = f"{counted(len(found.clients), 'client')} ({listed(known)})"
+    return f"{who} attacked with “{facts.attack}” in {rounds(found.rounds)}.{weight}"
+
+
+def quality(metrics: Metrics, ledger: Ledger) -> Iterator[str]:
+    """How good the model is, and how well a backdoor works."""
+    clean = ledger.facts.test_sets["clean"].samples
+    yield f"The final model is right on {percent(metrics.accuracy)} of {clean:,} clean test samples."
+    if (backdoor := metrics.backdoor) is not None:
+        name = ledger.facts.class_names[backdoor.target]
+        yield (
+            f"The backdoor works on {percent(backdoor.success_rate)} of {backdoor.samples:,} backdoored samples, which "
+            f"are then taken for class “{name}”; without the backdoor this happens to "
+            f"{percent(backdoor.clean_rate)} of the samples of other classes."
+        )
+
+
+def certified(metrics: Metrics) -> Iterator[str]:
+    """What each certificate says at its strongest level, and what is refused."""
+    proofs_first = sorted(metrics.curves, key=lambda curve: bool(curve.label))
+    names = dict.fromkeys(curve.certificate for curve in proofs_first)
+    for name in names:
+        own = [curve for curve in metrics.curves if curve.certificate == name and curve.test_set == "clean"]
+        if own:
+            yield guaranteed(min(own, key=lambda curve: list(LEVELS).index(curve.level)))
+    for name, reason in metrics.refused.items():
+        yield f"Refused: {name}. {reason}."
+    if not metrics.curves and not metrics.refused:
+        yield "No certificate was asked for."
+
+
+def guaranteed(curve: Curve) -> str:
+    """A curve in one sentence."""
+    told = [(at, value) for at, value in zip(curve.radii, curve.certified_accuracy, strict=True) if at > 0]
+    values = [f"{percent(value)} up to {radius(at, curve.level)}" for at, value in told[:SHOWN_RADII]]
+    much = ", ".join(values) or f"{percent(curve.certified_accuracy[0])} at radius 0"
+    label = f" ({curve.label})" if curve.label else ""
+    hangs = " It is conditional, see the audit." if curve.conditional else ""
+    return f"Certificate “{curve.certificate}”{label}: right and certified are {much}; {basis(curve)}.{hangs}"
+
+
+def basis(curve: Curve) -> str:
+    """What a number of a curve rests on, in a few words."""
+    reading = f", read {' and '.join(curve.directions)}" if curve.directions else ""
+    when = f", attacks in {curve.rounds}" if curve.rounds else ""
+    return f"{curve.statement} statement{reading}, {curve.clean_world} clean world{when}"
+
+
+def radius(value: float, level: str) -> str:
+    """A radius with its unit."""
+    if value == float("inf"):
+        return "any change of poisoned inputs" if level == "feature" else "any number"
+    if level == "client":
+        return f"{value:g} malicious {'client' if value == 1 else 'clients'}"
+    return f"{percent(value)} poisoned samples" if level == "sample" else f"a change of {value:g}"
+
+
+def percent(share: float) -> str:
+    """A share of samples.
+
+    >>> percent(0.5), percent(1 / 3), percent(1.0)
+    ('50%', '33.3%', '100%')
+    """
+    return f"{100 * share:.1f}".removesuffix(".0") + "%"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "client"), counted(1200, "round")
+    ('1 client', '1,200 rounds')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def listed(numbers: Sequence[object], most: int = 6) -> str:
+    """Some numbers or names, the first of them if they are many.
+
+    >>> listed(range(10))
+    '0, 1, 2, 3, 4, 5, ...'
+    """
+    return ", ".join(map(str, numbers[:most])) + (", ..." if len(numbers) > most else "")
+
+
+def rounds(numbers: Sequence[int]) -> str:
+    """Rounds in a few words.
+
+    >>> rounds([30]), rounds([3, 4, 5]), rounds([1, 7])
+    ('round 30', 'rounds 3 to 5', 'rounds 1, 7')
+    """
+    if len(numbers) == 1:
+        return f"round {numbers[0]}"
+    if len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1:
+        return f"rounds {numbers[0]} to {numbers[-1]}"
+    return f"rounds {listed(numbers)}"

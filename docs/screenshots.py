@@ -1,0 +1,58 @@
+"""Makes the pictures of the README: `python -m docs.screenshots [RUN]`, by default of a new run on the embedded digits.
+
+Needs Chromium and the package playwright. The pictures go to docs/pictures/.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal
+
+import crfl_core
+import crfl_pages
+
+PICTURES = Path(__file__).with_name("pictures")
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+SHOTS: tuple[tuple[str, str, int, Literal["light", "dark"]], ...] = (
+    ("report", "#summary", 900, "light"),
+    ("explorer", "#explorer", 900, "dark"),
+    ("narrow", "#certified", 400, "light"),
+)
+"""The name of a picture, the section that it shows, how wide the window is, and its colours."""
+
+
+def main(arguments: list[str]) -> None:
+    """Take all pictures of a run's report."""
+    with TemporaryDirectory() as scratch:
+        run = Path(arguments[0]) if arguments else crfl_core.run(out=Path(scratch, "digits")).path
+        report = crfl_pages.write_report(run, Path(scratch, "report.html"))
+        take(report)
+
+
+def take(report: Path) -> None:
+    """The sections of a report as pictures."""
+    from playwright.sync_api import sync_playwright
+
+    browser_path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser_path is None:
+        raise SystemExit("there is no Chromium here: install it first")
+    PICTURES.mkdir(exist_ok=True)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
+        for name, section, width, scheme in SHOTS:
+            context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+            page = context.new_page()
+            page.goto(report.resolve().as_uri())
+            page.wait_for_selector("#figure-curves canvas")
+            target = PICTURES / f"{name}.png"
+            page.locator(section).screenshot(path=target)
+            print(f"{target}: {target.stat().st_size:,} bytes")
+            context.close()
+        browser.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
