@@ -4,36 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from crfl_figures.names import room, shortened
+from crfl_figures.names import room
 from crfl_figures.style import DASHES, MARKERS, PALETTE, own_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from crfl_figures.paper import PaperFigure
+
 Numbers = NDArray[np.float64]
 
 WIDTH, HEIGHT = 3.6, 2.5
 """Of a panel, in inches."""
-LEFT, GAP, BOTTOM = 0.65, 0.75, 0.5
-"""Room for ticks and labels: before the first panel, between two, below them."""
+LEFT, BOTTOM = 0.38, 0.5
+"""Room for ticks and labels: before a panel, without the numbers, and below it."""
+TITLE = 0.3
 ENTRY = 0.19
 """Height of a line of the legend."""
 MARKS = 12
 """A line has about so many markers: more would hide it."""
-WHOLE = 20
-"""Up to this range, whole numbers of a horizontal axis are marked one by one."""
+TICKS = 5
+"""An axis has about so many numbers: more would touch each other if they are long."""
+COUNTS = 8
+"""The same for whole numbers, which are short."""
+STEPS = [1, 2, 2.5, 5, 10]
 LEGEND_NAME = 44
+BEYOND = 1.12
+"""Where infinity is drawn, as a multiple of the largest finite number."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a figure: `y` over `x`, and a band from `low` to `high` around it. What is not finite is not drawn."""
+    """A line of a figure: `y` over `x`, and a band from `low` to `high` around it.
+
+    A point at infinite x stands at the right end of the axis; what else is not finite is not drawn.
+    """
 
     name: str
     x: ArrayLike
@@ -56,6 +67,13 @@ class Panel:
     marked: Sequence[float] = ()
 
 
+class Span(NamedTuple):
+    """From where to where, in inches."""
+
+    start: float
+    stop: float
+
+
 def lines_figure(
     lines: Sequence[Line], *, x_label: str, y_label: str, title: str = "", log_x: bool = False, log_y: bool = False
 ) -> Figure:
@@ -63,38 +81,57 @@ def lines_figure(
     return panels_figure([Panel(lines, x_label, y_label, title, log_x, log_y)])
 
 
-def panels_figure(panels: Sequence[Panel], *, title: str = "", marked: str = "") -> Figure:
-    """Panels side by side with one legend to their right: equal names are equal lines. `marked` names what is grey."""
+def panels_figure(panels: Sequence[Panel], *, columns: int = 2, title: str = "", marked: str = "") -> Figure:
+    """Panels in rows of some columns, with one legend to their right: equal names are equal lines.
+
+    `marked` is what the legend calls the places that panels mark.
+    """
     names = list(dict.fromkeys(line.name for panel in panels for line in panel.lines))
-    entries = [*filter(None, names), *([marked] if marked else ())]
+    entries = [*filter(None, names), *([marked] if marked and any(panel.marked for panel in panels) else ())]
     with own_style():
         from crfl_figures.paper import PaperFigure
 
-        height = max(HEIGHT, ENTRY * len(entries))
-        top = 0.15 + 0.25 * any(panel.title for panel in panels) + 0.3 * bool(title)
-        right = LEFT + len(panels) * (WIDTH + GAP) - GAP
-        size = right + (0.75 + room(entries, LEGEND_NAME) if entries else 0.15), BOTTOM + height + top
-        figure = PaperFigure(figsize=size)
+        figure = PaperFigure()
         shown: dict[str, Any] = {}
-        for number, panel in enumerate(panels):
-            axes = figure.panel(LEFT + number * (WIDTH + GAP), BOTTOM, WIDTH, height)
+        for panel in panels:
+            axes = figure.add_axes((0, 0, 1, 1))
             shown |= draw(axes, panel, names)
-            if panel.marked and marked:
+            if panel.marked:
                 shown[marked] = mark(axes, panel.marked)
-        if title:
-            figure.suptitle(title, x=LEFT / size[0], y=1 - 0.12 / size[1], ha="left", va="top")
-        if found := [name for name in entries if name in shown]:
-            place = (right + 0.1) / size[0], (BOTTOM + height + 0.07) / size[1]
-            handles, labels = [shown[name] for name in found], shortened(found, LEGEND_NAME)
-            figure.legend(handles, labels, loc="upper left", bbox_to_anchor=place, borderaxespad=0, handlelength=3.2)
+        titles = TITLE * any(panel.title for panel in panels), TITLE * bool(title)
+        right, top = arrange(figure, min(columns, len(panels)), room(entries, LEGEND_NAME), len(entries), titles)
+        figure.heading(title, right.start)
+        figure.beside({name: shown[name] for name in entries}, right.stop + 0.1, top + 0.07, LEGEND_NAME)
     return figure
+
+
+def arrange(
+    figure: PaperFigure, columns: int, names: float, entries: int, titles: tuple[float, float]
+) -> tuple[Span, float]:
+    """Put panels into rows, with room for numbers, names and titles; where they begin and end, and their top."""
+    left = LEFT + max(room(numbers(axes)) for axes in figure.axes)
+    rows = -(-len(figure.axes) // columns)
+    height = HEIGHT if rows > 1 else max(HEIGHT, ENTRY * entries)
+    strip, step = height + BOTTOM + 0.1 + titles[0], WIDTH + left + 0.1
+    right = columns * step - 0.1
+    figure.set_size_inches(right + (0.75 + names if entries else 0.15), rows * strip + 0.05 + titles[1])
+    for number, axes in enumerate(figure.axes):
+        row, column = divmod(number, columns)
+        figure.place(axes, left + column * step, (rows - row - 1) * strip + BOTTOM, WIDTH, height)
+    return Span(left, right), (rows - 1) * strip + BOTTOM + height
+
+
+def numbers(axes: Axes) -> list[str]:
+    """What stands beside the vertical axis."""
+    return [str(label) for label in axes.yaxis.get_major_formatter().format_ticks([*axes.get_yticks()])]
 
 
 def draw(axes: Axes, panel: Panel, names: Sequence[str]) -> dict[str, Any]:
     """The lines of one panel, and the artists that stand for them in a legend."""
-    shown = {}
+    shown, end = {}, right_end(axes, panel)
     for line in panel.lines:
         x, y = np.asarray(line.x, np.float64), np.asarray(line.y, np.float64)
+        x = np.where(np.isposinf(x), end, x)
         keep, place = np.isfinite(x) & np.isfinite(y), names.index(line.name)
         colour = PALETTE[place % len(PALETTE)]
         (shown[line.name],) = axes.plot(
@@ -117,41 +154,57 @@ def draw(axes: Axes, panel: Panel, names: Sequence[str]) -> dict[str, Any]:
 
 def finish(axes: Axes, panel: Panel) -> None:
     """Scales, limits and labels."""
+    from matplotlib.ticker import MaxNLocator
+
     axes.set_xlabel(panel.x_label)
     axes.set_ylabel(panel.y_label)
     axes.set_title(panel.title, loc="left")
     axes.grid(alpha=0.25, linewidth=0.6)
     if panel.log_x:
         axes.set_xscale("log")
-    elif whole(panel.lines):
-        from matplotlib.ticker import MaxNLocator
-
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=WHOLE // 2, integer=True))
     if panel.log_y:
         axes.set_yscale("log")
+    else:
+        axes.yaxis.set_major_locator(MaxNLocator(TICKS, steps=STEPS))
+        axes.yaxis.set_major_formatter("{x:,g}")
     if panel.y_range is not None:
         axes.set_ylim(*panel.y_range)
 
 
-def whole(lines: Sequence[Line]) -> bool:
-    """Whether a horizontal axis counts something."""
-    numbers: Numbers = np.concatenate([np.asarray(line.x, np.float64) for line in lines] or [np.zeros(0)])
-    finite = numbers[np.isfinite(numbers)]
-    return bool(len(finite)) and bool((finite == np.round(finite)).all())
+def right_end(axes: Axes, panel: Panel) -> float:
+    """Where infinity is on this axis, with the ticks that say so."""
+    from matplotlib.ticker import MaxNLocator
+
+    found: Numbers = np.concatenate([np.asarray(line.x, np.float64) for line in panel.lines] or [np.zeros(0)])
+    finite = found[np.isfinite(found)]
+    largest = float(finite.max(initial=0.0))
+    whole = bool((finite == np.round(finite)).all())
+    end = BEYOND * largest or 1.0
+    if np.isposinf(found).any() and not panel.log_x:
+        ticks = [
+            tick
+            for tick in MaxNLocator(TICKS, steps=STEPS, integer=whole).tick_values(0, largest or 1)
+            if tick <= largest
+        ]
+        axes.set_xticks([*ticks, end], labels=[*(f"{tick:g}" for tick in ticks), "∞"])
+    elif not panel.log_x:
+        axes.xaxis.set_major_locator(MaxNLocator(COUNTS if whole else TICKS, steps=STEPS, integer=whole))
+        axes.xaxis.set_major_formatter("{x:,g}")
+    return end
 
 
 def mark(axes: Axes, places: Sequence[float]) -> Any:
-    """Grey lines at some places of the horizontal axis; neighbours grow together."""
-    first = None
-    for start, end in runs(places):
-        first = axes.axvspan(start - 0.5, end + 0.5, color="0.5", alpha=0.25, linewidth=0, zorder=0)
-    return first
+    """Grey stripes at some places of the horizontal axis; neighbours grow together."""
+    stripe = None
+    for start, end in stretches(places):
+        stripe = axes.axvspan(start - 0.5, end + 0.5, color="0.5", alpha=0.25, linewidth=0, zorder=0)
+    return stripe
 
 
-def runs(places: Sequence[float]) -> list[tuple[float, float]]:
+def stretches(places: Sequence[float]) -> list[tuple[float, float]]:
     """Numbers that follow each other, as first and last.
 
-    >>> runs([3, 4, 5, 9])
+    >>> stretches([3, 4, 5, 9])
     [(3, 5), (9, 9)]
     """
     found: list[tuple[float, float]] = []
