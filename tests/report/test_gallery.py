@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 import crfl_core
 from crfl_core import FIGURES, RunResult, plot
@@ -17,6 +18,27 @@ from tests.figures.support import assert_presentable, texts
 from tests.oracle import tiny
 
 KEPT: dict[str, Any] = {"figures": [], "keep": "models"}
+
+
+TABLE = {"type": "features", "features": [1, 2, 5]}
+
+
+ATTACK = {"type": "model-replacement", "clients": [0], "rounds": [2], "scale": 1.5, "poisoned_per_batch": 3}
+
+
+def certified(**changes: Any) -> dict[str, Any]:
+    """A config with a certificate that answers at every level, at radii that depend on the seed."""
+    parts = {
+        "dtype": "float64",
+        "rounds": 6,
+        "partition": {"type": "iid", "clients": 20},
+        "model": {"type": "softmax", "features": {"type": "unit-ball", "radius": 4.0}},
+        "training": {"learning_rate": 0.3, "steps": 3, "weight_decay": 0.01},
+        "server": {"clip_norm": 30.0, "noise_std": 0.02},
+        "attack": ATTACK,
+        "certificates": ["pathwise-linear"],
+    }
+    return tiny(**parts | changes)
 
 
 class Runs(NamedTuple):
@@ -32,8 +54,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     folder = tmp_path_factory.mktemp("runs")
 
     def run(name: str, **changes: Any) -> RunResult:
-        config = tiny(dtype="float64", certificates=["pathwise-linear"], storage=KEPT) | changes
-        return crfl_core.run(config, out=folder / name)
+        return crfl_core.run(certified(storage=KEPT, **changes), out=folder / name)
 
     return Runs(
         (run("seed-1"), run("seed-2", seed=2)),
@@ -57,7 +78,7 @@ class TestEveryFigure:
 
     @pytest.mark.parametrize("name", ["closeness", "matrix"])
     def test_some_need_more_runs_and_say_so(self, name: str, runs: Runs) -> None:
-        with pytest.raises(ConfigError, match="twin is not among these runs|different attacks or defences"):
+        with pytest.raises(ConfigError, match=r"twin is not among these runs|different attacks or defences"):
             runs.attacked[0].plot(name)
         assert_presentable(runs.attacked[0].plot(name, [runs.clean[0]]))
 
@@ -120,7 +141,7 @@ class TestTraining:
     def test_accuracy_and_success_are_those_of_the_ledger(self, runs: Runs) -> None:
         run = runs.attacked[0]
         (rounds, accuracy), (_, success) = lines_of(run.plot("rounds"))
-        assert rounds == [1, 2, 3, 4]
+        assert rounds == [1, 2, 3, 4, 5, 6]
         assert accuracy == [record.accuracy for record in run.ledger.rounds]
         assert success == [record.success_rate for record in run.ledger.rounds]
         assert run.metrics.backdoor is not None
@@ -134,20 +155,20 @@ class TestTraining:
     def test_weights_are_those_of_the_ledger(self, runs: Runs) -> None:
         ledger = runs.attacked[0].ledger
         weights, attacking = effective_weights(ledger)
-        assert weights.shape == (8, 4)
+        assert weights.shape == (20, 6)
         np.testing.assert_array_equal(weights[:, 1], ledger.clients.of_round(2).weight)
         assert np.argwhere(attacking).tolist() == [[0, 1]]
 
     def test_who_did_not_take_part_has_no_weight(self, tmp_path: Path) -> None:
-        config = tiny(training={"learning_rate": 0.2, "clients_per_round": 3}, certificates=[], attack="none")
+        config = tiny(training={"learning_rate": 0.2, "participation": 0.5}, certificates=[], attack="none")
         weights, _ = effective_weights(crfl_core.run(config, out=tmp_path / "run").ledger)
-        assert np.isfinite(weights).sum(axis=0).tolist() == [3] * 4
+        assert np.isfinite(weights).sum(axis=0).tolist() == [4] * 4
 
 
 class TestCloseness:
     def test_models_are_the_same_until_the_attack_and_not_behind_it(self, runs: Runs) -> None:
         ((rounds, distances),) = lines_of(runs.attacked[0].plot("closeness", [runs.clean[0]]))
-        assert rounds == [1, 2, 3, 4]
+        assert rounds == [1, 2, 3, 4, 5, 6]
         assert distances[0] == 0
         assert min(distances[1:]) > 0
         last = runs.attacked[0].parameters - runs.clean[0].parameters
@@ -165,14 +186,14 @@ class TestCloseness:
             runs.attacked[0].plot("closeness", [runs.clean[1]])
 
     def test_models_must_have_been_kept(self, runs: Runs, tmp_path: Path) -> None:
-        config = tiny(dtype="float64", certificates=["pathwise-linear"])
         with pytest.raises(ConfigError, match=r"run: models of rounds were not kept: set storage\.keep = 'models'"):
-            crfl_core.run(config, out=tmp_path / "run").plot("closeness", [runs.clean[0]])
+            crfl_core.run(certified(), out=tmp_path / "run").plot("closeness", [runs.clean[0]])
 
     def test_kept_models_can_be_started_from_again(self, runs: Runs) -> None:
-        assert runs.attacked[0].ledger.facts.resampled == (1, 2, 3, 4)
+        assert runs.attacked[0].ledger.facts.resampled == (1, 2, 3, 4, 5, 6)
         tail = "certificates=[{type='tail', continuations=8, selection=2, resample_from=3}]"
-        assert crfl_core.certify(runs.attacked[0], [tail]).needs == "continuations"
+        answer = crfl_core.certify(runs.attacked[0], [tail])
+        assert (answer.needs, {curve.certificate for curve in answer.curves}) == ("continuations", {"tail"})
 
 
 class TestInputs:
@@ -184,13 +205,14 @@ class TestInputs:
         assert any(text.startswith("client 0: ") and text.endswith("→ 0") for text in shown)
 
     def test_inputs_of_a_table_are_bars(self, tmp_path: Path) -> None:
-        data = {"type": "synthetic", "samples": 200, "features": 12}
-        run = crfl_core.run(tiny(dataset=data, certificates=[], attack=TABLE), out=tmp_path / "run")
+        data = {"type": "synthetic", "train_samples": 200, "test_samples": 50, "features": 12}
+        attack = {"type": "model-replacement", "clients": [0], "rounds": [2], "trigger": TABLE}
+        run = crfl_core.run(tiny(dataset=data, certificates=[], attack=attack), out=tmp_path / "run")
         assert_presentable(run.plot("samples"))
         assert "value of the feature, scaled" in texts(run.plot("samples"))
 
     def test_an_attack_without_a_trigger_shows_its_own_inputs(self, tmp_path: Path) -> None:
-        attack = {"type": "semantic", "clients": [0], "rounds": [2], "source": 4, "target": 6}
+        attack = {"type": "edge-case", "clients": [0], "rounds": [2], "tail": 0.5, "target": 6}
         run = crfl_core.run(tiny(attack=attack, certificates=[]), out=tmp_path / "run")
         assert "inputs of the attack" in texts(run.plot("samples"))
         assert "true class" in texts(run.plot("flips"))
@@ -207,7 +229,7 @@ class TestInputs:
     def test_flips_count_every_backdoored_input_once(self, runs: Runs) -> None:
         run = runs.attacked[0]
         shown = run.plot("flips")
-        image = np.ma.filled(np.ma.masked_invalid(shown.axes[0].get_images()[0].get_array()), 0)
+        image: NDArray[np.float64] = np.ma.filled(np.ma.asarray(shown.axes[0].get_images()[0].get_array()), 0)
         assert run.metrics.backdoor is not None
         assert image.sum() == run.metrics.backdoor.samples
         assert image[:, 0].sum() / image.sum() == pytest.approx(run.metrics.backdoor.success_rate)
@@ -222,10 +244,6 @@ class TestMatrix:
         assert {"model-replacement", "means of 1 to 2 runs", "median"} <= {*texts(figure)}
 
     def test_different_experiments_are_not_averaged(self, runs: Runs, tmp_path: Path) -> None:
-        config = tiny(dtype="float64", certificates=["pathwise-linear"], rounds=3)
-        shorter = crfl_core.run(config, out=tmp_path / "short")
-        with pytest.raises(ConfigError, match=r"differ in more than seeds, rounds = 4 / rounds = 3: leave some out"):
+        shorter = crfl_core.run(certified(rounds=3), out=tmp_path / "short")
+        with pytest.raises(ConfigError, match=r"differ in more than seeds, rounds = 6 / rounds = 3: leave some out"):
             plot([*runs.attacked, shorter, runs.other], "matrix")
-
-
-TABLE = {"type": "model-replacement", "clients": [0], "rounds": [2], "trigger": {"type": "features", "count": 3}}

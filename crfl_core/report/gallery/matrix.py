@@ -48,9 +48,7 @@ def check_alike(attack: str, defence: str, runs: Sequence[RunResult]) -> None:
     """A cell is one experiment: a mean over different ones would hide what differs."""
     if len(found := groups(runs)) > 1:
         differ = " / ".join(group.label for group in found)
-        raise ConfigError(
-            f"runs of {attack} against {defence} differ in more than their seeds, {differ}: leave some out"
-        )
+        raise ConfigError(f"runs of {attack} against {defence} differ in more than seeds, {differ}: leave some out")
 
 
 def attack_of(config: RunConfig) -> str:

@@ -75,11 +75,11 @@ def leaves(tree: object, path: str = "") -> Iterator[tuple[str, object]]:
 def distinguishing(keys: Sequence[str]) -> list[str]:
     """The keys that say enough: of a plugin that is another one its type, and none of its options.
 
-    >>> distinguishing(["attack.type", "attack.scale", "seed"])
+    >>> distinguishing(["attack.type", "attack.scale", "attack.trigger.type", "seed"])
     ['attack.type', 'seed']
     """
-    others = tuple(key.removesuffix("type") for key in keys if key.endswith(".type"))
-    return [key for key in keys if key.endswith(".type") or not key.startswith(others or "\0")]
+    others = [key for key in keys if key.endswith(".type")]
+    return [key for key in keys if not any(key.startswith(one.removesuffix("type")) and key != one for one in others)]
 
 
 def said(key: str, value: object) -> str:
