@@ -17,6 +17,8 @@ from crfl_core.config import RunConfig as RunConfig
 from crfl_core.config import dump_config as dump_config
 from crfl_core.config import load_config as load_config
 from crfl_core.report.figures import partition_figure as partition_figure
+from crfl_core.report.gallery import FIGURES as FIGURES
+from crfl_core.report.gallery import plot as plot
 from crfl_core.report.metrics import ClassHistogram as ClassHistogram
 from crfl_core.report.metrics import Curve as Curve
 from crfl_core.report.metrics import Metrics as Metrics

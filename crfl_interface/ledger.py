@@ -200,7 +200,8 @@ class RoundRecord(Record):
     aggregate was multiplied by before it moved the model, which is in all weights and in `breakdown`; None if an
     optimiser looked at it, and then weights are those of the largest scale of a parameter. `group` is the one whose
     model this is about; `failed` says why its training ended, after which it stands still and votes for class 0.
-    `accuracy` and `loss` of the clipped model on the clean test set are for people, not for certificates.
+    `accuracy` and `loss` of the clipped model on the clean test set, and the `success_rate` of its backdoor, are for
+    people, not for certificates.
     """
 
     round: int
@@ -216,6 +217,7 @@ class RoundRecord(Record):
     quarantined: int
     accuracy: float | None = None
     loss: float | None = None
+    success_rate: float | None = None
     notes: dict[str, float] = {}
     breakdown: tuple[float, ...] | None = None
     carries_state: bool = False

@@ -34,6 +34,7 @@ from crfl_core.report.figures import partition_files
 from crfl_core.report.metrics import ClassHistogram, Metrics, attackers
 from crfl_core.report.needs import fitting
 from crfl_core.store import RunDirectory
+from crfl_files.origins import Origins
 from crfl_files.replacing import clean_up
 from crfl_interface.errors import ConfigError, CrflError, StoreError
 from crfl_interface.kinds import KINDS
@@ -64,7 +65,7 @@ def run(
     loaded = load_config(config, overrides=overrides, registry=registry)
     path = default_path(loaded.config) if out is None else Path(out)
     with located(loaded):
-        return execute(prepare(loaded.config, path, trackers), registry, force=force)
+        return execute(prepare(loaded.config, path, trackers), registry, loaded.origins, force=force)
 
 
 def start_at(path: Path) -> str:
@@ -105,7 +106,8 @@ def resume(
     installed = reading(directory, registry, trust=True, needed=KINDS)
     loaded = load_config(directory.path / store.CONFIG, registry=installed)
     with located(loaded):
-        return execute(prepare(loaded.config, directory.path, trackers, started_with(directory)), registry)
+        session = prepare(loaded.config, directory.path, trackers, started_with(directory))
+        return execute(session, registry, loaded.origins)
 
 
 def open_job(specification: str) -> Job:
@@ -137,8 +139,8 @@ def prepare(config: RunConfig, path: Path, trackers: Sequence[Tracker], fitted: 
     return Session.of(federation, path, hooks)
 
 
-def execute(session: Session, registry: Registry, *, force: bool = False) -> RunResult:
-    """The way of a run through the parts of the core."""
+def execute(session: Session, registry: Registry, origins: Origins, *, force: bool = False) -> RunResult:
+    """The way of a run through the parts of the core. `origins` are where its settings were written."""
     federation, path = session.federation, session.context.path
     config, registry = federation.config, registry.allowing(federation.config.plugins.allow)
     directory = claimed(federation, path, registry, force=force)
@@ -151,7 +153,7 @@ def execute(session: Session, registry: Registry, *, force: bool = False) -> Run
         try:
             session.hooks.observe("crfl_run_started", run=session.context)
             if directory.state == "training":
-                environment.record(directory, loaded._replace(config=config), registry, played)
+                environment.record(directory, LoadedConfig(config, origins), registry, played)
                 train(session, directory, saved)
             directory.remove_checkpoint()
             certify(session, directory)

@@ -20,6 +20,7 @@ from crfl_core.federation.fitting import FittedMaps
 from crfl_core.federation.models import build_model
 from crfl_core.plugins import Registry
 from crfl_core.report.metrics import Metrics
+from crfl_core.report.presented import Presented
 from crfl_core.store import CONFIG, RunDirectory, used_plugins
 from crfl_interface.data import DataFacts, Domain
 from crfl_interface.errors import CrflWarning, PluginError, StoreError
@@ -32,7 +33,7 @@ from crfl_interface.updates import Layout
 from crfl_interface.votes import VoteRequest, Votes, VoteSettings
 
 
-class RunResult:
+class RunResult(Presented):
     """A finished run. Its parts are read from the run directory when they are first asked for.
 
     Plugins that trained it need not be installed any more; whoever asks for something that only such a plugin can do

@@ -57,7 +57,7 @@ def run(
                     estimate = consent.estimate(session, time.perf_counter() - started)
                 else:
                     consent.agree(session, yes=yes)
-                    result = execution.execute(session, registry, force=force)
+                    result = execution.execute(session, registry, loaded.origins, force=force)
         except KeyboardInterrupt as stop:
             raise output.interrupted(path, stop) from None
     if dry_run:

@@ -207,6 +207,9 @@ class Storage(Table):
 
     checkpoint_seconds: float = Field(5.0, ge=0, description="a kill loses at most about so much time")
     figures: tuple[FigureFormat, ...] = Field(("svg", "png"), description="formats of the figures; []: no figures")
+    keep: Literal["needed", "models"] = Field(
+        "needed", description="which models of rounds are kept: those certificates start from again, or 'models', all"
+    )
 
 
 class PluginSettings(Table):

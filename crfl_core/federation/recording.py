@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from crfl_core.federation.chain import ChainResult
-from crfl_core.federation.evaluation import score
+from crfl_core.federation.evaluation import backdoor_score, score
 from crfl_core.federation.groups import keeps_to_itself
 from crfl_core.federation.rounds import Outcome
 from crfl_core.federation.setup import Federation
@@ -25,7 +25,8 @@ def record(federation: Federation, outcome: Outcome) -> tuple[RoundRecord, Clien
     (result,), (accepted,) = aggregated.results, outcome.accepted
     if outcome.after.failed is None:
         check_honest(federation, outcome)
-    figures = score(federation, outcome.before_noise[0]) if measured(federation, plan.number) else None
+    model, wanted = outcome.before_noise[0], measured(federation, plan.number)
+    figures, rates = (score(federation, model), backdoor_score(federation, model)) if wanted else (None, None)
     combined = start + result.update if accepted else start
     line = RoundRecord(
         round=plan.number,
@@ -41,6 +42,7 @@ def record(federation: Federation, outcome: Outcome) -> tuple[RoundRecord, Clien
         quarantined=int(aggregated.bad.sum()),
         accuracy=None if figures is None else figures.accuracy,
         loss=None if figures is None else figures.loss,
+        success_rate=None if rates is None else rates.success_rate,
         notes=({} if result.rule is None else dict(result.rule.notes)) | dict(result.notes),
         breakdown=breakdown(outcome, result),
         carries_state=any(outcome.after.states[0].values()) or keeps_to_itself(plan.server),

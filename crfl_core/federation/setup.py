@@ -52,7 +52,7 @@ class Federation:
     non-target samples that the attack is about, triggered if it has a trigger, with their true labels. `reserve` are
     the samples that the server trusts, those of the curator before the maps; those for validation are a test set, too.
     `servers` are the steps that make a model of updates, for every group. `resampled` are the rounds whose model before
-    noise some certificate wants to start from again.
+    noise is kept, so that noise can be drawn again from there.
     """
 
     config: RunConfig

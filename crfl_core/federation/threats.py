@@ -20,7 +20,7 @@ from crfl_interface.updates import State
 
 
 def resampled_rounds(config: RunConfig, participation: Participation) -> tuple[int, ...]:
-    """The rounds whose model before noise some certificate wants to start from again, all of which exist."""
+    """The rounds whose model before noise is kept: where some certificate wants to start from again, or all."""
     if config.threat.rounds is not None:
         attacked = schedules.expand(config.threat.rounds, config.rounds)
     else:  # a round counts as attacked only if an attacker is drawn in it
@@ -33,7 +33,7 @@ def resampled_rounds(config: RunConfig, participation: Participation) -> tuple[i
             if any(not 1 <= number <= config.rounds for number in numbers):
                 raise OptionError("resample_from", f"found round {max(numbers)}, but rounds are 1..{config.rounds}")
         wanted.update(numbers)
-    return tuple(sorted(wanted))
+    return tuple(range(1, config.rounds + 1)) if config.storage.keep == "models" else tuple(sorted(wanted))
 
 
 def check_threat(config: RunConfig, clients: int) -> None:

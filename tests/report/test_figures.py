@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 import crfl_core
 from crfl_core import ClassHistogram, class_histogram, partition_figure
 from crfl_core.extend import ConfigError
-from crfl_core.report.figures import encoded, partition_files
+from crfl_core.report.figures import partition_files
 from crfl_core.report.files import metrics_json
+from crfl_figures import image_of
 from tests.oracle import contents, federation_of, tiny
 
 
@@ -37,7 +38,7 @@ def texts(svg: bytes) -> list[str]:
 
 def pixels(histogram: ClassHistogram) -> NDArray[np.float32]:
     """The PNG as an array, (height, width, 4)."""
-    return np.asarray(matplotlib.image.imread(io.BytesIO(encoded(partition_figure(histogram), "png"))))
+    return np.asarray(matplotlib.image.imread(io.BytesIO(image_of(partition_figure(histogram), "png"))))
 
 
 class TestHistogram:
@@ -86,21 +87,21 @@ class TestFigure:
     def test_every_class_and_client_is_named(self) -> None:
         states = tuple(f"state {number}" for number in range(51))
         histogram = made(51, 9, states)
-        shown = texts(encoded(partition_figure(histogram), "svg"))
+        shown = texts(image_of(partition_figure(histogram), "svg"))
         assert [text for text in shown if text.startswith("state")] == list(states)
         assert [text for text in shown if text.startswith("class ")] == list(histogram.classes)
         assert f"{sum(histogram.sizes):,} training samples of 9 classes at 51 clients" in shown
 
     def test_few_clients_are_numbered_and_their_counts_written_out(self) -> None:
         histogram = made(4, 3)
-        shown = texts(encoded(partition_figure(histogram), "svg"))
+        shown = texts(image_of(partition_figure(histogram), "svg"))
         positive = [str(count) for of_class in histogram.counts for count in of_class if count]
         written = list(shown)
         for text in ("0", "1", "2", "3", *positive):
             written.remove(text)
 
     def test_many_clients_are_sorted_instead_of_named(self) -> None:
-        shown = texts(encoded(partition_figure(made(1000, 10, tuple(f"writer {n}" for n in range(1000)))), "svg"))
+        shown = texts(image_of(partition_figure(made(1000, 10, tuple(f"writer {n}" for n in range(1000)))), "svg"))
         assert not any(text.startswith("writer") for text in shown)
         assert "clients, the largest first" in shown
         assert "clients, by their most frequent class" in shown
@@ -118,23 +119,23 @@ class TestFigure:
 
     def test_names_are_shown_as_they_are_and_long_ones_shortened_in_the_middle(self) -> None:
         names = ("costs $5 to $10", "Does not meet the credit policy. Status:Fully Paid", "<&>", "手書き", "a\nb\x00")
-        shown = texts(encoded(partition_figure(made(3, 5, class_names=names)), "svg"))
+        shown = texts(image_of(partition_figure(made(3, 5, class_names=names)), "svg"))
         assert {"costs $5 to $10", "Does not me…s:Fully Paid", "<&>", "手書き", "a b "} <= set(shown)
 
     def test_very_uneven_counts_get_a_logarithmic_scale(self) -> None:
         histogram = ClassHistogram(classes=("a", "b"), clients=(), counts=((1, 1, 1), (1, 1, 100_000)))
-        shown = texts(encoded(partition_figure(histogram), "svg"))
+        shown = texts(image_of(partition_figure(histogram), "svg"))
         assert {"10", "1,000", "100,000"} <= set(shown)
 
     @pytest.mark.parametrize("suffix", ["svg", "png", "pdf"])
     def test_the_same_histogram_gives_the_same_bytes(self, suffix: Any) -> None:
         figure = partition_figure(made(5, 3))
-        assert encoded(figure, suffix) == encoded(figure, suffix) == encoded(partition_figure(made(5, 3)), suffix)
+        assert image_of(figure, suffix) == image_of(figure, suffix) == image_of(partition_figure(made(5, 3)), suffix)
 
     def test_settings_of_the_user_are_neither_read_nor_changed(self) -> None:
-        usual = encoded(partition_figure(made(5, 3)), "svg")
+        usual = image_of(partition_figure(made(5, 3)), "svg")
         with matplotlib.rc_context({"font.size": 30.0}):
-            assert encoded(partition_figure(made(5, 3)), "svg") == usual
+            assert image_of(partition_figure(made(5, 3)), "svg") == usual
             assert matplotlib.rcParams["font.size"] == 30.0
 
 

@@ -1,0 +1,58 @@
+"""Every figure that finished runs can be shown in, by name. The drawings themselves are those of `crfl_figures`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from crfl_core.report.figures import partition_figure
+from crfl_core.report.gallery.closeness import closeness
+from crfl_core.report.gallery.curves import certified_curves
+from crfl_core.report.gallery.inputs import flips, samples
+from crfl_core.report.gallery.matrix import matrix
+from crfl_core.report.gallery.together import only
+from crfl_core.report.gallery.training import rounds, weights
+from crfl_interface.errors import ConfigError, closest
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from crfl_core.api import RunResult
+
+
+class Drawing(NamedTuple):
+    """A figure of the gallery: what it shows, and what draws it. A `CrflError` says why some runs cannot be drawn."""
+
+    description: str
+    draw: Callable[[Sequence[RunResult]], Figure]
+
+
+def partition(runs: Sequence[RunResult]) -> Figure:
+    """Who holds what."""
+    return partition_figure(only(runs, "partition").metrics.partition)
+
+
+FIGURES: dict[str, Drawing] = {
+    "curves": Drawing("certified accuracy and rate against the radius or the number of clients", certified_curves),
+    "rounds": Drawing("accuracy and attack success rate in every round", rounds),
+    "weights": Drawing("the weights p_i that reached the model in every round, attackers marked", weights),
+    "partition": Drawing("who holds how many samples of which class", partition),
+    "samples": Drawing("the trigger, inputs with it, and what attackers train on", samples),
+    "flips": Drawing("what the trigger turns predictions into", flips),
+    "closeness": Drawing("distance to the clean twin in every round; needs both runs", closeness),
+    "matrix": Drawing("attacks against defences; needs several runs", matrix),
+}
+"""Name, and what it shows; `plot` draws it."""
+
+
+def plot(runs: Sequence[RunResult], figure: str = "curves") -> Figure:
+    """Draw finished runs, in one of `FIGURES`. Runs that differ in their seeds only become a mean with a band.
+
+    Raises `ConfigError` if there is no such figure, or if these runs cannot be drawn in it.
+    """
+    if figure not in FIGURES:
+        hint = closest(figure, FIGURES) or f"there are {', '.join(FIGURES)}"
+        raise ConfigError(f"there is no figure {figure!r}: {hint}")
+    if not runs:
+        raise ConfigError(f"figure {figure!r} needs a run")
+    return FIGURES[figure].draw(runs)

@@ -1,0 +1,27 @@
+"""Figures for papers and pages: plain data in, a Matplotlib figure out. Nothing here knows what a run is.
+
+Matplotlib is imported when a figure is drawn, and no window is ever opened.
+"""
+
+from crfl_figures.heat import Heat, heat_figure
+from crfl_figures.lines import Line, Panel, lines_figure, panels_figure
+from crfl_figures.partition import partition_figure
+from crfl_figures.pictures import Row, features_figure, pictures_figure
+from crfl_figures.style import Format, image_of
+from crfl_figures.weights import weights_figure
+
+__all__ = [
+    "Format",
+    "Heat",
+    "Line",
+    "Panel",
+    "Row",
+    "features_figure",
+    "heat_figure",
+    "image_of",
+    "lines_figure",
+    "panels_figure",
+    "partition_figure",
+    "pictures_figure",
+    "weights_figure",
+]

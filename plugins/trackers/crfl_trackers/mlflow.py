@@ -1,0 +1,115 @@
+"""Runs in MLflow."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, PrivateAttr
+
+from crfl_core.extend import CrflError, PluginError, RoundRecord, RunContext, RunResult, Tracker, hookimpl
+from crfl_figures import image_of
+from crfl_trackers.numbers import in_the_end, of_round, points, settings
+from crfl_trackers.pictures import figures_of
+
+AT_ONCE = 100
+"""Parameters in one request; MLflow takes no more."""
+LONGEST = 6000
+"""Letters of a parameter; MLflow takes no more."""
+MEMORY = "mlflow.json"
+"""Which MLflow run belongs to a run directory."""
+
+
+class MLflow(Tracker):
+    """Logs parameters, metrics of every round, certified accuracy and figures to an MLflow tracking store.
+
+    A resumed run goes on in the same MLflow run. Needs an extra: `pip install "crfl[mlflow]"`.
+    """
+
+    uri: str | None = Field(
+        None,
+        description="tracking store, such as `sqlite:///mlflow.db` or a server; unset: as MLflow finds it, "
+        "from MLFLOW_TRACKING_URI",
+    )
+    experiment: str = Field("crfl", min_length=1, description="name of the experiment; made if there is none")
+    figures: bool = Field(True, description="whether figures are drawn and logged at the end")
+
+    _client: Any = PrivateAttr(default=None)
+    _id: str = PrivateAttr(default="")
+
+    @hookimpl
+    def crfl_run_started(self, run: RunContext) -> None:
+        """Make an MLflow run, or find that of a run that resumes, and log the config as parameters."""
+        try:
+            from mlflow import MlflowClient
+            from mlflow.entities import Param
+        except ImportError as error:
+            raise PluginError('MLflow is not here: `pip install "crfl[mlflow]"`') from error
+        self._client = MlflowClient(tracking_uri=self.uri)
+        if (known := self._remembered(run)) is not None:
+            self._id = known
+            self._client.update_run(self._id, status="RUNNING")
+            return
+        tags = {"crfl.path": str(run.path.absolute())}
+        self._id = self._client.create_run(self._experiment_id(), run_name=run.name, tags=tags).info.run_id
+        parameters = [Param(key, value[:LONGEST]) for key, value in settings(run.path).items()]
+        for start in range(0, len(parameters), AT_ONCE):
+            self._client.log_batch(self._id, params=parameters[start : start + AT_ONCE])
+        Path(run.path, MEMORY).write_text(json.dumps({"run_id": self._id}) + "\n", encoding="utf-8")
+
+    @hookimpl
+    def crfl_round_finished(self, record: RoundRecord) -> None:
+        """The metrics of a round."""
+        self._log(of_round(record), record.round)
+
+    @hookimpl
+    def crfl_run_finished(self, run: RunContext, result: RunResult) -> None:
+        """Curves, headline numbers, and as artifacts the config, the metrics and figures."""
+        for curve in result.metrics.curves:
+            for step, shares in points(curve):
+                self._log(shares, step)
+        self._log(in_the_end(result.metrics), run.rounds)
+        for name in ("config.toml", "metrics.json", "audit.json"):
+            self._client.log_artifact(self._id, str(run.path / name))
+        for name, figure in (figures_of(result) if self.figures else {}).items():
+            self._log_picture(f"{name}.svg", image_of(figure, "svg"))
+            self._log_picture(f"{name}.png", image_of(figure, "png"))
+        self._client.set_terminated(self._id, "FINISHED")
+
+    @hookimpl
+    def crfl_run_failed(self, error: BaseException) -> None:
+        """Say so; a run that resumes is running again."""
+        if self._id:
+            self._client.set_terminated(self._id, "FAILED" if isinstance(error, Exception) else "KILLED")
+
+    def _remembered(self, run: RunContext) -> str | None:
+        """The MLflow run of this run directory, if one was begun and the store still has it."""
+        file = Path(run.path, MEMORY)
+        if not run.resumed_from or not file.exists():
+            return None
+        try:
+            known = str(json.loads(file.read_text(encoding="utf-8"))["run_id"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise CrflError(f"{file}: names no MLflow run: remove the file") from error
+        self._client.get_run(known)  # which says what is wrong if it is gone
+        return known
+
+    def _experiment_id(self) -> str:
+        found = self._client.get_experiment_by_name(self.experiment)
+        return str(self._client.create_experiment(self.experiment) if found is None else found.experiment_id)
+
+    def _log(self, numbers: dict[str, float], step: int) -> None:
+        from mlflow.entities import Metric
+
+        now = int(time.time() * 1000)
+        self._client.log_batch(self._id, metrics=[Metric(key, value, now, step) for key, value in numbers.items()])
+
+    def _log_picture(self, name: str, content: bytes) -> None:
+        from tempfile import TemporaryDirectory
+
+        with TemporaryDirectory(prefix="crfl-") as folder:
+            file = Path(folder, name)
+            file.write_bytes(content)
+            self._client.log_artifact(self._id, str(file), "figures")
