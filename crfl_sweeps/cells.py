@@ -63,7 +63,7 @@ class Definition:
         """Every cell once, in the order of the table. Raises `ConfigError` before anything is run."""
         try:
             seed = self.tree.get("seed", 0)
-            found = {}
+            found: dict[str, Cell] = {}
             for choice in choices(self.table, seed if isinstance(seed, int) else 0):
                 cell = resolved(self.tree, fixed_of(self.table), choice)
                 found.setdefault(cell.name, cell)
@@ -156,7 +156,9 @@ def item(value: Any, part: str) -> Any:
     if isinstance(value, list | tuple):
         if part.isdigit():
             return value[int(part)] if int(part) < len(value) else None
-        return next((one for one in value if isinstance(one, Mapping) and part in (one.get("name"), one.get("type"))), None)
+        return next(
+            (one for one in value if isinstance(one, Mapping) and part in (one.get("name"), one.get("type"))), None
+        )
     return None
 
 

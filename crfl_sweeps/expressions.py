@@ -149,7 +149,7 @@ def place_of(node: ast.expr) -> str:
 
 
 def in_order(expressions: dict[str, Expression]) -> list[Expression]:
-    """Expressions so that each comes behind those it needs. Raises `ConfigError` if they need each other in a circle."""
+    """Expressions so that each comes behind those it needs. Raises `ConfigError` if they form a circle."""
     ordered: list[Expression] = []
     open_keys: list[str] = []
 

@@ -8,8 +8,8 @@ lent/<name>/     while it runs: cells as they stood before their last round, fro
 sweep.csv, sweep.parquet   all numbers of all finished cells, in long form
 workers.log      what plugins print and warn
 
-Nothing here is locked: whoever finishes a cell writes its note, and tables are replaced as a whole. Several processes
-may work on one sweep; the lock of each run directory keeps them apart.
+Nothing here needs a lock: every file is replaced as a whole, and each run directory has a lock of its own. Readers find
+a complete table at any time.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
     linked = { "training.steps" = "600 // partition.clients" }                     # follows from other keys
     fixed = { rounds = 50 }                           # the same in every cell
 
-    [[sweep.list]]                                    # one after the other; each may hold a grid, zip or list of its own
+    [[sweep.list]]                                    # one after the other; each may hold a grid of its own
     aggregation = "rfa"
 
 What stands side by side is multiplied: every cell of the grid with every one of `zip` and of `list`. Keys that begin
@@ -85,8 +85,8 @@ def multiplied(axes: Sequence[Sequence[Choice]], where: str) -> list[Choice]:
     count = math.prod(map(len, axes))
     if count > MOST_CELLS:
         raise ConfigError(
-            f"{where}: has {count:,} cells, at most {MOST_CELLS:,} are run at once: leave out values, or vary some keys "
-            "together with zip"
+            f"{where}: has {count:,} cells, at most {MOST_CELLS:,} are run at once: leave out values, or vary some "
+            "keys together with zip"
         )
     cells = []
     for chosen in product(*axes):
@@ -132,7 +132,9 @@ def seed_axis(seeds: Any, first: int) -> list[Choice]:
     whole = isinstance(seeds, int) and not isinstance(seeds, bool)
     numbers = list(range(first, first + seeds)) if whole else seeds
     if not isinstance(numbers, list | tuple) or not numbers or not all(isinstance(one, int) for one in numbers):
-        raise ConfigError(f"sweep.seeds: found {seeds!r}, needs how many seeds, 1 or more, or a list", key="sweep.seeds")
+        raise ConfigError(
+            f"sweep.seeds: found {seeds!r}, needs how many seeds, 1 or more, or a list", key="sweep.seeds"
+        )
     return [Choice({"seed": number}, {}) for number in numbers]
 
 

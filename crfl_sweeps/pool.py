@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
@@ -42,6 +43,8 @@ class Worker:
                 start_new_session=True,  # Ctrl-C comes to the parent alone, which ends the workers in order
             )
         self.job: Job | None = None
+        self.has_ended = False
+        self._rest = b""
 
     @property
     def output(self) -> int:
@@ -54,44 +57,40 @@ class Worker:
         self.job = job
         assert self._process.stdin is not None
         told = {key: str(one) if isinstance(one, Path) else one for key, one in job._asdict().items()}
-        try:
+        with contextlib.suppress(BrokenPipeError):  # it has died: its output says so
             self._process.stdin.write(json.dumps(told).encode() + b"\n")
             self._process.stdin.flush()
-        except BrokenPipeError:
-            pass  # it has died: its output says so
 
     def read(self) -> Iterator[Event]:
         """What it says; that it died counts as the failure of its job."""
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        name = "" if self.job is None else self.job.name
-        if line:
+        told = os.read(self.output, 2**16)
+        *lines, self._rest = (self._rest + told).split(b"\n")
+        for line in lines:
             said = json.loads(line)
-            kind = said.pop("event")
-        else:
-            kind, said = "failed", {"reason": death(self._process.wait())}
+            yield self._event(said.pop("event"), said)
+        if not told:
+            self.has_ended = True
+            if self.job is not None:
+                yield self._event("failed", {"reason": death(self._process.wait())})
+
+    def _event(self, kind: str, said: dict[str, Any]) -> Event:
+        assert self.job is not None
+        name = self.job.name
         if kind in ("finished", "failed"):
             self.job = None
-        yield Event(name, kind, said)
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether it can take another job."""
-        return self._process.poll() is None
+        return Event(name, kind, said)
 
     def tell_to_end(self) -> None:
         """Ask it to save where it stands."""
-        if self.is_alive:
+        if self._process.poll() is None:
             self._process.terminate()
 
     def wait(self) -> None:
         """Wait until it has ended; not for ever."""
         for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                try:
-                    stream.close()
-                except BrokenPipeError:
-                    pass
+            assert stream is not None
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()
         try:
             self._process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
@@ -124,7 +123,7 @@ class Pool:
 
     def start(self, job: Job) -> None:
         """Give a job to a worker that has none, a new one if there are not enough."""
-        idle = [worker for worker in self._workers if worker.job is None and worker.is_alive]
+        idle = [worker for worker in self._workers if worker.job is None and not worker.has_ended]
         worker = idle[0] if idle else self._hired()
         worker.start(job)
 
@@ -133,7 +132,7 @@ class Pool:
         for key, _ in self._selector.select(seconds):
             worker: Worker = key.data
             yield from worker.read()
-            if not worker.is_alive:
+            if worker.has_ended:
                 self._selector.unregister(key.fileobj)
                 worker.wait()
                 self._workers.remove(worker)

@@ -61,7 +61,7 @@ def plans(cells: Sequence[Cell]) -> list[Plan]:
 
 
 def training_key(config: RunConfig, *, rounds: bool = True) -> str:
-    """A digest of everything in a config that training depends on, without the number of rounds if that is not asked."""
+    """A digest of everything in a config that training depends on, with or without the number of rounds."""
     tree = written(config)
     certificates = [one for one in config.certificates if any(name.startswith("crfl_") for name in dir(type(one)))]
     hooked = [one.model_dump(mode="json") for one in certificates]  # a certificate may judge rounds as any plugin may

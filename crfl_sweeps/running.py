@@ -14,7 +14,7 @@ from pydantic import PrivateAttr
 from crfl_core import run
 from crfl_core.extend import Round, RoundRecord, RunContext, RunDirectory, StoreError, Tracker, hookimpl
 from crfl_sweeps.reuse import Shared
-from crfl_sweeps.transplants import played, plant
+from crfl_sweeps.transplants import plant, played
 
 Tell = Callable[[str, int, int], None]
 """Told what happens: "round" with its number and how many there are, "lent" when others may start."""

@@ -77,9 +77,7 @@ def fits(facts: RunFacts, source: Played) -> bool:
     is_final = source.round == source.facts.rounds
     if source.round > facts.rounds or is_final != (source.round == facts.rounds):  # the final model has no noise
         return False
-    ours, theirs = (
-        [number for number in one.attack_rounds if number <= source.round] for one in (facts, source.facts)
-    )
+    ours, theirs = ([number for number in one.attack_rounds if number <= source.round] for one in (facts, source.facts))
     wanted = {number for number in facts.resampled if number <= source.round}
     return ours == theirs and wanted <= set(source.facts.resampled)
 

@@ -14,7 +14,10 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from crfl_sweeps.running import Job
 
 PAUSE = 0.25
 """Seconds between two lines about rounds."""
@@ -67,12 +70,14 @@ def work(line: str, say: Callable[..., Any]) -> None:
         say(event="finished", shares=shares)
 
 
-def job_of(line: str) -> Any:
+def job_of(line: str) -> Job:
     """The job that a line describes."""
     from crfl_sweeps.running import Job
 
-    told = json.loads(line)
-    return Job(**{key: Path(one) if one and key in ("path", "source", "lent") else one for key, one in told.items()})
+    told: dict[str, Any] = json.loads(line)
+    for key in ("path", "source", "lent"):
+        told[key] = None if told[key] is None else Path(told[key])
+    return Job(**told)
 
 
 def reason_of(error: Exception) -> str:
