@@ -83,6 +83,8 @@ def define(config: Any = None, overrides: Sequence[str] = (), parts: Mapping[str
     source = "the default config" if config is None else "the config" if isinstance(config, Mapping) else str(config)
     if not isinstance(table, Mapping):
         raise ConfigError(f"{source}: sweep: must be a table, found {table!r}", key=SWEEP)
+    if not overrides:
+        return Definition(tree, {**table, **(parts or {})}, source)
     fixed = fixed_of(table)
     for override in overrides:
         key, equals, raw = override.partition("=")
@@ -90,7 +92,7 @@ def define(config: Any = None, overrides: Sequence[str] = (), parts: Mapping[str
             raise ConfigError(f"--set {override}: write it as key=value, for example --set rounds=10")
         fixed.pop(key.strip(), None)
         fixed[key.strip()] = parsed(raw.strip())  # behind the others, as overrides count in their order
-    return Definition(tree, {**table, **({"fixed": fixed} if fixed else {}), **(parts or {})}, source)
+    return Definition(tree, {**table, "fixed": fixed, **(parts or {})}, source)
 
 
 def written(config: RunConfig) -> Tree:

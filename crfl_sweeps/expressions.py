@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import math
 import operator
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -56,7 +57,9 @@ class Expression:
         if len(text) > LONGEST:
             raise self.wrong(f"is longer than {LONGEST} letters")
         try:
-            self._tree = ast.parse(text.strip(), mode="eval").body
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # what looks odd to Python is refused below
+                self._tree = ast.parse(text.strip(), mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             place = f" at letter {error.offset}" if isinstance(error, SyntaxError) and error.offset else ""
             raise self.wrong(f"cannot be read{place}: use {ALLOWED}") from None

@@ -56,7 +56,7 @@ class SweepFolder(MarkedFolder):
             return folder
         if not folder.is_marked:
             raise StoreError(f"{path}: exists and is no folder of a sweep: choose another --out")
-        if folder.load(DEFINITION) != text:
+        if text_of(folder.definition) != text:
             raise StoreError(
                 f"{path}: holds another sweep: go on with that one by `crfl resume {path}`, or choose another --out"
             )
