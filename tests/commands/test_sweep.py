@@ -52,7 +52,7 @@ def test_a_sweep_is_run_told_and_resumed(crfl: Crfl, tmp_path: Path) -> None:
     assert first.returncode == 0, first.stderr
     told = json.loads(first.stdout)
     assert told["path"] == "sweeps/typed"
-    assert [one["settings"] for one in told["cells"]][0] == {
+    assert told["cells"][0]["settings"] == {
         "server.noise_std": 0.01,
         "votes.models": 8,
         "seed": 0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 
@@ -75,7 +76,7 @@ def test_certified_accuracy_is_counted_at_radii_that_a_curve_does_not_have(done:
         measured = Measured(path)
         for question, curve in measured.curves.items():
             radii = [radius for radius in curve.radii if np.isfinite(radius)]
-            between = [(low + high) / 2 for low, high in zip(radii, radii[1:], strict=False)]
+            between = [(low + high) / 2 for low, high in pairwise(radii)]
             counted = measured.certified(question, [*radii, *between])
             assert counted is not None
             assert counted[: len(radii)] == pytest.approx(curve.certified_accuracy[: len(radii)], abs=1e-12)

@@ -79,7 +79,7 @@ def test_a_key_alone_may_have_any_value() -> None:
     ],
 )
 def test_whatever_is_no_arithmetic_is_refused_with_its_key(text: str, complaint: str) -> None:
-    with pytest.raises(ConfigError, match="sweep.linked: some.key") as caught:
+    with pytest.raises(ConfigError, match=r"sweep\.linked: some\.key") as caught:
         value(text)
     assert complaint in str(caught.value)
 
