@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from crfl_core import dump_config
@@ -15,6 +17,9 @@ from crfl_sweeps.running import Job
 
 PAUSE = 0.5
 """Seconds between two looks at the clock."""
+
+Heard = Callable[[Event | None], None]
+"""Told what happens to cells, and now and then that nothing did."""
 
 
 class Schedule:
@@ -87,7 +92,7 @@ class Schedule:
         return Job(name, dump_config(plan.cell.config), self.folder.cell(name), plan.shares, source, lent)
 
 
-def perform(schedule: Schedule, workers: int, watch: Callable[[Event | None], None]) -> None:
+def perform(schedule: Schedule, workers: int, watch: Heard) -> None:
     """Run every cell that is not finished; `watch` is called after every event, and now and then without one.
 
     What fails is noted and stops no other cell. Ctrl-C ends all workers, whose cells resume later.
@@ -95,49 +100,58 @@ def perform(schedule: Schedule, workers: int, watch: Callable[[Event | None], No
     folder = schedule.folder
     for name in ("cells", "lent"):
         (folder.path / name).mkdir(exist_ok=True)
-    played = here(schedule) if workers == 1 else side_by_side(schedule, workers)
-    for event in played:
+
+    def heard(event: Event | None) -> None:
         if event is not None:
             schedule.took(event)
         watch(event)
+
+    if workers == 1:
+        here(schedule, heard)
+    else:
+        side_by_side(schedule, workers, heard)
     if not schedule.failed:
         folder.tidy()
 
 
-def side_by_side(schedule: Schedule, workers: int) -> Iterator[Event | None]:
-    """Events of cells that several processes run."""
+def side_by_side(schedule: Schedule, workers: int, heard: Heard) -> None:
+    """Let several processes run the cells."""
     with Pool(workers, schedule.folder.path / "workers.log") as pool:
         while not schedule.is_over:
             while pool.free and (job := schedule.ready()) is not None:
                 pool.start(job)
-            yield from pool.events(PAUSE)
-            yield None
+            for event in pool.events(PAUSE):
+                heard(event)
+            heard(None)
 
 
-def here(schedule: Schedule) -> Iterator[Event | None]:
-    """Events of cells that this process runs itself, one after the other, in one thread as workers do."""
+def here(schedule: Schedule, heard: Heard) -> None:
+    """Run the cells in this process, one after the other, in one thread as workers do."""
     import torch
-
-    from crfl_sweeps.running import finish
-    from crfl_sweeps.worker import reason_of
 
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         while (job := schedule.ready()) is not None:
-            yield None
-            try:
-                shares = finish(job, unheard)
-            except Exception as error:
-                yield Event(job.name, "failed", {"reason": reason_of(error)})
-            else:
-                yield Event(job.name, "finished", {"shares": shares})
+            heard(None)
+            heard(outcome(job, heard))
     finally:
         torch.set_num_threads(before)
 
 
-def unheard(_what: str, _number: int, _total: int) -> None:
-    """Nobody wants to know how far a cell is."""
+def outcome(job: Job, heard: Heard) -> Event:
+    """How a cell ends that is run here. What plugins print goes to stderr, as that of workers goes to a file."""
+    from crfl_sweeps.running import finish
+    from crfl_sweeps.worker import reason_of
+
+    def tell(what: str, number: int, total: int) -> None:
+        heard(Event(job.name, what, {"round": number, "rounds": total}))
+
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            return Event(job.name, "finished", {"shares": finish(job, tell)})
+    except Exception as error:
+        return Event(job.name, "failed", {"reason": reason_of(error)})
 
 
 def cores() -> int:

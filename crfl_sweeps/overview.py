@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 LINES = 4
 """How many running cells are shown by name."""
 
+WIDTH = 24
+"""Of the bar."""
+
 
 class Overview:
     """A live picture in a terminal; elsewhere a line for every cell that ends. `quiet` shows nothing."""
@@ -71,22 +74,23 @@ class Overview:
     def left(self) -> str:
         """How long it will take, from how long it took so far."""
         seconds = remaining(self._schedule, time.monotonic())
-        return "" if seconds is None else f", about {duration(seconds / self._workers)} left"
+        return "" if not seconds else f", about {duration(seconds / self._workers)} left"
 
     def picture(self) -> RenderableType:
         """All of it."""
         from rich.console import Group
         from rich.progress_bar import ProgressBar
+        from rich.table import Table
         from rich.text import Text
 
         schedule = self._schedule
         done = len(schedule.finished) + len(schedule.failed)
-        parts: list[RenderableType] = [ProgressBar(total=len(schedule.plans), completed=done, width=40)]
-        parts.append(Text(self.counts()))
+        head = Table.grid(padding=(0, 1))
+        head.add_row(ProgressBar(total=len(schedule.plans), completed=done, width=WIDTH), Text(self.counts()))
+        parts: list[RenderableType] = [head]
         for name in [*schedule.running][:LINES]:
-            number, total = schedule.rounds.get(name, (0, schedule.plans[name].cell.config.rounds))
-            what = "certifying" if number >= total - 1 > 0 else f"round {number} of {total}"
-            parts.append(Text(f"  {schedule.plans[name].cell.title}: {what}", overflow="ellipsis", no_wrap=True))
+            text = f"  {phase(schedule.rounds.get(name))}  {schedule.plans[name].cell.title}"
+            parts.append(Text(text, overflow="ellipsis", no_wrap=True))
         if self._best is not None:
             parts.append(Text(f"best accuracy so far {self._best[0]:.3f}: {self._best[1]}", overflow="ellipsis"))
         return Group(*parts)
@@ -103,15 +107,28 @@ class Overview:
             self._best = metrics.accuracy, self._schedule.plans[name].cell.title
 
 
+def phase(rounds: tuple[int, int] | None) -> str:
+    """What a cell is doing.
+
+    >>> phase(None), phase((3, 40)), phase((40, 40))
+    ('starting      ', 'round 3/40    ', 'certifying    ')
+    """
+    what = "starting" if rounds is None else "round {}/{}".format(*rounds) if rounds[0] < rounds[1] else "certifying"
+    return f"{what:<14}"
+
+
 def remaining(schedule: Schedule, now: float) -> float | None:
     """Seconds of work that are left, if cells cost what others of their kind did. None: nobody knows."""
     took: dict[str, list[float]] = {}
     for name, plan in schedule.plans.items():
         if name in schedule.finished and schedule.notes[name].seconds:
             took.setdefault(plan.shares, []).append(schedule.notes[name].seconds)
-    if not took:
-        return None
     known = [seconds for each in took.values() for seconds in each]
+    for name, started in schedule.running.items() if not known else ():
+        number, total = schedule.rounds.get(name, (0, 1))
+        known += [(now - started) * total / number] if number else []
+    if not known:
+        return None
 
     def cost(name: str) -> float:
         each = took.get(schedule.plans[name].shares, known)

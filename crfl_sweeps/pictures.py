@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from crfl_core.extend import ConfigError
 from crfl_sweeps.comparing import Comparison, Run, Statistic, compared, questions_of, title_of
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from crfl_figures import Line
     from matplotlib.figure import Figure
 
-FORMATS = ("png", "svg", "pdf")
+FORMATS: tuple[Literal["png", "svg", "pdf"], ...] = ("png", "svg", "pdf")
 
 
 def picture(runs: Sequence[Run], against: str | None = None, measure: str | None = None) -> Figure:

@@ -51,7 +51,7 @@ def work(line: str, say: Callable[..., Any]) -> None:
 
     def tell(what: str, number: int, total: int) -> None:
         nonlocal told
-        if what == "round" and time.monotonic() < told + PAUSE:
+        if what == "round" and number < total and time.monotonic() < told + PAUSE:
             return
         told = time.monotonic()
         try:

@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
-def comparison_table(comparison: Comparison, *, full: bool = False) -> RenderableType:
+def comparison_table(comparison: Comparison, *, full: bool = False, most: int | None = None) -> RenderableType:
     """A table for every measure with a row for every point: mean, spread, number of runs, difference to the first.
 
-    Of certificates that are known at several radii only the first is shown, if not all is wanted.
+    Of certificates that are known at several radii only the first is shown, if not all is wanted; `most` is how many
+    tables there are at most.
     """
-    return Group(*(measure_table(comparison, measure) for measure in (comparison.measures if full else comparison.few)))
+    shown = comparison.measures if full else comparison.few
+    return Group(*(measure_table(comparison, measure) for measure in shown[:most]))
 
 
 def measure_table(comparison: Comparison, measure: str) -> RenderableType:

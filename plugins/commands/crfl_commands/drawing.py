@@ -24,12 +24,12 @@ def draw(
         return None
     if not asked and (find_spec("crfl_figures") is None or not questions_of(runs)):
         return None
-    suffix = target.suffix.removeprefix(".")
-    if suffix not in FORMATS:
-        raise ConfigError(f"--figure {target}: must end with one of {', '.join(f'.{one}' for one in FORMATS)}")
+    formats = {f".{one}": one for one in FORMATS}
+    if target.suffix not in formats:
+        raise ConfigError(f"--figure {target}: must end with one of {', '.join(formats)}")
     from crfl_figures import image_of
 
-    content = image_of(picture(runs, against, measure), suffix)
+    content = image_of(picture(runs, against, measure), formats[target.suffix])
     try:
         target.write_bytes(content)
     except OSError as error:

@@ -18,8 +18,8 @@ INTERRUPTED = 130
 Config = Annotated[
     Path | None,
     typer.Argument(
-        help="Config file with or without a [sweep] table, or the folder of a sweep to go on with. Without one: the "
-        "embedded digits.",
+        help="Config file, with or without a table `sweep`, or the folder of a sweep to go on with. Without one: "
+        "the embedded digits.",
         show_default=False,
     ),
 ]

@@ -16,6 +16,9 @@ from crfl_sweeps.result import SweepResult
 from crfl_sweeps.reuse import Plan, plans
 from crfl_sweeps.values import parsed, shown, split
 
+MOST_TABLES = 3
+"""How many measures a sweep shows when it is finished: accuracy, backdoor success and the first certificate."""
+
 
 def asked(vary: Sequence[str], zipped: Sequence[str], links: Sequence[str], seeds: int | None) -> dict[str, Any]:
     """The parts of a `[sweep]` table that options stand for."""
@@ -128,9 +131,9 @@ def show(result: SweepResult, failures: Mapping[str, str]) -> None:
     console = terminal()
     runs = runs_of_sweep(result)
     if runs:
-        console.print(comparison_table(compared(runs)))
+        console.print(comparison_table(compared(runs), most=MOST_TABLES))
     for name, reason in failures.items():
         console.print(f"failed: {name}: {reason}", markup=False, soft_wrap=True)
     console.print(f"{len(runs)} of {len(result.cells)} cells are finished", markup=False)
     console.print(f"all numbers: {result.path / 'sweep.csv'}", markup=False, soft_wrap=True)
-    console.print(f"compare: crfl compare {result.path}", markup=False, soft_wrap=True)
+    console.print(f"all measures: crfl compare {result.path}", markup=False, soft_wrap=True)
