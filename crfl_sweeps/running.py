@@ -67,7 +67,17 @@ class Told(Tracker):
 
 
 def finish(job: Job, tell: Tell) -> Shared:
-    """Run a cell to its end; what was taken from another cell in the end. A finished one is left alone."""
+    """Run a cell to its end; returns what was taken from another cell. A finished one is left alone."""
+    try:
+        return finished(job, tell)
+    except StoreError as error:  # a sweep has no --force: whoever wants a cell again removes it
+        again = f"remove {job.path} and resume the sweep"
+        said = str(error).replace("run again with --force", again).replace("start again with --force", again)
+        raise StoreError(said) from error
+
+
+def finished(job: Job, tell: Tell) -> Shared:
+    """As `finish`."""
     if state_of(job.path) == "finished":
         return "nothing"
     shared = job.shares if job.source is not None and taken(job) else "nothing"
@@ -84,7 +94,10 @@ def taken(job: Job) -> bool:
     assert job.source is not None
     if state_of(job.path) == "training" and RunDirectory(job.path).read_checkpoint() is not None:
         return False
-    source = played(job.source) if state_of(job.source) is not None else None
+    try:
+        source = played(job.source)
+    except StoreError:  # damaged, or gone: then the cell does without it
+        return False
     if source is None:
         return False
     until(job, 1)

@@ -33,6 +33,7 @@ def run(
     from crfl_core.api.execution import default_path, start_at
     from crfl_core.config import load_config
 
+    refuse_sweep(config)
     with output.plugins_at_work():
         try:
             changes = [*(overrides or ()), *([] if start_from is None else [start_at(start_from)])]
@@ -41,3 +42,12 @@ def run(
             path = out or default_path(load_config(config, overrides=overrides or ()).config)
             raise output.interrupted(path, stop) from None
     output.report(result, quiet=quiet)
+
+
+def refuse_sweep(config: Path | None) -> None:
+    """A file that describes many runs is for another command."""
+    from crfl_core.config.loading import read_source
+    from crfl_interface.errors import ConfigError
+
+    if config is not None and "sweep" in read_source(config)[0]:
+        raise ConfigError(f"{config}: sweep: describes many runs: start them with `crfl sweep {config}`")

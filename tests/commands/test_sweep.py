@@ -109,6 +109,13 @@ def test_bad_input_is_a_sentence(arguments: list[str], complaint: str, crfl: Crf
     assert not (tmp_path / "out").exists()
 
 
+def test_a_file_that_describes_a_sweep_is_no_run(crfl: Crfl, tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(f"{CONFIG}[sweep]\nseeds = 2\n")
+    refused = crfl("run", "config.toml")
+    assert refused.returncode == 2
+    assert "start them with `crfl sweep config.toml`" in refused.stderr
+
+
 def test_a_folder_that_is_no_sweep_is_refused(crfl: Crfl, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert "no folder of a sweep" in crfl("sweep", "empty").stderr

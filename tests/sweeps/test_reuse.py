@@ -145,3 +145,25 @@ def test_runs_of_other_data_are_not_mixed(tmp_path: Path, finished_run: Path) ->
     other = run(SMALL, overrides=["partition.clients=10"], out=folder.cell("other"))
     assert not fits(other.ledger.facts, source)
     assert not plant(other.path, source)
+
+
+def test_a_damaged_source_is_done_without(tmp_path: Path) -> None:
+    definition = define(small(grid={"votes.models": [8, 16]}))
+    first, second = definition.cells()
+    folder = SweepFolder.claim(tmp_path / "sweep", definition)
+    run(first.config, out=folder.cell(first.name))
+    (folder.cell(first.name) / "clients.npz").write_bytes(b"")
+    assert run_sweep(definition, folder.path, workers=1, quiet=True) == {}
+    assert SweepResult(folder.path).cells[1].note.shares == "nothing"
+    alone = run(second.config, out=tmp_path / "alone")
+    assert different_files(RunDirectory(folder.cell(second.name)), alone.directory) == []
+
+
+def test_a_damaged_cell_says_how_to_get_it_again(tmp_path: Path) -> None:
+    definition = define(small())
+    (cell,) = definition.cells()
+    folder = SweepFolder.claim(tmp_path / "sweep", definition)
+    run(cell.config, out=folder.cell(cell.name))
+    (folder.cell(cell.name) / "status.json").write_text("{}")
+    failures = run_sweep(definition, folder.path, workers=1, quiet=True)
+    assert "--force" not in failures[cell.name]

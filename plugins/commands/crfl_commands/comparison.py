@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Group
+from rich.markup import escape
 from rich.table import Table
 
 from crfl_sweeps.comparing import Comparison, Difference, Statistic
@@ -38,7 +39,7 @@ def measure_table(comparison: Comparison, measure: str) -> RenderableType:
         table.add_column(name, justify="right")
     for point in comparison.points:
         if measure in point.statistics:
-            settings = [str(point.settings.get(key, "")) for key in comparison.keys] or ["all"]
+            settings = [escape(str(point.settings.get(key, ""))) for key in comparison.keys] or ["all"]
             apart = difference(point.differences.get(measure)) if several else []
             table.add_row(*settings, *numbers(point.statistics[measure]), *apart)
     return table
@@ -94,7 +95,7 @@ def list_table(listed: Sequence[Listed]) -> RenderableType:
         "certified": [share(one.certified) for one in listed],
     }
     for key, name in zip(keys, short_names(keys), strict=True):
-        columns[name] = [str(one.settings.get(key, "")) for one in listed]
+        columns[name] = [escape(str(one.settings.get(key, ""))) for one in listed]
     told = {name: values for name, values in columns.items() if any(values)}
     table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
     table.add_column("run", overflow="fold", min_width=min(20, max(len(one.name) for one in listed)))
@@ -102,7 +103,7 @@ def list_table(listed: Sequence[Listed]) -> RenderableType:
         number = all(value.replace(".", "", 1).isdigit() for value in values if value)
         table.add_column(name, justify="right" if number or name in ("age", "size") else "left", overflow="fold")
     for one, row in zip(listed, zip(*told.values(), strict=True), strict=True):
-        table.add_row(one.name, *row)
+        table.add_row(escape(one.name), *row)
     return table
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -120,7 +121,13 @@ def summary(result: SweepResult, failures: Mapping[str, str]) -> dict[str, Any]:
         }
         for one in result.cells
     ]
-    return {"path": str(result.path), "cells": cells, "rows": result.rows}
+    rows = [{key: finite(value) for key, value in row.items()} for row in result.rows]
+    return {"path": str(result.path), "cells": cells, "rows": rows}
+
+
+def finite(value: Any) -> Any:
+    """A value that JSON has; infinite radii are written as texts, as in metrics.json."""
+    return value if not isinstance(value, float) or math.isfinite(value) else str(value).replace("inf", "Infinity")
 
 
 def show(result: SweepResult, failures: Mapping[str, str]) -> None:
