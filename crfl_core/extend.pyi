@@ -35,6 +35,7 @@ from crfl_core.cli.output import terminal as terminal
 from crfl_core.config import LoadedConfig as LoadedConfig
 from crfl_core.config import RunConfig as RunConfig
 from crfl_core.config import load_config as load_config
+from crfl_core.config.loading import read_source as read_source
 from crfl_core.plugins import Registry as Registry
 from crfl_core.plugins import first_line as first_line
 from crfl_core.report.gallery import FIGURES as FIGURES
@@ -47,6 +48,7 @@ from crfl_core.report.metrics import Curve as Curve
 from crfl_core.report.metrics import Metrics as Metrics
 from crfl_core.report.metrics import curves as curves
 from crfl_core.store import RunDirectory as RunDirectory
+from crfl_files.marked import MarkedFolder as MarkedFolder
 from crfl_files.published import DataFile as DataFile
 from crfl_files.published import DataSource as DataSource
 from crfl_files.published import FileStatus as FileStatus

@@ -44,6 +44,7 @@ def run(
     from crfl_core.config import load_config
     from crfl_core.plugins import Registry
 
+    refuse_sweep(config)
     with output.plugins_at_work():
         registry = Registry()
         changes = [*(overrides or ()), *([] if start_from is None else [execution.start_at(start_from)])]
@@ -64,3 +65,13 @@ def run(
         consent.show(estimate)
     else:
         output.report(result, quiet=quiet, full=full, json=json)
+    output.report(result, quiet=quiet)
+
+
+def refuse_sweep(config: Path | None) -> None:
+    """A file that describes many runs is for another command."""
+    from crfl_core.config.loading import read_source
+    from crfl_interface.errors import ConfigError
+
+    if config is not None and "sweep" in read_source(config)[0]:
+        raise ConfigError(f"{config}: sweep: describes many runs: start them with `crfl sweep {config}`")

@@ -1,0 +1,83 @@
+"""The picture of a comparison: certified accuracy against the radius, or any measure against a key that was varied."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+from crfl_core.extend import ConfigError
+from crfl_sweeps.comparing import Comparison, Run, Statistic, compared, questions_of, title_of
+from crfl_sweeps.curves import Question, shared_radii
+from crfl_sweeps.expressions import is_number
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from crfl_figures import Line
+
+FORMATS: tuple[Literal["png", "svg", "pdf"], ...] = ("png", "svg", "pdf")
+
+
+def picture(runs: Sequence[Run], against: str | None = None, measure: str | None = None) -> Figure:
+    """The figure of some runs. Raises `ConfigError` if there is nothing to draw along."""
+    from crfl_figures import lines_figure
+
+    if against is not None:
+        comparison = compared(runs)
+        name = measure or comparison.measures[0]
+        return lines_figure(along(comparison, against, name), x_label=against, y_label=name)
+    questions = questions_of(runs)
+    if measure is not None:
+        questions = [one for one in questions if one.certificate == measure]
+    if not questions:
+        raise ConfigError("there is no certified accuracy to draw: give --against a key with numbers that was varied")
+    question = questions[0]
+    title = f"{question.certificate}, {question.level} level"
+    return lines_figure(
+        over_radii(runs, question), x_label=question.radius_name, y_label="certified accuracy", title=title
+    )
+
+
+def over_radii(runs: Sequence[Run], question: Question) -> list[Line]:
+    """One line for each point, with a band of one standard deviation over its seeds."""
+    from crfl_figures import Line
+
+    radii = shared_radii([run.measured.curves[question] for run in runs if question in run.measured.curves])
+    points: dict[str, list[list[float]]] = {}
+    for run in runs:
+        if (values := run.measured.certified(question, radii)) is not None:
+            points.setdefault(title_of(run.point), []).append(values)
+    return [
+        line(Line, title, radii, [Statistic.of(column) for column in zip(*rows, strict=True)])
+        for title, rows in points.items()
+    ]
+
+
+def along(comparison: Comparison, key: str, measure: str) -> list[Line]:
+    """A measure against a key, one line for each combination of the others."""
+    from crfl_figures import Line
+
+    if key not in comparison.keys:
+        raise ConfigError(f"--against {key}: was not varied: {', '.join(comparison.keys) or 'nothing'} was")
+    if measure not in comparison.measures:
+        raise ConfigError(f"--measure {measure}: there is none: there are {', '.join(comparison.measures)}")
+    lines: dict[str, list[tuple[float, Statistic]]] = {}
+    for point in comparison.points:
+        if not is_number(point.settings.get(key)):
+            raise ConfigError(f"--against {key}: {point.settings.get(key)!r} is no number to draw along")
+        others = {name: value for name, value in point.settings.items() if name != key}
+        if measure in point.statistics:
+            lines.setdefault(title_of(others), []).append((point.settings[key], point.statistics[measure]))
+    ordered = {title: sorted(found, key=lambda pair: pair[0]) for title, found in lines.items()}
+    return [line(Line, title, [x for x, _ in found], [one for _, one in found]) for title, found in ordered.items()]
+
+
+def line(kind: type[Line], title: str, x: Sequence[float], statistics: Sequence[Statistic]) -> Line:
+    """Means, with a band if all of them have a spread."""
+    means = [one.mean for one in statistics]
+    spreads = [one.spread for one in statistics if one.spread is not None]
+    if len(spreads) < len(means):
+        return kind(title, x, means)
+    low = [mean - spread for mean, spread in zip(means, spreads, strict=True)]
+    high = [mean + spread for mean, spread in zip(means, spreads, strict=True)]
+    return kind(title, x, means, low, high)

@@ -1,0 +1,79 @@
+"""Values of a config as texts and back: in overrides, in tables, in names of directories."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
+CLOSING = {"[": "]", "{": "}", '"': '"', "'": "'"}
+LONGEST_NAME = 60
+"""Letters of a directory's name that come from settings."""
+
+
+def inline(value: Any) -> str:
+    """A value as TOML on one line.
+
+    >>> inline({"type": "krum", "f": 1}), inline([0.5, "rfa", True])
+    ('{"type" = "krum", "f" = 1}', '[0.5, "rfa", true]')
+    """
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{json.dumps(str(key))} = {inline(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(inline, value))}]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return repr(value)
+    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def shown(value: Any) -> Any:
+    """A value as a table shows it: numbers and texts as they are, a plugin without options by its name."""
+    if isinstance(value, Mapping) and set(value) == {"type"}:
+        return value["type"]
+    return inline(value) if isinstance(value, Mapping | list | tuple) else value
+
+
+def parsed(raw: str) -> Any:
+    """A value as in TOML; what is none is a text.
+
+    >>> parsed("0.5"), parsed("krum"), parsed("[1, 2]")
+    (0.5, 'krum', [1, 2])
+    """
+    try:
+        found = tomllib.loads(f"value = {raw}")
+    except (ValueError, RecursionError):
+        return raw
+    return found["value"] if len(found) == 1 else raw
+
+
+def split(text: str) -> list[str]:
+    """The parts between commas that are in no brackets and no quotes.
+
+    >>> split('1, {type = "krum", f = 2},[3,4]')
+    ['1', '{type = "krum", f = 2}', '[3,4]']
+    """
+    parts, start, closing = [], 0, ""
+    for place, sign in enumerate(text):
+        if closing and sign == closing[-1]:
+            closing = closing[:-1]
+        elif sign in CLOSING and closing[-1:] not in ('"', "'"):
+            closing += CLOSING[sign]
+        elif sign == "," and not closing:
+            parts.append(text[start:place].strip())
+            start = place + 1
+    return [*parts, text[start:].strip()]
+
+
+def name_of(settings: Mapping[str, Any]) -> str:
+    """Settings as the beginning of a directory's name, of letters that every file system takes.
+
+    >>> name_of({"attack.scale": 10, "aggregation": "rfa", "seed": 3})
+    'scale-10_aggregation-rfa_seed-3'
+    """
+    words = [f"{key.rpartition('.')[2]}-{shown(value)}" for key, value in settings.items()]
+    plain = [re.sub(r"[^A-Za-z0-9.+_]+", "-", word).strip("-") for word in words]
+    return "_".join(plain)[:LONGEST_NAME].rstrip("-._")

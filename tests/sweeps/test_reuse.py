@@ -1,0 +1,169 @@
+"""Cells take training from each other, and every bit is that of a run on its own."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import crfl_aggregators
+import crfl_algorithms
+import crfl_attacks
+import crfl_optimisers
+import pytest
+
+from crfl_core import run
+from crfl_core.extend import RunDirectory
+from crfl_sweeps.api import run_sweep
+from crfl_sweeps.cells import define
+from crfl_sweeps.folder import SweepFolder
+from crfl_sweeps.result import SweepResult
+from crfl_sweeps.reuse import LOOK_AHEAD, Plan, plans
+from crfl_sweeps.transplants import fits, plant, played
+from tests.sweeps.support import SMALL, different_files, small
+
+
+def planned(config: dict[str, Any]) -> list[Plan]:
+    definition = define(config)
+    found = {plan.cell.name: plan for plan in plans(definition.cells())}
+    return [found[cell.name] for cell in definition.cells()]
+
+
+def shares(config: dict[str, Any]) -> list[str]:
+    return [plan.shares for plan in planned(config)]
+
+
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("threat.clients", [[1], [1, 2]]),
+        ("votes.models", [16, 32]),
+        ("certificates", [["paper"], [{"type": "paper", "name": "other"}]]),
+        ("evaluation.radii", [[0.1], [0.2]]),
+        ("seeds.votes", [1, 2]),
+        ("name", ["one", "other"]),
+    ],
+)
+def test_what_is_asked_afterwards_needs_no_training(key: str, values: list[Any]) -> None:
+    assert shares(small(grid={key: values})) == ["nothing", "training"]
+
+
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("seed", [0, 1]),
+        ("seeds.noise", [0, 1]),
+        ("attack.scale", [10.0, 20.0]),
+        ("server.noise_std", [0.01, 0.02]),
+        ("aggregation", ["fedavg", "rfa"]),
+        ("evaluation.every", [1, 2]),
+        ("certificates", [["paper"], ["pathwise-linear"]]),  # which puts a cap on updates in front of the aggregation
+    ],
+)
+def test_what_changes_training_shares_nothing(key: str, values: list[Any]) -> None:
+    assert shares(small(grid={key: values})) == ["nothing", "nothing"]
+
+
+def test_longer_trainings_start_where_shorter_ones_stood() -> None:
+    short, middle, long = planned(small(grid={"rounds": [3, 9, 5]}))
+    assert (short.shares, short.lends) == ("nothing", True)
+    assert (long.shares, long.source, long.lends) == ("first rounds", short.cell.name, True)
+    assert (middle.shares, middle.source, middle.lends) == ("first rounds", long.cell.name, False)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"attack": {"type": "certificate-seeking", "clients": [1], "rounds": [2]}},
+        {"training": {"learning_rate": {"type": "equal-influence"}, "weight_decay": 0.1}},
+    ],
+)
+def test_nothing_is_shared_between_lengths_where_somebody_looks_ahead(changed: dict[str, Any]) -> None:
+    assert shares({**SMALL, **changed, "sweep": {"grid": {"rounds": [3, 5]}}}) == ["nothing", "nothing"]
+
+
+def test_plugins_that_look_at_the_number_of_rounds_are_known() -> None:
+    looking = set()
+    for package in (crfl_aggregators, crfl_algorithms, crfl_attacks, crfl_optimisers):
+        for file in Path(str(package.__file__)).parent.rglob("*.py"):
+            text = file.read_text(encoding="utf-8")
+            if re.search(r"\.total\b|(server|run|side)\.rounds\b", text):
+                looking.add(file.stem.replace("_", "-"))
+    assert looking == {name for _, name in LOOK_AHEAD}
+
+
+MEMORY = {"server": {"optimiser": "momentum"}, "aggregation": ["foolsgold"]}
+"""A server that remembers earlier rounds in two places."""
+
+
+@pytest.mark.parametrize("changed", [{}, MEMORY, {"groups": {"count": 2}, "certificates": ["group-vote"]}])
+def test_cells_that_take_from_each_other_are_bit_for_bit_runs_of_their_own(
+    changed: dict[str, Any], tmp_path: Path
+) -> None:
+    table = {"grid": {"rounds": [3, 4], "threat.clients": [[1], [1, 2]]}}
+    definition = define({**SMALL, **changed, "sweep": table})
+    assert run_sweep(definition, tmp_path / "sweep", workers=1, quiet=True) == {}
+    found = SweepResult(tmp_path / "sweep")
+    assert [one.note.shares for one in found.cells] == ["nothing", "training", "first rounds", "training"]
+    for one in found.cells:
+        alone = run(one.cell.config, out=tmp_path / "alone" / one.cell.name)
+        assert different_files(RunDirectory(one.path), alone.directory) == []
+    assert not (tmp_path / "sweep" / "lent").exists()
+
+
+def test_continuations_start_from_kept_models_of_the_other_cell(tmp_path: Path) -> None:
+    votes = {"type": "tail", "continuations": 8, "selection": 4}
+    table = {"grid": {"threat.clients": [[1], [1, 2]]}, "fixed": {"certificates": [votes]}}
+    run_sweep(define(small(**table)), tmp_path / "sweep", workers=1, quiet=True)
+    one = SweepResult(tmp_path / "sweep").cells[1]
+    assert one.note.shares == "training"
+    alone = run(one.cell.config, out=tmp_path / "alone")
+    assert different_files(RunDirectory(one.path), alone.directory) == []
+
+
+def test_what_was_not_kept_is_trained_again(tmp_path: Path) -> None:
+    kept = {"type": "postprocess", "continuations": 8, "selection": 4}
+    table = {"list": [{"certificates": ["paper"]}, {"certificates": [kept]}], "fixed": {"server.cap_updates": False}}
+    assert shares(small(**table)) == ["nothing", "training"]
+    run_sweep(define(small(**table)), tmp_path / "sweep", workers=1, quiet=True)
+    one = SweepResult(tmp_path / "sweep").cells[1]
+    assert (one.note.state, one.note.shares) == ("finished", "nothing")
+
+
+def test_the_environment_says_who_played_the_rounds(tmp_path: Path) -> None:
+    definition = define(small(grid={"votes.models": [8, 16]}))
+    run_sweep(definition, tmp_path / "sweep", workers=1, quiet=True)
+    taken = RunDirectory(SweepResult(tmp_path / "sweep").cells[1].path).read_json("environment.json")
+    assert taken["from_round"] == 4
+    assert [one["from_round"] for one in taken["earlier"]] == [1]
+
+
+def test_runs_of_other_data_are_not_mixed(tmp_path: Path, finished_run: Path) -> None:
+    source = played(finished_run)
+    assert source is not None
+    folder = SweepFolder(tmp_path)
+    other = run(SMALL, overrides=["partition.clients=10"], out=folder.cell("other"))
+    assert not fits(other.ledger.facts, source)
+    assert not plant(other.path, source)
+
+
+def test_a_damaged_source_is_done_without(tmp_path: Path) -> None:
+    definition = define(small(grid={"votes.models": [8, 16]}))
+    first, second = definition.cells()
+    folder = SweepFolder.claim(tmp_path / "sweep", definition)
+    run(first.config, out=folder.cell(first.name))
+    (folder.cell(first.name) / "clients.npz").write_bytes(b"")
+    assert run_sweep(definition, folder.path, workers=1, quiet=True) == {}
+    assert SweepResult(folder.path).cells[1].note.shares == "nothing"
+    alone = run(second.config, out=tmp_path / "alone")
+    assert different_files(RunDirectory(folder.cell(second.name)), alone.directory) == []
+
+
+def test_a_damaged_cell_says_how_to_get_it_again(tmp_path: Path) -> None:
+    definition = define(small())
+    (cell,) = definition.cells()
+    folder = SweepFolder.claim(tmp_path / "sweep", definition)
+    run(cell.config, out=folder.cell(cell.name))
+    (folder.cell(cell.name) / "status.json").write_text("{}")
+    failures = run_sweep(definition, folder.path, workers=1, quiet=True)
+    assert "--force" not in failures[cell.name]
