@@ -37,7 +37,7 @@ ATTACKS = {
 
 ONE_MODEL = (
     "rounds=10",
-    "training={learning_rate=20.0, steps=10, batch_size=3000, weight_decay=0.0003}",
+    "training={learning_rate=40.0, steps=5, batch_size=3000, weight_decay=0.0003}",
     "certificates=[]",
     "storage.figures=[]",
 )

@@ -147,3 +147,9 @@ def test_attacks_are_measured_once_and_drawn_above_what_is_certified(
     for label in ("vote of ten", "FedAvg, attacked", "Krum, attacked"):
         assert label in drawn
     assert "median" not in drawn
+
+
+def test_a_search_says_in_one_sentence_which_setting_is_wrong() -> None:
+    arguments = [str(FOLDER / "digits-every-round.toml"), "--clients", "3", "--try", "training.learning_rate=1e9"]
+    with pytest.raises(SystemExit, match=r"training\.learning_rate: times training\.weight_decay must be at most 1"):
+        script("search").main(arguments)
