@@ -71,7 +71,7 @@ def draw_attacked(axes: Axes, folder: Path) -> None:
         worst[case.rule][attackers] = min(share, worst[case.rule].get(attackers, 1.0))
     for rule, (label, colour, sign) in ATTACKED.items():
         if points := sorted(worst[rule].items()):
-            axes.plot(*zip(*points, strict=True), sign, color=colour, label=f"{label}, attacked", linestyle=":")
+            axes.plot(*zip(*points, strict=True), sign, color=colour, label=f"{label}, attacked", alpha=0.8)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
-    figure.legend(loc="outside right upper", frameon=False, title="lines: certified; dotted: what attacks left")
+    figure.legend(loc="outside right upper", frameon=False, title="lines: certified; marks: what attacks left")
     with mpl.rc_context({"svg.hashsalt": "crfl", "svg.fonttype": "none"}):  # the same bytes for the same numbers
         figure.savefig(chosen.out, metadata={"Date": None} if chosen.out.suffix == ".svg" else None)
 
