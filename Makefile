@@ -39,9 +39,12 @@ peers: $(VENV)/.installed-dev
 benchmarks: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks
 
-# The examples with the strongest certificates, three seeds each; needs the files of MNIST, Fashion-MNIST and loan.
+# The examples with the strongest certificates, three seeds each, what attacks leave without one, and the figure of both;
+# needs the files of MNIST, Fashion-MNIST and loan.
 certified: $(VENV)/.installed
 	$(BIN)/python examples/certified/table.py
+	$(BIN)/python examples/certified/attacked.py
+	$(BIN)/python examples/certified/figure.py
 
 # The documentation as a site, in build/site.
 site: $(VENV)/.installed-dev

@@ -79,17 +79,13 @@ def describe(check: Check) -> str:
 
 
 def audit(certificate: Certificate, ledger: Ledger, threat: Threat) -> Audit:
-    """Every assumption of a certificate, evaluated on this run."""
+    """Every assumption of a certificate, evaluated on this run: of the levels that it is asked for."""
+    levels = levels_of(certificate)
     with failures_named(f"certificate {certificate.full_name} failed in audit"):
         known = not misses_groups(certificate, ledger)
         checks = certificate.audit(ledger, threat) if known else (number_of_models(ledger),)
-    return Audit(
-        certificate.title,
-        certificate.sound,
-        certificate.label,
-        levels_of(certificate),
-        (*checks, *trusted_data(ledger)),
-    )
+    asked = (*(check for check in checks if check.level in (None, *levels)), *trusted_data(ledger))
+    return Audit(certificate.title, certificate.sound, certificate.label, levels, asked)
 
 
 def misses_groups(certificate: Certificate, ledger: Ledger) -> bool:

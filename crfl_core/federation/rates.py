@@ -21,7 +21,7 @@ ROOM = 1e-3
 
 
 def with_found_start(
-    config: RunConfig, model: ModelFacts, facts: TrainingFacts, gradient_bound: float, samples: NDArray[np.int64]
+    config: RunConfig, model: ModelFacts, facts: TrainingFacts, smoothness: float, samples: NDArray[np.int64]
 ) -> RunConfig:
     """The same config with the t0 of its equal influence: the smallest one whose rates keep the step rule.
 
@@ -34,10 +34,8 @@ def with_found_start(
         raise ConfigError(
             f"equal influence is for plain SGD, found {facts.algorithm!r}: set algorithm = 'sgd'", key=KEY
         )
-    # of softmax regression gradients are at most sqrt(2) B long, or sqrt(2 L), and the loss is B^2 / 2 or L / 2 smooth
-    known = model.linear and model.convex and facts.clip_gradients is None and math.isfinite(gradient_bound)
-    smoothness, steps = gradient_bound**2 / 4.0, fewest_steps(training, config.rounds, samples)
-    if not known:
+    steps = fewest_steps(training, config.rounds, samples)
+    if not (model.linear and model.convex and facts.clip_gradients is None and math.isfinite(smoothness)):
         if schedule.start is None:
             raise ConfigError(
                 "there is no step rule to find t0 from: use softmax regression without clip_gradients on inputs with a "

@@ -23,7 +23,7 @@ from crfl_core.federation.participants import HonestTraining, Participation
 from crfl_core.federation.rates import with_found_start
 from crfl_core.federation.reserve import check_root
 from crfl_core.federation.sample_sets import TestSet, make_test_sets, reserved_sets
-from crfl_core.federation.spectrum import with_spectrum
+from crfl_core.federation.spectrum import smoothness, with_spectrum
 from crfl_core.federation.start import Start, start_of
 from crfl_core.federation.threats import check_threat, prepare_attack, resampled_rounds
 from crfl_interface.data import FederatedData, Scaling
@@ -139,7 +139,7 @@ def build(
     honest = HonestTraining(training, min(bound, training.clip_gradients or bound))
     honest = with_spectrum(config, model, honest, longest, data.facts.classes)
     samples = np.array([len(rows) for rows in partition.rows])
-    config = with_found_start(config, model.facts, training, honest.gradient_bound, samples)
+    config = with_found_start(config, model.facts, training, smoothness(honest, data.facts.classes), samples)
     participation = Participation(config, samples.tolist(), honest, streams, members)
     fits(data, model, maps, participation)
     check_groups(config.aggregation, participation.round(1))

@@ -54,6 +54,14 @@ def with_spectrum(
     return HonestTraining(facts.model_copy(update={"ball": ball}), kappa)
 
 
+def smoothness(honest: HonestTraining, classes: int) -> float:
+    """beta of softmax regression: `B^2 / 2`, with the spectrum rule `L / 2`, with the ball rule what it is inside."""
+    limit, ball = honest.facts.spectrum, honest.facts.ball
+    if limit is None or ball is None:
+        return honest.gradient_bound**2 / 4.0  # of gradients of at most sqrt(2) B, or sqrt(2 L)
+    return float(formulas.ball_smoothness(limit, ball.gradient_bound, ball.weight_decay, ball.input_bound, classes))
+
+
 def check_model(model: BoundModel) -> None:
     """The rule is about the gradients of softmax regression, and of no use with a constant input of 1."""
     if not isinstance(model, LinearModel) or not model.facts.linear:

@@ -33,7 +33,9 @@ COLUMNS = (
     "log_radius",
     "conditional",
     "count",
+    "anywhen_radius",
 )
+"""`anywhen_radius` is the radius against attacks in unknown rounds, as many as were asked; empty if nobody asks."""
 
 
 def certificate_csv(guarantees: Sequence[CertificateResult]) -> bytes:
@@ -87,7 +89,7 @@ def predictions(certified: CertificateResult) -> list[str]:
 
 def rows(certified: CertificateResult) -> Iterable[tuple[Any, ...]]:
     """The rows of one guarantee, in the order of `COLUMNS`."""
-    guarantee, samples = certified.guarantee, len(certified.labels)
+    guarantee, anywhen, samples = certified.guarantee, certified.anywhen, len(certified.labels)
 
     def constant(value: object) -> list[object]:
         return [value] * samples
@@ -108,6 +110,8 @@ def rows(certified: CertificateResult) -> Iterable[tuple[Any, ...]]:
         cells(guarantee.log_radius),
         constant(bool(certified.conditional or certified.label)),
         constant("") if guarantee.count is None else cells(guarantee.count),
+        # The stated rounds are among the unknown ones.
+        constant("") if anywhen is None else cells(np.minimum(guarantee.radius, anywhen.radius)),
         strict=True,
     )
 

@@ -17,7 +17,7 @@ from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
-from crfl_core import Curve, run
+from crfl_core import CrflError, Curve, run
 
 UNSEEN = ("dataset.test_samples=1", "evaluation.every=0", "storage.figures=[]")
 """No test samples, and no measurements on the way."""
@@ -93,9 +93,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print("certified  accuracy  seconds  settings")
     best: Found | None = None
     with tempfile.TemporaryDirectory() as folder:
-        for one in search(chosen.config, chosen.clients, chosen.options, chosen.fixed, Path(folder)):
-            best = max(best or one, one)
-            print(one, flush=True)
+        try:
+            for one in search(chosen.config, chosen.clients, chosen.options, chosen.fixed, Path(folder)):
+                best = max(best or one, one)
+                print(one, flush=True)
+        except CrflError as error:
+            raise SystemExit(str(error)) from None
     print(f"best:\n{best}")
 
 

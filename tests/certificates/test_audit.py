@@ -405,6 +405,18 @@ def test_a_map_without_a_constant_refuses_the_feature_level_alone() -> None:
         assert not found[name].refusal_at("sample")
 
 
+def test_a_level_that_nobody_asks_for_is_not_audited() -> None:
+    world = attacked_world(small(model={"type": "softmax", "features": "unit-sphere"}))
+    whole, clients = (
+        certification.audit(PathwiseLinear(levels=levels), world.ledger, world.threat())
+        for levels in (None, ("client",))
+    )
+    assert "feature maps are Lipschitz" in {check.name for check in whole.checks if check.status == "failed"}
+    assert {check.level for check in clients.checks} <= {None, "client"}
+    assert "failed" not in {check.status for check in clients.checks if check.direction is None}
+    assert clients.directions_at("client") == whole.directions_at("client")
+
+
 def test_an_attack_beyond_the_threat_makes_a_what_if() -> None:
     """More attackers, another round, more poison: the numbers stand, and say that they do not cover this run."""
     world = attacked_world(small(attack=LABELS | {"clients": [0, 1], "scale": 3.0}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import itertools
 from collections.abc import Callable
@@ -296,6 +297,19 @@ def test_a_run_shows_what_holds_for_any_round_beside_the_round_of_its_attack(att
     table = show(attacked_run)
     assert "any round" in table
     assert "round 3" in table
+
+
+def test_the_csv_has_a_radius_for_any_round_where_it_was_asked(attacked_run: RunResult) -> None:
+    asked = {one.test_set: one.guarantee.radius for one in crfl_core.certify(attacked_run, rounds="any").certified}
+    for name in ("pathwise-linear", "tail"):
+        with (attacked_run.path / "certificates" / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        for test_set in ("clean", "backdoored"):
+            column = [row["anywhen_radius"] for row in rows if row["set"] == test_set]
+            expected = asked[test_set] if name == "pathwise-linear" else np.full(len(column), np.nan)
+            np.testing.assert_array_equal([float(cell or "nan") for cell in column], expected)
+        if name == "pathwise-linear":
+            assert any(row["anywhen_radius"] != row["radius"] for row in rows)
 
 
 def test_whoever_states_the_rounds_gets_no_other_answer(attacked_run: RunResult) -> None:

@@ -36,7 +36,20 @@ def test_every_example_has_a_validation_set_and_asks_about_numbers_of_clients(pa
     assert config.evaluation.radii
     assert config.attack is None
     (certificate,) = config.certificates
-    assert certificate.title in ("group-vote", "pathwise-linear")
+    assert certificate.title in ("group-vote", "ensemble", "pathwise-linear")
+
+
+@pytest.mark.parametrize("dataset", ["digits", "mnist", "fashion", "loan"])
+@pytest.mark.parametrize("question", ["early-round", "any-round", "every-round"])
+def test_every_dataset_is_asked_the_three_questions(dataset: str, question: str) -> None:
+    config = load_config(FOLDER / f"{dataset}-{question}.toml").config
+    (certificate,) = config.certificates
+    if question == "every-round":
+        assert certificate.rounds_answered() == "every"
+    else:
+        assert config.threat.rounds == ("any" if question == "any-round" else (10,))
+        assert certificate.levels == ("client",)
+        assert config.dtype == "float64"
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
@@ -73,6 +86,15 @@ def test_half_of_the_clients_change_little_in_an_early_round(tmp_path: Path) -> 
     assert curve.directions == ("backward", "forward")
 
 
+def test_half_of_the_clients_change_little_in_any_one_round(tmp_path: Path) -> None:
+    result = run(FOLDER / "digits-any-round.toml", out=tmp_path / "run")
+    (curve,) = (one for one in result.metrics.curves if one.test_set == "clean")
+    assert curve.rounds == "any one of rounds 1..300"
+    assert curve.accuracy >= 0.94
+    assert curve.certified_accuracy[curve.radii.index(5)] >= 0.88
+    assert curve.directions == ("backward", "forward")
+
+
 def test_one_table_has_all_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["digits-every-round", "--out", str(tmp_path), "--seeds", "0", "1"]
     script("table").main(arguments)
@@ -98,3 +120,36 @@ def test_a_search_sees_no_test_image_and_names_the_best_settings(
     assert found[0].certified > found[1].certified
     search.main([str(FOLDER / "digits-every-round.toml"), "--clients", "3", "--set", "training.steps=5"])
     assert capsys.readouterr().out.count("best:") == 1
+
+
+def test_attacks_are_measured_once_and_drawn_above_what_is_certified(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    arguments = ["digits", "--clients", "10", "--attackers", "3", "--rules", "fedavg", "krum", "--out", str(tmp_path)]
+    arguments += ["--attacks", "none", "certificate-seeking", "--set", "training.learning_rate=4"]
+    attacked = script("attacked")
+    attacked.main(arguments)
+    table = capsys.readouterr().out
+    cells = {line.split(" | ")[0]: line.strip("| ").split(" | ") for line in table.splitlines()[2:]}
+    assert set(cells) == {"| `fedavg`", "| `krum`"}
+    assert float(cells["| `fedavg`"][2]) > 0.9 > float(cells["| `fedavg`"][-1]) + 0.2
+    monkeypatch.setattr(attacked, "accuracy", None)  # nothing is trained again
+    attacked.main(arguments)
+    assert capsys.readouterr().out == table
+    run(FOLDER / "digits-every-round.toml", out=tmp_path / "digits-every-round-0")
+    figure = script("figure")
+    monkeypatch.setattr(figure, "CERTIFIED", {"digits-every-round": ("vote of ten", "#0b4f8a", "-")})
+    for path in (tmp_path / "one.svg", tmp_path / "two.svg"):
+        figure.main(["--runs", str(tmp_path), "--out", str(path)])
+    drawn = (tmp_path / "one.svg").read_text(encoding="utf-8")
+    assert drawn == (tmp_path / "two.svg").read_text(encoding="utf-8")
+    for label in ("vote of ten", "FedAvg, attacked", "Krum, attacked"):
+        assert label in drawn
+    assert "median" not in drawn
+
+
+def test_a_search_says_in_one_sentence_which_setting_is_wrong() -> None:
+    arguments = [str(FOLDER / "digits-every-round.toml"), "--clients", "3", "--try", "training.learning_rate=1e9"]
+    with pytest.raises(SystemExit, match=r"training\.learning_rate: times training\.weight_decay must be at most 1"):
+        script("search").main(arguments)

@@ -11,6 +11,7 @@ import torch
 from crfl_certificates.pathwise_linear import PathwiseLinear
 
 import crfl_core
+import crfl_formulas as formulas
 from crfl_core import Threat
 from crfl_core.certification import audits
 from crfl_core.certification.scenario import Scenario
@@ -132,6 +133,26 @@ def test_the_bound_for_any_round_is_nearly_reached_in_every_round(number: int) -
     threat = Threat(clients=1, rounds=tuple(range(1, 13)), rounds_at_most=1, poison="update")
     bound = Scenario(clean.ledger, threat, 12, observed=True).client_costs()[1]
     assert 0.9 * bound < drift <= bound
+
+
+BALL = {"batch_size": 100, "spectrum": 0.2, "ball": 0.1, "weight_decay": 0.3, "steps": 1, "learning_rate": EQUAL}
+
+
+def test_under_the_ball_rule_the_first_round_takes_the_largest_rate_that_is_smooth_inside_the_ball() -> None:
+    settings = equal(
+        model={"type": "softmax", "bias": False, "features": ["unit-sphere"]},
+        training=BALL,
+        aggregation=[{"type": "update-cap", "bound": "honest"}, "fedavg"],
+    )
+    federation = federation_of(settings)
+    ball = federation.honest.facts.ball
+    assert ball is not None
+    inside = formulas.ball_smoothness(0.2, ball.gradient_bound, 0.3, ball.input_bound, classes=10)
+    assert ball.gradient_bound**2 / 4 < 0.9 * inside < 0.09  # neither kappa nor L alone gives it
+    first = federation.participation.round(1).learning_rate[0]
+    assert first == pytest.approx(formulas.largest_rate(inside * (1 + ROOM), 0.3), rel=1e-9)
+    world = honest_world(federation)
+    assert audits.audit(PathwiseLinear(levels=("client",)), world.ledger, world.threat()).refusal == ""
 
 
 def test_the_found_start_is_recorded_and_the_run_is_the_same_from_it(tmp_path: Path) -> None:
