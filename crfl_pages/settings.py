@@ -27,9 +27,9 @@ def settings(run: RunResult) -> list[Setting]:
     recorded = run.directory.read_json("environment.json").get("origins")
     written = recorded if isinstance(recorded, Mapping) else {}
     loaded = load_config(run.path / "config.toml", registry=run.registry)  # without the plugins that are not here
-    lines = [line.partition(" = ") for line, _ in explained(loaded)]
     return [
-        Setting(key, value, origin_of(key, written, is_default(run.config, key.split(".")))) for key, _, value in lines
+        Setting(line.key, line.text, origin_of(line.key, written, is_default(run.config, line.key.split("."))))
+        for line in explained(loaded)
     ]
 
 

@@ -19,7 +19,7 @@ def explain(
     from crfl_core.absent import Reading
     from crfl_core.api.execution import default_path, located
     from crfl_core.api.result import reading
-    from crfl_core.cli.explanation import explained, toml
+    from crfl_core.cli.explanation import explained
     from crfl_core.config import load_config
     from crfl_core.plugins import Registry
     from crfl_core.report.needs import check_config
@@ -42,7 +42,7 @@ def explain(
 
         typer.echo(to_json([vars(line) for line in lines], indent=2).decode())
     else:
-        texts = [f"{line.key} = {toml(line.value)}" for line in lines]
+        texts = [f"{line.key} = {line.text}" for line in lines]
         width = min(72, max(map(len, texts)))
         for text, line in zip(texts, lines, strict=True):
             typer.echo(f"{text:<{width}}  # {line.origin}")

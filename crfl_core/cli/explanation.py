@@ -22,6 +22,11 @@ class Setting:
     value: Any
     origin: str
 
+    @property
+    def text(self) -> str:
+        """Its value as TOML writes it."""
+        return toml(self.value)
+
 
 def explained(loaded: LoadedConfig) -> list[Setting]:
     """Every setting."""

@@ -15,22 +15,23 @@ def resume(
     trust: arguments.TrustOption = False,
 ) -> None:
     """Resume an unfinished run, bit for bit as if it had never stopped; or a sweep."""
+    output.starting(quiet)
     from crfl_core import api
 
     if (run / "sweep.toml").is_file():
-        resume_sweep(run, quiet=quiet, trust=trust)
+        resume_sweep(run, json=json, quiet=quiet, trust=trust)
         return
     with output.plugins_at_work():
         try:
             result = api.resume(run, trackers=output.progress(quiet), trust=trust)
         except KeyboardInterrupt as stop:
             raise output.interrupted(run, stop) from None
-    output.report(result, quiet=quiet)
+    output.report(result, quiet=quiet, full=full, json=json)
 
 
-def resume_sweep(path: Path, *, quiet: bool, trust: bool) -> None:
+def resume_sweep(path: Path, *, json: bool, quiet: bool, trust: bool) -> None:
     """What `crfl sweep` does with the folder of a sweep: that command is a plugin, found like any other."""
     from crfl_core.plugins import Registry
 
-    options = [*(["--quiet"] if quiet else []), *(["--trust"] if trust else [])]
+    options = [f"--{name}" for name, given in {"json": json, "quiet": quiet, "trust": trust}.items() if given]
     Registry().command("sweep").click_command.main([str(path), *options], prog_name="crfl sweep")

@@ -65,7 +65,6 @@ def run(
         consent.show(estimate)
     else:
         output.report(result, quiet=quiet, full=full, json=json)
-    output.report(result, quiet=quiet)
 
 
 def refuse_sweep(config: Path | None) -> None:

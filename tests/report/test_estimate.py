@@ -74,10 +74,10 @@ def test_an_estimate_is_told_in_lines() -> None:
 
 @pytest.mark.parametrize("case", ["votes and continuations", "a rule that remembers"])
 def test_a_run_that_was_tried_first_is_the_same_bit_for_bit(case: str, tmp_path: Path) -> None:
-    config = load_config(tiny(**CASES[case])).config
+    config, origins = load_config(tiny(**CASES[case]))
     session = execution.prepare(config, tmp_path / "tried", [])
     estimated(session, 0.0)
-    tried = execution.execute(session, Registry())
+    tried = execution.execute(session, Registry(), origins)
     assert contents(tried.path) == contents(crfl_core.run(config, out=tmp_path / "plain").path)
 
 
