@@ -29,7 +29,7 @@ def scratch(parent: Path, prefix: str) -> Iterator[Path]:
         try:
             yield folder
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            remove(folder)
 
 
 def remove_abandoned(parent: Path, prefix: str) -> None:
@@ -41,7 +41,18 @@ def remove_abandoned(parent: Path, prefix: str) -> None:
                 folder.rmdir()  # a kill came before there was a lock
             with contextlib.suppress(OSError), (folder / LOCK).open("r+") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
+                remove(folder)
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder, its lock last: without it nobody could tell what a kill leaves from somebody else's folder."""
+    with contextlib.suppress(OSError):
+        for entry in folder.iterdir():
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry, ignore_errors=True)
+            elif entry.name != LOCK:
+                entry.unlink()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def taken(parent: Path, prefix: str) -> tuple[Path, TextIO]:

@@ -86,6 +86,20 @@ def test_only_folders_of_ours_that_nobody_holds_are_abandoned(tmp_path: Path) ->
     assert (tmp_path / "elsewhere" / "more" / "config.toml").exists()
 
 
+def test_a_folder_that_is_half_removed_is_removed_by_whoever_comes_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("unlink", "rmdir"):
+        abandoned(tmp_path / ".new-1")
+        with monkeypatch.context() as patch:
+            killed_behind(patch, name, 2 if name == "rmdir" else 1)
+            with pytest.raises(Killed):
+                remove_abandoned(tmp_path, ".new-")
+        assert (tmp_path / ".new-1").exists()
+        remove_abandoned(tmp_path, ".new-")
+        assert list(tmp_path.iterdir()) == []
+
+
 def test_the_next_answer_that_is_saved_removes_those_that_were_not(run: Path) -> None:
     for name in (".what-if-one", ".what-if-two"):
         abandoned(run / name)

@@ -187,8 +187,13 @@ def in_the_first_second(stage: Stage, chance: Random) -> Struck | None:
 
 
 def any_operation(stage: Stage, chance: Random) -> int:
-    """The number of an operation on files."""
-    return chance.randint(1, max(1, len(stage.operations)))
+    """The number of an operation on files: each as likely as any other, or one of a phase, each of which is."""
+    numbers = range(1, 1 + len(stage.operations))
+    if chance.random() < 0.5:
+        return chance.choice(numbers)
+    phases = [phase(operation) for operation in stage.operations]
+    chosen = chance.choice(sorted(set(phases)))
+    return chance.choice([number for number, own in zip(numbers, phases, strict=True) if own == chosen])
 
 
 def judged(ended: Ended, number: signal.Signals) -> Struck | None:
