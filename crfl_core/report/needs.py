@@ -14,12 +14,13 @@ from crfl_core.certification.questions import Inquiry
 from crfl_core.certification.voting import MODELS_AT_ONCE
 from crfl_core.config import RunConfig
 from crfl_core.federation.continuations import NUMBERS_AT_ONCE
+from crfl_core.federation.holding import SHARE, held_at_once
 from crfl_core.federation.session import Session
 from crfl_core.federation.setup import Fits, Found
 from crfl_core.report.sizes import Asked, Sizes, asked_by, asked_in, number
 from crfl_files import room
 from crfl_interface.errors import ConfigError
-from crfl_interface.kinds.aggregator import LinearAggregator
+from crfl_interface.kinds.chains import linear
 
 DAY = 86_400
 LONGEST = 100 * DAY
@@ -33,8 +34,6 @@ ROW_ON_DISK, LINE, CELL, FIGURE, SMALL_FILES = 20, 450, 140, 50_000, 50_000
 CHECKPOINTS = "checkpoints, until training is over"
 CHUNK_COPIES = 4
 """Copies of the models of clients that train together: where they start, as they train, their updates, a part more."""
-ROW_COPIES = 3
-"""Copies of all updates of a round, for a chain that must see them together: what came, and what two steps make."""
 CONTINUED_COPIES = 3
 """Copies of the final models of continuations: batch by batch, as one, and with the noise of the vote."""
 
@@ -123,10 +122,13 @@ def training_memory(config: RunConfig, sizes: Sizes) -> tuple[Part, ...]:
     ]
     if sees_all_updates(config):
         rows = f"all {sizes.participants:,} updates of {sizes.parameters:,} parameters, which the aggregation compares"
-        parts.append(Part(ROW_COPIES * sizes.participants * model, rows, sizes.clients_key))
+        held = held_at_once(config.aggregation, streams=False, crafts=False)
         in_group = -(-sizes.participants // sizes.groups)
-        pairs = f"products of {in_group:,} x {in_group:,} pairs of updates"
-        parts.append(Part(3 * 8 * in_group**2, pairs, sizes.clients_key))
+        made = sizes.groups * held.bytes_of(in_group, sizes.parameters, sizes.itemsize)
+        came, left = sizes.participants * model, room.memory()
+        if left is not None and came > left.left // SHARE:
+            came = 0  # they lie in a file
+        parts.append(Part(came + made, rows, sizes.clients_key))
     return tuple(parts)
 
 
@@ -139,9 +141,7 @@ def models_of(config: RunConfig, sizes: Sizes) -> tuple[str, str]:
 
 def sees_all_updates(config: RunConfig) -> bool:
     """Whether updates are kept until all have arrived: a rule or a stage looks at them, or bad ones are dropped."""
-    *stages, rule = config.aggregation
-    alone = isinstance(rule, LinearAggregator) and all(stage.depends != "all" for stage in stages)
-    return not alone or config.server.bad_update == "drop"
+    return not linear(config.aggregation) or config.server.bad_update == "drop"
 
 
 def vote_memory(sizes: Sizes, asked: Asked) -> tuple[Part, ...]:

@@ -13,6 +13,9 @@ from crfl_core.extend import JsonOption, QuietOption
 if TYPE_CHECKING:
     from crfl_core import RunResult
 
+EXPLORE = 10.0
+"""Seconds for the explorer of the report."""
+
 Out = Annotated[Path, typer.Option("--out", help="Folder for the three runs of the demo.")]
 
 
@@ -22,6 +25,7 @@ def demo(out: Out = Path("runs/demo"), json: JsonOption = False, quiet: QuietOpt
     from crfl_commands.story.telling import CONFIG
     from crfl_core import run
     from crfl_core.extend import passing, progress
+    from crfl_pages import write_report
 
     results: list[RunResult] = []
     for row in ROWS:
@@ -36,7 +40,8 @@ def demo(out: Out = Path("runs/demo"), json: JsonOption = False, quiet: QuietOpt
     plain = "utf" not in (sys.stdout.encoding or "").lower()
     for line in told(results, plain=plain):
         typer.echo(line)
+    typer.echo(f"\nReport: {write_report(out / 'certified', explore=EXPLORE)}")
     shown = f"crfl show {out / 'certified'}"
-    typer.echo(f"\nNext: {shown:<28}  what it rests on")
+    typer.echo(f"Next: {shown:<28}  what it rests on")
     typer.echo(f"      {'crfl run':<28}  a federation of yours: give it a config file")
     typer.echo(f"      {'crfl advise':<28}  which certificate answers your question")
