@@ -15,10 +15,11 @@ import crfl_core
 import crfl_pages
 
 PICTURES = Path(__file__).with_name("pictures")
+MARGIN = 16.0
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 SHOTS: tuple[tuple[str, str, int, Literal["light", "dark"]], ...] = (
-    ("report", "#summary", 900, "light"),
-    ("explorer", "#explorer", 900, "dark"),
+    ("report", "#summary", 1000, "light"),
+    ("explorer", "#explorer", 1000, "dark"),
     ("narrow", "#certified", 400, "light"),
 )
 """The name of a picture, the section that it shows, how wide the window is, and its colours."""
@@ -48,7 +49,10 @@ def take(report: Path) -> None:
             page.goto(report.resolve().as_uri())
             page.wait_for_selector("#figure-curves canvas")
             target = PICTURES / f"{name}.png"
-            page.locator(section).screenshot(path=target)
+            box = page.locator(section).bounding_box()
+            assert box is not None
+            clip = {"x": 0.0, "y": box["y"], "width": float(width), "height": box["height"] + MARGIN}
+            page.screenshot(path=target, full_page=True, clip=clip)  # type: ignore[arg-type]  # a table of floats
             print(f"{target}: {target.stat().st_size:,} bytes")
             context.close()
         browser.close()
