@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from crfl_core.extend import RunDirectory, StoreError
+from crfl_core.extend import RunDirectory
 from crfl_sweeps.cells import is_seed
 
 NOT_ABOUT_RESULTS = ("name", "storage", "plugins", "trackers")
@@ -19,8 +19,6 @@ def config_of(directory: RunDirectory) -> dict[str, Any]:
         return tomllib.loads(directory.load("config.toml").decode())
     except ValueError as error:
         raise directory.damaged("config.toml", error) from error
-    except StoreError:
-        raise
 
 
 def flattened(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:

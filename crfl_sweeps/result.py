@@ -16,6 +16,7 @@ from crfl_sweeps.values import shown
 
 if TYPE_CHECKING:
     import pandas
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -74,9 +75,16 @@ class SweepResult:
 
         return pandas.DataFrame(self.rows, columns=self.columns)
 
+    def plot(self, against: str | None = None, measure: str | None = None) -> Figure:
+        """Certified accuracy against the radius, a line for each point; or a measure along a key that was varied."""
+        from crfl_sweeps.comparing import runs_of_sweep
+        from crfl_sweeps.pictures import picture
+
+        return picture(runs_of_sweep(self), against, measure)
+
     def _repr_html_(self) -> str:
         keys = list(dict.fromkeys(key for one in self.cells for key in one.settings))
-        figures = {one.cell.name: {} for one in self.cells}  # type: dict[str, dict[str, float]]
+        figures: dict[str, dict[str, float]] = {one.cell.name: {} for one in self.cells}
         for row in self.rows:
             if row["certificate"] is None:
                 figures[row["cell"]].setdefault(f"{row['measure']} ({row['test_set']})", row["value"])

@@ -77,7 +77,7 @@ def finish(job: Job, tell: Tell) -> Shared:
 
 
 def finished(job: Job, tell: Tell) -> Shared:
-    """As `finish`."""
+    """As `finish`, with what the store itself says of damage."""
     if state_of(job.path) == "finished":
         return "nothing"
     shared = job.shares if job.source is not None and taken(job) else "nothing"

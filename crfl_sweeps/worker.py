@@ -45,7 +45,7 @@ def end(_number: int, _frame: object) -> NoReturn:
 
 def work(line: str, say: Callable[..., Any]) -> None:
     """One job, whatever comes of it."""
-    from crfl_sweeps.running import Stopped, finish
+    from crfl_sweeps.running import finish
 
     told = 0.0
 
@@ -57,7 +57,7 @@ def work(line: str, say: Callable[..., Any]) -> None:
         try:
             say(event=what, round=number, rounds=total)
         except OSError:  # whoever asked is gone
-            raise Stopped from None
+            raise KeyboardInterrupt from None
 
     job = job_of(line)
     try:

@@ -12,7 +12,7 @@ from scipy import stats
 
 from crfl_core import run
 from crfl_core.extend import CrflError
-from crfl_sweeps import sweep
+from crfl_sweeps import SweepResult, sweep
 from crfl_sweeps.comparing import Difference, Run, Statistic, chosen, compared, readable, runs_of
 from crfl_sweeps.curves import Measured, Question, shared_radii
 from crfl_sweeps.differing import differences
@@ -126,6 +126,7 @@ def test_lines_have_bands_over_seeds(done: Path) -> None:
     (line,) = along(compared(runs), "server.noise_std", "accuracy")
     assert np.array_equal(line.x, [0.01, 0.2])
     assert picture(runs).axes
+    assert SweepResult(done).plot(against="server.noise_std").axes[0].get_xlabel() == "server.noise_std"
     with pytest.raises(CrflError, match=r"--against rounds: was not varied: server.noise_std was"):
         along(compared(runs), "rounds", "accuracy")
     with pytest.raises(CrflError, match="--measure speed: there is none: there are accuracy"):
