@@ -123,6 +123,15 @@ class TestMLflow:
         pictures = {file.path for file in client(store).list_artifacts(identity, "figures")}
         assert {"figures/curves.svg", "figures/rounds.png", "figures/partition.png"} <= pictures
 
+    def test_without_a_uri_the_store_is_beside_the_run(self, store: str, tmp_path: Path) -> None:
+        here = {path.name for path in Path.cwd().iterdir()}
+        settings = tiny(trackers=["mlflow"], certificates=[])
+        result = crfl_core.run(settings, out=tmp_path / "runs" / "one")
+        found = logged(result, f"sqlite:///{tmp_path}/runs/mlflow.db")
+        assert (found.info.status, found.info.run_name) == ("FINISHED", "tiny")
+        assert list((tmp_path / "runs" / "mlruns").rglob("metrics.json"))
+        assert {path.name for path in Path.cwd().iterdir()} == here
+
 
 class TestBoth:
     def test_a_tracker_changes_no_result(self, run: RunResult, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def partition(runs: Sequence[RunResult]) -> Figure:
     return partition_figure(only(runs, "partition").metrics.partition)
 
 
-FIGURES: dict[str, Drawing] = {
+FIGURES = {
     "curves": Drawing("certified accuracy and rate against the radius or the number of clients", certified_curves),
     "rounds": Drawing("accuracy and attack success rate in every round", rounds),
     "weights": Drawing("the weights p_i that reached the model in every round, attackers marked", weights),

@@ -30,8 +30,8 @@ class MLflow(Tracker):
 
     uri: str | None = Field(
         None,
-        description="tracking store, such as `sqlite:///mlflow.db` or a server; unset: as MLflow finds it, "
-        "from MLFLOW_TRACKING_URI",
+        description="tracking store, such as `sqlite:///mlflow.db` or a server; unset: that of MLFLOW_TRACKING_URI, or "
+        "else `mlflow.db` beside the run directory",
     )
     experiment: str = Field("crfl", min_length=1, description="name of the experiment; made if there is none")
     figures: bool = Field(True, description="whether figures are drawn and logged at the end")
@@ -43,17 +43,18 @@ class MLflow(Tracker):
     def crfl_run_started(self, run: RunContext) -> None:
         """Make an MLflow run, or find that of a run that resumes, and log the config as parameters."""
         try:
-            from mlflow import MlflowClient
+            from mlflow import MlflowClient, is_tracking_uri_set
             from mlflow.entities import Param
         except ImportError as error:
             raise PluginError('MLflow is not here: `pip install "crfl[mlflow]"`') from error
-        self._client = MlflowClient(tracking_uri=self.uri)
+        beside = None if self.uri is not None or is_tracking_uri_set() else run.path.absolute().parent
+        self._client = MlflowClient(tracking_uri=self.uri if beside is None else f"sqlite:///{beside}/mlflow.db")
         if (known := self._remembered(run)) is not None:
             self._id = known
             self._client.update_run(self._id, status="RUNNING")
             return
         tags = {"crfl.path": str(run.path.absolute())}
-        self._id = self._client.create_run(self._experiment_id(), run_name=run.name, tags=tags).info.run_id
+        self._id = self._client.create_run(self._experiment_id(beside), run_name=run.name, tags=tags).info.run_id
         parameters = [Param(key, value[:LONGEST]) for key, value in settings(run.path).items()]
         for start in range(0, len(parameters), AT_ONCE):
             self._client.log_batch(self._id, params=parameters[start : start + AT_ONCE])
@@ -96,9 +97,12 @@ class MLflow(Tracker):
         self._client.get_run(known)  # which says what is wrong if it is gone
         return known
 
-    def _experiment_id(self) -> str:
+    def _experiment_id(self, beside: Path | None) -> str:
         found = self._client.get_experiment_by_name(self.experiment)
-        return str(self._client.create_experiment(self.experiment) if found is None else found.experiment_id)
+        if found is not None:
+            return str(found.experiment_id)
+        artifacts = None if beside is None else (beside / "mlruns").as_uri()
+        return str(self._client.create_experiment(self.experiment, artifact_location=artifacts))
 
     def _log(self, numbers: dict[str, float], step: int) -> None:
         from mlflow.entities import Metric
