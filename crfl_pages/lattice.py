@@ -242,4 +242,4 @@ def steps(curve: Curve) -> dict[str, Any]:
 def check_data(check: Check) -> list[str]:
     """An assumption and what was found."""
     of = " and ".join(filter(None, (check.level and f"{check.level} level", check.direction)))
-    return [check.name, check.status, check.measured, of]
+    return [check.name, check.status, check.measured, of, check.direction or ""]

@@ -146,8 +146,9 @@ function sentence(explorer, state, curve, radii, marker) {
 
 function assumptions(explorer, answer) {
   const rows = answer.checks.map((number) => {
-    const [name, status, found, only] = explorer.checks[number];
-    return [only ? `${name} (${only} only)` : name, words.statuses[status], found];
+    const [name, status, found, only, direction] = explorer.checks[number];
+    const outcome = status === "failed" && direction ? `not ${direction}` : words.statuses[status];
+    return [only ? `${name} (${only} only)` : name, outcome, found];
   });
   const failed = answer.checks.filter((number) => explorer.checks[number][1] === "failed").length;
   const declared = answer.checks.filter((number) => explorer.checks[number][1] === "declared").length;

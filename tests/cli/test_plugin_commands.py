@@ -56,7 +56,8 @@ def test_the_names_that_no_plugin_can_take_are_those_of_the_core() -> None:
     commands = [command.callback.__name__ for command in app.registered_commands if command.callback is not None]
     groups = [group.name for group in app.registered_groups]
     assert sorted(OWN_COMMANDS) == sorted([*commands, *map(str, groups)])
-    assert set(Registry().names("command")) == {"advise", "new", "data", "radius", "verify", "receipt", "upgrade"}
+    ours = {"advise", "new", "data", "open", "radius", "receipt", "report", "upgrade", "verify"}
+    assert set(Registry().names("command")) == ours
 
 
 def test_a_function_is_a_command(install: Install, crfl: Crfl) -> None:
