@@ -11,6 +11,7 @@ import numpy as np
 from crfl_core.extend import CertificateResult, CrflError, Curve, RunDirectory, RunResult, curves
 from crfl_pages import words
 from crfl_pages.contents import numbers
+from crfl_pages.drawings import together
 from crfl_pages.markup import Html, Part, element, joined, table
 from crfl_pages.samples import tables
 from crfl_pages.settings import Setting, settings
@@ -40,6 +41,7 @@ def folder_sections(folder: Path, runs: Sequence[RunResult]) -> Iterator[tuple[s
     """The sections of the page."""
     yield "runs", "Runs", run_table(folder, runs)
     yield "curves", "Certified", element("div", id="figure-folder", class_="drawn")
+    yield "together", "Attacks, defences and clean twins", together(runs)
 
 
 def run_table(folder: Path, runs: Sequence[RunResult]) -> Html:

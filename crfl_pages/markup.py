@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from html import escape
 from typing import Any
 
-VOID = frozenset({"br", "col", "input", "meta"})
+VOID = frozenset({"br", "col", "img", "input", "meta"})
 """Elements that have no end."""
 
 

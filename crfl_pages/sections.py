@@ -10,16 +10,19 @@ from crfl_commands.receipts import receipt_of
 
 from crfl_core.extend import Check, CrflError, Curve, Level, Metrics, RunResult
 from crfl_pages import words
+from crfl_pages.drawings import backdoor
 from crfl_pages.markup import Html, element, joined, table
 from crfl_pages.settings import settings
 
 
-def run_sections(run: RunResult) -> Iterator[tuple[str, str, Html]]:
+def run_sections(run: RunResult, *, trust: bool) -> Iterator[tuple[str, str, Html]]:
     """The name, the title and the content of every section, in order."""
     yield "summary", "Summary", summary(run)
     yield "certified", "What is certified", drawn("curves", "Certified accuracy and rate")
     yield "explorer", "What if? The threat explored", explorer()
     yield "training", "Training", training()
+    if run.metrics.backdoor is not None:
+        yield "backdoor", "The backdoor", backdoor(run, trust=trust)
     yield "samples", "Test samples", element("div", id="sample-table")
     yield "audit", "Audit in plain language", audit(run)
     yield "config", "Config, and where it came from", config(run)

@@ -59,7 +59,7 @@ def run_page(directory: Path, *, trust: bool, explore: float, progress: Progress
     data: dict[str, Any] = {"words": WORDS, **figures(run), "samples": sample_data(run, trust=trust)}
     data["explorer"] = explorer_data(run, explore, progress)
     title = f"{directory.resolve().name}: report of a run"
-    return page(title, f"Config “{run.config.name}”, seed {run.config.seed}.", run_sections(run), data)
+    return page(title, f"Config “{run.config.name}”, seed {run.config.seed}.", run_sections(run, trust=trust), data)
 
 
 def folder_page(directory: Path, *, trust: bool) -> str:
