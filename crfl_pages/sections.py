@@ -6,12 +6,11 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from crfl_commands.receipts import receipt_of
-
 from crfl_core.extend import Check, CrflError, Curve, Level, Metrics, RunResult
 from crfl_pages import words
 from crfl_pages.drawings import backdoor
 from crfl_pages.markup import Html, element, joined, table
+from crfl_pages.receipts import receipt_of
 from crfl_pages.settings import settings
 
 

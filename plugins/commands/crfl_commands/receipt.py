@@ -27,8 +27,9 @@ def receipt(run: RunArgument, sign: Sign = None, out: Out = None) -> None:
     `crfl verify RUN --receipt FILE` says whether a directory is the run of a receipt.
     """
     from crfl_commands import checking
-    from crfl_commands.receipts import receipt_of, signed_part
+    from crfl_commands.receipts import signed_part
     from crfl_core.extend import DataError, RunDirectory, StoreError
+    from crfl_pages.receipts import receipt_of
 
     directory = RunDirectory(run)
     content = receipt_of(directory)

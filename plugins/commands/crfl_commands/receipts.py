@@ -1,4 +1,4 @@
-"""Receipts: one small file by which a number in a paper can be traced to its run."""
+"""Receipts as files: read, compared with a run, and signed."""
 
 from __future__ import annotations
 
@@ -7,27 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from crfl_core.extend import CrflError, DataError, RunDirectory, RunFacts, StoreError
-
-VERSION = 1
-
-
-def receipt_of(directory: RunDirectory) -> dict[str, Any]:
-    """What is to be known about a finished run: digests of its files and its data, and the versions that took part."""
-    if not directory.is_sealed:
-        raise StoreError(
-            f"{directory.path}: has no manifest: finish the run, or bring it up to date with `crfl upgrade`"
-        )
-    facts = directory.read_facts("ledger.json", RunFacts)
-    environment = directory.read_json("environment.json")
-    return {
-        "receipt": VERSION,
-        "run": directory.path.resolve().name,
-        "manifest": directory.status["manifest"],
-        "files": directory.digests,
-        "data": {name: found.model_dump() for name, found in facts.test_sets.items()},
-        "versions": {name: value for name, value in environment.items() if name not in ("from_round", "origins")},
-    }
+from crfl_core.extend import CrflError, DataError, RunDirectory, StoreError
+from crfl_pages.receipts import VERSION
 
 
 def signed_part(receipt: dict[str, Any]) -> bytes:
