@@ -59,6 +59,7 @@ def run_facts(federation: Federation) -> RunFacts:
         bad_update=config.server.bad_update,
         optimiser=None if config.server.optimiser is None else config.server.optimiser.configured_as,
         secret_votes=config.seeds.votes == "secret",
+        exact_shares=True,
         rejects=any("crfl_accept_round" in hook_names(type(plugin)) for _, plugin in config.named_plugins()),
         watching=watching(config),
         resampled=federation.resampled,
