@@ -134,9 +134,8 @@ class RunFacts(Record):
     `feature_names` are those of a table; the features of an image are pixels. `resampled` are the rounds whose model
     before noise was kept, so that noise can be drawn again from there. `bad_update` is what the server does with an
     update that it cannot use, `optimiser` the name of its optimiser if it has one. `secret_votes`: the seed of the vote
-    noise was drawn after training. `exact_shares`: poisoned shares are quotients of counts, no sums in single precision.
-    `reserve` are the samples that the server trusts, by name: none of them is a
-    client's.
+    noise was drawn after training. `exact_shares`: poisoned shares are quotients of counts, not sums in single
+    precision. `reserve` are the samples that the server trusts, by name: none of them is a client's.
     """
 
     format: int = FORMAT
