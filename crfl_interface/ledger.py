@@ -135,7 +135,7 @@ class RunFacts(Record):
     before noise was kept, so that noise can be drawn again from there. `bad_update` is what the server does with an
     update that it cannot use, `optimiser` the name of its optimiser if it has one. `secret_votes`: the seed of the vote
     noise was drawn after training. `exact_shares`: poisoned shares are quotients of counts, not sums in single
-    precision. `reserve` are the samples that the server trusts, by name: none of them is a client's.
+    precision. `partition_digest` is the SHA-256 of who holds which training rows. `reserve` are the samples that the server trusts, by name: none of them is a client's.
     """
 
     format: int = FORMAT
@@ -151,6 +151,7 @@ class RunFacts(Record):
     training: TrainingFacts = TrainingFacts()
     start: StartFacts = StartFacts()
     samples: tuple[int, ...]
+    partition_digest: str | None = None
     input_norms: tuple[float, ...]
     feature_norms: tuple[float, ...]
     domain: tuple[float, float]
