@@ -62,7 +62,15 @@ from crfl_formulas.influence import (
 )
 from crfl_formulas.inversion import client_count, feature_radius, sample_count, sample_ratio
 from crfl_formulas.median import Box, median_box, median_count
-from crfl_formulas.paper import gradient_lipschitz, kl_budget, log_contraction, log_radius
+from crfl_formulas.paper import (
+    attack_divergence,
+    combined_log_radius,
+    divergence_by_round,
+    gradient_lipschitz,
+    kl_budget,
+    log_contraction,
+    log_radius,
+)
 from crfl_formulas.propagation import (
     accumulated_drift,
     averaged_constant,
@@ -215,6 +223,9 @@ __all__ = [
     "sample_ratio",
     # the paper's radius
     "gradient_lipschitz",
+    "attack_divergence",
+    "combined_log_radius",
+    "divergence_by_round",
     "kl_budget",
     "log_contraction",
     "log_radius",

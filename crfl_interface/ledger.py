@@ -134,8 +134,8 @@ class RunFacts(Record):
     `feature_names` are those of a table; the features of an image are pixels. `resampled` are the rounds whose model
     before noise was kept, so that noise can be drawn again from there. `bad_update` is what the server does with an
     update that it cannot use, `optimiser` the name of its optimiser if it has one. `secret_votes`: the seed of the vote
-    noise was drawn after training. `reserve` are the samples that the server trusts, by name: none of them is a
-    client's.
+    noise was drawn after training. `exact_shares`: poisoned shares are quotients of counts, not sums in single
+    precision. `partition_digest` is the SHA-256 of who holds which training rows. `reserve` are the samples that the server trusts, by name: none of them is a client's.
     """
 
     format: int = FORMAT
@@ -151,6 +151,7 @@ class RunFacts(Record):
     training: TrainingFacts = TrainingFacts()
     start: StartFacts = StartFacts()
     samples: tuple[int, ...]
+    partition_digest: str | None = None
     input_norms: tuple[float, ...]
     feature_norms: tuple[float, ...]
     domain: tuple[float, float]
@@ -170,6 +171,7 @@ class RunFacts(Record):
     bad_update: str = "zero"
     optimiser: str | None = None
     secret_votes: bool = False
+    exact_shares: bool = False
     rejects: bool
     watching: tuple[str, ...] = ()
     resampled: tuple[int, ...] = ()

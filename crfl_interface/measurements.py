@@ -31,7 +31,13 @@ def norm_error(facts: RunFacts) -> float:
 
 
 def share_error(ledger: Ledger) -> float:
-    """What a poisoned share may be off by: a sum over steps, which is always in single precision."""
+    """What a poisoned share per step may be off by.
+
+    It is a sum over two sizes of batches, divided by steps that weight decay may have made a quotient. In older ledgers
+    it is a sum over all steps in single precision.
+    """
+    if ledger.facts.exact_shares:
+        return relative_error(8, "float64")
     return relative_error(int(ledger.clients.steps.max(initial=1)), "float32")
 
 

@@ -36,7 +36,7 @@ def follows_protocol(rows: ClientColumns) -> NDArray[np.bool_]:
 @lru_cache(maxsize=1024)
 def worst_shares(table: int, samples: int, size: int, last: int, steps: int, kept: float) -> Array:
     """`worst_poisoned_share` of 0, 1, 2, ... samples, so many numbers. Most clients of a run are alike in this."""
-    per_epoch = -(-samples // size)
+    per_epoch = (samples - last) // size + 1
     sizes = (([size] * (per_epoch - 1) + [last]) * -(-steps // per_epoch))[:steps]
     return np.asarray(formulas.worst_poisoned_share(np.arange(float(table)), sizes, per_epoch, kept))
 

@@ -23,8 +23,9 @@ class Resolved(NamedTuple):
 
 
 def realised(ledger: Ledger) -> Realised:
-    """What the attackers did, as the ledger measured it, rounded up by what measuring may be off by; scales are not.
+    """What the attackers did, as the ledger measured it, sizes rounded up by what measuring may be off by.
 
+    Scales are not, nor are shares, which are quotients of counts: whoever compares them allows for that.
     The poison ratio is the one that would amount to the same poison if it were alike in all steps. Weight decay and a
     proximal weight make late steps count most, so there all poison is taken for late.
     """
@@ -34,7 +35,7 @@ def realised(ledger: Ledger) -> Realised:
     return Realised(
         round=rows.round,
         client=rows.client,
-        poison_ratio=np.minimum(1.0, rows.poisoned_share / steps * (1.0 + share_error(ledger))),
+        poison_ratio=np.minimum(1.0, rows.poisoned_share / steps),
         delta=rows.delta * norms,
         flips=rows.label_flips,
         scale=rows.scale,
@@ -54,12 +55,12 @@ def resolve(settings: ThreatSettings, attack: Attack | None, ledger: Ledger) -> 
     with failures_named(f"attack: {attack.full_name} failed"):
         own = attack.threat(done)
     threat = settings.resolve(own, ledger.facts.rounds)
-    assumed = enlarged(threat, ledger)
+    assumed = threat.enlarged(shares=share_error(ledger), sizes=2.0 * norm_error(ledger.facts))
     return Resolved(threat, assumed.excess(own) or assumed.excess(Attack.threat(attack, done)))
 
 
 def enlarged(threat: Threat, ledger: Ledger) -> Threat:
-    """The threat that certificates are handed, larger by more than what was measured is rounded up.
+    """The threat that certificates are handed, larger by more than what was measured is rounded up or allowed for.
 
     So whoever states what an attack did is covered, and the numbers hold for all that counts as covered.
     """

@@ -114,6 +114,9 @@ class Training(Table):
     )
     epochs: Count | None = Field(None, description="instead of steps: passes over a client's data per round")
     batch_size: Count = Field(32, description="samples per step; a client with fewer uses all it has")
+    drop_last: bool = Field(
+        False, description="leave the short batch at the end of an epoch out, unless a client has no other"
+    )
     weight_decay: float = Field(0.0, ge=0, description="L2 penalty on all parameters, lambda")
     clip_gradients: PositiveRate | None = Field(
         None, description="norm to which every sample's gradient is shortened, which bounds the updates of any model"

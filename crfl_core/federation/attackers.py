@@ -94,7 +94,7 @@ def measure(clean: Batches, dirty: Batches, moved: Tensor, features: Tensor, cli
     norm[where] = torch.linalg.vector_norm(samples(features, where), dim=-1)
     count = changed.sum(-1)
     measured = {
-        "share": (count / clean.sizes.clamp(min=1)).sum(-1),
+        "share": torch.from_numpy(shares(count.cpu().numpy(), clean.sizes.cpu().numpy())),
         "samples": count.sum(-1),
         "most": count.amax(-1),
         "delta": delta.view(len(count), -1).amax(-1),
@@ -105,6 +105,12 @@ def measure(clean: Batches, dirty: Batches, moved: Tensor, features: Tensor, cli
     for name, values in measured.items():
         columns[name][-len(values) :] = values.cpu().numpy()
     return Poisoning(**columns)
+
+
+def shares(count: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The sum over steps of poisoned samples / batch size, of each attacker: one quotient of counts for each size."""
+    each = [np.where(sizes == size, count, 0).sum(-1) / size for size in np.unique(sizes[sizes > 0])]
+    return np.sum(each, axis=0, dtype=np.float64)
 
 
 def samples(batches: Tensor, where: Tensor) -> Tensor:

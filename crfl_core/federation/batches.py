@@ -27,8 +27,9 @@ def draw(
 ) -> BatchRows:
     """The batches of some clients in a round, in which each of them makes `steps[i]` steps.
 
-    Every epoch is a fresh permutation of a client's samples, cut into batches of which the last may be short; a client
-    makes its steps through as many epochs as it needs. A client's draw depends on the round and its id alone.
+    Every epoch is a fresh permutation of a client's samples, cut into batches of which the last may be short, or left
+    out if `last_batch` is no shorter than the others; a client makes its steps through as many epochs as it needs. A
+    client's draw depends on the round and its id alone.
     """
     most_steps, most_rows = int(steps.max()), int(clients.batch_size.max())
     rows = np.zeros((len(clients), most_steps, most_rows), np.int64)
@@ -36,12 +37,12 @@ def draw(
     settings = zip(clients.ids, clients.batch_size, clients.last_batch, steps, strict=True)
     for position, (client, size, last, count) in enumerate(settings):
         own = partition[client]
-        per_epoch = -(-len(own) // size)
+        per_epoch = (len(own) - last) // size + 1
         epochs = -(-count // per_epoch)
         generator = streams.generator("batches", round_number=number, client=int(client))
         order = np.zeros((epochs, per_epoch * size), np.int64)
         for epoch in order:
-            epoch[: len(own)] = generator.permutation(own)
+            epoch[: len(own)] = generator.permutation(own)[: len(epoch)]
         rows[position, :count, :size] = order.reshape(-1, size)[:count]
         epoch_sizes = np.full(per_epoch, size)
         epoch_sizes[-1] = last

@@ -59,9 +59,8 @@ def backdoor_score(federation: Federation, parameters: Tensor, failed: Sequence[
     target = None if federation.attack is None else federation.attack.backdoor_class
     if target is None or "backdoored" not in federation.test_sets:
         return None
-    clean, backdoored = federation.test_sets["clean"], federation.test_sets["backdoored"]
-    others = clean.labels != target
-    pairs = ((backdoored.features, backdoored.labels), (clean.features[others], clean.labels[others]))
+    sets = federation.test_sets["backdoored"], federation.test_sets["clean"]
+    pairs = [(one.features[one.labels != target], one.labels[one.labels != target]) for one in sets]
     return BackdoorScore(
         *(float((outputs(federation, parameters, pair, failed)[0] == target).double().mean()) for pair in pairs)
     )

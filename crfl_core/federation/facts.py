@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,7 @@ def run_facts(federation: Federation) -> RunFacts:
         training=federation.honest.facts,
         start=federation.start.facts,
         samples=tuple(len(rows) for rows in data.partition),
+        partition_digest=digest_of(data.partition),
         input_norms=largest_norms(data.x, data.partition),
         feature_norms=largest_norms(federation.features, data.partition),
         domain=(facts.domain.low, facts.domain.high),
@@ -59,6 +61,7 @@ def run_facts(federation: Federation) -> RunFacts:
         bad_update=config.server.bad_update,
         optimiser=None if config.server.optimiser is None else config.server.optimiser.configured_as,
         secret_votes=config.seeds.votes == "secret",
+        exact_shares=True,
         rejects=any("crfl_accept_round" in hook_names(type(plugin)) for _, plugin in config.named_plugins()),
         watching=watching(config),
         resampled=federation.resampled,
@@ -81,6 +84,14 @@ def group_facts(federation: Federation) -> GroupFacts | None:
         return None
     members = tuple(tuple(map(int, clients)) for clients in federation.participation.members)
     return GroupFacts(by=groups.by, members=members, weights=groups.weights)
+
+
+def digest_of(partition: Sequence[NDArray[np.int64]]) -> str:
+    """The SHA-256 of who holds which rows: of every client its number of rows, then these, as 8 bytes each."""
+    digest = hashlib.sha256()
+    for rows in partition:
+        digest.update(np.array([len(rows), *rows], "<i8").tobytes())
+    return digest.hexdigest()
 
 
 def largest_norms(x: Tensor, partition: Sequence[NDArray[np.int64]]) -> tuple[float, ...]:

@@ -124,7 +124,7 @@ def honest_clients(config: RunConfig, samples: NDArray[np.int64], honest: Honest
     """
     training, total = config.training, len(samples)
     batch_size = np.minimum(training.batch_size, samples)
-    per_epoch = -(-samples // batch_size)
+    per_epoch = samples // batch_size if training.drop_last else -(-samples // batch_size)
     if training.steps is None:
         steps = per_epoch * (training.epochs or 1)
     else:
@@ -145,7 +145,7 @@ def honest_clients(config: RunConfig, samples: NDArray[np.int64], honest: Honest
         learning_rate=rate,
         steps=steps,
         batch_size=batch_size,
-        last_batch=samples - (per_epoch - 1) * batch_size,
+        last_batch=np.minimum(batch_size, samples - (per_epoch - 1) * batch_size),
         weight_decay=np.full(total, decay),
         retention=1.0 - lost if plain else np.ones(total),
         update_bound=reach * honest.gradient_bound if plain else np.full(total, np.inf),

@@ -16,7 +16,7 @@ def backdoor(federation: Federation, parameters: Tensor, failed: Sequence[int]) 
     rates = backdoor_score(federation, parameters, failed)
     if rates is None or federation.attack is None or federation.attack.backdoor_class is None:
         return None
-    samples = federation.test_sets["backdoored"].facts.samples
+    samples = int((federation.test_sets["backdoored"].labels != federation.attack.backdoor_class).sum())
     return Backdoor(
         target=federation.attack.backdoor_class,
         success_rate=rates.success_rate,

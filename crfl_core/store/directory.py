@@ -239,11 +239,12 @@ class RunDirectory(VoteFiles):
         return Checkpoint(number, tensors, self.parsed_rounds(lines), clients)
 
     def check_facts(self, facts: RunFacts) -> None:
-        """Refuse to continue with other data or another model than the run was started with."""
+        """Refuse to continue with other data or another model than the run was started with, as far as it says."""
         started_with = self.read_facts("ledger.json", RunFacts)
         if set(facts.watching) <= set(started_with.watching):  # who watched before the others still counts
             facts = facts.model_copy(update={"watching": started_with.watching})
-        changed = [name for name, value in started_with if value != getattr(facts, name)]
+        said = (name for name, _ in started_with if name in started_with.model_fields_set)
+        changed = [name for name in said if getattr(started_with, name) != getattr(facts, name)]
         if changed:
             raise StoreError(
                 f"{self.path}: the data or the plugins have changed since this run was started, {', '.join(changed)} "

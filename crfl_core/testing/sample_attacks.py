@@ -111,14 +111,14 @@ def measured(scene: Scene) -> Realised:
     real, sizes = scene.real, scene.clean.sizes
     delta = (scene.dirty.x - scene.clean.x).double().norm(dim=-1) * real
     flips = (scene.dirty.y != scene.clean.y) & real
-    share = ((delta > 0) | flips).sum(-1) / sizes.clamp(min=1)
+    share = ((delta > 0) | flips).sum(-1).double() / sizes.clamp(min=1)
     conduct = scene.plan.conduct
     clients, steps = scene.plan.clients.take(conduct.attacking), conduct.steps[conduct.attacking]
     (received,) = submissions(scene.federation, scene.plan).of(train(scene.federation, scene.plan))
     return Realised(
         round=np.full(len(clients), scene.plan.number),
         client=clients.ids,
-        poison_ratio=share.sum(-1).double().numpy() / np.maximum(1, steps),
+        poison_ratio=share.sum(-1).numpy() / np.maximum(1, steps),
         delta=delta.flatten(1).amax(-1).numpy(),
         flips=flips.flatten(1).sum(-1).numpy(),
         scale=received.scale[conduct.attacking],

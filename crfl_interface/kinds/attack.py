@@ -120,10 +120,10 @@ class Attack(Plugin):
         return None
 
     def backdoored_set(self, data: FederatedData, state: State) -> tuple[Tensor, Tensor] | None:
-        """The backdoored test set, inputs and their true labels, none of which is the target; None if there is none.
+        """The backdoored test set, inputs and their true labels; None if there is none.
 
-        By default every test input of another class, as `backdoored` changes it. An attack without a trigger names the
-        inputs that it is about.
+        By default every test input of a class that is not the target, as `backdoored` changes it. An attack without a
+        trigger names the inputs that it is about. Those of the target class never count as successes.
         """
         others = data.test_y != (-1 if self.backdoor_class is None else self.backdoor_class)
         triggered = self.backdoored(data.test_x[others], state)

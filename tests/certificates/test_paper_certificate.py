@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from crfl_certificates.paper import Paper
+from crfl_certificates.paper import Paper, strengths
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import erf
 
 import crfl_core
 from crfl_core import ABSTAIN, RunResult, Threat, formulas
+from crfl_core.certification.audits import audit
 from crfl_core.extend import CountVotes, Ledger, VoteRequest, Votes, VoteSettings
 from tests.formulas.reference import VECTORS
 from tests.oracle import tiny
@@ -247,10 +248,10 @@ def test_the_certificate_puts_the_ledger_into_corollary_1(run: RunResult) -> Non
     budget = -math.log(1 - (math.sqrt(0.95 - slack) - math.sqrt(0.05 + slack)) ** 2)
     samples = np.asarray(run.ledger.facts.samples, np.float64)
     weights = samples / samples.sum()
-    strengths = [float(weights[client]) * 3.0 * 5 * 0.2 * 0.2 for client in (0, 5)]
+    each = [float(weights[client]) * 3.0 * 5 * 0.2 * 0.2 for client in (0, 5)]
     contraction = erf(1.25 / 0.8 / math.sqrt(2)) * erf(1.5 / 0.9 / math.sqrt(2))
     lipschitz = math.sqrt(2 + 2 * 1.0 + 1.0**2)
-    square = budget * 0.6**2 / (2 * 2 * lipschitz**2 * sum(s**2 for s in strengths) * contraction)
+    square = budget * 0.6**2 / (2 * 2 * lipschitz**2 * sum(s**2 for s in each) * contraction)
     assert guarantee.prediction.tolist() == [0]
     assert float(guarantee.radius[0]) == pytest.approx(math.sqrt(square) * 4.0, rel=1e-6)
     assert float(guarantee.log_radius[0]) == pytest.approx(math.log(guarantee.radius[0]), rel=1e-12)
@@ -300,9 +301,49 @@ def test_the_audit_says_what_the_corollary_passes_over(run: RunResult) -> None:
     assert any("labels unchanged" in text for text in run.metrics.curves[0].conditional)
 
 
-@pytest.mark.parametrize("rounds", [(1, 2), (9,)])
-def test_several_attacked_rounds_are_refused(run: RunResult, rounds: tuple[int, ...]) -> None:
-    assert checks(run.ledger, Threat(clients=1, rounds=rounds))["one attacked round"] == "failed"
+@pytest.mark.parametrize("rounds", [(9,), (1, 9)])
+def test_rounds_that_do_not_exist_are_refused(run: RunResult, rounds: tuple[int, ...]) -> None:
+    assert checks(run.ledger, Threat(clients=1, rounds=rounds))["attacked rounds exist"] == "failed"
+
+
+def test_several_attacked_rounds_are_a_condition_that_says_what_was_added(run: RunResult) -> None:
+    found = audit(Paper(), run.ledger, Threat(clients=1, rounds=(1, 2)))
+    assert found.refusal == ""
+    (check,) = (check for check in found.checks if check.name == "one attacked round")
+    assert (check.status, check.refuses) == ("failed", False)
+    assert "remark on attacks of a fixed frequency" in check.remedy
+
+
+def test_several_attacked_rounds_add_their_divergences(run: RunResult) -> None:
+    """Rounds 1 and 3 of 4: rounds 2 and 4 contract, the attacked ones do not. By the divergence, not by radii."""
+    votes = counted([[950, 50] + [0] * 8], noise_std=0.9)
+    threat = Threat(clients=(0, 5), rounds=(1, 3), poison_ratio=0.2, scale=3.0, poison="features")
+    radius = float(Paper().certify(run.ledger, votes, threat, "feature").radius[0])
+    clips, noises = [record.clip_norm for record in run.ledger.rounds], [0.3, 0.6, 0.8, 0.9]
+    added = [0.0] * 4
+    for number in (1, 3):
+        added[number - 1] = formulas.attack_divergence(
+            [radius / 4.0] * 2,  # behind the map, which divides by 4
+            noise_std=noises[number - 1],
+            lipschitz=formulas.gradient_lipschitz(clips[number - 1]),
+            strengths=strengths(run.ledger, threat, number),
+        )
+    _, p_a, p_b = formulas.hoeffding(np.array([[950, 50]]), 0.001)
+    left = formulas.divergence_by_round(added, clips, noises)
+    assert float(left[-1]) == pytest.approx(float(formulas.kl_budget(p_a, p_b)[0]), rel=1e-9)
+
+
+def test_more_attacked_rounds_are_never_better(run: RunResult) -> None:
+    def log_radius_of(**rounds: Any) -> float:
+        threat = Threat(clients=2, poison_ratio=0.2, scale=3.0, poison="features", **rounds)
+        return float(Paper().certify(run.ledger, counted([[950, 50]]), threat, "feature").log_radius[0])
+
+    every = (1, 2, 3, 4)
+    at_most = [log_radius_of(rounds=every, rounds_at_most=count) for count in (1, 2, 3, 4)]
+    assert at_most == sorted(at_most, reverse=True)
+    assert at_most[-1] == pytest.approx(log_radius_of(rounds=every), rel=1e-12)
+    for pair in ((1, 2), (1, 4), (2, 3), (3, 4)):
+        assert at_most[1] <= log_radius_of(rounds=pair) + 1e-12
 
 
 def test_a_run_without_noise_in_the_attacked_round_is_refused(tmp_path: Path) -> None:

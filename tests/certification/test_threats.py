@@ -14,6 +14,8 @@ from crfl_core.certification import threats
 from crfl_core.certification.audits import audit
 from crfl_core.certification.scenario import Scenario
 from crfl_core.extend import Ledger, Realised
+from crfl_core.federation.attackers import shares
+from crfl_interface.measurements import share_error
 from crfl_interface.threat import ThreatSettings
 from tests.certificates.support import (
     Steering,
@@ -167,3 +169,32 @@ def test_clients_that_lost_an_update_are_counted_over_the_whole_run(
     assert (not found.refusal) == held
     if not held:
         assert f"{len(losses)} bad updates of {len({client for client, _ in losses})} clients" in found.refusal
+
+
+@pytest.mark.parametrize(("poisoned", "batch", "steps"), [(5, 100, 30), (1, 10, 7), (1, 3, 10), (7, 49, 11)])
+def test_the_poison_ratio_is_a_quotient_of_counts(poisoned: int, batch: int, steps: int) -> None:
+    """5 of 100 samples are 0.05, and no sum of 30 numbers in single precision."""
+    sizes = np.full((1, steps), batch)
+    (share,) = shares(np.full((1, steps), poisoned), sizes)
+    assert share / steps == pytest.approx(poisoned / batch, rel=2e-16)
+
+
+def test_short_batches_and_missing_steps_count_as_what_they_are() -> None:
+    counts, sizes = np.array([[5, 2, 0], [4, 4, 4]]), np.array([[100, 3, 0], [8, 8, 8]])
+    assert shares(counts, sizes).tolist() == [0.05 + 2 / 3, 1.5]
+
+
+def test_a_run_says_exactly_what_share_of_its_batches_was_poisoned() -> None:
+    attack = {"type": "steering", "clients": [0], "rounds": [2], "kind": "features", "ratio": 0.05, "delta": 0.3}
+    for dtype in ("float32", "float64"):
+        training = {"learning_rate": 0.1, "steps": 2, "batch_size": 20}
+        config = small(dtype=dtype, rounds=2, training=training, attack=attack)
+        federation = federation_of(config)
+        assert attacked(federation, honest_world(federation)).threat().poison_ratio == 0.05
+
+
+@pytest.mark.parametrize(("exact", "least", "most"), [(False, 1e-7, 1e-5), (True, 1e-16, 1e-14)])
+def test_shares_of_older_ledgers_are_allowed_more(exact: bool, least: float, most: float) -> None:
+    ledger = synthetic_ledger()
+    facts = ledger.facts.model_copy(update={"exact_shares": exact})
+    assert least < share_error(replace(ledger, facts=facts)) < most

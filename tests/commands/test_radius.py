@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from subprocess import CompletedProcess
 from typing import Any
@@ -153,3 +154,35 @@ def test_what_is_missing_is_named(crfl: Crfl) -> None:
     outcome = crfl("radius", *arguments(values))
     assert outcome.returncode == 2
     assert "--weight" in outcome.stderr
+
+
+def test_a_delta_for_every_attacker_is_put_into_the_theorems(crfl: Crfl) -> None:
+    values = PAPER | {"attackers": 2, "clip_norm": 0.01, "rounds_after": 3}
+    outcome = crfl("radius", *arguments(values), "--delta", "0.1", "--delta", "0.5", "--json")
+    assert outcome.returncode == 0
+    found = json.loads(outcome.stdout)
+    added = 2 * 2 * (7.5e-4**2) * (2 + 0.02 + 0.01**2) * (0.1**2 + 0.5**2) / 0.01**2
+    kept = float(np.exp(formulas.log_contraction([0.01], [0.01])))
+    assert found["divergence"] == pytest.approx([added * kept**later for later in range(4)], rel=1e-9)
+    assert found["covered"] is True
+    shown = crfl("radius", *arguments(values), "--delta", "0.1", "--delta", "0.5").stdout
+    assert "covered by Theorem 1 (reproduction, not a proof)" in shown
+
+
+def test_a_common_delta_is_covered_up_to_the_papers_radius() -> None:
+    point = Point(**(PAPER | {"attackers": 3}))
+    limit = radius(point).radii["paper (reproduction, not a proof)"]
+    for factor, covered in ((1 - 1e-9, True), (1 + 1e-9, False)):
+        assert radius(point.model_copy(update={"deltas": (factor * limit,)})).covered is covered
+    undecided = radius(Point(**(PAPER | {"p_b": 0.7, "deltas": (0.1,)})))
+    assert undecided.covered is None
+    assert radius(point).divergence == ()
+
+
+def test_deltas_must_be_one_or_as_many_as_attackers(crfl: Crfl) -> None:
+    outcome = crfl("radius", *arguments(PAPER | {"attackers": 3}), "--delta", "0.1", "--delta", "0.2")
+    assert outcome.returncode == 2
+    assert "must be one number, or one for each of the 3 attackers" in outcome.stderr
+    negative = crfl("radius", *arguments(PAPER), "--delta", "-0.1")
+    assert negative.returncode == 2
+    assert "deltas" in negative.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -152,3 +153,40 @@ def test_participation_draws_the_share_of_clients_anew_in_every_round() -> None:
 def test_at_least_one_client_takes_part() -> None:
     federation = federation_of(tiny(attack="none", training={"participation": 0.01}))
     assert len(federation.participation.round(1)) == 1
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    sizes=st.lists(st.integers(1, 30), min_size=1, max_size=4), batch_size=st.integers(1, 12), steps=st.integers(1, 9)
+)
+def test_without_short_batches_all_are_whole_and_an_epoch_shows_no_sample_twice(
+    sizes: list[int], batch_size: int, steps: int
+) -> None:
+    everybody = clients(sizes, [steps] * len(sizes), batch_size)
+    whole = replace(everybody, last_batch=everybody.batch_size)
+    plan = drawn(sizes, whole)
+    for position, own in enumerate(holdings(sizes)):
+        size, per_epoch = int(whole.batch_size[position]), len(own) // int(whole.batch_size[position])
+        assert plan.sizes[position].tolist() == [size] * steps
+        for first in range(0, steps, per_epoch):
+            shown = plan.rows[position, first : min(steps, first + per_epoch), :size].ravel()
+            assert len(np.unique(shown)) == len(shown)
+            assert np.isin(shown, own).all()
+
+
+def test_who_leaves_short_batches_out_makes_fewer_steps_in_an_epoch() -> None:
+    short, whole = (
+        federation_of(tiny(training={"epochs": 2, "batch_size": 16, "drop_last": drop})).participation.round(1)
+        for drop in (False, True)
+    )
+    np.testing.assert_array_equal(whole.steps, 2 * (whole.samples // 16))
+    assert (whole.last_batch == 16).all()
+    assert (short.last_batch < 16).any()
+    assert (short.steps >= whole.steps).all()
+
+
+def test_a_client_with_less_than_a_batch_keeps_its_only_one() -> None:
+    chosen = federation_of(tiny(training={"epochs": 1, "batch_size": 1000, "drop_last": True}, attack="none"))
+    everybody = chosen.participation.round(1)
+    assert everybody.steps.tolist() == [1] * 8
+    np.testing.assert_array_equal(everybody.last_batch, everybody.samples)

@@ -69,6 +69,8 @@ def backdoored(run: RunResult, figure: str) -> Backdoored:
         raise ConfigError(f"{run.path}: the backdoored test set is not the one of this run: restore its data")
     chosen, data = federation.test_sets["backdoored"], federation.data
     others = data.test_y != (-1 if attack.backdoor_class is None else attack.backdoor_class)
+    if len(found[0]) == len(others):  # those of the target class as well
+        others = torch.ones_like(others)
     paired = attack.backdoored(data.test_x[:1], federation.prepared) is not None and len(found[0]) == int(others.sum())
     before = federation.test_sets["clean"].features[others]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Literal
 
 from pydantic import Field
 from torch import Tensor
@@ -20,6 +20,11 @@ class ModelReplacement(Targeted):
     """
 
     trigger: Trigger = Field(PixelTrigger(), description="what is added to an input")
+    backdoored_classes: Literal["others", "all"] = Field(
+        "others",
+        description="whose test inputs are in the backdoored test set: those of the other classes, or all, with those "
+        "of the target; the success rate never counts these",
+    )
 
     def prepare(self, data: FederatedData, streams: Streams) -> State:  # noqa: ARG002 - draws nothing
         """The pattern and the range that inputs are clamped to."""
@@ -28,11 +33,8 @@ class ModelReplacement(Targeted):
 
     def poison(self, batches: Batches, state: State) -> Batches:
         """Trigger and target label on the first q_B samples of every batch."""
-        x, y = batches.x.clone(), batches.y.clone()
-        pattern = self.local_patterns(batches, state)
-        x[:, :, self.poisoned] = stamped(x[:, :, self.poisoned], pattern, state)
-        y[:, :, self.poisoned] = self.target
-        return replace(batches, x=x, y=y)
+        most = int(self.counts(batches).max())
+        return self.replaced(batches, stamped(batches.x[:, :, :most], self.local_patterns(batches, state), state))
 
     def local_patterns(self, batches: Batches, state: State) -> Tensor:  # noqa: ARG002 - the same for all
         """What each attacker adds in training; broadcast over (attackers, steps, batch, features)."""
@@ -41,6 +43,12 @@ class ModelReplacement(Targeted):
     def backdoored(self, x: Tensor, state: State) -> Tensor:
         """Inputs plus the pattern, clamped to the valid range."""
         return stamped(x, state["pattern"], state)
+
+    def backdoored_set(self, data: FederatedData, state: State) -> tuple[Tensor, Tensor] | None:
+        """Every test input of the chosen classes with the trigger, and its true label."""
+        if self.backdoored_classes == "others":
+            return super().backdoored_set(data, state)
+        return self.backdoored(data.test_x, state), data.test_y
 
 
 def stamped(x: Tensor, pattern: Tensor, state: State) -> Tensor:

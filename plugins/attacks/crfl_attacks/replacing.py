@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -34,14 +33,12 @@ class Replacing(Targeted):
 
     def poison(self, batches: Batches, state: State) -> Batches:
         """Every attacker walks through the pool, from step to step and from round to round."""
-        pool, count = state["x"], self.poisoned_per_batch
+        pool, counts = state["x"], self.counts(batches).amax(1)  # in a whole batch of each attacker
         own_steps = (batches.sizes > 0).sum(1)  # not the common number, which depends on who else trains here
-        begin = torch.from_numpy(batches.clients + batches.round).to(pool.device) * own_steps * count
-        walk = torch.arange(batches.y.shape[1] * count, device=pool.device).view(-1, count)
-        x, y = batches.x.clone(), batches.y.clone()
-        x[:, :, self.poisoned] = pool[(begin[:, None, None] + walk) % len(pool)]
-        y[:, :, self.poisoned] = self.target
-        return replace(batches, x=x, y=y)
+        begin = torch.from_numpy(batches.clients + batches.round).to(pool.device) * own_steps * counts
+        steps = torch.arange(batches.y.shape[1], device=pool.device)[:, None] * counts[:, None, None]
+        walk = steps + torch.arange(int(counts.max()), device=pool.device)
+        return self.replaced(batches, pool[(begin[:, None, None] + walk) % len(pool)])
 
     def backdoored_set(self, data: FederatedData, state: State) -> tuple[Tensor, Tensor]:  # noqa: ARG002
         """The samples of the pool that are kept for testing, as they are."""

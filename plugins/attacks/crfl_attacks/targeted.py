@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from dataclasses import replace
 
-from crfl_core.extend import Attack, OptionError
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from crfl_core.extend import Attack, Batches, OptionError
+
+NEARLY = 1e-9
+"""0.29 of 100 samples are 29, though the product of the two numbers is a little less."""
 
 
 class Targeted(Attack):
     """Attackers whose poisoned samples carry a target label; the first q_B samples of every batch are theirs."""
 
     poisoned_per_batch: int = Field(5, ge=1, description="poisoned samples in each batch, q_B")
+    poison_ratio: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="instead of their number: the poisoned share of every batch, q_B / n_B, rounded down to whole "
+        "samples; in a short batch they are fewer",
+    )
     target: int = Field(0, ge=0, description="the class that backdoored inputs should get")
 
     @property
@@ -18,14 +32,31 @@ class Targeted(Attack):
         """The target label."""
         return self.target
 
-    @property
-    def poisoned(self) -> slice:
-        """Where the poisoned samples of a batch stand."""
-        return slice(0, self.poisoned_per_batch)
+    def counts(self, batches: Batches) -> Tensor:
+        """How many samples each attacker poisons in each step, (attackers, steps)."""
+        if self.poison_ratio is None:
+            return torch.full_like(batches.sizes, self.poisoned_per_batch)
+        return (self.poison_ratio * batches.sizes.double() + NEARLY).floor().long()
+
+    def replaced(self, batches: Batches, x: Tensor) -> Batches:
+        """Batches with `x`, (attackers, steps, most, features), and the target in the place of the first samples."""
+        first = slice(0, x.shape[2])
+        mine = torch.arange(x.shape[2], device=x.device) < self.counts(batches)[..., None]
+        poisoned_x, poisoned_y = batches.x.clone(), batches.y.clone()
+        poisoned_x[:, :, first] = torch.where(mine[..., None], x, poisoned_x[:, :, first])
+        poisoned_y[:, :, first] = torch.where(mine, self.target, poisoned_y[:, :, first])
+        return replace(batches, x=poisoned_x, y=poisoned_y)
 
     def check(self, batch_size: int) -> None:
-        """No more poisoned samples than a batch has."""
-        if self.poisoned_per_batch > batch_size:
+        """No more poisoned samples than a batch has, and not none at all."""
+        if self.poison_ratio is not None:
+            if self.poison_ratio * batch_size + NEARLY < 1:
+                raise OptionError(
+                    "poison_ratio",
+                    f"{self.poison_ratio:g} of an attacker's batch of {batch_size} samples is not one sample: raise it "
+                    "or training.batch_size",
+                )
+        elif self.poisoned_per_batch > batch_size:
             raise OptionError(
                 "poisoned_per_batch",
                 f"found {self.poisoned_per_batch}, but an attacker's batch has {batch_size} samples",

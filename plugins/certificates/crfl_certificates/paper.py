@@ -39,6 +39,7 @@ class Paper(Certificate):
     """Corollary 1 of the CRFL paper (Xie et al., 2021): a reproduction, not a proof.
 
     The feature-level radius from a KL divergence between global models and Hoeffding bounds on the votes of one run.
+    Several attacked rounds add up, which the paper only remarks on.
     The theorem speaks about all runs, ignores label flips, and its Lipschitz constant holds for small inputs only.
     """
 
@@ -56,7 +57,7 @@ class Paper(Certificate):
         return "scaled"
 
     def rounds_answered(self) -> Literal["any"]:
-        """Of one unknown round, the worst counts."""
+        """Of unknown rounds, the worst count."""
         return "any"
 
     def wanted_stages(self, cap_updates: bool | None) -> tuple[Mapping[str, Any], ...]:
@@ -76,10 +77,9 @@ class Paper(Certificate):
         """Algorithm 2: bounds on the votes, abstention, radius."""
         first, p_a, p_b = formulas.hoeffding(votes.expect(CountVotes).counts, votes.settings.alpha)
         budget, noise_std = formulas.kl_budget(p_a, p_b), votes.request.noise_std
-        # Of several rounds one is attacked, unknown which: the worst counts.
-        log_radii = np.min(
-            [round_radius(ledger, threat, number, budget, noise_std) for number in threat.rounds], axis=0
-        )
+        each = [round_radius(ledger, threat, number, budget, noise_std) for number in threat.rounds]
+        # Of rounds of which nobody knows which are attacked, the worst count.
+        log_radii = formulas.combined_log_radius(np.sort(each, axis=0)[: threat.attacked_rounds])
         certain = p_a > p_b
         with np.errstate(over="ignore"):
             radii = np.exp(log_radii)
@@ -93,10 +93,10 @@ class Paper(Certificate):
 
 
 def round_radius(ledger: Ledger, threat: Threat, attacked: int, budget: Array, test_noise: float) -> Array:
-    """The logarithms of the radii if one round is attacked."""
-    later = ledger.rounds[attacked:]
-    noises = [record.noise_std for record in later[:-1]] + [test_noise] * bool(later)
-    final = attacked == ledger.facts.rounds
+    """The logarithms of the radii if one round is attacked; later rounds that may be, too, contract nothing."""
+    final, others = attacked == ledger.facts.rounds, set(threat.rounds) if threat.attacked_rounds > 1 else set()
+    later = [record for record in ledger.rounds[attacked:] if record.round not in others]
+    noises = [test_noise if record.round == ledger.facts.rounds else record.noise_std for record in later]
     log_radii = formulas.log_radius(
         budget,
         noise_std=test_noise if final else ledger.round(attacked).noise_std,
@@ -111,18 +111,18 @@ def round_radius(ledger: Ledger, threat: Threat, attacked: int, budget: Array, t
 def needed(ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
     """Without these there is no number."""
     facts, rounds = ledger.facts, attacked_rounds(ledger, threat)
-    single = threat.attacked_rounds == 1 and len(rounds) == len(threat.rounds)
-    noisy = not single or all(noise_of(ledger, number) > 0 for number in rounds)
+    exist = 0 < len(rounds) == len(threat.rounds)
+    noisy = all(noise_of(ledger, number) > 0 for number in rounds)
     weighed = not any(ledger.round(number).weighs_nobody for number in rounds)
     stepping = assumptions.optimiser_at_work(ledger, rounds)
     return (
         replace(assumptions.softmax_regression(ledger), name="softmax regression"),
         assumptions.check(
-            "one attacked round",
-            single,
+            "attacked rounds exist",
+            exist,
             f"{threat.when} of 1..{facts.rounds}",
-            "exactly one",
-            "set threat.rounds to one round",
+            f"rounds of 1..{facts.rounds}",
+            "set threat.rounds to some of them",
         ),
         assumptions.feature_map_lipschitz(ledger),
         assumptions.check(
@@ -150,6 +150,13 @@ def passed_over(ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
     rate, limit = float(ledger.clients.learning_rate.max()), 1.0 / smoothness(ledger)
     norm = input_bound(ledger)
     return (
+        assumptions.check(
+            "one attacked round",
+            threat.attacked_rounds == 1,
+            threat.when,
+            "exactly one",
+            "the divergences of the rounds are added, as the paper's remark on attacks of a fixed frequency implies",
+        ),
         assumptions.check(
             "fixed aggregation weights",
             "all" not in depends,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from crfl_core.extend import Table, formulas
 
@@ -32,6 +34,18 @@ class Point(Table):
         None, ge=0, description="spectral norm of the broadcast weights; unset: the clip norm"
     )
 
+    deltas: tuple[Annotated[float, Field(ge=0)], ...] = Field(
+        (), description="what each attacker moves its poisoned samples by, or one number for all: delta_i"
+    )
+
+    @model_validator(mode="after")
+    def _one_for_each(self) -> Point:
+        if len(self.deltas) not in (0, 1, self.attackers):
+            raise PydanticCustomError(
+                "deltas", "must be one number, or one for each of the {count} attackers", {"count": self.attackers}
+            )
+        return self
+
     @property
     def strength(self) -> float:
         """S, what one attacker can multiply a gradient shift by."""
@@ -55,10 +69,17 @@ class Term:
 
 @dataclass(frozen=True)
 class Calculation:
-    """The terms in the order in which they are used, and the feature radius of each rule. Labels are kept."""
+    """The terms in the order in which they are used, and the feature radius of each rule. Labels are kept.
+
+    `divergence` is what the paper's Theorem 2 says of the deltas of the attackers, if there are some: the bound on the
+    KL divergence of the attacked and the clean model after the attacked round, and after every later one. Theorem 1 is
+    `covered`: whether at most eps is left of it, for which attackers may have different deltas.
+    """
 
     terms: tuple[Term, ...]
     radii: dict[str, float]
+    divergence: tuple[float, ...] = ()
+    covered: bool | None = None
 
 
 def radius(point: Point) -> Calculation:
@@ -78,7 +99,9 @@ def radius(point: Point) -> Calculation:
     radii = {"paper (reproduction, not a proof)": paper_radius(point, terms)}
     for rule in ("pathwise", "tail"):
         radii[rule] = feature_radius(point, terms[f"D {rule}"])
-    return Calculation((*paper, *own), radii)
+    divergence = paper_divergence(point, terms) if point.deltas else ()
+    covered = divergence[-1] <= terms["eps"] if divergence and point.p_a > point.p_b else None
+    return Calculation((*paper, *own), radii, divergence, covered)
 
 
 def paper_terms(point: Point) -> tuple[Term, ...]:
@@ -132,6 +155,17 @@ def paper_radius(point: Point, terms: Mapping[str, float]) -> float:
     )
     with np.errstate(over="ignore"):
         return float(np.exp(radius))
+
+
+def paper_divergence(point: Point, terms: Mapping[str, float]) -> tuple[float, ...]:
+    """What Theorem 2 bounds the divergence by, after the attacked round and after every later one."""
+    deltas = point.deltas if len(point.deltas) == point.attackers else point.deltas * point.attackers
+    added = formulas.attack_divergence(
+        deltas, noise_std=point.noise_std, lipschitz=terms["L_Z"], strengths=[terms["S"]] * point.attackers
+    )
+    later = point.rounds_after
+    clips, noises = [point.clip_norm] * (later + 1), [point.noise_std] * (later + 1)
+    return tuple(map(float, formulas.divergence_by_round([added, *[0.0] * later], clips, noises)))
 
 
 def feature_radius(point: Point, tolerated: float) -> float:

@@ -11,6 +11,7 @@ from crfl_core.extend import JsonOption
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
+    from crfl_commands.calculator import Calculation
     from crfl_core import CrflError
 
 
@@ -30,6 +31,13 @@ def radius(
     start_norm: Annotated[
         float | None, typer.Option(help="Spectral norm of the broadcast weights; default: the clip norm.")
     ] = None,
+    delta: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="What an attacker moves its samples by; once, or once for each attacker. Shows the paper's Theorems 1 "
+            "and 2."
+        ),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Calculate the feature radius of one prediction under one attack, with every term of the formulas."""
@@ -37,7 +45,7 @@ def radius(
 
     from crfl_commands import calculator
 
-    given = dict(locals())
+    given = {**locals(), "deltas": tuple(delta or ())}
     try:
         point = calculator.Point.model_validate({name: given[name] for name in calculator.Point.model_fields})
     except ValidationError as error:
@@ -53,6 +61,18 @@ def radius(
     typer.echo()
     for rule, value in result.radii.items():
         typer.echo(f"radius {value:>18.8g}   {rule}")
+    if result.divergence:
+        show_divergence(result)
+
+
+def show_divergence(result: Calculation) -> None:
+    """What Theorem 2 says of the deltas, and Theorem 1 of the vote."""
+    first, last, eps = result.divergence[0], result.divergence[-1], {t.symbol: t.value for t in result.terms}["eps"]
+    said = "the vote has no majority" if result.covered is None else "covered" if result.covered else "not covered"
+    typer.echo()
+    typer.echo(f"KL attacked  {first:>12.8g}   divergence that these deltas add in the attacked round (Theorem 2)")
+    typer.echo(f"KL final     {last:>12.8g}   what {len(result.divergence) - 1} later rounds leave of it")
+    typer.echo(f"eps - KL     {eps - last:>12.8g}   {said} by Theorem 1 (reproduction, not a proof)")
 
 
 def explained(error: ValidationError) -> CrflError:
@@ -62,5 +82,6 @@ def explained(error: ValidationError) -> CrflError:
     sentences = []
     for detail in error.errors():
         should = detail["msg"].replace("Input should", "must")
-        sentences.append(f"{detail['loc'][0]} = {detail['input']}: {should}")
+        where = f"{detail['loc'][0]} = {detail['input']}" if detail["loc"] else "delta"
+        sentences.append(f"{where}: {should}")
     return CrflError("\n".join(sentences))
