@@ -100,7 +100,7 @@ def best(metrics: Metrics) -> tuple[float | None, str]:
     found = [
         (value, curve.certificate)
         for curve in metrics.curves
-        if (curve.level, curve.test_set, curve.label) == ("client", "clean", "")
+        if (curve.level, curve.test_set) == ("client", "clean") and not (curve.label or curve.conditional)
         for radius, value in zip(curve.radii, curve.certified_accuracy, strict=True)
         if radius == CLIENTS
     ]
