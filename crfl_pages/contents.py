@@ -77,7 +77,13 @@ def round_data(ledger: Ledger) -> dict[str, Any]:
     }
     attacked = np.unique(ledger.clients.round[ledger.clients.attacking])
     rejected = [number for number, of_round in lines.items() if not all(line["accepted"] for line in of_round)]
-    return {"round": list(lines), **measured, "attacked": attacked.tolist(), "rejected": rejected}
+    return {
+        "round": list(lines),
+        **measured,
+        "models": ledger.facts.models,
+        "attacked": attacked.tolist(),
+        "rejected": rejected,
+    }
 
 
 def mean(values: Sequence[float | None]) -> float | None:

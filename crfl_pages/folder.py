@@ -14,13 +14,12 @@ from crfl_pages.contents import numbers
 from crfl_pages.drawings import together
 from crfl_pages.markup import Html, Part, element, joined, table
 from crfl_pages.samples import tables
-from crfl_pages.settings import Setting, settings
+from crfl_sweeps.comparing import MOST_KEYS
+from crfl_sweeps.differing import UNSET, Flat, config_of, differences, parts
+from crfl_sweeps.values import inline
 
-SEEDS = ("seed", "seeds.")
-"""Keys in which repetitions of one experiment differ."""
-
-SKIPPED = ("name", "device", "engine.", "storage.", "trackers.", "plugins.")
-"""Keys that say nothing about what a run is about."""
+MOST_TOLD = 8
+"""How many settings of a run the table names."""
 
 
 def runs_in(folder: Path) -> list[Path]:
@@ -47,13 +46,14 @@ def folder_sections(folder: Path, runs: Sequence[RunResult]) -> Iterator[tuple[s
 def run_table(folder: Path, runs: Sequence[RunResult]) -> Html:
     """A row per run: what differs in its config, and its key numbers."""
     rows: list[list[Part]] = []
-    for run, differences in zip(runs, differing(runs), strict=True):
+    for run, own in zip(runs, differing(runs), strict=True):
         metrics = run.metrics
         success = "" if metrics.backdoor is None else words.percent(metrics.backdoor.success_rate)
-        told = ", ".join(f"{one.key} = {one.value}" for one in differences) or "nothing"
+        told = words_for(dict([*own.items()][:MOST_TOLD])) or "nothing"
+        more = f", and {len(own) - MOST_TOLD} more" if len(own) > MOST_TOLD else ""
         where = run.path.relative_to(folder).as_posix()
         shares = map(certified_at(metrics.curves), (1.0, 2.0))
-        rows.append([where, told, words.percent(metrics.accuracy), success, *shares])
+        rows.append([where, told + more, words.percent(metrics.accuracy), success, *shares])
     heads = ("run", "what differs", "accuracy", "backdoor", "certified, 1 client", "certified, 2 clients")
     note = element(
         "p",
@@ -81,24 +81,33 @@ def certified_at(found: Sequence[Curve]) -> Any:
     return text
 
 
-def differing(runs: Sequence[RunResult]) -> list[list[Setting]]:
+def differing(runs: Sequence[RunResult]) -> list[Flat]:
     """The settings of each run in which not all are alike."""
-    everybody = [{line.key: line for line in settings(run) if not line.key.startswith(SKIPPED)} for run in runs]
-    keys = dict.fromkeys(key for one in everybody for key in one)
-    different = [key for key in keys if len({one[key].value if key in one else None for one in everybody}) > 1]
-    return [[one[key] for key in different if key in one] for one in everybody]
+    return differences([config_of(run.directory) for run in runs])
+
+
+def words_for(settings: Flat) -> str:
+    """Settings on one line."""
+    return ", ".join(f"{key} = {inline(value)}" for key, value in settings.items() if value != UNSET)
+
+
+def experiments(runs: Sequence[RunResult]) -> dict[str, list[RunResult]]:
+    """Runs that differ in their seeds alone, by what sets them apart, or if that is too much, by the first of them."""
+    found: dict[str, list[RunResult]] = {}
+    points = [parts(own)[0] for own in differing(runs)]
+    for run, point in zip(runs, points, strict=True):
+        found.setdefault(words_for(point), []).append(run)
+    if len(points[0]) > MOST_KEYS:
+        return {alike[0].path.name: alike for alike in found.values()}
+    return {told or runs[0].config.name: alike for told, alike in found.items()}
 
 
 def folder_data(runs: Sequence[RunResult]) -> list[dict[str, Any]]:
     """The curves of all runs; those that differ in their seeds alone are one, with its least and largest values."""
-    groups: dict[str, list[RunResult]] = {}
-    for run, differences in zip(runs, differing(runs), strict=True):
-        told = ", ".join(f"{one.key} = {one.value}" for one in differences if not one.key.startswith(SEEDS))
-        groups.setdefault(told or runs[0].config.name, []).append(run)
     guarantees = {run.path: list(tables(run.directory)) for run in runs}
     grids = common_grids([one for found in guarantees.values() for one in found])
     shown = []
-    for name, members in groups.items():
+    for name, members in experiments(runs).items():
         for key, grid in grids.items():
             alike = [one for run in members for one in guarantees[run.path] if group(one) == key]
             if alike:

@@ -22,6 +22,8 @@ from crfl_sweeps.folder import SweepFolder
 from crfl_sweeps.result import SweepResult
 from crfl_sweeps.values import shown
 
+MOST_KEYS = 4
+"""Runs that differ in more settings are called by their names."""
 CONFIDENCE = 0.95
 RADII = 3
 """At how many radii a table shows certified accuracy."""
@@ -104,6 +106,8 @@ class Comparison:
     measures: tuple[str, ...]
     few: tuple[str, ...]
     points: tuple[Point, ...]
+    labels: dict[str, str]
+    """What is said of certificates that prove nothing."""
 
 
 def runs_of_sweep(result: SweepResult) -> list[Run]:
@@ -164,7 +168,7 @@ def compared(runs: Sequence[Run]) -> Comparison:
         made.append(Point(title, own[0].point, tuple(own), statistics, others))
     keys = tuple(dict.fromkeys(key for run in runs for key in run.point))
     few = tuple(one.name for one in measures if one.name in present and one.is_short)
-    return Comparison(keys, tuple(present), few, tuple(made))
+    return Comparison(keys, tuple(present), few, tuple(made), labels_of(runs))
 
 
 def paired(own: Sequence[Run], first: Sequence[Run], column: dict[int, float | None]) -> list[tuple[float, float]]:
@@ -193,6 +197,12 @@ def backdoor_success(run: Measured) -> float | None:
     return None if run.metrics.backdoor is None else run.metrics.backdoor.success_rate
 
 
+def labels_of(runs: Sequence[Run]) -> dict[str, str]:
+    """The labels of certificates that have one."""
+    curves = (curve for run in runs for curve in run.measured.curves.values())
+    return {curve.certificate: curve.label for curve in curves if curve.label}
+
+
 def single(run: Measured, question: Question, radius: float) -> float | None:
     """Certified accuracy at one radius."""
     values = run.certified(question, [radius])
@@ -211,6 +221,12 @@ def chosen(radii: Sequence[float], level: str) -> list[float]:
     if level == "client" or len(positive) <= RADII:
         return positive[:RADII]
     return [positive[(number + 1) * len(positive) // (RADII + 1)] for number in range(RADII)]
+
+
+def named(runs: Sequence[Run]) -> str:
+    """The runs of a point by their names."""
+    more = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
+    return f"{runs[0].title}{more}"
 
 
 def title_of(point: dict[str, Any]) -> str:

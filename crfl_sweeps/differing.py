@@ -9,7 +9,9 @@ from typing import Any
 from crfl_core.extend import RunDirectory
 from crfl_sweeps.cells import is_seed
 
-NOT_ABOUT_RESULTS = ("name", "storage", "plugins", "trackers")
+NOT_ABOUT_RESULTS = ("name", "device", "engine", "storage", "plugins", "trackers")
+UNSET = "unset"
+"""Of a key that a config does not have."""
 Flat = dict[str, Any]
 
 
@@ -43,7 +45,7 @@ def differences(configs: Sequence[Mapping[str, Any]]) -> list[Flat]:
     varied = [key for key in keys if any(one.get(key) != flat[0].get(key) for one in flat)]
     chosen = [key.removesuffix("type") for key in varied if key.rpartition(".")[2] == "type"]
     shown = [key for key in varied if key.endswith("type") or not key.startswith(tuple(chosen) or ("\0",))]
-    return [{key: one.get(key, "unset") for key in shown} for one in flat]
+    return [{key: one.get(key, UNSET) for key in shown} for one in flat]
 
 
 def parts(settings: Mapping[str, Any]) -> tuple[Flat, tuple[tuple[str, Any], ...]]:

@@ -96,11 +96,11 @@ def described(directory: RunDirectory, folder: Path, settings: dict[str, Any]) -
 
 
 def best(metrics: Metrics) -> tuple[float | None, str]:
-    """Certified accuracy against one client on clean samples, and which certificate says so."""
+    """Certified accuracy against one client on clean samples, and which certificate proves it."""
     found = [
         (value, curve.certificate)
         for curve in metrics.curves
-        if (curve.level, curve.test_set) == ("client", "clean")
+        if (curve.level, curve.test_set) == ("client", "clean") and not (curve.label or curve.conditional)
         for radius, value in zip(curve.radii, curve.certified_accuracy, strict=True)
         if radius == CLIENTS
     ]

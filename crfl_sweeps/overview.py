@@ -89,7 +89,7 @@ class Overview:
         head.add_row(ProgressBar(total=len(schedule.plans), completed=done, width=WIDTH), Text(self.counts()))
         parts: list[RenderableType] = [head]
         for name in [*schedule.running][:LINES]:
-            text = f"  {phase(schedule.rounds.get(name))}  {schedule.plans[name].cell.title}"
+            text = f"  {phase(schedule.rounds.get(name))}  {name}"
             parts.append(Text(text, overflow="ellipsis", no_wrap=True))
         if self._best is not None:
             parts.append(Text(f"best accuracy so far {self._best[0]:.3f}: {self._best[1]}", overflow="ellipsis"))
@@ -104,7 +104,7 @@ class Overview:
         except CrflError:
             return
         if self._best is None or metrics.accuracy > self._best[0]:
-            self._best = metrics.accuracy, self._schedule.plans[name].cell.title
+            self._best = metrics.accuracy, name
 
 
 def phase(rounds: tuple[int, int] | None) -> str:

@@ -6,7 +6,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from crfl_core.extend import ConfigError
-from crfl_sweeps.comparing import Comparison, Run, Statistic, compared, questions_of, title_of
+from crfl_sweeps.comparing import (
+    MOST_KEYS,
+    Comparison,
+    Run,
+    Statistic,
+    compared,
+    labels_of,
+    named,
+    questions_of,
+    title_of,
+)
 from crfl_sweeps.curves import Question, shared_radii
 from crfl_sweeps.expressions import is_number
 
@@ -15,6 +25,12 @@ if TYPE_CHECKING:
 
     from crfl_figures import Line
 
+RADIUS = {
+    "feature": "size of the trigger, L2 norm in scaled inputs",
+    "sample": "share of poisoned samples",
+    "client": "number of malicious clients",
+}
+"""What a radius is, by level."""
 FORMATS: tuple[Literal["png", "svg", "pdf"], ...] = ("png", "svg", "pdf")
 
 
@@ -28,13 +44,20 @@ def picture(runs: Sequence[Run], against: str | None = None, measure: str | None
         return lines_figure(along(comparison, against, name), x_label=against, y_label=name)
     questions = questions_of(runs)
     if measure is not None:
+        names = dict.fromkeys(one.certificate for one in questions)
         questions = [one for one in questions if one.certificate == measure]
+        if names and not questions:
+            raise ConfigError(f"--measure {measure}: there is no such certificate: there are {', '.join(names)}")
     if not questions:
         raise ConfigError("there is no certified accuracy to draw: give --against a key with numbers that was varied")
     question = questions[0]
-    title = f"{question.certificate}, {question.level} level"
+    label = labels_of(runs).get(question.certificate)
+    title = f"{question.certificate}, {question.level} level{f': {label}' if label else ''}"
     return lines_figure(
-        over_radii(runs, question), x_label=question.radius_name, y_label="certified accuracy", title=title
+        over_radii(runs, question),
+        x_label=RADIUS.get(question.level, "radius"),
+        y_label="certified accuracy",
+        title=title,
     )
 
 
@@ -44,13 +67,23 @@ def over_radii(runs: Sequence[Run], question: Question) -> list[Line]:
 
     radii = shared_radii([run.measured.curves[question] for run in runs if question in run.measured.curves])
     points: dict[str, list[list[float]]] = {}
+    titles = titles_of(runs)
     for run in runs:
         if (values := run.measured.certified(question, radii)) is not None:
-            points.setdefault(title_of(run.point), []).append(values)
+            points.setdefault(titles[title_of(run.point)], []).append(values)
     return [
         line(Line, title, radii, [Statistic.of(column) for column in zip(*rows, strict=True)])
         for title, rows in points.items()
     ]
+
+
+def titles_of(runs: Sequence[Run]) -> dict[str, str]:
+    """What the line of every point is called: what sets it apart, or if that is too much, its runs."""
+    alike: dict[str, list[Run]] = {}
+    for run in runs:
+        alike.setdefault(title_of(run.point), []).append(run)
+    many = len({key for run in runs for key in run.point}) > MOST_KEYS
+    return {title: named(own) if many else title for title, own in alike.items()}
 
 
 def along(comparison: Comparison, key: str, measure: str) -> list[Line]:
@@ -58,7 +91,7 @@ def along(comparison: Comparison, key: str, measure: str) -> list[Line]:
     from crfl_figures import Line
 
     if key not in comparison.keys:
-        raise ConfigError(f"--against {key}: was not varied: {', '.join(comparison.keys) or 'nothing'} was")
+        raise ConfigError(f"--against {key}: was not varied: what was: {', '.join(comparison.keys) or 'nothing'}")
     if measure not in comparison.measures:
         raise ConfigError(f"--measure {measure}: there is none: there are {', '.join(comparison.measures)}")
     lines: dict[str, list[tuple[float, Statistic]]] = {}

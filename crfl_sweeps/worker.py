@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 if TYPE_CHECKING:
     from crfl_sweeps.running import Job
 
+MAPPING = "the mapping given to crfl_core: "
 PAUSE = 0.25
 """Seconds between two lines about rounds."""
 
@@ -84,7 +85,8 @@ def reason_of(error: Exception) -> str:
     """Why a cell failed, in a sentence; what nobody expected with its kind."""
     from crfl_core import CrflError
 
-    return str(error) if isinstance(error, CrflError) else f"{type(error).__name__}: {error}"
+    # A cell is handed over as a mapping: which one it is says its own name.
+    return str(error).removeprefix(MAPPING) if isinstance(error, CrflError) else f"{type(error).__name__}: {error}"
 
 
 if __name__ == "__main__":

@@ -25,9 +25,15 @@ def estimate(session: Session, data_seconds: float) -> Estimate:
     return estimated(session, data_seconds)
 
 
-def show(found: Estimate) -> None:
-    """Print an estimate, phase by phase."""
+def show(found: Estimate, *, json: bool = False) -> None:
+    """Print an estimate, phase by phase; as JSON in seconds and bytes."""
     passing("")
+    if json:
+        from pydantic_core import to_json
+
+        numbers = {"seconds": found.seconds._asdict(), "memory": found.memory, "disk": found.disk}
+        typer.echo(to_json(numbers, indent=2))
+        return
     lines = [*found.lines()]
     widths = [max(len(line[column]) for line in lines) for column in range(2)]
     for what, amount, note in lines:

@@ -80,7 +80,11 @@ def report(result: RunResult, *, quiet: bool = False, full: bool = False, json: 
 
 
 def terminal() -> Console:
-    """Where tables go; wide enough to be read when the output is a file. NO_COLOR leaves no escape codes at all."""
+    """Where tables go; wide enough to be read when the output is a file. NO_COLOR leaves no escape codes at all.
+
+    A passing line that says what is at work is taken away.
+    """
+    passing("")
     from rich.console import Console
 
     colours: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"

@@ -62,7 +62,7 @@ def run(
         except KeyboardInterrupt as stop:
             raise output.interrupted(path, stop) from None
     if dry_run:
-        consent.show(estimate)
+        consent.show(estimate, json=json)
     else:
         output.report(result, quiet=quiet, full=full, json=json)
 

@@ -22,7 +22,10 @@ def show(
 ) -> None:
     """Show accuracy, backdoor success and certified accuracy of a finished run; with --full also the whole audit."""
     from crfl_core.api import attack_effect, load
+    from crfl_interface.errors import StoreError
 
+    if (run / "sweep.toml").is_file():
+        raise StoreError(f"{run}: holds a sweep: see it with `crfl compare {run}`, or one of its cells")
     result = load(run, trust=trust)
     if clean is not None:
         with output.plugins_at_work():

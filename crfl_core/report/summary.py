@@ -31,7 +31,7 @@ HEADINGS: Mapping[Level, str] = {
 def show(console: Console, name: str, metrics: Metrics, audit: Sequence[Mapping[str, Any]], path: Path) -> None:
     """What a person wants to see at the end of a run, on one screen."""
     head = [*model_lines(name, metrics), ""]
-    end = [f"run directory: {path}", f"more: crfl show {path} --full"]
+    end = [f"run directory: {path}", f"more: crfl show {path} --full, crfl open {path}"]
     show_guarantees(console, metrics.curves, audit, head, end)
 
 

@@ -3,6 +3,7 @@
 const charts = new Map();
 const HEIGHT = 300;
 const NARROW = 520;
+const TICK = 64;  // pixels for a number below the axis
 const PAPER = 640;
 let onPaper = false;
 
@@ -108,12 +109,20 @@ function yRange(spec) {
 }
 
 function xAxis(spec, width) {
-  const every = Math.max(1, Math.ceil(spec.x.length / (width / 64)));
-  const splits = spec.xText
-    ? () => spec.x.filter((value, place) => place % every === 0 || place === spec.x.length - 1)
-    : undefined;
+  const splits = spec.xText ? () => apart(spec.x, width / TICK) : undefined;
   const values = spec.xText ? (u, shown) => shown.map(spec.xText) : undefined;
   return { ...axisLook(), label: spec.xLabel, labelSize: 22, splits, values };
+}
+
+// Those of rising numbers that can be written below an axis with room for `most` of them; the last always.
+function apart(numbers, most) {
+  const last = numbers[numbers.length - 1];
+  const gap = (last - numbers[0]) / most;
+  const shown = [];
+  for (const value of numbers) {
+    if ((shown.length === 0 || value - shown[shown.length - 1] >= gap) && last - value >= gap) shown.push(value);
+  }
+  return [...shown, last];
 }
 
 function yAxis(spec, width) {

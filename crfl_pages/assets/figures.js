@@ -74,8 +74,9 @@ function roundsFigure() {
     const marked = rounds.round.map((round, at) => (rounds.attacked.includes(round) ? rounds.accuracy[at] : null));
     series.push({ name: "attacked rounds", values: marked, colour: "line-2", line: false });
   }
+  const whose = rounds.models > 1 ? `the models of ${rounds.models} groups, their mean` : "the global model";
   chart(home, {
-    title: "Accuracy of the global model after every round", xLabel: "round", yLabel: "share of test samples",
+    title: `Accuracy of ${whose}, after every round`, xLabel: "round", yLabel: "share of test samples",
     x: rounds.round, share: true, series,
   });
   if (rounds.rejected.length) {

@@ -96,7 +96,7 @@ class TestRun:
         for expected in ("accuracy ", "* paper: reproduction, not a proof", "certified accuracy", "run directory: "):
             assert expected in result.stdout
         assert len(result.stdout.splitlines()) <= 25
-        assert result.stdout.splitlines()[-1] == "more: crfl show runs/digits --full"
+        assert result.stdout.splitlines()[-1] == "more: crfl show runs/digits --full, crfl open runs/digits"
         assert "\x1b" not in result.stdout + result.stderr
         assert (tmp_path / "runs" / "digits" / "metrics.json").exists()
 

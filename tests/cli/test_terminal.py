@@ -6,6 +6,7 @@ import fcntl
 import os
 import pty
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -56,6 +57,16 @@ def test_progress_names_every_phase_and_leaves_nothing_behind(tmp_path: Path) ->
     assert any(re.fullmatch(r"training +#{24}  3/3 .*loss.*", state) for state in states)
     assert head.endswith(" \r")  # the line was wiped before the summary
     assert all(len(state) < 80 for state in states)
+
+
+@pytest.mark.parametrize("command", ["ls", "compare", "plot", "report", "open"])
+def test_commands_of_plugins_say_at_once_that_they_start(finished_run: Path, tmp_path: Path, command: str) -> None:
+    run = shutil.copytree(finished_run, tmp_path / "run")
+    options = ("--out", tmp_path / "figures", "--figure", "rounds") if command == "plot" else ()
+    text = on_terminal(command, run, *options, DISPLAY="", WAYLAND_DISPLAY="")
+    first, *rest = [state.strip() for state in re.split("[\r\n]", text) if state.strip()]
+    assert first == "starting"
+    assert "starting" not in rest[-1]
 
 
 @pytest.mark.parametrize("arguments", [["show"], ["show", "--full"], ["certify"]])

@@ -63,6 +63,14 @@ def test_what_is_proved_is_what_the_certificate_says(shown: str, folder: Path) -
     assert set(curve.directions) == {"backward", "forward"}
 
 
+def test_it_ends_with_the_report_and_what_to_do_next(shown: str, folder: Path) -> None:
+    place = folder / "runs" / "certified"
+    assert f"\nReport: {place}/report.html\nNext: crfl open {place}  the report, in a browser\n" in shown
+    following = shown[shown.index("Next: ") :].splitlines()
+    assert len(following) == 4
+    assert len({line.index("  ", 6 + len(line[6:].rstrip().split("  ")[0])) for line in following[:2]}) == 1
+
+
 def test_terminals_without_unicode_get_plain_bars(shown: str, folder: Path) -> None:
     text = "\n".join(told(results(folder), plain=True))
     assert text.isascii()
@@ -73,3 +81,9 @@ def test_json_has_the_metrics_of_all_three(crfl: Crfl, shown: str, folder: Path)
     answer = json.loads(crfl("demo", "--json", "--out", folder / "again").stdout)
     assert list(answer) == [row.name for row in ROWS]
     assert answer["certified"] == json.loads((folder / "runs" / "certified" / "metrics.json").read_text())
+
+
+def test_quiet_prints_only_the_folder(crfl: Crfl, tmp_path: Path) -> None:
+    told = crfl("demo", "--quiet", "--out", "quiet")
+    assert (told.stdout, told.stderr) == ("quiet\n", "")
+    assert (tmp_path / "quiet" / "certified" / "report.html").exists()

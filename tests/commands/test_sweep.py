@@ -75,6 +75,8 @@ def test_failed_cells_are_told_by_the_exit_status(crfl: Crfl, tmp_path: Path) ->
     assert told.returncode == 1
     assert "1 of 2 cells are finished" in told.stdout
     assert "failed: poisoned_per_batch-5000" in told.stdout
+    assert "mapping" not in told.stdout  # nobody typed one
+    assert told.stdout.endswith("more: crfl compare sweeps/typed, crfl open sweeps/typed\n")
     assert "1/2 cells, 1 failed" in told.stderr
 
 
@@ -189,3 +191,30 @@ def test_an_empty_and_a_missing_folder_are_told_apart(crfl: Crfl, tmp_path: Path
     missing = crfl("ls", "missing")
     assert missing.returncode == 2
     assert "missing: there is no such folder" in missing.stderr
+
+
+def test_a_sweep_is_no_run_to_show(crfl: Crfl, done: Path) -> None:
+    told = crfl("show", done)
+    assert (told.returncode, told.stdout) == (2, "")
+    assert f"{done}: holds a sweep: see it with `crfl compare {done}`" in told.stderr
+
+
+def test_bad_options_of_a_figure_are_told_before_any_table(crfl: Crfl, done: Path) -> None:
+    for options, message in {
+        ("--measure", "nothing"): "--measure nothing: there is no such certificate: there are paper",
+        ("--against", "rounds"): "--against rounds: was not varied: what was: aggregation",
+        ("--figure", "a.bmp"): "--figure a.bmp: must end with one of .png, .svg, .pdf",
+    }.items():
+        told = crfl("compare", done, *options)
+        assert (told.returncode, told.stdout) == (2, "")
+        assert message in told.stderr
+
+
+def test_a_certificate_that_proves_nothing_says_so_in_comparisons(crfl: Crfl, done: Path) -> None:
+    assert "paper: reproduction, not a proof" in crfl("compare", done).stdout
+    assert json.loads(crfl("compare", done, "--json").stdout)["labels"] == {"paper": "reproduction, not a proof"}
+
+
+def test_a_sweep_can_be_drawn(crfl: Crfl, done: Path) -> None:
+    told = crfl("plot", done, "--figure", "curves", "--figure", "matrix")
+    assert (told.returncode, told.stdout) == (0, "figures/curves.png\nfigures/matrix.png\n")

@@ -127,7 +127,7 @@ def test_lines_have_bands_over_seeds(done: Path) -> None:
     assert np.array_equal(line.x, [0.01, 0.2])
     assert picture(runs).axes
     assert SweepResult(done).plot(against="server.noise_std").axes[0].get_xlabel() == "server.noise_std"
-    with pytest.raises(CrflError, match=r"--against rounds: was not varied: server.noise_std was"):
+    with pytest.raises(CrflError, match=r"--against rounds: was not varied: what was: server.noise_std"):
         along(compared(runs), "rounds", "accuracy")
     with pytest.raises(CrflError, match="--measure speed: there is none: there are accuracy"):
         along(compared(runs), "server.noise_std", "speed")

@@ -60,7 +60,7 @@ def test_the_picture_says_what_runs_and_how_far_it_is(schedule: Schedule) -> Non
         assert "0/4 cells" in seen(overview)
         job = schedule.ready()
         assert job is not None
-        assert "starting        rounds=3, votes.models=8" in seen(overview)
+        assert "starting        rounds-3_models-8_" in seen(overview)
         schedule.took(Event(job.name, "round", {"round": 1, "rounds": 3}))
         assert "round 1/3" in seen(overview)
         assert "left" in overview.counts()

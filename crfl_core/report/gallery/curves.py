@@ -39,7 +39,13 @@ def certified_curves(runs: Sequence[RunResult]) -> Figure:
         for title, label, rates in ((f"{level} level", "certified accuracy", 0), ("", "certified rate", 1)):
             lines = [line for group, known in found for line in lines_of(group, known, level, rates)]
             panels.append(Panel(lines, RADIUS[level], f"{label} (share of samples)", title, y_range=(0, 1)))
-    return panels_figure(panels, title=bands(together))
+    return panels_figure(panels, title="; ".join(filter(None, (bands(together), *labels(runs)))))
+
+
+def labels(runs: Sequence[RunResult]) -> Iterable[str]:
+    """What is said of certificates that prove nothing, whose lines have a star."""
+    found = ((one.certificate, one.label) for run in runs for one in run.metrics.curves if one.label)
+    return [f"* {certificate}: {label}" for certificate, label in dict.fromkeys(found)]
 
 
 def lines_of(group: Group, known: dict[Named, list[Curve]], level: str, rates: int) -> Iterable[Line]:
@@ -47,7 +53,7 @@ def lines_of(group: Group, known: dict[Named, list[Curve]], level: str, rates: i
     for (certificate, at, test_set), alike in known.items():
         if at != level:
             continue
-        name = group.named(f"{certificate}, {test_set}")
+        name = group.named(f"{certificate}{'*' if alike[0].label else ''}, {test_set}")
         stated = [(one.certified_accuracy, one.certified_rate) for one in alike]
         anywhen = [(one.anywhen_accuracy, one.anywhen_rate) for one in alike]
         if stated == anywhen:  # two lines would lie on each other

@@ -26,7 +26,10 @@ def rounds(runs: Sequence[RunResult]) -> Figure:
     """Accuracy and attack success rate: in one panel of one experiment, in a panel each of several."""
     together = groups(runs)
     attacked = sorted({number for run in runs for number in run.ledger.facts.attack_rounds})
-    shown = {name: text for name, text in MEASURES.items() if any(measured(group, name)[0] for group in together)}
+    of_groups = ", mean of groups" if any(run.ledger.facts.groups is not None for run in runs) else ""
+    shown = {
+        name: text + of_groups for name, text in MEASURES.items() if any(measured(group, name)[0] for group in together)
+    }
     if not shown:
         raise ConfigError(f"{runs[0].path}: accuracy was not measured along the way: set evaluation.every = 1")
     if len(together) == 1:

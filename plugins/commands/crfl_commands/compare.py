@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from crfl_core.extend import terminal
+from crfl_core.extend import passing, terminal
 
 Paths = Annotated[list[Path], typer.Argument(help="Run directories, or the folder of a sweep.", show_default=False)]
 Figure = Annotated[
@@ -37,15 +37,18 @@ def compare(
 
     The first point is what the others are compared with.
     """
+    passing("starting")
     from crfl_commands.comparison import comparison_json, comparison_table
     from crfl_commands.comparison_picture import draw
     from crfl_sweeps.comparing import compared, readable
 
     found = readable(runs)
     comparison = compared(found)
+    target = draw(found, runs, figure, against, measure)
+    passing("")
     if json:
         typer.echo(comparison_json(comparison))
-    else:
-        terminal().print(comparison_table(comparison, full=full))
-    if (target := draw(found, runs, figure, against, measure)) is not None and not json:
+        return
+    terminal().print(comparison_table(comparison, full=full))
+    if target is not None:
         typer.echo(f"figure: {target}")

@@ -1,4 +1,4 @@
-"""Comparisons and lists of runs as tables for people, and as JSON."""
+"""Comparisons of runs as tables for people, and as JSON."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from rich import box
 from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
-from crfl_sweeps.comparing import Comparison, Difference, Statistic
-from crfl_sweeps.listing import Listed
-from crfl_sweeps.overview import duration
+from crfl_sweeps.comparing import MOST_KEYS, Comparison, Difference, Statistic, named
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -26,22 +25,28 @@ def comparison_table(comparison: Comparison, *, full: bool = False, most: int | 
     tables there are at most.
     """
     shown = comparison.measures if full else comparison.few
-    return Group(*(measure_table(comparison, measure) for measure in shown[:most]))
+    parts = [measure_table(comparison, measure) for measure in shown[:most]]
+    if len(comparison.keys) > MOST_KEYS:
+        parts.append(Text(f"they differ in {len(comparison.keys)} settings: see --json"))
+    parts += [Text(f"{certificate}: {label}") for certificate, label in comparison.labels.items()]
+    return Group(*parts)
 
 
 def measure_table(comparison: Comparison, measure: str) -> RenderableType:
     """One measure of all points."""
-    table = Table(box=box.SIMPLE, title=measure, title_justify="left")
+    table = Table(box=box.SIMPLE, title=Text(measure), title_justify="left")
     several = len(comparison.points) > 1
-    for name in short_names(comparison.keys) or ["runs"]:
+    by_settings = len(comparison.keys) <= MOST_KEYS
+    for name in (short_names(comparison.keys) if by_settings else ()) or ["runs"]:
         table.add_column(name, overflow="fold")
     for name in ("mean", "spread", "n", *(["difference", "95 % interval"] if several else [])):
         table.add_column(name, justify="right")
     for point in comparison.points:
         if measure in point.statistics:
-            settings = [escape(str(point.settings.get(key, ""))) for key in comparison.keys] or ["all"]
+            settings = [str(point.settings.get(key, "")) for key in comparison.keys] or ["all"]
+            titles = map(escape, settings if by_settings else [named(point.runs)])
             apart = difference(point.differences.get(measure)) if several else []
-            table.add_row(*settings, *numbers(point.statistics[measure]), *apart)
+            table.add_row(*titles, *numbers(point.statistics[measure]), *apart)
     return table
 
 
@@ -80,48 +85,4 @@ def comparison_json(comparison: Comparison) -> str:
         }
         for point in comparison.points
     ]
-    return json.dumps({"points": points}, indent=2)
-
-
-def list_table(listed: Sequence[Listed]) -> RenderableType:
-    """One row per run; columns in which nothing stands are left out."""
-    keys = list(dict.fromkeys(key for one in listed for key in one.settings))
-    columns = {
-        "state": [one.state for one in listed],
-        "age": [short(one.age) for one in listed],
-        "size": [size(one.size) for one in listed],
-        "accuracy": [share(one.accuracy) for one in listed],
-        "backdoor": [share(one.backdoor) for one in listed],
-        "certified": [share(one.certified) for one in listed],
-    }
-    for key, name in zip(keys, short_names(keys), strict=True):
-        columns[name] = [escape(str(one.settings.get(key, ""))) for one in listed]
-    told = {name: values for name, values in columns.items() if any(values)}
-    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
-    table.add_column("run", overflow="fold", min_width=min(20, max(len(one.name) for one in listed)))
-    for name, values in told.items():
-        number = all(value.replace(".", "", 1).isdigit() for value in values if value)
-        table.add_column(name, justify="right" if number or name in ("age", "size") else "left", overflow="fold")
-    for one, row in zip(listed, zip(*told.values(), strict=True), strict=True):
-        table.add_row(escape(one.name), *row)
-    return table
-
-
-def share(value: float | None) -> str:
-    """A share, or nothing."""
-    return "" if value is None else f"{value:.3f}"
-
-
-def short(seconds: float) -> str:
-    """An age in its largest unit."""
-    days = int(seconds // 86_400)
-    return f"{days} d" if days else " ".join(duration(seconds).split()[:2])
-
-
-def size(count: int) -> str:
-    """A number of bytes for people.
-
-    >>> size(900), size(1_700_000)
-    ('1 kB', '1.7 MB')
-    """
-    return f"{max(1, round(count / 1e3))} kB" if count < 1e6 else f"{count / 1e6:.1f} MB"
+    return json.dumps({"points": points, "labels": comparison.labels}, indent=2)

@@ -8,9 +8,18 @@ from typing import TYPE_CHECKING
 
 from crfl_core.extend import FIGURES, ConfigError, CrflError, RunResult, StoreError, plot
 from crfl_figures import Format, image_of
+from crfl_sweeps.comparing import cells_in
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+def places(paths: Sequence[Path]) -> list[Path]:
+    """The runs at some paths, of which each may be the folder of a sweep; of such, all finished cells."""
+    found = [place for path in paths for place in cells_in(path)]
+    if not found:
+        raise StoreError(f"{paths[0]}: no cell is finished yet: go on with `crfl resume {paths[0]}`")
+    return found
 
 
 def drawn(runs: Sequence[RunResult], names: Sequence[str] | None) -> tuple[dict[str, Figure], list[str]]:

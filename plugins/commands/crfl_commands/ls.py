@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from crfl_core.extend import terminal
+from crfl_core.extend import passing, terminal
 
 
 class Sort(StrEnum):
@@ -33,13 +33,16 @@ def ls(folder: Folder = Path("runs"), sort: Order = Sort.NAME, json: Json = Fals
     `backdoor` is how often triggered inputs are taken for the target; `certified` is the accuracy on clean inputs that
     no single malicious client can have changed, by the best certificate of the run.
     """
-    from crfl_commands.comparison import list_table
+    passing("starting")
+    from crfl_commands.listed import list_table
     from crfl_sweeps.listing import as_json, listing
 
     listed = listing(folder, sort.value)
+    passing("")
     if json:
         typer.echo(as_json(listed))
     elif listed:
-        terminal().print(list_table(listed))
+        console = terminal()
+        console.print(list_table(listed, console.width))
     else:
         typer.echo(f"{folder}: no runs here")

@@ -9,11 +9,12 @@ from pathlib import Path
 import typer
 
 from crfl_commands.report import Place
-from crfl_core.extend import TrustOption
+from crfl_core.extend import TrustOption, passing
 
 
 def open_(run: Place, trust: TrustOption = False) -> None:
     """Open the report of RUN, or of a folder of runs, in a browser. Write it if it is missing, or older than RUN."""
+    passing("starting")
     from crfl_commands.pages import REPORT, is_current, written
     from crfl_core.extend import plugins_at_work
 
@@ -21,6 +22,7 @@ def open_(run: Place, trust: TrustOption = False) -> None:
     if not is_current(run):
         with plugins_at_work():
             target = written(run, trust=trust)
+    passing("")
     if has_display() and browse(target):
         typer.echo(f"opened {target}")
     else:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from crfl_core.extend import TrustOption
+from crfl_core.extend import TrustOption, passing
 
 
 class Suffix(StrEnum):
@@ -21,7 +21,10 @@ class Suffix(StrEnum):
 
 Runs = Annotated[
     list[Path],
-    typer.Argument(metavar="RUN...", help="Run directories; those that differ in their seeds only become bands."),
+    typer.Argument(
+        metavar="RUN|SWEEP...",
+        help="Run directories, or folders of sweeps; runs that differ in their seeds only become bands.",
+    ),
 ]
 Names = Annotated[
     list[str] | None,
@@ -42,10 +45,12 @@ def plot(
     runs: Runs, figure: Names = None, out: Out = Path("figures"), suffix: Formats = None, trust: TrustOption = False
 ) -> None:
     """Draw finished runs: certified accuracy, training, weights, triggers, and several runs against each other."""
-    from crfl_commands.drawing import drawn, save
+    passing("starting")
+    from crfl_commands.drawing import drawn, places, save
     from crfl_core.extend import load
 
-    figures, left_out = drawn([load(run, trust=trust) for run in runs], figure)
+    figures, left_out = drawn([load(place, trust=trust) for place in places(runs)], figure)
+    passing("")
     for path in save(figures, out, [one.value for one in suffix or (Suffix.PNG,)]):
         typer.echo(path)
     if left_out:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from crfl_core.extend import TrustOption
+from crfl_core.extend import TrustOption, passing
 
 Place = Annotated[
     Path,
@@ -27,9 +27,11 @@ def report(run: Place, out: Out = None, explore: Explore = SECONDS, trust: Trust
 
     It has plots, an explorer of other threats, the audit, the config and where it came from, and the test samples.
     """
+    passing("starting")
     from crfl_commands.pages import written
     from crfl_core.extend import plugins_at_work
 
     with plugins_at_work():
         target = written(run, out, explore=explore, trust=trust)
+    passing("")
     typer.echo(str(target))

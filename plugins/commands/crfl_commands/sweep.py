@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crfl_core.extend import QuietOption, SetOption
+from crfl_core.extend import QuietOption, SetOption, passing
 
 if TYPE_CHECKING:
     from crfl_sweeps.cells import Definition
@@ -66,6 +66,8 @@ def sweep(
     Cells that differ only in threat, votes or certificates are trained once. Exits with 1 if a cell failed: the others
     are finished, and the next call tries it again.
     """
+    if not quiet:
+        passing("starting")
     from crfl_commands.sweeping import asked, dry, goes_on, told
     from crfl_sweeps.api import default_path, run_sweep
 
@@ -80,7 +82,9 @@ def sweep(
         definition = define(config, overrides or (), parts)
         path = out or default_path(definition)
     if dry_run:
-        typer.echo(dry(definition, as_json=json))
+        cells = dry(definition, as_json=json)
+        passing("")
+        typer.echo(cells)
         return
     try:
         failures: dict[str, Any] = run_sweep(definition, path, workers, quiet=quiet)

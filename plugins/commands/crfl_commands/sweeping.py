@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -139,8 +139,22 @@ def show(result: SweepResult, failures: Mapping[str, str]) -> None:
     runs = runs_of_sweep(result)
     if runs:
         console.print(comparison_table(compared(runs), most=MOST_TABLES))
-    for name, reason in failures.items():
-        console.print(f"failed: {name}: {reason}", markup=False, soft_wrap=True)
+    for line in failed(failures):
+        console.print(line, markup=False, soft_wrap=True)
     console.print(f"{len(runs)} of {len(result.cells)} cells are finished", markup=False)
     console.print(f"all numbers: {result.path / 'sweep.csv'}", markup=False, soft_wrap=True)
-    console.print(f"all measures: crfl compare {result.path}", markup=False, soft_wrap=True)
+    console.print(f"more: crfl compare {result.path}, crfl open {result.path}", markup=False, soft_wrap=True)
+
+
+def failed(failures: Mapping[str, str]) -> Iterator[str]:
+    """Which cells failed; those with the same reason in one line.
+
+    >>> list(failed({"a": "no such rule", "b": "no such rule", "c": "killed"}))
+    ['failed: a and 1 more: no such rule', 'failed: c: killed']
+    """
+    names: dict[str, list[str]] = {}
+    for name, reason in failures.items():
+        names.setdefault(reason, []).append(name)
+    for reason, alike in names.items():
+        more = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
+        yield f"failed: {alike[0]}{more}: {reason}"

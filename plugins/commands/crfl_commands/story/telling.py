@@ -42,10 +42,9 @@ def told(results: Sequence[RunResult], *, plain: bool) -> Iterator[str]:
     curve = certified(results[-1])
     assert curve is not None
     yield "Proved: read right, whatever this many of the ten clients do, in every round:"
-    yield ""
     yield from chart(curve.certified_accuracy, [f"{radius:g}" for radius in curve.radii], plain=plain)
     yield ""
-    yield "A defence stopped this attack. The certificate holds against every attack."
+    yield "The defence stopped this one attack. The proof covers every attack by so many."
 
 
 def table(results: Sequence[RunResult]) -> Iterator[str]:
