@@ -135,7 +135,8 @@ class RunFacts(Record):
     before noise was kept, so that noise can be drawn again from there. `bad_update` is what the server does with an
     update that it cannot use, `optimiser` the name of its optimiser if it has one. `secret_votes`: the seed of the vote
     noise was drawn after training. `exact_shares`: poisoned shares are quotients of counts, not sums in single
-    precision. `partition_digest` is the SHA-256 of who holds which training rows. `reserve` are the samples that the server trusts, by name: none of them is a client's.
+    precision. `partition_digest` is the SHA-256 of who holds which training rows. `reserve` are the samples that the
+    server trusts, by name: none of them is a client's.
     """
 
     format: int = FORMAT

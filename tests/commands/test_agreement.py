@@ -10,6 +10,7 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
+import numpy as np
 import pytest
 
 from crfl_core import load
@@ -95,8 +96,8 @@ def test_in_the_table_of_a_sweep(cell: Path, metrics: dict[str, Any], curve: dic
 def test_in_figures(cell: Path, curve: dict[float, float]) -> None:
     axes = load(cell).plot("curves").axes[0]
     assert axes.get_ylabel().startswith("certified accuracy")
-    assert [float(value) for value in axes.lines[0].get_ydata()] == list(curve.values())
-    assert [float(value) for value in axes.lines[0].get_xdata()] == list(curve)
+    assert np.asarray(axes.lines[0].get_ydata()).tolist() == list(curve.values())
+    assert np.asarray(axes.lines[0].get_xdata()).tolist() == list(curve)
 
 
 def test_in_reports(cell: Path, metrics: dict[str, Any], curve: dict[float, float], tmp_path: Path) -> None:

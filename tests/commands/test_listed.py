@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from crfl_commands.comparison import comparison_table
@@ -23,7 +24,7 @@ def lines(shown: RenderableType, width: int) -> list[str]:
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
 
-def listed(settings: dict[str, object]) -> list[Listed]:
+def listed(settings: dict[str, Any]) -> list[Listed]:
     names = ("demo/certified", "a-name-that-is-much-longer-than-others")
     return [Listed(name, "finished", 700, 2_000_000, 0.9, 0.01, 0.8, "tail", settings) for name in names]
 

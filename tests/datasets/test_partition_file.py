@@ -16,7 +16,7 @@ from tests.oracle import federation_of, tiny
 
 SAMPLES = len(federation_of(tiny()).data.x)
 OWNER = np.arange(SAMPLES) ** 2 % 7 % 3
-ROWS = [np.flatnonzero(OWNER == client).tolist() for client in range(3)]
+ROWS = [np.flatnonzero(client == OWNER).tolist() for client in range(3)]
 
 
 def config(path: Path, **changes: Any) -> dict[str, Any]:

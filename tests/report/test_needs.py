@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import crfl_core
 from crfl_core import load_config
 from crfl_core.extend import ConfigError
-from crfl_core.report import needs, sizes
+from crfl_core.report import sizes
 from crfl_core.report.needs import check_config, needs_of, total
 from crfl_core.report.sizes import Asked, Sizes
 from crfl_files import room
@@ -101,7 +101,7 @@ def test_a_rule_that_compares_all_updates_needs_them_all() -> None:
     mean, median = (load_config(tiny(aggregation=rule)).config for rule in ("fedavg", "median"))
     rows = 100 * 1000 * 4
     more = total(needs_of(median, SAMPLE, []).memory) - total(needs_of(mean, SAMPLE, []).memory)
-    assert more >= needs.ROW_COPIES * rows
+    assert more >= 3 * rows  # what came, and two copies that the rule may make
 
 
 def test_a_full_disk_is_told_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from rich import box
 from rich.console import Group
@@ -104,7 +104,7 @@ def filled(names: Sequence[str], columns: Mapping[str, list[str]], name_width: i
     for column in columns.items():
         name, values = column
         number = all(value.replace(".", "", 1).isdigit() for value in values if value)
-        justify = "right" if number or name in RIGHT else "left"
+        justify: Literal["right", "left"] = "right" if number or name in RIGHT else "left"
         table.add_column(escape(name), justify=justify, overflow="fold", min_width=taken(column) - BETWEEN)
     for name, *row in zip(names, *columns.values(), strict=True):
         table.add_row(escape(name), *map(escape, row))
