@@ -26,8 +26,8 @@ class FromFile(Partitioner):
     """The split that a file says: the client of every training sample, or the rows of every client.
 
     Clients and rows are counted from 0, rows in the order of the dataset, without those that the server reserves.
-    Nothing is random. A .npz file has one array `client`. A .json file has a list of clients, one for each row; or a list
-    of lists, the rows of each client; or an object of such lists, whose keys are the clients' names.
+    Nothing is random. A .npz file has one array `client`. A .json file has a list of clients, one for each row; or a
+    list of lists, the rows of each client; or an object of such lists, whose keys are the clients' names.
     """
 
     path: UserPath = Field(description="the file, .npz or .json")
