@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ def test_theorem_1_with_equal_deltas_is_corollary_1(strengths: list[float], rati
     """At the radius of the corollary the divergence that is left is the budget of the vote."""
     budget, noises = kl_budget(p_a, 0.1), [0.5] * (len(ratios) + 1)
     clips = [1.0, *(0.5 * ratio for ratio in ratios)]
-    shared = {"noise_std": 0.5, "lipschitz": 3.0, "strengths": strengths}
+    shared: dict[str, Any] = {"noise_std": 0.5, "lipschitz": 3.0, "strengths": strengths}
     radius = math.exp(log_radius(budget, contraction=log_contraction(clips[1:], noises[1:]), **shared))
     added = attack_divergence([radius] * len(strengths), **shared)
     left = divergence_by_round([added, *[0.0] * len(ratios)], clips, noises)
