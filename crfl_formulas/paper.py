@@ -52,7 +52,8 @@ def _log_factors(clip_norms: ArrayLike, noise_stds: ArrayLike) -> Array:
     norms, stds = np.asarray(clip_norms, np.float64), np.asarray(noise_stds, np.float64)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         x = np.where(stds > 0, norms / stds, np.inf) / np.sqrt(2.0)
-        return np.asarray(np.where(x < 1.0, np.log(erf(x)), np.log1p(-erfc(x))))
+        factors: Array = np.where(x < 1.0, np.log(erf(x)), np.log1p(-erfc(x)))
+        return factors
 
 
 def attack_divergence(deltas: ArrayLike, *, noise_std: float, lipschitz: float, strengths: ArrayLike) -> float:

@@ -110,7 +110,8 @@ def measure(clean: Batches, dirty: Batches, moved: Tensor, features: Tensor, cli
 def shares(count: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.float64]:
     """The sum over steps of poisoned samples / batch size, of each attacker: one quotient of counts for each size."""
     each = [np.where(sizes == size, count, 0).sum(-1) / size for size in np.unique(sizes[sizes > 0])]
-    return np.asarray(sum(each, np.zeros(len(count))), np.float64)
+    total: NDArray[np.float64] = np.sum(each, axis=0, dtype=np.float64)
+    return total
 
 
 def samples(batches: Tensor, where: Tensor) -> Tensor:
