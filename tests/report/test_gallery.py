@@ -208,7 +208,8 @@ class TestInputs:
         attack = ATTACK | {"backdoored_classes": "all"}
         run = crfl_core.run(tiny(attack=attack, certificates=[]), out=tmp_path / "run")
         assert {"test inputs", "with the trigger", "difference"} <= {*texts(run.plot("samples"))}
-        image = np.ma.filled(np.ma.asarray(run.plot("flips").axes[0].get_images()[0].get_array()), 0)
+        shown = run.plot("flips").axes[0].get_images()[0].get_array()
+        image: NDArray[np.float64] = np.ma.filled(np.ma.asarray(shown), 0)
         assert image.sum() == run.ledger.facts.test_sets["clean"].samples
 
     def test_inputs_of_a_table_are_bars(self, tmp_path: Path) -> None:
