@@ -73,6 +73,7 @@ def federations(draw: st.DrawFn) -> dict[str, Any]:
             "learning_rate": rates[0] if len(rates) == 1 else rates,
             "steps": draw(st.integers(1, 6)),
             "batch_size": draw(st.sampled_from([1, 7, 16, 40])),
+            "drop_last": draw(st.booleans()),
             "weight_decay": decay,
             "participation": 0.6 if partial else 1.0,
         },

@@ -204,6 +204,14 @@ class TestInputs:
         assert sum(text.startswith("taken for ") for text in shown) == 12
         assert any(text.startswith("client 0: ") and text.endswith("→ 0") for text in shown)
 
+    def test_inputs_of_the_target_class_have_their_clean_twins_too(self, tmp_path: Path) -> None:
+        attack = ATTACK | {"backdoored_classes": "all"}
+        run = crfl_core.run(tiny(attack=attack, certificates=[]), out=tmp_path / "run")
+        assert {"test inputs", "with the trigger", "difference"} <= {*texts(run.plot("samples"))}
+        shown = run.plot("flips").axes[0].get_images()[0].get_array()
+        image: NDArray[np.float64] = np.ma.filled(np.ma.asarray(shown), 0)
+        assert image.sum() == run.ledger.facts.test_sets["clean"].samples
+
     def test_inputs_of_a_table_are_bars(self, tmp_path: Path) -> None:
         data = {"type": "synthetic", "train_samples": 200, "test_samples": 50, "features": 12}
         attack = {"type": "model-replacement", "clients": [0], "rounds": [2], "trigger": TABLE}
