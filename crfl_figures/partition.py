@@ -23,6 +23,8 @@ EACH_CLIENT = 60
 """Up to this many clients have a column and a name each; more are sorted and summarised."""
 COLUMNS = 500
 NAMED_CLASSES = 64
+DIGIT = 0.07
+"""Inches of a digit in a cell."""
 WRITTEN_CELLS = (25, 12)
 """Up to this many clients and classes, counts are written into the cells."""
 SIZES = 1.1
@@ -73,7 +75,8 @@ def make_panels(counts: NDArray[np.int64], class_names: Sequence[str], client_na
 
     classes, clients = counts.shape
     each = clients <= EACH_CLIENT
-    width = min(max(5.0, 0.24 * clients), 12.0)
+    column = max(0.24, 0.04 + DIGIT * len(str(counts.max()))) if clients <= WRITTEN_CELLS[0] else 0.24
+    width = min(max(5.0, column * clients), 12.0)
     height = min(max(1.6, 1.0 + 0.16 * classes), 9.0)
     left = 0.6 + room([*class_names, f"{counts.sum(axis=0).max():,}"])
     bottom = 0.5 + (room(client_names) if each else 0.15)

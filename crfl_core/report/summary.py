@@ -44,9 +44,11 @@ def show_guarantees(
 ) -> None:
     """What is certified on the clean test set, between some lines; rows that would not fit are counted."""
     remarks = [*refusals(audit), *conditions(curves), *open_assumptions(audit), *marks(curves)]
-    remarks = [shortened(remark, console.width) for remark in remarks]
-    room = LINES - sum(lines_of(line, console.width) for line in (*head, *end))
-    tables, left_out = fitting(list(blocks_of(curves)), room - min(REMARKS, height(remarks, console.width)) - 3)
+    blocks = list(blocks_of(curves))
+    room = LINES - height((*head, *end), console.width)
+    if height(remarks, console.width) + sum(len(block.rows) + 1 for block in blocks) > room - 3:
+        remarks = [shortened(remark, console.width) for remark in remarks]
+    tables, left_out = fitting(blocks, room - min(REMARKS, height(remarks, console.width)) - 3)
     for line in head:
         console.print(Text(line), soft_wrap=True)
     if tables:

@@ -114,6 +114,14 @@ def test_a_run_that_is_resumed_is_bounded_as_well(crfl: Crfl, finished_run: Path
     assert time.process_time() - started < 2
 
 
+def test_a_dry_run_has_its_numbers_as_json(crfl: Crfl, small: list[str], tmp_path: Path) -> None:
+    told = json.loads(crfl("run", *small, "--dry-run", "--json").stdout)
+    assert set(told) == {"seconds", "memory", "disk"}
+    assert set(told["seconds"]) >= {"training", "votes", "continuations", "certificates"}
+    assert all(value >= 0 for value in told["seconds"].values())
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_dry_run_says_what_a_run_takes_and_writes_nothing(crfl: Crfl, small: list[str], tmp_path: Path) -> None:
     result = crfl("run", *small, "--dry-run")
     assert result.returncode == 0, result.stderr

@@ -120,3 +120,14 @@ def test_numbers_are_those_of_the_run(finished_run: Path) -> None:
     (found,) = (one for one in result.metrics.curves if one.test_set == "clean")
     for share in found.certified_accuracy:
         assert summary.share(share) in text
+
+
+def test_a_refusal_says_what_would_help_where_there_is_room() -> None:
+    reason = f"{'a long assumption, ' * 20}set this key"
+    audit = [{"certificate": "some", "refused": {"some": reason}, "checks": []}]
+    console = Console(file=io.StringIO(), width=80)
+    summary.show_guarantees(console, [], audit, ["head"], ["end"])
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert "set this key" in text.replace("\n", " ")
+    assert len(text.splitlines()) <= summary.LINES

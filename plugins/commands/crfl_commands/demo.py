@@ -58,7 +58,7 @@ def ending(report: Path) -> Iterator[str]:
     following = {
         f"crfl open {report.parent}": "the report, in a browser",
         f"crfl show {report.parent}": "what the proof rests on",
-        "crfl run": "a federation of yours: give it a config file",
+        "crfl run": "your own federation: give it a config file",
         "crfl advise": "which certificate answers your question",
     }
     width = max(map(len, following))
