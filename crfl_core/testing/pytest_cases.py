@@ -56,9 +56,15 @@ def cases_of(cases: Sequence[Case[Any]], expected_failures: Mapping[str, str]) -
 
 
 def titles(cases: Sequence[Case[Any]]) -> list[str]:
-    """The names of the plugins, with their options where one is tried more than once."""
-    several = Counter(case.name for case in cases)
-    return [f"{case.name}({options_of(case.plugin)})" if several[case.name] > 1 else case.name for case in cases]
+    """The names of the plugins, with their classes where kinds share one, and options where one is tried repeatedly."""
+    classes = Counter(name for name, _ in {(case.name, type(case.plugin)) for case in cases})
+    several = Counter((case.name, type(case.plugin)) for case in cases)
+    found = []
+    for case in cases:
+        title = case.name if classes[case.name] == 1 else f"{case.name}[{type(case.plugin).__name__}]"
+        repeated = several[case.name, type(case.plugin)] > 1
+        found.append(f"{title}({options_of(case.plugin)})" if repeated else title)
+    return found
 
 
 def options_of(plugin: Plugin | Command) -> str:

@@ -22,6 +22,7 @@ from crfl_core.extend import Plugin, Registry
 from crfl_core.testing import check_plugin, parametrize_with_checks
 from crfl_interface.kinds import KINDS
 from crfl_interface.kinds.command import Command
+from tests.testing.own_data import shared_out
 from tests.testing.own_modules import stored
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -29,7 +30,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "huggingface": {"path": "saved-by-nobody"},  # tried on real files below
     "random-fourier": {"outputs": 40},
     "module": {"path": "tests.testing.own_modules:Net"},  # a model, and a feature map
-    "file": {"path": stored()},
+    "feature-map file": {"path": stored()},
+    "partitioner file": {"path": shared_out()},
     "scattering": {"angles": 3},
     "group-norm": {"groups": 1},
     "whiten": {"components": 5, "floor": 2},
@@ -49,7 +51,8 @@ def included() -> Iterator[Plugin | Command]:
                     yield registry.command(name)
                     continue
                 plugin = registry.load(kind, f"crfl:{name}")
-                yield plugin.model_validate(OPTIONS.get(name, {})).named(name)
+                options = OPTIONS.get(f"{kind} {name}", OPTIONS.get(name, {}))
+                yield plugin.model_validate(options).named(name)
 
 
 @parametrize_with_checks(list(included()))
