@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +50,15 @@ def default_path(definition: Definition) -> Path:
     return Path("sweeps", definition.name)
 
 
-def run_sweep(definition: Definition, path: Path, workers: int | None = None, *, quiet: bool = False) -> dict[str, str]:
-    """Run what is not finished yet; returns why cells failed or cannot be read, by name.
+def run_sweep(
+    definition: Definition,
+    path: Path,
+    workers: int | None = None,
+    *,
+    quiet: bool = False,
+    only: Callable[[Cell], bool] | None = None,
+) -> dict[str, str]:
+    """Run what is not finished yet, or `only` some of it; returns why cells failed or cannot be read, by name.
 
     Nothing is written before every cell's config was checked.
     """
@@ -59,7 +66,7 @@ def run_sweep(definition: Definition, path: Path, workers: int | None = None, *,
         raise ConfigError(f"--workers {workers}: needs at least 1")
     cells = definition.cells()
     folder = SweepFolder.claim(path, definition)
-    schedule = Schedule(folder, plans(cells))
+    schedule = Schedule(folder, plans([cell for cell in cells if only is None or only(cell)]))
     used = max(1, min(workers or cores(), len(schedule.waiting)))
     try:
         with Overview(schedule, used, quiet=quiet) as overview:

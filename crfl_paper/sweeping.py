@@ -1,0 +1,90 @@
+"""The sweep files of the figures, and one sweep of all figures of a dataset, so that they share training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from crfl_core import load_config
+from crfl_core.extend import FileDataset, read_source
+from crfl_sweeps.cells import Definition, define
+from crfl_sweeps.language import flat
+from crfl_sweeps.values import parsed
+
+SWEEPS = Path(__file__).parent / "sweeps"
+TABLE = "table1.toml"
+FIGURE = "let.figure"
+"""The key that says to which figure a cell belongs."""
+
+SHARED = ("fixed", "seeds")
+"""Parts of a `[sweep]` table that are for all of its cells."""
+
+FAST: dict[str, dict[str, Any]] = {
+    # A fifth of the images and steps at five times the rate: tau eta, and so every radius, is the paper's.
+    "mnist": {
+        "dataset.train_samples": 12000,
+        "dataset.test_samples": 400,
+        "training.steps": 6,
+        "training.learning_rate": 0.005,
+        "let.epoch": 120,
+        "let.rate": 0.005,
+    },
+    "loan": {"dataset.test_samples": 400, "training.steps": 13, "training.learning_rate": 0.011},
+    "emnist": {
+        "dataset.train_samples": 70000,
+        "dataset.test_samples": 400,
+        "training.steps": 7,
+        "training.learning_rate": 0.01,
+    },
+}
+"""What `--fast` sets: few test samples, and fewer, larger steps."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """How the figures are to be measured: with how many seeds, how large, and with which other settings."""
+
+    seeds: int = 5
+    fast: bool = False
+    overrides: tuple[str, ...] = ()
+
+    def settings(self, dataset: str) -> dict[str, Any]:
+        """What counts in every cell, whatever a figure says."""
+        given = dict(override.partition("=")[::2] for override in self.overrides)
+        own = {key.strip(): parsed(raw.strip()) for key, raw in given.items()}
+        return {**(FAST[dataset] if self.fast else {}), **own}
+
+
+def sweep_file(dataset: str, figure: str) -> Path:
+    """The sweep file of a figure."""
+    return SWEEPS / dataset / f"{figure}.toml"
+
+
+def combined(dataset: str, figures: Sequence[str], question: Question) -> Definition:
+    """One sweep with the cells of all these figures; `let.figure` tells them apart."""
+    tree, _ = read_source(SWEEPS / dataset / TABLE)
+    settings = question.settings(dataset)
+    items = [item(dataset, figure, settings) for figure in figures]
+    table = {"seeds": question.seeds, "list": items} | ({"fixed": settings} if settings else {})
+    return Definition(tree, table, f"the figures of {dataset}")
+
+
+def item(dataset: str, figure: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A figure's own sweep as an item of a list; what counts in every cell replaces what the figure holds fixed."""
+    table = define(sweep_file(dataset, figure)).table
+    fixed = {key: value for key, value in flat(table.get("fixed", {})).items() if key not in settings}
+    return {FIGURE: figure, **fixed, **{part: value for part, value in table.items() if part not in SHARED}}
+
+
+def missing_data(dataset: str, question: Question) -> str:
+    """What to do about the files of a dataset that are not there; empty if all are."""
+    tree, _ = read_source(SWEEPS / dataset / TABLE)
+    overrides = [one for one in question.overrides if not one.startswith("let.")]
+    plugin = load_config(tree, overrides=overrides).config.dataset
+    if not isinstance(plugin, FileDataset):
+        return ""
+    source = plugin.source()
+    lacking = [file.name for file in source.files if source.find(file.name, plugin.path) is None]
+    return source.how_to_get if lacking else ""
