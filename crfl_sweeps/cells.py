@@ -110,7 +110,8 @@ def resolved(tree: Tree, fixed: Settings, choice: Choice) -> Cell:
         values[expression.key] = followed[expression.key] = expression.value(Values(tree, values).of)
     config = load(tree, values).config
     digest = sha256(dump_config(config).encode()).hexdigest()
-    return Cell("_".join(filter(None, (name_of(choice.settings), digest[:8]))), choice.settings, followed, config)
+    told = name_of(dict(sorted(choice.settings.items())))  # files write keys in an order of their own
+    return Cell("_".join(filter(None, (told, digest[:8]))), choice.settings, followed, config)
 
 
 def load(tree: Tree, settings: Settings) -> LoadedConfig:
