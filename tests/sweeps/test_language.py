@@ -99,7 +99,14 @@ def test_names_of_cells_are_unique_and_can_be_directories() -> None:
     names = [cell.name for cell in found]
     assert len(set(names)) == 8
     assert all(name.replace("-", "").replace("_", "").replace(".", "").isalnum() for name in names)
-    assert names[0].startswith("aggregation-fedavg_clients-1_seed-0_")
+    assert names[0].startswith("aggregation-fedavg_seed-0_clients-1_")
+
+
+def test_names_of_cells_do_not_depend_on_the_order_of_keys() -> None:
+    """Writing a sweep to a file changes it: tables come behind values."""
+    one = cells(grid={"attack": ["none"], "rounds": [2, 3]})
+    other = cells(grid={"rounds": [2, 3], "attack": ["none"]})
+    assert {cell.name for cell in one} == {cell.name for cell in other}
 
 
 @pytest.mark.parametrize(
