@@ -461,7 +461,9 @@ def test_a_refused_certificate_leaves_the_run_and_the_others_alone(
             assert {"name", "status", "measured", "required", "remedy"} <= set(check)
     paper = next(one for one in result.certified if one.certificate == "paper")
     assert any("fixed aggregation weights" in condition for condition in paper.conditional)
-    shown = " ".join(crfl("show", result.path).stdout.split())
+    brief = " ".join(crfl("show", result.path).stdout.split())
+    assert "refused: pathwise-linear: aggregation weights are fixed: found round 1" in brief
+    shown = " ".join(crfl("show", "--full", result.path).stdout.split())
     assert "certificate pathwise-linear refused: aggregation weights are fixed: found round 1" in shown
     for status in ("held", "failed"):
         assert status in shown
