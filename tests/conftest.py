@@ -84,6 +84,8 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     site = tmp_path / "site-packages"
     site.mkdir()
     monkeypatch.syspath_prepend(site)
+    # Bytecode is told apart by seconds and sizes: a module that is written twice in a second would stay as it was.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     modules: list[str] = []
 
     def write(distribution: str, version: str, points: Mapping[str, Mapping[str, str]], source: str) -> None:
@@ -129,6 +131,8 @@ def editable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
     site = tmp_path / "editable"
     site.mkdir()
     monkeypatch.syspath_prepend(site)
+    # Bytecode is told apart by seconds and sizes: a module that is written twice in a second would stay as it was.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     modules: list[str] = []
 
     def place(package: Path) -> str:
