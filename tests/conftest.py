@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import subprocess
 import sys
 import tomllib
@@ -23,6 +24,9 @@ from crfl_core import cli
 settings.register_profile("repeatable", derandomize=True)
 if os.environ.get("CI"):  # a change is judged by the same examples every time; people's runs keep searching
     settings.load_profile("repeatable")
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in the background of a shell: Ctrl-C is tested all the same
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 torch.set_num_threads(1)  # tests run side by side, and threads that wait for each other cost more than they bring
 
