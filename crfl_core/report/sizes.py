@@ -18,6 +18,7 @@ from crfl_interface.kinds.model import BoundModel
 from crfl_interface.kinds.plugin import Plugin
 from crfl_interface.ledger import RunFacts
 from crfl_interface.schedules import AnyRounds, RoundRange
+from crfl_interface.stand_ins import StandIn
 
 
 class Asked(NamedTuple):
@@ -136,6 +137,8 @@ def asked_in(config: RunConfig) -> Iterator[Asked]:
     """The models that certificates are going to ask for, as far as their options say; equal requests count once."""
     seen: set[tuple[int, int]] = set()
     for position, certificate in enumerate(config.certificates):
+        if isinstance(certificate, StandIn):
+            continue  # nobody knows what its options mean
         place, again = f"certificates.{position}", number(certificate, "continuations")
         settings = certificate.votes.apply(config.votes)
         if again is not None:

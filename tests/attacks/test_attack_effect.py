@@ -88,7 +88,7 @@ def test_the_command_line_shows_both(
     pair: tuple[RunResult, RunResult], crfl: Callable[..., CompletedProcess[str]]
 ) -> None:
     attacked, clean = pair
-    assert "attackers' share of the weights" in crfl("show", attacked.path).stdout
+    assert "attackers' weight" in crfl("show", attacked.path).stdout
     effect = attack_effect(attacked, clean)
     shown = crfl("show", attacked.path, "--clean", clean.path)
     assert shown.returncode == 0
