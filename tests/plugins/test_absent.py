@@ -96,7 +96,7 @@ class TestReading:
         assert len(result.stdout.splitlines()) == 4
 
     def test_show_works(self, orphan: Path, crfl: Crfl) -> None:
-        assert "clean accuracy" in crfl("show", orphan).stdout
+        assert "accuracy " in crfl("show", orphan).stdout
         assert json.loads(crfl("show", orphan, "--json").stdout)["accuracy"] > 0
 
     @pytest.mark.parametrize("name", ["run", "run/config.toml"])
