@@ -29,7 +29,7 @@ class Setting:
 
 
 def explained(loaded: LoadedConfig) -> list[Setting]:
-    """Every setting."""
+    """Every setting of a config, as it is resolved, with where it was written."""
     config, origins = loaded
     tree = config.model_dump(mode="json", exclude_none=True)
     return [

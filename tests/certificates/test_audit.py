@@ -362,7 +362,8 @@ def test_an_attack_after_the_fresh_noise_begins_is_refused() -> None:
 def test_postprocess_is_about_one_round_and_its_noise() -> None:
     world = attacked_world(small(attack=LABELS | {"rounds": [2, 3]}))
     found = audits(world)
-    assert refused(found) == {"postprocess", "paper"}
+    assert refused(found) == {"postprocess"}
+    assert any("one attacked round" in condition for condition in found["paper"].conditions)
     assert "set threat.rounds to one round, or use the certificate 'tail'" in found["postprocess"].refusal
     silent = attacked_world(small(server=SERVER | {"noise_std": [0.1, 0.0, 0.1, 0.1]}))
     found = audits(silent)
