@@ -49,8 +49,8 @@ def outputs(
             ballots[part] = logits.argmax(-1).T
             losses.append(torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum"))
     ballots[:, list(failed)] = 0
-    together = settings is not None and parameters.ndim > 1  # a group that is looked at alone elects nobody
-    shares = (together and settings.weights) or (1,) * len(models)
+    weights = None if settings is None or parameters.ndim == 1 else settings.weights  # one group alone elects nobody
+    shares = weights or (1,) * len(models)
     winners = formulas.vote_counts(ballots.cpu().numpy(), federation.data.facts.classes, shares).argmax(axis=1)
     return torch.from_numpy(winners).to(labels), float(sum(losses)) / (len(models) * len(labels))
 

@@ -49,7 +49,7 @@ def check_held(steps: Sequence[AggregationStep], held: Held, clients: int, param
         raise ConfigError(
             f"{rule} must see the updates of all {clients:,} participants at once: with {parameters:,} parameters they "
             f"take {needed / 1e9:,.1f} GB, and {left.left / 1e9:,.1f} GB are left ({left.limit}): lower "
-            "training.participation, or add updates up as they come, by fedavg behind update-cap or norm-bound",
+            "training.participation, or add updates up as they come, by a mean behind stages that cap each of them",
             key="aggregation",
         )
 
