@@ -224,7 +224,7 @@ def test_the_command_line_shows_the_threat_and_what_it_computed(run: RunResult, 
     outcome = crfl("certify", run.path, "--set", "threat.clients=3", "--set", "threat.scale=50")
     assert outcome.returncode == 0
     shown = " ".join(outcome.stdout.split())
-    assert "assumed: clients = 3, rounds = (2,)" in shown
+    assert "assumed: attacks in round 2, clients = 3" in shown
     assert "scale = 50.0" in shown
     assert "computed anew: formulas" in shown
     for audit in run.audits:
