@@ -157,7 +157,7 @@ class TestRunDirectory:
         assert files["figures/partition.png"] == drawn["png"]
 
     def test_show_says_where_they_are(self, finished_run: Path, crfl: Any) -> None:
-        shown = crfl("show", finished_run).stdout
+        shown = crfl("show", "--full", finished_run).stdout
         assert f"figures: {finished_run}/figures/partition.png, {finished_run}/figures/partition.svg" in shown
         assert "training samples of a client" in shown
 
