@@ -233,7 +233,7 @@ def test_the_terminal_is_as_it_was_after_a_signal(
     tmp_path: Path,
 ) -> None:
     """The progress bar hides the cursor; whoever ends a run wants it back, and to know how to resume."""
-    process, terminal = started("--set", "rounds=100000", "--set", "attack=none")
+    process, terminal = started("--yes", "--set", "rounds=100000", "--set", "attack=none")
     ledger, shown = tmp_path / "run" / "rounds.jsonl", ""
     while process.poll() is None and (not ledger.exists() or ledger.read_bytes().count(b"\n") < 20):
         time.sleep(0.05)
