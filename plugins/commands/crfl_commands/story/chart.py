@@ -18,7 +18,7 @@ def chart(shares: Sequence[float], labels: Sequence[str], *, plain: bool = False
            ####    ####
            ####    ####
       0 %  ####    ####
-             0       1
+            0       1
     """
     for level in reversed(range(HEIGHT)):
         axis = {HEIGHT - 1: "100 %", 0: "  0 %"}.get(level, "     ")
