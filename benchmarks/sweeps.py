@@ -1,5 +1,7 @@
 """Five seeds, and five seeds of the noise alone, against one run of MNIST's size: 20 clients, 784 x 10, batch 100.
 
+Seeds of the noise train as one stack of models.
+
 Each is a command of its own, as people type it, on as many cores as there are. On a busy machine the time on the wall
 says little; half of that of all processors together is what two idle cores would need if they shared it evenly.
 """
@@ -62,7 +64,7 @@ def main() -> None:
         (folder / "config.toml").write_text(tomli_w.dumps(CONFIG))
         one = min(timed(folder, "run", "config.toml", "--force") for _ in range(2))
         seeds = timed(folder, "sweep", "config.toml", "--seeds", "5", "--out", "seeds")
-        noise = timed(folder, "sweep", "config.toml", "--vary", "seeds.noise=0,1,2,3,4", "--out", "noise")
+        noise = timed(folder, "sweep", "config.toml", "--vary", "seeds.noise=0,1,2,3,4", "--together", "--out", "noise")
     for name, took in (("one run", one), ("five seeds", seeds), ("five noise seeds", noise)):
         print(f"{name:<16} {took.wall:6.1f} s on the wall, {took.processors:6.1f} s of processors")
     report("time of five seeds / one run", seeds.wall / one.wall, "at most 3.2 on 2 cores")

@@ -4,31 +4,34 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any
 
 from crfl_core import dump_config, load_config
 from crfl_core.extend import ConfigError, LoadedConfig, RunConfig, read_source
+from crfl_sweeps.configs import Tree, flat_keys, item, written
 from crfl_sweeps.expressions import in_order
 from crfl_sweeps.language import FREE, Choice, Settings, choices, fixed_of
+from crfl_sweeps.stacks import stacked
 from crfl_sweeps.values import inline, name_of, parsed
 
 SWEEP = "sweep"
-Tree = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Cell:
     """One run of a sweep: what was chosen, what follows from it, and the whole config.
 
-    `name` is that of its directory: settings for people, and a digest of the config.
+    `name` is that of its directory: settings for people, and a digest of the config. Cells of one `stack` train their
+    clients together.
     """
 
     name: str
     settings: Settings
     followed: Settings
     config: RunConfig = field(repr=False)
+    stack: str | None = None
 
     @property
     def columns(self) -> Settings:
@@ -67,7 +70,11 @@ class Definition:
             for choice in choices(self.table, seed if isinstance(seed, int) else 0):
                 cell = resolved(self.tree, fixed_of(self.table), choice)
                 found.setdefault(cell.name, cell)
-            return list(found.values())
+            cells = list(found.values())
+            if not self.table.get("together", False):
+                return cells
+            engines = stacked([cell.config for cell in cells])
+            return [replace(cell, config=one.config, stack=one.stack) for cell, one in zip(cells, engines, strict=True)]
         except ConfigError as error:
             said = str(error).replace("--set ", "the cell with ")  # settings reach the config as overrides do
             raise ConfigError(f"{self.source}: {said}", key=error.key) from error
@@ -93,11 +100,6 @@ def define(config: Any = None, overrides: Sequence[str] = (), parts: Mapping[str
         fixed.pop(key.strip(), None)
         fixed[key.strip()] = parsed(raw.strip())  # behind the others, as overrides count in their order
     return Definition(tree, {**table, "fixed": fixed, **(parts or {})}, source)
-
-
-def written(config: RunConfig) -> Tree:
-    """A config as a file would write it."""
-    return config.model_dump(mode="json", exclude_none=True)
 
 
 def resolved(tree: Tree, fixed: Settings, choice: Choice) -> Cell:
@@ -150,25 +152,3 @@ class Values:
         known = [*self._chosen, *flat_keys(written(load(self._tree, self._chosen).config))]
         near = difflib.get_close_matches(key, known, n=1)
         return f": did you mean {near[0]!r}?" if near else ""
-
-
-def item(value: Any, part: str) -> Any:
-    """What a part of a key leads to; items of lists are known by position, name or type."""
-    if isinstance(value, Mapping):
-        return value.get(part)
-    if isinstance(value, list | tuple):
-        if part.isdigit():
-            return value[int(part)] if int(part) < len(value) else None
-        return next(
-            (one for one in value if isinstance(one, Mapping) and part in (one.get("name"), one.get("type"))), None
-        )
-    return None
-
-
-def flat_keys(tree: Mapping[str, Any], above: str = "") -> Iterator[str]:
-    """The dotted keys of all values."""
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from flat_keys(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}"

@@ -40,18 +40,26 @@ class Schedule:
         return [name for name in self.plans if name not in self.finished | self.failed | self.running.keys()]
 
     @property
+    def units(self) -> int:
+        """How many things there are to do side by side: cells that wait, those of one stack counted once."""
+        return len({self.plans[name].cell.stack or name for name in self.waiting})
+
+    @property
     def is_over(self) -> bool:
         """Whether nothing is left to do."""
         return not self.waiting and not self.running
 
-    def ready(self) -> Job | None:
-        """A cell that finds everything it needs, marked as running; None if there is none now."""
-        for name in self.waiting:
-            plan = self.plans[name]
-            if plan.source is None or self._has_given(plan):
-                self.running[name] = time.monotonic()
-                return self._job(plan)
-        return None
+    def ready(self) -> list[Job]:
+        """A cell that finds everything it needs, with those of its stack, marked as running; empty if there is none."""
+        waiting = [self.plans[name] for name in self.waiting]
+        first = next((plan for plan in waiting if plan.source is None or self._has_given(plan)), None)
+        if first is None:
+            return []
+        chosen = [first]
+        if first.cell.stack is not None and first.source is None:
+            chosen = [plan for plan in waiting if plan.source is None and plan.cell.stack == first.cell.stack]
+        self.running.update((plan.cell.name, time.monotonic()) for plan in chosen)
+        return [self._job(plan) for plan in chosen]
 
     def took(self, event: Event) -> None:
         """Keep account of what happened, and note how cells end."""
@@ -106,7 +114,7 @@ def perform(schedule: Schedule, workers: int, watch: Heard) -> None:
             schedule.took(event)
         watch(event)
 
-    if workers == 1:
+    if workers == 1 and not any(plan.cell.stack for plan in schedule.plans.values()):
         here(schedule, heard)
     else:
         side_by_side(schedule, workers, heard)
@@ -116,10 +124,11 @@ def perform(schedule: Schedule, workers: int, watch: Heard) -> None:
 
 def side_by_side(schedule: Schedule, workers: int, heard: Heard) -> None:
     """Let several processes run the cells."""
-    with Pool(workers, schedule.folder.path / "workers.log") as pool:
+    hands = max(1, workers // max(1, schedule.units))
+    with Pool(workers, schedule.folder.path / "workers.log", hands) as pool:
         while not schedule.is_over:
-            while pool.free and (job := schedule.ready()) is not None:
-                pool.start(job)
+            while pool.free and (jobs := schedule.ready()):
+                pool.start(jobs)
             for event in pool.events(PAUSE):
                 heard(event)
             heard(None)
@@ -132,9 +141,10 @@ def here(schedule: Schedule, heard: Heard) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        while (job := schedule.ready()) is not None:
+        while jobs := schedule.ready():
             heard(None)
-            heard(outcome(job, heard))
+            for job in jobs:
+                heard(outcome(job, heard))
     finally:
         torch.set_num_threads(before)
 

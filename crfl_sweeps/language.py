@@ -6,6 +6,7 @@
     zip = { "partition.clients" = [20, 50], "attack.clients" = [[1], [1, 2]] }     # first with first, and so on
     linked = { "training.steps" = "600 // partition.clients" }                     # follows from other keys
     fixed = { rounds = 50 }                           # the same in every cell
+    together = true                                   # cells that differ in the server's part alone train as one stack
 
     [[sweep.list]]                                    # one after the other; each may hold a grid of its own
     aggregation = "rfa"
@@ -26,7 +27,7 @@ from typing import Any
 from crfl_core.extend import ConfigError
 from crfl_sweeps.expressions import Expression
 
-PARTS = ("grid", "zip", "list", "linked", "seeds", "fixed")
+PARTS = ("grid", "zip", "list", "linked", "seeds", "fixed", "together")
 FREE = "let."
 """How keys begin that only expressions and tables know."""
 
@@ -59,6 +60,8 @@ def choices(table: Mapping[str, Any], first_seed: int) -> list[Choice]:
         near = difflib.get_close_matches(unknown[0], PARTS, n=1)
         offer = f"did you mean {near[0]!r}?" if near else f"it holds {', '.join(PARTS)}"
         raise ConfigError(f"sweep.{unknown[0]}: there is no such part of a sweep: {offer}", key="sweep")
+    if not isinstance(table.get("together", False), bool):
+        raise ConfigError(f"sweep.together: must be true or false, found {table['together']!r}", key="sweep")
     found = space(table, "sweep")
     if "seeds" not in table:
         return found

@@ -8,7 +8,7 @@ import os
 import selectors
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,7 +42,7 @@ class Worker:
                 env=environment,
                 start_new_session=True,  # Ctrl-C comes to the parent alone, which ends the workers in order
             )
-        self.job: Job | None = None
+        self.busy: list[str] = []
         self.has_ended = False
         self._rest = b""
 
@@ -52,11 +52,11 @@ class Worker:
         assert self._process.stdout is not None
         return self._process.stdout.fileno()
 
-    def start(self, job: Job) -> None:
-        """Give it something to do."""
-        self.job = job
+    def start(self, jobs: Sequence[Job], hands: int) -> None:
+        """Give it something to do: one cell, or a stack of them, for which it may use several threads."""
+        self.busy = [job.name for job in jobs]
         assert self._process.stdin is not None
-        told = {key: str(one) if isinstance(one, Path) else one for key, one in job._asdict().items()}
+        told = {"hands": hands, "jobs": [plain(job) for job in jobs]}
         with contextlib.suppress(BrokenPipeError):  # it has died: its output says so
             self._process.stdin.write(json.dumps(told).encode() + b"\n")
             self._process.stdin.flush()
@@ -67,17 +67,15 @@ class Worker:
         *lines, self._rest = (self._rest + told).split(b"\n")
         for line in lines:
             said = json.loads(line)
-            yield self._event(said.pop("event"), said)
+            yield self._event(said.pop("cell"), said.pop("event"), said)
         if not told:
             self.has_ended = True
-            if self.job is not None:
-                yield self._event("failed", {"reason": death(self._process.wait())})
+            for name in tuple(self.busy):
+                yield self._event(name, "failed", {"reason": death(self._process.wait())})
 
-    def _event(self, kind: str, said: dict[str, Any]) -> Event:
-        assert self.job is not None
-        name = self.job.name
+    def _event(self, name: str, kind: str, said: dict[str, Any]) -> Event:
         if kind in ("finished", "failed"):
-            self.job = None
+            self.busy.remove(name)
         return Event(name, kind, said)
 
     def tell_to_end(self) -> None:
@@ -99,10 +97,10 @@ class Worker:
 
 
 class Pool:
-    """A number of workers; those that die are replaced."""
+    """A number of workers; those that die are replaced. `hands`: threads that train the cells of one stack."""
 
-    def __init__(self, size: int, log: Path) -> None:
-        self._size, self._log = size, log
+    def __init__(self, size: int, log: Path, hands: int = 1) -> None:
+        self._size, self._log, self._hands = size, log, hands
         self._workers: list[Worker] = []
         self._selector = selectors.DefaultSelector()
 
@@ -118,14 +116,14 @@ class Pool:
 
     @property
     def free(self) -> int:
-        """How many jobs could be started now."""
-        return self._size - sum(worker.job is not None for worker in self._workers)
+        """How many workers could start something now."""
+        return self._size - sum(bool(worker.busy) for worker in self._workers)
 
-    def start(self, job: Job) -> None:
-        """Give a job to a worker that has none, a new one if there are not enough."""
-        idle = [worker for worker in self._workers if worker.job is None and not worker.has_ended]
+    def start(self, jobs: Sequence[Job]) -> None:
+        """Give jobs to a worker that has none, a new one if there are not enough."""
+        idle = [worker for worker in self._workers if not worker.busy and not worker.has_ended]
         worker = idle[0] if idle else self._hired()
-        worker.start(job)
+        worker.start(jobs, self._hands)
 
     def events(self, seconds: float) -> Iterator[Event]:
         """What happens within some seconds at most."""
@@ -142,6 +140,11 @@ class Pool:
         self._workers.append(worker)
         self._selector.register(worker.output, selectors.EVENT_READ, worker)
         return worker
+
+
+def plain(job: Job) -> dict[str, Any]:
+    """A job as JSON has it."""
+    return {key: str(one) if isinstance(one, Path) else one for key, one in job._asdict().items()}
 
 
 def death(status: int) -> str:

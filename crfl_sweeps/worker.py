@@ -1,7 +1,8 @@
 """`python -m crfl_sweeps.worker`: a process that runs cells, one after the other, in one thread.
 
-A line on standard input is a job; lines on standard output say how far it is and how it ended. Whatever plugins print
-goes to standard error. It ends when its input does, and as after Ctrl-C, with a checkpoint, when it is told to.
+A line on standard input is a job, or a stack of jobs that train together; lines on standard output say how far each is
+and how it ended. Whatever plugins print goes to standard error. It ends when its input does, and as after Ctrl-C, with
+a checkpoint, when it is told to.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextvars import copy_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
 MAPPING = "the mapping given to crfl_core: "
 PAUSE = 0.25
 """Seconds between two lines about rounds."""
+
+Say = Callable[..., Any]
+"""Writes a line with the values that it is given."""
 
 
 def main() -> None:
@@ -44,8 +50,58 @@ def end(_number: int, _frame: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def work(line: str, say: Callable[..., Any]) -> None:
-    """One job, whatever comes of it."""
+def work(line: str, say: Say) -> None:
+    """One cell, or a stack of cells that train together, whatever comes of them."""
+    given = json.loads(line)
+    jobs = [job_of(told) for told in given["jobs"]]
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        if len(jobs) == 1:
+            attempt(jobs[0], say)
+        else:
+            meet(jobs, given["hands"], say)
+
+
+def meet(jobs: Sequence[Job], hands: int, say: Say) -> None:
+    """Run the cells of a stack side by side, in a thread each."""
+    from crfl_sweeps.running import loaded
+    from crfl_sweeps.together import MEETING, Meeting, Parted
+
+    engines = [loaded(job)["engine"] for job in jobs]
+    meeting = Meeting([engine["place"] for engine in engines], engines[0]["models"], hands)
+    MEETING.set(meeting)
+    speaking = threading.Lock()
+
+    def aloud(**said: Any) -> None:
+        with speaking:
+            say(**said)
+
+    def attend(job: Job, place: int) -> None:
+        try:
+            attempt(job, aloud)
+        except (Parted, KeyboardInterrupt):  # it is saved, and goes on later
+            meeting.end()
+        finally:
+            meeting.leave(place)
+
+    threads = [
+        threading.Thread(target=copy_context().run, args=(attend, job, engine["place"]), name=job.name)
+        for job, engine in zip(jobs, engines, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        for thread in threads:
+            thread.join()
+    except KeyboardInterrupt:
+        meeting.end()
+        for thread in threads:
+            thread.join()
+        raise
+
+
+def attempt(job: Job, say: Say) -> None:
+    """One cell, whatever comes of it."""
     from crfl_sweeps.running import finish
 
     told = 0.0
@@ -56,29 +112,24 @@ def work(line: str, say: Callable[..., Any]) -> None:
             return
         told = time.monotonic()
         try:
-            say(event=what, round=number, rounds=total)
+            say(cell=job.name, event=what, round=number, rounds=total)
         except OSError:  # whoever asked is gone
             raise KeyboardInterrupt from None
 
-    job = job_of(line)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("always")
-            shares = finish(job, tell)
+        shares = finish(job, tell)
     except Exception as error:
-        say(event="failed", reason=reason_of(error))
+        say(cell=job.name, event="failed", reason=reason_of(error))
     else:
-        say(event="finished", shares=shares)
+        say(cell=job.name, event="finished", shares=shares)
 
 
-def job_of(line: str) -> Job:
+def job_of(told: dict[str, Any]) -> Job:
     """The job that a line describes."""
     from crfl_sweeps.running import Job
 
-    told: dict[str, Any] = json.loads(line)
-    for key in ("path", "source", "lent"):
-        told[key] = None if told[key] is None else Path(told[key])
-    return Job(**told)
+    paths = {key: None if told[key] is None else Path(told[key]) for key in ("path", "source", "lent")}
+    return Job(**{**told, **paths})
 
 
 def reason_of(error: Exception) -> str:

@@ -31,22 +31,18 @@ def seen(overview: Overview) -> str:
 
 
 def test_cells_wait_for_those_they_take_from(schedule: Schedule) -> None:
-    first = schedule.ready()
-    assert first is not None
+    (first,) = schedule.ready()
     assert first.lent is not None
-    assert schedule.ready() is None
+    assert not schedule.ready()
     schedule.took(Event(first.name, "lent", {}))
-    longer = schedule.ready()
-    assert longer is not None
+    (longer,) = schedule.ready()
     assert longer.shares == "first rounds"
-    assert schedule.ready() is None
+    assert not schedule.ready()
     schedule.took(Event(first.name, "finished", {"shares": "nothing"}))
-    other = schedule.ready()
-    assert other is not None
+    (other,) = schedule.ready()
     assert other.shares == "training"
     schedule.took(Event(longer.name, "failed", {"reason": "it was so"}))
-    last = schedule.ready()
-    assert last is not None
+    (last,) = schedule.ready()
     assert last.source is None  # nothing to take from a cell that failed
     assert not schedule.is_over
     for job in (other, last):
@@ -58,8 +54,7 @@ def test_cells_wait_for_those_they_take_from(schedule: Schedule) -> None:
 def test_the_picture_says_what_runs_and_how_far_it_is(schedule: Schedule) -> None:
     with Overview(schedule, workers=1, quiet=True) as overview:
         assert "0/4 cells" in seen(overview)
-        job = schedule.ready()
-        assert job is not None
+        (job,) = schedule.ready()
         assert "starting        rounds-3_models-8_" in seen(overview)
         schedule.took(Event(job.name, "round", {"round": 1, "rounds": 3}))
         assert "round 1/3" in seen(overview)
@@ -73,8 +68,7 @@ def test_the_picture_says_what_runs_and_how_far_it_is(schedule: Schedule) -> Non
 
 def test_time_left_is_that_of_cells_of_the_same_kind(schedule: Schedule) -> None:
     assert remaining(schedule, now=0.0) is None
-    job = schedule.ready()
-    assert job is not None
+    (job,) = schedule.ready()
     started = schedule.running[job.name]
     schedule.rounds[job.name] = (1, 4)
     assert remaining(schedule, now=started + 5.0) == pytest.approx(3 * 20.0 + 15.0)

@@ -14,11 +14,12 @@ import pytest
 
 from crfl_core import run
 from crfl_core.extend import RunDirectory
+from crfl_sweeps.alike import LOOK_AHEAD
 from crfl_sweeps.api import run_sweep
 from crfl_sweeps.cells import define
 from crfl_sweeps.folder import SweepFolder
 from crfl_sweeps.result import SweepResult
-from crfl_sweeps.reuse import LOOK_AHEAD, Plan, plans
+from crfl_sweeps.reuse import Plan, plans
 from crfl_sweeps.transplants import fits, plant, played
 from tests.sweeps.support import SMALL, different_files, small
 

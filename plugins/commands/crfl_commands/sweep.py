@@ -40,6 +40,9 @@ Out = Annotated[Path | None, typer.Option(help="Folder; default: sweeps/<name of
 Workers = Annotated[
     int | None, typer.Option(help="Processes, each with one thread; default: one per core.", show_default=False)
 ]
+Together = Annotated[
+    bool, typer.Option("--together", help="Train cells that differ in the server's part alone as one stack of models.")
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list the cells, and what they share.")]
 Json = Annotated[bool, typer.Option("--json", help="Print cells and numbers as JSON.")]
 Trust = Annotated[bool, typer.Option("--trust", help="Go on with a sweep though its folder was not made here.")]
@@ -54,6 +57,7 @@ def sweep(
     overrides: SetOption = None,
     out: Out = None,
     workers: Workers = None,
+    together: Together = False,
     dry_run: DryRun = False,
     json: Json = False,
     quiet: QuietOption = False,
@@ -71,7 +75,7 @@ def sweep(
     from crfl_commands.sweeping import asked, dry, goes_on, told
     from crfl_sweeps.api import default_path, run_sweep
 
-    parts = asked(vary or (), zipped or (), link or (), seeds)
+    parts = asked(vary or (), zipped or (), link or (), seeds) | ({"together": True} if together else {})
     definition: Definition
     path: Path
     if config is not None and config.is_dir():

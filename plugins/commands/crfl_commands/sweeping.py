@@ -71,6 +71,10 @@ def dry(definition: Definition, *, as_json: bool) -> str:
     if as_json:
         return json.dumps([entry(plan) for plan in ordered], indent=2)
     lines = [f"{plan.cell.title}{sharing(plan, planned)}" for plan in ordered]
+    stacks = {plan.cell.stack for plan in ordered if plan.cell.stack is not None}
+    if stacks:
+        cells = sum(plan.cell.stack is not None and plan.shares == "nothing" for plan in ordered)
+        lines.append(f"{cells} cells train their clients together, in {len(stacks)} stack{'s' * (len(stacks) > 1)}")
     trained = sum(plan.shares == "nothing" for plan in ordered)
     continued = sum(plan.shares == "first rounds" for plan in ordered)
     total = f"{len(ordered)} cells: {trained} trained from the start, {continued} from where a shorter one stood, "
@@ -84,6 +88,7 @@ def entry(plan: Plan) -> dict[str, Any]:
         "settings": {key: shown(value) for key, value in plan.cell.columns.items()},
         "shares": plan.shares,
         "source": plan.source,
+        "stack": plan.cell.stack,
     }
 
 

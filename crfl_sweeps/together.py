@@ -1,0 +1,240 @@
+"""Runs that train their clients together: several models, one gather of every batch, one wider product.
+
+Cells that differ in what the server does (its noise, its clip norm, its rules) share data and batches. In a worker they
+run side by side, each with a server, a ledger and a directory of its own; only local training meets here. The models of
+all of them are one stack, each at its own place. Products of a stack round otherwise than those of one model, so the
+engine is part of a cell's config: a cell that runs by itself fills the other places with copies of its model, and gets
+the same bits.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import Field, PrivateAttr, model_validator
+
+from crfl_core.extend import Engine, Job, LocalUpdates, TrainingTask
+
+PARAMETERS_AT_ONCE = 2**26
+"""How many parameters a stack of clients' models may have, 256 MiB in single precision."""
+
+
+class Parted(BaseException):
+    """The meeting is over before the run is; its checkpoint is written as after Ctrl-C."""
+
+
+class Meeting:
+    """Where runs of one process wait for each other, round for round.
+
+    `places` are those of the runs that were started, in stacks of `models`. A round is trained when everybody who is
+    still here has come to one; whoever is behind, after an interrupt say, is served first. `hands` runs may train parts
+    of a round at once.
+    """
+
+    def __init__(self, places: Sequence[int], models: int, hands: int) -> None:
+        self._here, self._models, self._hands = set(places), models, hands
+        self._changed = threading.Condition()
+        self._waiting: dict[int, tuple[TrainingTask, list[slice]]] = {}
+        self._shared: dict[int, SharedRound] = {}
+        self._over = False
+
+    def admits(self, place: int) -> bool:
+        """Whether a run takes part: it was started, and has not left."""
+        with self._changed:
+            return place in self._here
+
+    def round(self, place: int, task: TrainingTask, cut: list[slice]) -> SharedRound:
+        """The round that a run trains with others, once they are there."""
+        with self._changed:
+            self._waiting[place] = task, cut
+            self._convene()
+            self._changed.wait_for(lambda: place in self._shared or self._over)
+            if place not in self._shared:
+                raise Parted
+            return self._shared.pop(place)
+
+    def leave(self, place: int) -> None:
+        """A run does not come any more."""
+        with self._changed:
+            self._here.discard(place)
+            self._waiting.pop(place, None)
+            self._convene()
+
+    def end(self) -> None:
+        """Send everybody away at their next round."""
+        with self._changed:
+            self._over = True
+            self._changed.notify_all()
+
+    def _convene(self) -> None:
+        """If nobody is missing, begin the earliest round that somebody waits for."""
+        if self._over or not self._waiting or self._waiting.keys() != self._here:
+            return
+        first = min(self._waiting, key=lambda place: (self._waiting[place][0].number, place))
+        task, cut = self._waiting[first]
+        others = {place: own for place, (own, parts) in self._waiting.items() if parts == cut and alike(own, task)}
+        starts = stacked(others, self._models, task.starts)
+        shared = SharedRound(replace(task, starts=starts), cut, list(others), self._hands)
+        for place in others:
+            del self._waiting[place]
+            self._shared[place] = shared
+        self._changed.notify_all()
+
+
+class SharedRound:
+    """One round of several runs, in parts. Whoever finds nothing ready for itself trains the next part for all."""
+
+    def __init__(self, task: TrainingTask, cut: list[slice], places: Sequence[int], hands: int) -> None:
+        self._task, self._left, self._count, self._hands = task, deque(cut), len(cut), hands
+        self._ready: dict[int, deque[tuple[int, LocalUpdates]]] = {place: deque() for place in places}
+        self._changed = threading.Condition()
+        self._error: BaseException | None = None
+
+    def parts(self, place: int, job: Job) -> Iterator[tuple[int, LocalUpdates]]:
+        """The parts of the round for one of the runs, each with the place of the run that trained it."""
+        for _ in range(self._count):
+            trainer, trained = self._next(place, job)
+            yield trainer, at(place, trained)
+
+    def _next(self, place: int, job: Job) -> tuple[int, LocalUpdates]:
+        ready = self._ready[place]
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: bool(self._error or ready or (self._left and self._hands)))
+                if self._error is not None:
+                    raise self._error
+                if ready:
+                    return ready.popleft()
+                part = self._left.popleft()
+                self._hands -= 1
+            self._train(place, job, part)
+
+    def _train(self, place: int, job: Job, part: slice) -> None:
+        try:
+            trained = job.train(self._task, part)
+        except BaseException as error:
+            self._error = error
+            raise
+        else:
+            for ready in self._ready.values():
+                ready.append((place, trained))
+        finally:
+            with self._changed:
+                self._hands += 1
+                self._changed.notify_all()
+
+
+MEETING: ContextVar[Meeting | None] = ContextVar("MEETING", default=None)
+"""The meeting that runs of this thread take part in."""
+
+
+class Together(Engine):
+    """Trains the models of several runs of a sweep as one stack; a run by itself has copies of its own beside it."""
+
+    models: int = Field(1, ge=1, description="how many models a stack has")
+    place: int = Field(0, ge=0, description="which of them is this run's, from 0")
+    parts: int = Field(2, ge=1, description="parts that a round is cut into at least, which can be trained at once")
+    chunk_clients: int = Field(64, ge=1, description="clients of a part at most")
+
+    _job: Job | None = PrivateAttr(default=None)
+    _meeting: Meeting | None = PrivateAttr(default=None)
+    _trusted: set[int] = PrivateAttr(default_factory=set)
+
+    @model_validator(mode="after")
+    def _place_in_stack(self) -> Together:
+        if self.place >= self.models:
+            raise ValueError(f"place {self.place} needs at least {self.place + 1} models")
+        return self
+
+    def open(self, job: Job) -> None:
+        """Go to the meeting, if there is one."""
+        meeting = MEETING.get()
+        self._job, self._trusted = job, {self.place}
+        self._meeting = meeting if meeting is not None and meeting.admits(self.place) else None
+
+    def train(self, task: TrainingTask) -> Iterator[LocalUpdates]:
+        """Together with the others; continuations, which are a stack already, as they are."""
+        assert self._job is not None
+        cut = self._cut(task)
+        if len(task.starts) != 1:
+            yield from (self._job.train(task, part) for part in cut)
+        elif self._meeting is None:
+            yield from (self._alone(task, part) for part in cut)
+        else:
+            shared = self._meeting.round(self.place, task, cut)
+            for trainer, found in shared.parts(self.place, self._job):
+                if trainer not in self._trusted and self._meeting is not None:
+                    self._compare(task, trainer, found)
+                yield found if self._meeting is not None else self._alone(task, found.part)
+
+    def close(self) -> None:
+        """Leave the meeting."""
+        if self._meeting is not None:
+            self._meeting.leave(self.place)
+        self._meeting = None
+
+    def _cut(self, task: TrainingTask) -> list[slice]:
+        clients = len(task.clients)
+        room = PARAMETERS_AT_ONCE // (task.starts.shape[-1] * max(self.models, len(task.starts)))
+        size = max(1, min(self.chunk_clients, room, -(-clients // self.parts)))
+        return [slice(first, min(first + size, clients)) for first in range(0, clients, size)]
+
+    def _alone(self, task: TrainingTask, part: slice) -> LocalUpdates:
+        assert self._job is not None
+        stack = replace(task, starts=task.starts.expand(self.models, -1, -1))
+        return at(self.place, self._job.train(stack, part))
+
+    def _compare(self, task: TrainingTask, trainer: int, found: LocalUpdates) -> None:
+        """If another run trains otherwise than this one would, it does without the others.
+
+        One client shows that, or if a part of one client rounds otherwise, all of them.
+        """
+        first = found.part.start
+        if same(self._alone(task, slice(first, first + 1)), found) or same(self._alone(task, found.part), found):
+            self._trusted.add(trainer)
+        else:
+            self.close()
+
+
+def at(place: int, trained: LocalUpdates) -> LocalUpdates:
+    """What is one run's of what was trained for all."""
+    return replace(trained, updates=trained.updates[place : place + 1])
+
+
+def stacked(tasks: Mapping[int, TrainingTask], models: int, filler: torch.Tensor) -> torch.Tensor:
+    """The models of several runs, each at its place; places of those who are not there hold a copy of another's."""
+    return torch.cat([tasks[place].starts if place in tasks else filler for place in range(models)])
+
+
+def alike(one: TrainingTask, other: TrainingTask) -> bool:
+    """Whether two tasks differ in their models alone."""
+    return (
+        one.number == other.number
+        and one.attacked == other.attacked
+        and one.starts.shape == other.starts.shape
+        and all(np.array_equal(value, getattr(other.clients, name)) for name, value in vars(one.clients).items())
+        and equal_states(one.attack_state, other.attack_state)
+    )
+
+
+def equal_states(one: Any, other: Any) -> bool:
+    """Whether attackers of two runs remember the same."""
+    if one is None or other is None:
+        return one is other
+    return bool(one.keys() == other.keys() and all(torch.equal(value, other[key]) for key, value in one.items()))
+
+
+def same(one: LocalUpdates, other: LocalUpdates) -> bool:
+    """Whether a part is the beginning of another, bit for bit."""
+    count, poison = one.updates.shape[1], vars(other.poisoning)
+    measured = (
+        np.array_equal(value, poison[name][:count], equal_nan=True) for name, value in vars(one.poisoning).items()
+    )
+    return torch.equal(one.updates, other.updates[:, :count]) and all(measured)
