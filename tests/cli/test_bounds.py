@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -19,10 +15,11 @@ import pytest
 
 from crfl_core.cli import BAD_INPUT, INTERRUPTED, consent
 from crfl_files import room
+from tests.cli.terminals import Terminal
 from tests.oracle import sealed
 
 Crfl = Callable[..., CompletedProcess[str]]
-Terminal = Callable[..., tuple[subprocess.Popen[bytes], int]]
+Start = Callable[..., Terminal]
 
 LONG = [
     *("--set", "rounds=2", "--set", "attack=none", "--set", "certificates=paper"),
@@ -159,38 +156,9 @@ def test_short_runs_are_not_tried(crfl: Crfl, small: list[str], monkeypatch: pyt
     assert crfl("run", *small, "--quiet").returncode == 0
 
 
-@pytest.fixture
-def terminal(tmp_path: Path) -> Iterator[Terminal]:
-    """Starts a long run at a terminal of its own."""
-    opened: list[tuple[subprocess.Popen[bytes], int]] = []
-
-    def start(*options: str) -> tuple[subprocess.Popen[bytes], int]:
-        mine, its = pty.openpty()
-        command = [sys.executable, "-m", "crfl_core", "run", "--out", str(tmp_path / "run"), "--quiet", *LONG, *options]
-        process = subprocess.Popen(
-            command, stdin=its, stdout=its, stderr=its, start_new_session=True, env=os.environ | {"TERM": "xterm"}
-        )
-        os.close(its)
-        opened.append((process, mine))
-        return process, mine
-
-    yield start
-    for process, mine in opened:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
-        os.close(mine)
-
-
-def shown_until(mine: int, text: str) -> str:
-    """What a terminal shows until it has shown this, or until nobody writes any more."""
-    shown = ""
-    try:
-        while text not in shown:
-            shown += os.read(mine, 4096).decode(errors="replace")
-    except OSError:
-        pass
-    return shown
+def long_run(terminal: Start, folder: Path, *options: str) -> Terminal:
+    """A run of hours, at a terminal."""
+    return terminal("run", "--out", str(folder / "run"), "--quiet", *LONG, *options)
 
 
 def until(happened: Callable[[], bool]) -> None:
@@ -204,34 +172,34 @@ def until(happened: Callable[[], bool]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("answer", ["n", "", "what?"])
-def test_whoever_does_not_say_yes_gets_no_run(terminal: Terminal, tmp_path: Path, answer: str) -> None:
-    process, mine = terminal()
-    assert re.search(r"this run will take about .* Start it\? \[y/N\] ", shown_until(mine, "[y/N] "))
-    os.write(mine, f"{answer}\n".encode())
-    assert "not started: nothing was written" in shown_until(mine, "details")
-    assert process.wait(timeout=30) == consent.DECLINED
+def test_whoever_does_not_say_yes_gets_no_run(terminal: Start, tmp_path: Path, answer: str) -> None:
+    window = long_run(terminal, tmp_path)
+    assert re.search(r"this run will take about .* Start it\? \[y/N\] ", window.shown("[y/N] "))
+    window.type(f"{answer}\n")
+    assert "not started: nothing was written" in window.shown("details")
+    assert window.process.wait(timeout=30) == consent.DECLINED
     assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.slow
-def test_ctrl_c_at_the_question_writes_nothing(terminal: Terminal, tmp_path: Path) -> None:
-    process, mine = terminal()
-    assert "[y/N] " in shown_until(mine, "[y/N] ")
-    process.send_signal(signal.SIGINT)
-    assert "interrupted: nothing was written yet" in shown_until(mine, "written yet")
-    assert process.wait(timeout=30) == INTERRUPTED
+def test_ctrl_c_at_the_question_writes_nothing(terminal: Start, tmp_path: Path) -> None:
+    window = long_run(terminal, tmp_path)
+    assert "[y/N] " in window.shown("[y/N] ")
+    window.process.send_signal(signal.SIGINT)
+    assert "interrupted: nothing was written yet" in window.shown("written yet")
+    assert window.process.wait(timeout=30) == INTERRUPTED
     assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("asked", [True, False])
-def test_whoever_says_yes_gets_the_run(terminal: Terminal, tmp_path: Path, asked: bool) -> None:
-    process, mine = terminal(*([] if asked else ["--yes"]))
+def test_whoever_says_yes_gets_the_run(terminal: Start, tmp_path: Path, asked: bool) -> None:
+    window = long_run(terminal, tmp_path, *([] if asked else ["--yes"]))
     if asked:
-        assert "[y/N] " in shown_until(mine, "[y/N] ")
-        os.write(mine, b"y\n")
+        assert "[y/N] " in window.shown("[y/N] ")
+        window.type("y\n")
     until(lambda: (tmp_path / "run" / "model.safetensors").exists())
-    process.send_signal(signal.SIGINT)
-    shown = shown_until(mine, "resume with")
+    window.process.send_signal(signal.SIGINT)
+    shown = window.shown("resume with")
     assert ("Start it?" in shown) is False
-    assert process.wait(timeout=30) == INTERRUPTED
+    assert window.process.wait(timeout=30) == INTERRUPTED

@@ -6,13 +6,11 @@ import errno
 import io
 import itertools
 import os
-import pty
 import shutil
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
@@ -23,6 +21,7 @@ import crfl_core
 from crfl_core import cli
 from crfl_core.extend import StoreError
 from crfl_files.folder import Folder
+from tests.cli.terminals import Terminal
 from tests.oracle import contents, tiny
 
 Crfl = Callable[..., CompletedProcess[str]]
@@ -190,55 +189,22 @@ def test_a_message_never_echoes_more_than_a_line_of_a_value(text: str, name: str
         assert len(result.stderr) < 5_000
 
 
-@pytest.fixture
-def started(tmp_path: Path) -> Iterator[Callable[..., tuple[subprocess.Popen[bytes], int]]]:
-    """`crfl run` of many rounds in a terminal of its own."""
-    opened: list[tuple[subprocess.Popen[bytes], int]] = []
-
-    def start(*options: str) -> tuple[subprocess.Popen[bytes], int]:
-        mine, its = pty.openpty()
-        command = [sys.executable, "-m", "crfl_core", "run", "--out", str(tmp_path / "run"), *options]
-        process = subprocess.Popen(
-            command, stdin=its, stdout=its, stderr=its, start_new_session=True, env=os.environ | {"TERM": "xterm"}
-        )
-        os.close(its)
-        opened.append((process, mine))
-        return process, mine
-
-    yield start
-    for process, terminal in opened:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
-        os.close(terminal)
-
-
-def read_all(terminal: int) -> str:
-    """Everything that a terminal has shown."""
-    shown = b""
-    try:
-        while part := os.read(terminal, 65_536):
-            shown += part
-    except OSError:  # nobody writes any more
-        pass
-    return shown.decode(errors="replace")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 143)])
 def test_the_terminal_is_as_it_was_after_a_signal(
     number: signal.Signals,
     status: int,
-    started: Callable[..., tuple[subprocess.Popen[bytes], int]],
+    terminal: Callable[..., Terminal],
     tmp_path: Path,
 ) -> None:
     """The progress bar hides the cursor; whoever ends a run wants it back, and to know how to resume."""
-    process, terminal = started("--yes", "--set", "rounds=100000", "--set", "attack=none")
-    ledger, shown = tmp_path / "run" / "rounds.jsonl", ""
+    out, many = str(tmp_path / "run"), ("--set", "rounds=100000", "--set", "attack=none")
+    window = terminal("run", "--out", out, "--yes", *many)
+    process, ledger = window.process, tmp_path / "run" / "rounds.jsonl"
     while process.poll() is None and (not ledger.exists() or ledger.read_bytes().count(b"\n") < 20):
         time.sleep(0.05)
     process.send_signal(number)
-    shown = read_all(terminal)
+    shown = window.shown()
     assert process.wait() == status
     hidden, visible = shown.rfind("\x1b[?25l"), shown.rfind("\x1b[?25h")
     assert hidden < visible or hidden == -1

@@ -2,46 +2,25 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import pty
 import re
 import shutil
-import struct
-import subprocess
-import sys
-import termios
 from pathlib import Path
 
 import pytest
 
+from tests.cli.terminals import Terminal
 from tests.conftest import SMALL
-
-CODE = "import sys; from crfl_core.cli import main; main(sys.argv[1:])"
 
 
 def on_terminal(*arguments: str | Path, columns: int = 80, **environment: str) -> str:
-    """What a terminal of some width receives, stdout and stderr together."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    clean = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
-    process = subprocess.Popen(
-        [sys.executable, "-c", CODE, *map(str, arguments)],
-        stdin=theirs, stdout=theirs, stderr=theirs, env=clean | {"TERM": "xterm"} | environment,
-    )  # fmt: skip
-    os.close(theirs)
-    received = b""
-    while True:
-        try:
-            block = os.read(ours, 65536)
-        except OSError:  # the process has closed its end
-            break
-        if not block:
-            break
-        received += block
-    os.close(ours)
-    assert process.wait() == 0, received.decode()
-    return received.decode()
+    """What a terminal of some width receives from a command that succeeds."""
+    window = Terminal(*arguments, columns=columns, **environment)
+    try:
+        received = window.shown()
+        assert window.process.wait() == 0, received
+    finally:
+        window.close()
+    return received
 
 
 def test_progress_names_every_phase_and_leaves_nothing_behind(tmp_path: Path) -> None:
