@@ -3,6 +3,7 @@
 Matplotlib is imported when a figure is drawn, and no window is ever opened.
 """
 
+from crfl_figures.axes import RADIUS
 from crfl_figures.heat import Heat, heat_figure
 from crfl_figures.lines import Line, Panel, lines_figure, panels_figure
 from crfl_figures.partition import partition_figure
@@ -11,6 +12,7 @@ from crfl_figures.style import Format, image_of
 from crfl_figures.weights import weights_figure
 
 __all__ = [
+    "RADIUS",
     "Format",
     "Heat",
     "Line",

@@ -38,17 +38,24 @@ def curve_data(curve: Curve) -> dict[str, Any]:
         "certificate": curve.certificate,
         "level": curve.level,
         "set": curve.test_set,
+        **stated(curve),
+        "samples": curve.samples,
+        "radii": numbers(curve.radii),
+        "accuracy": list(curve.certified_accuracy),
+        "rate": list(curve.certified_rate),
+        "anywhen": {"accuracy": list(curve.anywhen_accuracy), "rate": list(curve.anywhen_rate)},
+    }
+
+
+def stated(curve: Curve) -> dict[str, Any]:
+    """What the numbers of a curve rest on."""
+    return {
         "statement": curve.statement,
         "directions": list(curve.directions),
         "world": curve.clean_world,
         "label": curve.label,
         "conditional": list(curve.conditional),
         "rounds": curve.rounds,
-        "samples": curve.samples,
-        "radii": numbers(curve.radii),
-        "accuracy": list(curve.certified_accuracy),
-        "rate": list(curve.certified_rate),
-        "anywhen": {"accuracy": list(curve.anywhen_accuracy), "rate": list(curve.anywhen_rate)},
     }
 
 

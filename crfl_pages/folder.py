@@ -10,12 +10,14 @@ import numpy as np
 
 from crfl_core.extend import CertificateResult, CrflError, Curve, RunDirectory, RunResult, curves
 from crfl_pages import words
-from crfl_pages.contents import numbers
+from crfl_pages.contents import numbers, stated
 from crfl_pages.drawings import together
 from crfl_pages.markup import Html, Part, element, joined, table
 from crfl_pages.samples import tables
 from crfl_sweeps.comparing import MOST_KEYS
 from crfl_sweeps.differing import UNSET, Flat, config_of, differences, parts
+from crfl_sweeps.folder import SweepFolder
+from crfl_sweeps.result import SweepResult
 from crfl_sweeps.values import inline
 
 MOST_TOLD = 8
@@ -38,7 +40,7 @@ def is_finished(directory: RunDirectory) -> bool:
 
 def folder_sections(folder: Path, runs: Sequence[RunResult]) -> Iterator[tuple[str, str, Html]]:
     """The sections of the page."""
-    yield "runs", "Runs", run_table(folder, runs)
+    yield "runs", "Runs", joined([run_table(folder, runs), *missing_cells(folder)])
     yield "curves", "Certified", element("div", id="figure-folder", class_="drawn")
     yield "together", "Attacks, defences and clean twins", together(runs)
 
@@ -62,6 +64,20 @@ def run_table(folder: Path, runs: Sequence[RunResult]) -> Html:
         class_="note",
     )
     return joined([note, table(heads, rows, "Runs")])
+
+
+def missing_cells(folder: Path) -> Iterator[Html]:
+    """Cells of a sweep that are not among the runs: those that failed, with the reason, and those that wait."""
+    if not SweepFolder(folder).is_marked:
+        return
+    cells = SweepResult(folder).cells
+    failed = [(one.cell.title, one.note.reason) for one in cells if one.note.state == "failed"]
+    waiting = sum(one.note.state == "waiting" for one in cells)
+    if failed:
+        yield element("h3", f"{len(failed)} of {len(cells)} cells failed")
+        yield table(("cell", "reason"), failed, "Cells that failed")
+    if waiting:
+        yield element("p", f"{waiting} of {len(cells)} cells are not finished: `crfl resume {folder.name}` goes on.")
 
 
 def certified_at(found: Sequence[Curve]) -> Any:
@@ -138,7 +154,7 @@ def about(members: Sequence[RunResult], key: Key) -> Curve:
     return found[0].model_copy(update={"conditional": tuple(conditions)})
 
 
-def banded(name: str, members: Sequence[Curve], stated: Curve) -> dict[str, Any]:
+def banded(name: str, members: Sequence[Curve], basis: Curve) -> dict[str, Any]:
     """Runs that differ in their seeds alone, as one curve with a band."""
 
     def band(values: Sequence[Sequence[float]]) -> dict[str, list[float]]:
@@ -147,18 +163,13 @@ def banded(name: str, members: Sequence[Curve], stated: Curve) -> dict[str, Any]
 
     return {
         "name": name,
-        "kind": f"{stated.certificate}, {stated.level} level",
-        "certificate": stated.certificate,
-        "level": stated.level,
-        "set": stated.test_set,
+        "kind": f"{basis.certificate}, {basis.level} level",
+        "certificate": basis.certificate,
+        "level": basis.level,
+        "set": basis.test_set,
         "runs": len(members),
         "radii": numbers(members[0].radii),
         "accuracy": band([one.certified_accuracy for one in members]),
         "rate": band([one.certified_rate for one in members]),
-        "statement": stated.statement,
-        "directions": list(stated.directions),
-        "world": stated.clean_world,
-        "label": stated.label,
-        "conditional": list(stated.conditional),
-        "rounds": stated.rounds,
+        **stated(basis),
     }

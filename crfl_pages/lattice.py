@@ -27,7 +27,7 @@ from crfl_core.extend import (
     ask,
     curves,
 )
-from crfl_pages.contents import numbers
+from crfl_pages.contents import numbers, stated
 
 Shown = Callable[[int, int], object]
 """Told after every point how many of how many are done."""
@@ -186,7 +186,7 @@ class Lattice:
             if why := question.audit.refusal_at(level):
                 told["levels"][level] = {"refused": why}
         for curve in self.drawn(found):
-            level = told["levels"].setdefault(curve.level, stated(curve))
+            level = told["levels"].setdefault(curve.level, {**stated(curve), "sets": {}})
             level["sets"][curve.test_set] = self.curves.put(steps(curve))
         return told
 
@@ -213,19 +213,6 @@ def missing_votes(request: VoteRequest) -> str:
     if request.trains:
         return f"needs continuations from round {request.resample_from}, which the run did not store"
     return "needs votes that the run did not store: `crfl certify` can count them"
-
-
-def stated(curve: Curve) -> dict[str, Any]:
-    """What the numbers of one level rest on, with room for the curves of its test sets."""
-    return {
-        "statement": curve.statement,
-        "directions": list(curve.directions),
-        "world": curve.clean_world,
-        "label": curve.label,
-        "conditional": list(curve.conditional),
-        "rounds": curve.rounds,
-        "sets": {},
-    }
 
 
 def steps(curve: Curve) -> dict[str, Any]:

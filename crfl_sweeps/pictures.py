@@ -25,18 +25,12 @@ if TYPE_CHECKING:
 
     from crfl_figures import Line
 
-RADIUS = {
-    "feature": "size of the trigger, L2 norm in scaled inputs",
-    "sample": "share of poisoned samples",
-    "client": "number of malicious clients",
-}
-"""What a radius is, by level."""
 FORMATS: tuple[Literal["png", "svg", "pdf"], ...] = ("png", "svg", "pdf")
 
 
 def picture(runs: Sequence[Run], against: str | None = None, measure: str | None = None) -> Figure:
     """The figure of some runs. Raises `ConfigError` if there is nothing to draw along."""
-    from crfl_figures import lines_figure
+    from crfl_figures import RADIUS, lines_figure
 
     if against is not None:
         comparison = compared(runs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from crfl_core.report import files
@@ -13,32 +13,56 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from crfl_core.api import RunResult
+    from crfl_core.report.results import Results
+    from crfl_interface.kinds.certificate import CertificateResult
 
 ALIKE = ("certificate", "level", "test_set", "statement", "clean_world", "label", "samples", "accuracy", "abstained")
 """What all points of a curve share."""
 SHARES = ("certified_accuracy", "certified_rate", "anywhen_accuracy", "anywhen_rate")
-KINDS = ("curves", "samples", "rounds", "clients")
+ANSWERS = ("curves", "samples")
+KINDS = (*ANSWERS, "rounds", "clients")
 
 
 def frame(run: RunResult, rows: str) -> DataFrame:
     """What is asked of a run, as rows."""
-    if rows not in KINDS:
-        raise ConfigError(f"there are no rows {rows!r}: {closest(rows, KINDS) or 'there are ' + ', '.join(KINDS)}")
+    made = maker(rows, KINDS)
+    if rows == "curves":
+        return made(point for curve in run.metrics.curves for point in points(curve))
+    if rows == "samples":
+        return samples(run.certified)
+    if rows == "rounds":
+        return made(record.model_dump(exclude={"notes"}) | record.notes for record in run.ledger.rounds)
+    return made(vars(run.ledger.clients))
+
+
+def answers(results: Results, rows: str) -> DataFrame:
+    """What is asked of a what-if question, as rows."""
+    made = maker(rows, ANSWERS)
+    if rows == "curves":
+        return made(point for curve in results.curves for point in points(curve))
+    return samples(results.certified)
+
+
+def maker(rows: str, kinds: Sequence[str]) -> type[DataFrame]:
+    """What makes data frames, if there are such rows and pandas."""
+    if rows not in kinds:
+        raise ConfigError(f"there are no rows {rows!r}: {closest(rows, kinds) or 'there are ' + ', '.join(kinds)}")
     try:
         import pandas
     except ImportError as error:
         raise ConfigError('data frames need pandas: `pip install "crfl[pandas]"`') from error
-    if rows == "curves":
-        return pandas.DataFrame([point for curve in run.metrics.curves for point in points(curve)])
-    if rows == "samples":
-        guarantees = [row for certified in run.certified for row in files.rows(certified)]
-        told = pandas.DataFrame(guarantees, columns=list(files.COLUMNS))
-        numbers = ["prediction", "p_a", "p_b", "radius", "log_radius", "count"]
-        told[numbers] = told[numbers].apply(pandas.to_numeric, errors="coerce")
-        return told
-    if rows == "rounds":
-        return pandas.DataFrame([record.model_dump(exclude={"notes"}) | record.notes for record in run.ledger.rounds])
-    return pandas.DataFrame(vars(run.ledger.clients))
+    made: type[DataFrame] = pandas.DataFrame
+    return made
+
+
+def samples(certified: Sequence[CertificateResult]) -> DataFrame:
+    """A row for every guarantee of every sample."""
+    from pandas import DataFrame, to_numeric
+
+    told = DataFrame([row for one in certified for row in files.rows(one)], columns=list(files.COLUMNS))
+    numbers = ["prediction", "p_a", "p_b", "radius", "log_radius", "count"]
+    told[numbers] = told[numbers].apply(to_numeric, errors="coerce")
+    return told
 
 
 def points(curve: Curve) -> Iterator[dict[str, Any]]:

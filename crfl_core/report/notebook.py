@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -22,11 +22,15 @@ def summary(run: RunResult) -> str:
     facts = [("clients", str(len(metrics.partition.sizes))), ("clean accuracy", f"{metrics.accuracy:.3f}")]
     if metrics.backdoor is not None:
         facts.append((f"attack success rate (class {metrics.backdoor.target})", f"{metrics.backdoor.success_rate:.3f}"))
-    parts = [f"<b>{escape(run.path.name)}</b>", table([], facts)]
-    for _, together in groupby(metrics.curves, key=group):
-        parts.append(certified([*together]))
-    parts += [f"<p>certificate {escape(name)} refused: {escape(why)}</p>" for name, why in metrics.refused.items()]
+    parts = [f"<b>{escape(run.path.name)}</b>", table([], facts), answers(metrics.curves, metrics.refused)]
     return "\n".join(["<div>", *parts, f"<p><code>{escape(str(run.path))}</code></p>", "</div>"])
+
+
+def answers(curves: Iterable[Curve], refused: Mapping[str, str]) -> str:
+    """What is certified, a table for each certificate and level, and what was refused."""
+    parts = [certified([*together]) for _, together in groupby(curves, key=group)]
+    parts += [f"<p>certificate {escape(name)} refused: {escape(why)}</p>" for name, why in refused.items()]
+    return "\n".join(["<div>", *parts, "</div>"])
 
 
 def certified(curves: Sequence[Curve]) -> str:

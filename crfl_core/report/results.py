@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from crfl_core.certification.audits import Audit
 from crfl_core.report.files import audit_entries, certificate_csv, metrics_json
@@ -11,6 +11,10 @@ from crfl_core.report.metrics import Curve
 from crfl_core.store import RunDirectory
 from crfl_interface.kinds.certificate import CertificateResult
 from crfl_interface.ledger import Record
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
 
 
 class CurveMetrics(Record):
@@ -39,6 +43,23 @@ class Results:
     def refused(self) -> dict[str, str]:
         """Everything that is refused, and why."""
         return {name: reason for audit in self.audits for name, reason in audit.refusals.items()}
+
+    def plot(self) -> Figure:
+        """Certified accuracy and rate against the radius or the number of clients."""
+        from crfl_core.report.gallery.curves import answered
+
+        return answered(self.curves)
+
+    def to_pandas(self, rows: Literal["curves", "samples"] = "curves") -> DataFrame:
+        """A data frame with a row per point of a curve, or per guarantee of a sample. Needs pandas, an extra."""
+        from crfl_core.report.frames import answers
+
+        return answers(self, rows)
+
+    def _repr_html_(self) -> str:
+        from crfl_core.report.notebook import answers
+
+        return answers(self.curves, self.refused)
 
     def write(self, directory: RunDirectory, metrics: Record | None = None) -> None:
         """A table per certificate, audit.json and metrics.json: the given metrics, or else the curves alone."""

@@ -14,8 +14,8 @@ def terminal() -> Iterator[Callable[..., Terminal]]:
     """Starts commands on terminals of their own, and ends what is left of them."""
     opened: list[Terminal] = []
 
-    def start(*arguments: str, **environment: str) -> Terminal:
-        opened.append(Terminal(*arguments, **environment))
+    def start(*arguments: str) -> Terminal:
+        opened.append(Terminal(*arguments))
         return opened[-1]
 
     yield start

@@ -16,6 +16,8 @@ import crfl_core
 import crfl_pages
 from crfl_core.extend import Data, DataError, Dataset, Domain, StoreError
 from crfl_pages.samples import floored, tables
+from crfl_sweeps.cells import define
+from crfl_sweeps.folder import Note, SweepFolder
 from tests.pages.conftest import SMALL, data_of
 
 Crfl = Callable[..., CompletedProcess[str]]
@@ -176,6 +178,18 @@ def unfinished(tmp_path: Path) -> Path:
 def test_a_place_that_cannot_be_written_is_named(run_directory: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="choose another --out"):
         crfl_pages.write_report(run_directory, tmp_path / "no" / "folder.html", explore=0)
+
+
+def test_the_page_of_a_sweep_tells_which_cells_are_missing(own_run: Path, tmp_path: Path) -> None:
+    definition = define({"name": "small", "sweep": {"grid": {"rounds": [3, 4, 5]}}})
+    folder = SweepFolder.claim(tmp_path / "sweep", definition)
+    finished, failed, _ = definition.cells()
+    shutil.copytree(own_run, folder.cell(finished.name))
+    folder.write_note(failed.name, Note("failed", "no <memory> left"))
+    text = crfl_pages.write_report(folder.path).read_text(encoding="utf-8")
+    assert "1 of 3 cells failed" in text
+    assert "no &lt;memory&gt; left" in text
+    assert "1 of 3 cells are not finished" in text
 
 
 def test_a_folder_of_runs_is_one_page_with_bands(own_run: Path, tmp_path: Path) -> None:

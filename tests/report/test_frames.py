@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 
 import crfl_core
-from crfl_core import RunResult
+from crfl_core import RunResult, WhatIf, certify
 from crfl_core.extend import ConfigError
 from tests.oracle import tiny
 
@@ -89,3 +91,32 @@ class TestNotebook:
     def test_what_was_refused_is_said(self, tmp_path: Path) -> None:
         run = crfl_core.run(tiny(certificates=["pathwise-linear"]), out=tmp_path / "run")
         assert "certificate pathwise-linear refused: local steps are non-expansive" in run._repr_html_()
+
+
+@pytest.fixture(scope="module")
+def answer(run: RunResult) -> WhatIf:
+    return certify(run, ["threat.clients=1"])
+
+
+class TestAnswers:
+    def test_an_answer_has_the_rows_of_a_run(self, answer: WhatIf) -> None:
+        frame = answer.to_pandas()
+        assert len(frame) == sum(len(curve.radii) for curve in answer.curves)
+        assert len(answer.to_pandas("samples")) == sum(len(one.labels) for one in answer.certified)
+        with pytest.raises(ConfigError, match="there are no rows 'rounds': there are curves, samples"):
+            answer.to_pandas("rounds")  # type: ignore[arg-type]
+
+    def test_an_answer_is_drawn_as_a_run_is(self, run: RunResult, answer: WhatIf) -> None:
+        ours, theirs = answer.plot(), run.plot()
+        assert [axes.get_xlabel() for axes in ours.axes] == [axes.get_xlabel() for axes in theirs.axes]
+        drawn = {float(value) for axes in ours.axes for line in axes.lines for value in np.asarray(line.get_ydata())}
+        assert {share for curve in answer.curves for share in curve.certified_accuracy} <= drawn
+
+    def test_a_notebook_shows_what_is_certified_and_what_is_refused(self, answer: WhatIf) -> None:
+        text = answer._repr_html_()
+        assert all(f"{curve.certificate}" in text for curve in answer.curves)
+        assert all(escape(reason) in text for reason in answer.refused.values())
+
+    def test_nothing_certified_is_nothing_to_draw(self, answer: WhatIf) -> None:
+        with pytest.raises(ConfigError, match="nothing was certified: `refused` says why"):
+            replace(answer, curves=()).plot()

@@ -8,20 +8,13 @@ from typing import TYPE_CHECKING
 
 from crfl_core.report.gallery.together import Group, banded, bands, groups
 from crfl_core.report.metrics import Curve, curves
-from crfl_figures import Line, Panel, panels_figure
+from crfl_figures import RADIUS, Line, Panel, panels_figure
 from crfl_interface.errors import ConfigError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from crfl_core.api import RunResult
-
-RADIUS = {
-    "feature": "size of the trigger, L2 norm in scaled inputs",
-    "sample": "share of poisoned samples",
-    "client": "number of malicious clients",
-}
-"""What a radius is, by level."""
 
 Named = tuple[str, str, str]
 """Certificate, level and test set."""
@@ -31,20 +24,31 @@ def certified_curves(runs: Sequence[RunResult]) -> Figure:
     """A row of panels for every level: certified accuracy and certified rate against the radius."""
     together = groups(runs)
     found = [(group, aligned(group)) for group in together]
-    levels = [level for level in RADIUS if any(level == key[1] for _, known in found for key in known)]
-    if not levels:
+    if not any(known for _, known in found):
         raise ConfigError(f"{runs[0].path}: nothing was certified: `crfl show {runs[0].path}` says why")
+    return drawn(found, [bands(together), *labels(one for run in runs for one in run.metrics.curves)])
+
+
+def answered(stated: Sequence[Curve]) -> Figure:
+    """The same of one answer to a what-if question."""
+    if not stated:
+        raise ConfigError("nothing was certified: `refused` says why")
+    return drawn([(Group("", ()), {key(one): [one] for one in stated})], labels(stated))
+
+
+def drawn(found: Sequence[tuple[Group, dict[Named, list[Curve]]]], said: Iterable[str]) -> Figure:
+    """The panels of all levels, under what is said about the lines."""
     panels = []
-    for level in levels:
+    for level in (level for level in RADIUS if any(level == one[1] for _, known in found for one in known)):
         for title, label, rates in ((f"{level} level", "certified accuracy", 0), ("", "certified rate", 1)):
             lines = [line for group, known in found for line in lines_of(group, known, level, rates)]
             panels.append(Panel(lines, RADIUS[level], f"{label} (share of samples)", title, y_range=(0, 1)))
-    return panels_figure(panels, title="; ".join(filter(None, (bands(together), *labels(runs)))))
+    return panels_figure(panels, title="; ".join(filter(None, said)))
 
 
-def labels(runs: Sequence[RunResult]) -> Iterable[str]:
+def labels(stated: Iterable[Curve]) -> list[str]:
     """What is said of certificates that prove nothing, whose lines have a star."""
-    found = ((one.certificate, one.label) for run in runs for one in run.metrics.curves if one.label)
+    found = ((one.certificate, one.label) for one in stated if one.label)
     return [f"* {certificate}: {label}" for certificate, label in dict.fromkeys(found)]
 
 
