@@ -30,7 +30,7 @@ WIDTH, SHARES = 5.2, 1.2
 def weights_figure(
     weights: ArrayLike, attacking: ArrayLike, names: Sequence[str] = (), *, first_round: int = 1, title: str = ""
 ) -> Figure:
-    """The attackers' share of a round's weights above, every client's weight p_i below; attackers stand on top, marked.
+    """The attackers' share of a round's weights above, if any attack; every client's weight p_i below, theirs marked.
 
     `weights` is (clients, rounds), NaN where a client did not take part; `attacking` says of the same cells who
     attacked.
@@ -44,10 +44,11 @@ def weights_figure(
         height = min(max(1.2, 0.16 * len(rows)), 6.5)
         left, bottom = 0.75 + room(labels), 0.5
         top = 0.15 + 0.3 * bool(title)
-        figure = PaperFigure(figsize=(left + WIDTH + 1.5, bottom + height + 0.25 + SHARES + top))
-        axes = figure.panel(left, bottom + height + 0.25, WIDTH, SHARES)
+        above = 0.25 + SHARES if malicious.any() else 0.0
+        figure = PaperFigure(figsize=(left + WIDTH + 1.5, bottom + height + above + top))
         limits = first_round - 0.5, first_round + values.shape[1] - 0.5
-        draw_shares(axes, values, bad, limits)
+        if above:
+            draw_shares(figure.panel(left, bottom + height + 0.25, WIDTH, SHARES), values, bad, limits)
         heat = figure.panel(left, bottom, WIDTH, height)
         draw_heat(figure, heat, figure.panel(left + WIDTH + 0.15, bottom, 0.14, height), rows, limits)
         every = max(1, -(-len(rows) // (3 * NAMED)))

@@ -44,10 +44,14 @@ def memory(root: Path = Path("/")) -> Room | None:
 
 
 def disk(path: Path) -> Room | None:
-    """What may still be written below a path that need not exist yet."""
+    """What may still be written below a path that need not exist yet; None where nothing is known.
+
+    File systems that are no disk, such as /proc, have no size: what they refuse to write they say themselves.
+    """
     for place in (path.absolute(), *path.absolute().parents):
         with suppress(OSError):
-            return Room(shutil.disk_usage(place).free, f"free disk at {place}")
+            usage = shutil.disk_usage(place)
+            return Room(usage.free, f"free disk at {place}") if usage.total else None
     return None
 
 

@@ -8,6 +8,7 @@ runs, and Student's t gives an interval that covers the mean difference with 95 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +16,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
-from crfl_core.extend import CrflError, RunDirectory, StoreError
+from crfl_core.extend import CrflError, CrflWarning, RunDirectory, StoreError
 from crfl_sweeps.curves import Measured, Question, shared_radii
 from crfl_sweeps.differing import config_of, differences, parts
 from crfl_sweeps.folder import SweepFolder
@@ -27,6 +28,9 @@ MOST_KEYS = 4
 CONFIDENCE = 0.95
 RADII = 3
 """At how many radii a table shows certified accuracy."""
+
+WHAT_CAME_OUT = ("config.toml", "model.safetensors", "clients.npz", "metrics.json")
+"""Files that two runs do not share by chance."""
 
 Seed = tuple[tuple[str, Any], ...]
 
@@ -129,14 +133,27 @@ def runs_of(paths: Sequence[Path]) -> list[Run]:
         if not runs:
             raise StoreError(f"{paths[0]}: no cell is finished yet: go on with `crfl resume {paths[0]}`")
         return runs
-    places = [place for path in paths for place in cells_in(path)]
-    directories = [RunDirectory(place) for place in places]
+    directories = [RunDirectory(place) for path in paths for place in cells_in(path)]
     for directory in directories:
         if directory.state != "finished":
             raise StoreError(f"{directory.path}: the run is not finished: continue with `crfl resume {directory.path}`")
+    directories = without_copies(directories)
+    places = [directory.path for directory in directories]
     settings = differences([config_of(directory) for directory in directories])
     split = [parts({key: shown(value) for key, value in one.items()}) for one in settings]
     return [Run(str(place), *own, Measured(place)) for place, own in zip(places, split, strict=True)]
+
+
+def without_copies(directories: Sequence[RunDirectory]) -> list[RunDirectory]:
+    """Every run once: a copy is no further seed."""
+    found: dict[Any, RunDirectory] = {}
+    for directory in directories:
+        known = {name: digest for name, digest in directory.digests.items() if name in WHAT_CAME_OUT}
+        first = found.setdefault(tuple(sorted(known.items())) or directory.path, directory)
+        if first is not directory:
+            said = f"{directory.path}: is the same run as {first.path}, and counts once"
+            warnings.warn(said, CrflWarning, stacklevel=2)
+    return list(found.values())
 
 
 def cells_in(path: Path) -> Iterable[Path]:

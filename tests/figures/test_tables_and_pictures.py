@@ -43,7 +43,9 @@ class TestWeights:
         weights = np.random.default_rng(0).dirichlet(np.ones(clients), rounds).T
         attacking = np.zeros((clients, rounds), bool)
         attacking[:attackers, rounds // 2] = True
-        assert_presentable(weights_figure(weights, attacking, title="digits"))
+        figure = weights_figure(weights, attacking, title="digits")
+        assert_presentable(figure)
+        assert len(figure.axes) == (3 if attackers else 2)  # without attackers, nothing is said of their share
 
     def test_attackers_stand_on_top_in_another_colour_and_are_marked_when_they_attack(self) -> None:
         weights, attacking = np.full((5, 4), 0.2), np.zeros((5, 4), bool)

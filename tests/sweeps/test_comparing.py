@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
@@ -11,7 +12,7 @@ import pytest
 from scipy import stats
 
 from crfl_core import run
-from crfl_core.extend import CrflError
+from crfl_core.extend import CrflError, CrflWarning
 from crfl_sweeps import SweepResult, sweep
 from crfl_sweeps.comparing import Difference, Run, Statistic, chosen, compared, readable, runs_of
 from crfl_sweeps.curves import Measured, Question, shared_radii
@@ -57,12 +58,22 @@ def test_points_are_what_seeds_have_in_common(done: Path) -> None:
     assert loud.differences["accuracy"] == Difference.of(list(zip(accuracies[1], accuracies[0], strict=True)))
 
 
+def test_a_copy_of_a_run_is_no_further_seed(done: Path, tmp_path: Path) -> None:
+    first, other = (one.path for one in SweepResult(done).cells[:2])
+    copy = shutil.copytree(first, tmp_path / "copy")
+    with pytest.warns(CrflWarning, match="copy: is the same run as .*, and counts once"):
+        runs = runs_of([first, copy, other])
+    (point,) = compared(runs).points
+    assert point.statistics["accuracy"].n == 2
+
+
 def test_runs_are_compared_as_the_cells_of_a_sweep_are(done: Path) -> None:
     cells = sorted((done / "cells").iterdir())
     beside, inside = compared(runs_of(cells)), compared(runs_of([done]))
     assert beside.keys == inside.keys == ("server.noise_std",)
     assert [point.statistics for point in beside.points] == [point.statistics for point in inside.points]
-    assert len(compared(runs_of([done, cells[0]])).points) == 2
+    with pytest.warns(CrflWarning, match="counts once"):
+        assert len(compared(runs_of([done, cells[0]])).points) == 2
 
 
 def test_only_shared_seeds_are_paired(done: Path) -> None:
