@@ -1,25 +1,98 @@
-"""`python -m benchmarks [NAME ...]` runs all benchmarks, or those named."""
+"""`python -m benchmarks [NAME ...]` runs all benchmarks, or those named: every module here that is no support.
+
+`--save` writes what they measured into a file, `--compare OLD` says what got slower than an earlier file had it.
+"""
 
 from __future__ import annotations
 
+import argparse
 import pkgutil
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
-SUPPORT = {"__main__", "random_images", "round_runner", "timing"}
+from benchmarks import timing
+from benchmarks.comparison import compare
+from benchmarks.results import MEASURED, BadResults, Result, Results, here, read, together, write
+
+SUPPORT = {"__main__", "comparison", "random_images", "results", "round_runner", "timing"}
 
 
-def main() -> None:
-    known = [module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)]) if module.name not in SUPPORT]
-    chosen = sys.argv[1:] or known
-    for name in chosen:
-        if name not in known:
-            sys.exit(f"there is no benchmark {name!r}: there are {', '.join(known)}")
-    for name in chosen:
+def known() -> list[str]:
+    """The names of all benchmarks."""
+    found = pkgutil.iter_modules([str(Path(__file__).parent)])
+    return [module.name for module in found if module.name not in SUPPORT]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """What is asked for on the command line; the exit status."""
+    asked = parsed(arguments)
+    try:
+        old = None if asked.compare is None else read(asked.compare)
+        new = measured(asked.names or known(), asked.repeat, asked.save) if asked.new is None else read(asked.new)
+    except BadResults as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if old is None:
+        return 0
+    lines, slower = compare(old, new)
+    print("\n".join(lines))
+    return int(slower)
+
+
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Names and options; a name that nobody knows ends the program."""
+    parser = argparse.ArgumentParser("python -m benchmarks", description="Benchmarks that print ratios.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="benchmarks to run; all if none is named")
+    parser.add_argument(
+        "--save",
+        nargs="?",
+        type=Path,
+        const=MEASURED,
+        metavar="FILE",
+        help=f"write machine, versions and ratios, by default into benchmarks/{MEASURED.name}; other benchmarks that "
+        "the file has from the same machine and versions stay",
+    )
+    parser.add_argument("--compare", type=Path, metavar="OLD", help="say what got slower than in this file: status 1")
+    parser.add_argument("--new", type=Path, metavar="FILE", help="with --compare: measure nothing, read this file")
+    parser.add_argument("--repeat", type=int, default=1, metavar="N", help="measure every benchmark N times")
+    asked = parser.parse_intermixed_args(arguments)
+    for name in asked.names:
+        if name not in known():
+            parser.error(f"there is no benchmark {name!r}: there are {', '.join(known())}")
+    if asked.repeat < 1:
+        parser.error(f"--repeat must be at least 1, found {asked.repeat}")
+    if asked.save is not None and not asked.save.parent.is_dir():
+        parser.error(f"--save: there is no folder {asked.save.parent}")
+    if asked.new is not None and (asked.compare is None or asked.save is not None or asked.names):
+        parser.error("--new goes with --compare and with nothing else")
+    return asked
+
+
+def measured(names: Sequence[str], repeat: int, path: Path | None) -> Results:
+    """The results of some benchmarks, written after each of them if there is a path."""
+    found: dict[str, tuple[Result, ...]] = {}
+    results = here(found)
+    earlier = read(path) if path is not None and path.exists() else results
+    if (earlier.machine, earlier.versions) != (results.machine, results.versions):
+        print(f"{path} is from another machine or other versions: it is replaced")
+    for name in names:
         print(f"== {name}")
-        import_module(f"benchmarks.{name}").main()
+        found[name] = together([once(name) for _ in range(repeat)])
+        results = replace(results, benchmarks=found).including(earlier)
+        if path is not None:
+            write(results, path)
+    return results
+
+
+def once(name: str) -> list[Result]:
+    """What one run of a benchmark reports."""
+    timing.RESULTS.clear()
+    import_module(f"benchmarks.{name}").main()
+    return list(timing.RESULTS)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

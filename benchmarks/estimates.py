@@ -75,7 +75,7 @@ def main() -> None:
 
 def compare(name: str, guessed: float, found: float, unit: str) -> None:
     """One line with both numbers and their ratio."""
-    report(f"{name}: {guessed:.2f} / {found:.2f} {unit}", guessed / found, "0.5 to 2")
+    report(name, guessed / found, "0.5 to 2", detail=f"{guessed:.2f} / {found:.2f} {unit}")
 
 
 def child(what: str, folder: str, config: str | None, overrides: list[str]) -> dict[str, float]:

@@ -1,30 +1,79 @@
-"""Timing on a noisy machine: candidates take turns, and are judged by their best turn, or by the median of all."""
+"""Timing on a noisy machine: candidates take turns, and are judged by their best turn, or by the median of all.
+
+What a benchmark reports is one line on the screen and one `Result`, which carries its spread as far as it is known.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from statistics import median
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median, quantiles
+
+from benchmarks.results import Result
+
+RESULTS: list[Result] = []
+"""What was reported so far, in order."""
+FEW = 4
+"""Fewer turns than these have no quartiles: their spread goes from the least to the largest."""
+
+
+class Ratio(float):
+    """A ratio that knows those of all turns, from which its spread comes."""
+
+    turns: tuple[float, ...]
+
+    @classmethod
+    def of(cls, value: float, turns: Sequence[float]) -> Ratio:
+        """The ratio as it is reported, and those of the turns."""
+        ratio = cls(value)
+        ratio.turns = tuple(turns)
+        return ratio
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        """Where the middle half of the turns lies, and the reported value with them."""
+        low, high = min(self.turns), max(self.turns)
+        if len(self.turns) >= FEW:
+            low, _, high = quantiles(self.turns, n=4, method="inclusive")
+        return min(low, self), max(high, self)
+
+
+class Seconds(float):
+    """The shortest of some turns, which remembers all of them: divided by another it is a `Ratio`."""
+
+    turns: tuple[float, ...]
+
+    @classmethod
+    def of(cls, turns: Sequence[float]) -> Seconds:
+        """The time of somebody who took these turns."""
+        best = cls(min(turns))
+        best.turns = tuple(turns)
+        return best
+
+    def __truediv__(self, other: float) -> float:
+        """Best by best; turn by turn for the spread."""
+        if not isinstance(other, Seconds):
+            return float(self) / other
+        each = [mine / its for mine, its in zip(self.turns, other.turns, strict=True)]
+        return Ratio.of(float(self) / float(other), each)
 
 
 def best_times(
     candidates: Mapping[str, Callable[[], object]], *, turns: int = 7, clock: Callable[[], float] = time.perf_counter
-) -> dict[str, float]:
+) -> dict[str, Seconds]:
     """The shortest time of each candidate in seconds, by the wall if no other clock is given, after one to warm up."""
-    best = dict.fromkeys(candidates, float("inf"))
-    for turn in range(turns + 1):
+    taken: dict[str, list[float]] = {name: [] for name in candidates}
+    for _ in range(turns + 1):
         for name, candidate in candidates.items():
             started = clock()
             candidate()
-            elapsed = clock() - started
-            if turn:
-                best[name] = min(best[name], elapsed)
-    return best
+            taken[name].append(clock() - started)
+    return {name: Seconds.of(seconds[1:]) for name, seconds in taken.items()}
 
 
 def median_ratio(
     candidate: Callable[[], object], reference: Callable[[], object], *, turns: int, clock: Callable[[], float]
-) -> float:
+) -> Ratio:
     """The median over all turns of a candidate's time, divided by that of the reference in the same turn.
 
     For two that take nearly the same time: of each alone, the best turn is a matter of luck.
@@ -36,9 +85,17 @@ def median_ratio(
         between = clock()
         candidate()
         ratios.append((clock() - between) / (between - started))
-    return median(ratios[1:])
+    return Ratio.of(median(ratios[1:]), ratios[1:])
 
 
-def report(name: str, ratio: float, target: str) -> None:
-    """One line: what was compared, the ratio, and what it should be."""
-    print(f"{name:<72} {ratio:6.2f}   (target: {target})")
+def report(name: str, ratio: float, target: str, *, detail: str = "") -> None:
+    """One line: what was compared, the ratio, and what it should be.
+
+    `name` is the same in every run, since results are compared by it; what differs belongs into `detail`. Targets that
+    begin with "at most", "below" or "at least" say which way is better.
+    """
+    low, high = ratio.spread if isinstance(ratio, Ratio) else (ratio, ratio)
+    RESULTS.append(Result(name, float(ratio), float(low), float(high), target))
+    shown = f"{name} ({detail})" if detail else name
+    between = f"  {low:.2f} to {high:.2f}" if low < high else ""
+    print(f"{shown:<72} {ratio:6.2f}{between}   (target: {target})", flush=True)

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import betainccinv, betaincinv
 
+from crfl_formulas import _special as special
 from crfl_formulas._arrays import Array, floats
 from crfl_formulas.rounding import UNIT
 
@@ -57,7 +57,7 @@ def clopper_pearson_lower(successes: ArrayLike, trials: ArrayLike, alpha: float)
     array([0.      , 0.974937, 0.992428])
     """
     k, n = floats(successes, trials)
-    inner = betaincinv(np.maximum(k, 1.0), n - k + 1.0, alpha)
+    inner = special.betaincinv(np.maximum(k, 1.0), n - k + 1.0, alpha)
     unanimous = np.exp(math.log(alpha) / np.maximum(n, 1.0))
     found = np.where(k == n, unanimous, inner)
     return np.where(k == 0, 0.0, np.maximum(found - _inaccuracy(found, n), 0.0))[()]
@@ -70,7 +70,7 @@ def clopper_pearson_upper(successes: ArrayLike, trials: ArrayLike, alpha: float)
     array([0.007572, 0.018931, 1.      ])
     """
     k, n = floats(successes, trials)
-    inner = betainccinv(k + 1.0, np.maximum(n - k, 1.0), alpha)
+    inner = special.betainccinv(k + 1.0, np.maximum(n - k, 1.0), alpha)
     none = -np.expm1(math.log(alpha) / np.maximum(n, 1.0))
     found = np.where(k == 0, none, inner)
     return np.where(k == n, 1.0, np.minimum(found + _inaccuracy(found, n), 1.0))[()]

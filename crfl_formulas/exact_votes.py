@@ -31,8 +31,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import log_ndtr, logsumexp, ndtr, ndtri
 
+from crfl_formulas import _special as special
 from crfl_formulas._arrays import Array, floats
 from crfl_formulas.rounding import UNIT, gamma
 
@@ -86,8 +86,8 @@ def exact_votes(logits: ArrayLike, noise_stds: ArrayLike, relative_error: float 
 
 def _union_bounds(gaps: Array) -> tuple[Array, Array, Array]:
     """A loses only to somebody who beats it alone, which class j does with probability `Phi(-g_j / sqrt 2)`."""
-    beaten = log_ndtr(-gaps / math.sqrt(2.0)) * (1.0 - LOGARITHM)
-    log_rest = logsumexp(beaten, axis=1) * (1.0 - LOGARITHM)
+    beaten = special.log_ndtr(-gaps / math.sqrt(2.0)) * (1.0 - LOGARITHM)
+    log_rest = special.logsumexp(beaten, axis=1) * (1.0 - LOGARITHM)
     return np.log1p(-np.exp(log_rest)) * (1.0 + LOGARITHM), log_rest, beaten[:, 0]
 
 
@@ -98,7 +98,7 @@ class _Quadrature:
         classes = gaps.shape[1] + 1
         self.gaps, self.relative_error = gaps, relative_error
         self.step = math.pi * math.sqrt(2.0 / (classes * math.log(10.0 / relative_error)))
-        self.reach = self.step - float(ndtri(relative_error / (16.0 * classes)))
+        self.reach = self.step - float(special.ndtri(relative_error / (16.0 * classes)))
         self.last = math.ceil((_highest_mode(classes) + self.reach) / self.step)
         # Q(a) / Q(b) <= exp((b^2 - a^2) / 2) for a >= b >= 0 says which classes cannot matter.
         negligible = 4.0 * math.log(4.0 * classes**2 / relative_error)
@@ -149,7 +149,7 @@ class _Quadrature:
             nobody[:count] -= above
         second = np.exp(-np.square(v + gaps[:, :1]) / 2.0)
         second *= nobody
-        p_b = second @ (self.step / SQRT_2PI * ndtr(v))
+        p_b = second @ (self.step / SQRT_2PI * special.ndtr(v))
         above = tail(gaps[:, 0])
         above *= nobody
         return (nobody - above) @ density, (somebody + above) @ density, p_b
@@ -169,7 +169,7 @@ class _TailTable:
         # Derivatives of Q are Hermite polynomials times the density; each is scaled to multiply a power of the offset.
         hermite, before = np.ones_like(x), np.zeros_like(x)
         scaled = -np.exp(-x * x / 2.0) / SQRT_2PI * self.spacing
-        self.coefficients = [ndtr(-x), scaled.copy()]
+        self.coefficients = [special.ndtr(-x), scaled.copy()]
         for degree in range(1, self.DEGREE):
             hermite, before = x * hermite - (degree - 1) * before, hermite
             scaled *= -self.spacing / (degree + 1)
@@ -199,6 +199,6 @@ def _highest_mode(classes: int) -> float:
     low, high = 0.0, math.sqrt(2.0 * math.log(classes)) + 1.0
     while high - low > 1e-3:
         middle = (low + high) / 2.0
-        rising = (classes - 1) * math.exp(-middle * middle / 2.0) / SQRT_2PI > middle * float(ndtr(middle))
+        rising = (classes - 1) * math.exp(-middle * middle / 2.0) / SQRT_2PI > middle * float(special.ndtr(middle))
         low, high = (middle, high) if rising else (low, middle)
     return high

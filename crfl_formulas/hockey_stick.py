@@ -12,8 +12,8 @@ import math
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import erf, erfc, erfcx, ndtr, ndtri
 
+from crfl_formulas import _special as special
 from crfl_formulas._arrays import Array, floats
 from crfl_formulas.rules import gaussian_threshold
 
@@ -55,9 +55,9 @@ def log_theta(log_gamma: ArrayLike, distance: ArrayLike) -> Array:
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = _mills(np.maximum(a, 0.0))
         rare = log_density + np.log(ratio * ROUNDED_UP - beyond)
-        likely = np.log(ndtr(-a) * ROUNDED_UP - np.exp(log_density) * beyond)  # M overflows for a << 0
+        likely = np.log(special.ndtr(-a) * ROUNDED_UP - np.exp(log_density) * beyond)  # M overflows for a << 0
         overlap = r / math.sqrt(8.0)
-        total_variation = np.where(overlap < 0.5, np.log(erf(overlap)), np.log1p(-erfc(overlap)))
+        total_variation = np.where(overlap < 0.5, np.log(special.erf(overlap)), np.log1p(-special.erfc(overlap)))
     edge = np.where(level > 0, np.where(r > 0, 0.0, -np.inf), total_variation)
     value = np.where(a > 0, rare, likely) + 4.0 * EPS * np.abs(a) * (np.abs(a) + width)
     return np.minimum(np.where(inside, value, edge), 0.0)[()]
@@ -145,7 +145,7 @@ class _VoteTable:
 
     def __init__(self, log_divergences: Array) -> None:
         gamma, d = np.exp(LOG_GAMMAS), np.exp(log_divergences)
-        p, not_p = ndtr(QUANTILES)[:, None], ndtr(-QUANTILES)[:, None]
+        p, not_p = special.ndtr(QUANTILES)[:, None], special.ndtr(-QUANTILES)[:, None]
         rows = len(d), len(QUANTILES)
         self.kept, self.kept_slope, self.gained, self.gained_slope = np.empty((4, *rows))
         direct, inverse = np.concatenate([1.0 / gamma, -gamma]), np.concatenate([gamma, 1.0 / gamma])
@@ -177,10 +177,10 @@ class _VoteTable:
 
 def _nearest_quantile(p: Array) -> NDArray[np.int64]:
     step = QUANTILES[1] - QUANTILES[0]
-    place: Array = (np.clip(ndtri(p), QUANTILES[0], QUANTILES[-1]) - QUANTILES[0]) / step
+    place: Array = (np.clip(special.ndtri(p), QUANTILES[0], QUANTILES[-1]) - QUANTILES[0]) / step
     return np.rint(place).astype(np.int64)
 
 
 def _mills(x: Array) -> Array:
     """`(1 - Phi(x)) / phi(x)`, for x of any size above -35 or so."""
-    return math.sqrt(math.pi / 2.0) * erfcx(x / math.sqrt(2.0))
+    return math.sqrt(math.pi / 2.0) * special.erfcx(x / math.sqrt(2.0))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import erf, erfc
+
+from crfl_formulas import _special as special
 
 Array = NDArray[np.float64]
 
@@ -52,7 +53,7 @@ def _log_factors(clip_norms: ArrayLike, noise_stds: ArrayLike) -> Array:
     norms, stds = np.asarray(clip_norms, np.float64), np.asarray(noise_stds, np.float64)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         x = np.where(stds > 0, norms / stds, np.inf) / np.sqrt(2.0)
-        factors: Array = np.where(x < 1.0, np.log(erf(x)), np.log1p(-erfc(x)))
+        factors: Array = np.where(x < 1.0, np.log(special.erf(x)), np.log1p(-special.erfc(x)))
         return factors
 
 

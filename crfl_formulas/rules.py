@@ -14,8 +14,8 @@ import math
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import erfcx, log_ndtr, ndtri, ndtri_exp
 
+from crfl_formulas import _special as special
 from crfl_formulas._arrays import Array, floats
 from crfl_formulas.rounding import UNIT, gamma, logit_rounding
 
@@ -36,7 +36,7 @@ def gaussian_threshold(p_a: ArrayLike, p_b: ArrayLike) -> Array:
     array([0.90297604, 0.        ,        inf])
     """
     first, second = floats(p_a, p_b)
-    return _half_distance(ndtri(first), ndtri(second), first > second)
+    return _half_distance(special.ndtri(first), special.ndtri(second), first > second)
 
 
 def gaussian_threshold_of_logs(log_p_a: ArrayLike, log_rest: ArrayLike, log_p_b: ArrayLike) -> Array:
@@ -104,8 +104,8 @@ def _half_distance(upper: Array, lower: Array, certain: ArrayLike) -> Array:
 
 def _quantile_of_log(log_p: Array) -> Array:
     """`Phi^-1(exp(log_p))`, also where exp underflows."""
-    z = np.asarray(ndtri_exp(log_p))
+    z = np.asarray(special.ndtri_exp(log_p))
     deep = (log_p < NEWTON_BELOW) & np.isfinite(z)
     start = np.where(deep, z, -1.0)
-    mills = math.sqrt(math.pi / 2.0) * erfcx(-start / math.sqrt(2.0))
-    return np.where(deep, z - (log_ndtr(start) - np.where(deep, log_p, 0.0)) * mills, z)
+    mills = math.sqrt(math.pi / 2.0) * special.erfcx(-start / math.sqrt(2.0))
+    return np.where(deep, z - (special.log_ndtr(start) - np.where(deep, log_p, 0.0)) * mills, z)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
 import traceback
 from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TextIO
 
 import typer
 
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
     from crfl_interface.kinds.tracker import Tracker
 
 
+OUTSIDE: ContextVar[tuple[int | None, TextIO]] = ContextVar("OUTSIDE")
+"""Where stdout went before plugins got to work: a copy of its descriptor, if there is one, and the stream."""
+
+
 @contextlib.contextmanager
 def plugins_at_work() -> Iterator[None]:
     """Where plugins may run: what they print goes to stderr, so that stdout holds nothing but what a command says.
@@ -30,17 +36,47 @@ def plugins_at_work() -> Iterator[None]:
     """
     sys.stdout.flush()
     with contextlib.ExitStack() as stack:
+        stdout = None
         with contextlib.suppress(OSError):  # one of the two is closed
             stdout = os.dup(1)
             stack.callback(os.close, stdout)
             stack.callback(os.dup2, stdout, 1)
             os.dup2(2, 1)
+        stack.callback(OUTSIDE.reset, OUTSIDE.set((stdout, sys.stdout)))
         stack.enter_context(contextlib.redirect_stdout(sys.stderr))
         try:
             yield
         except SystemExit as stop:
             frame = traceback.extract_tb(stop.__traceback__)[-1]
             raise PluginFailure(f"{frame.filename}:{frame.lineno}: {reason(stop)}") from stop
+
+
+@contextlib.contextmanager
+def aloud() -> Iterator[None]:
+    """Within `plugins_at_work`: where the command itself speaks, and stdout is what it was."""
+    descriptor, stream = OUTSIDE.get()
+    with contextlib.redirect_stdout(stream):
+        if descriptor is not None:
+            os.dup2(descriptor, 1)
+        try:
+            yield
+            stream.flush()
+        finally:
+            if descriptor is not None:
+                os.dup2(2, 1)
+
+
+@contextlib.contextmanager
+def loading() -> Iterator[None]:
+    """While libraries are imported: none of it is garbage, now or later, and looking for some takes a tenth of a start."""
+    looking = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if looking:
+            gc.enable()
 
 
 def progress(quiet: bool) -> list[Tracker]:

@@ -16,17 +16,20 @@ def resume(
 ) -> None:
     """Resume an unfinished run, bit for bit as if it had never stopped; or a sweep."""
     output.starting(quiet)
-    from crfl_core import api
+    with output.loading():
+        from crfl_core import api
+        from crfl_core.cli.results_first import Results
 
     if (run / "sweep.toml").is_file():
         resume_sweep(run, json=json, quiet=quiet, trust=trust)
         return
+    results = Results(full=full, json=json, quiet=quiet)
     with output.plugins_at_work():
         try:
-            result = api.resume(run, trackers=output.progress(quiet), trust=trust)
+            result = api.resume(run, trackers=results.trackers, trust=trust)
         except KeyboardInterrupt as stop:
             raise output.interrupted(run, stop) from None
-    output.report(result, quiet=quiet, full=full, json=json)
+    results.show(result)
 
 
 def resume_sweep(path: Path, *, json: bool, quiet: bool, trust: bool) -> None:

@@ -40,11 +40,14 @@ def run(
 ) -> None:
     """Train, attack, aggregate and certify as CONFIG says; resumes if its directory holds an unfinished run."""
     output.starting(quiet)
-    from crfl_core.api import execution
-    from crfl_core.config import load_config
-    from crfl_core.plugins import Registry
+    with output.loading():
+        from crfl_core.api import execution
+        from crfl_core.cli.results_first import Results
+        from crfl_core.config import load_config
+        from crfl_core.plugins import Registry
 
     refuse_sweep(config)
+    results = Results(full=full, json=json, quiet=quiet)
     with output.plugins_at_work():
         registry = Registry()
         changes = [*(overrides or ()), *([] if start_from is None else [execution.start_at(start_from)])]
@@ -53,7 +56,7 @@ def run(
         try:
             with execution.located(loaded):
                 started = time.perf_counter()
-                session = execution.prepare(loaded.config, path, [] if dry_run else output.progress(quiet))
+                session = execution.prepare(loaded.config, path, [] if dry_run else results.trackers)
                 if dry_run:
                     estimate = consent.estimate(session, time.perf_counter() - started)
                 else:
@@ -64,7 +67,7 @@ def run(
     if dry_run:
         consent.show(estimate, json=json)
     else:
-        output.report(result, quiet=quiet, full=full, json=json)
+        results.show(result)
 
 
 def refuse_sweep(config: Path | None) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import crfl_figures
 from crfl_core.config.schema import FigureFormat
 from crfl_core.report.metrics import ClassHistogram
 
@@ -18,6 +17,8 @@ def partition_figure(histogram: ClassHistogram) -> Figure:
 
     More than 60 clients are sorted, by size above and by their most frequent class below, and averaged in columns.
     """
+    import crfl_figures
+
     return crfl_figures.partition_figure(histogram.counts, histogram.classes, histogram.clients)
 
 
@@ -25,5 +26,7 @@ def partition_files(histogram: ClassHistogram, formats: Sequence[FigureFormat]) 
     """The figure of a partition in some formats. Without formats nothing is drawn and Matplotlib not imported."""
     if not formats:
         return {}
+    import crfl_figures
+
     figure = partition_figure(histogram)
     return {suffix: crfl_figures.image_of(figure, suffix) for suffix in formats}

@@ -27,8 +27,18 @@ STATUS_STYLES = {
 
 def show(console: Console, name: str, metrics: Metrics, audit: Sequence[dict[str, Any]], path: Path) -> None:
     """Everything a person wants to see at the end of a run."""
+    show_results(console, name, metrics, audit)
+    show_files(console, path)
+
+
+def show_results(console: Console, name: str, metrics: Metrics, audit: Sequence[dict[str, Any]]) -> None:
+    """The trained model and what is certified about it."""
     console.print(headline(name, metrics))
     show_guarantees(console, metrics.curves, audit)
+
+
+def show_files(console: Console, path: Path) -> None:
+    """Where figures are, and everything else."""
     if figures := sorted(map(str, path.glob("figures/*"))):
         console.print(Text(f"figures: {', '.join(figures)}"), soft_wrap=True)
     console.print(Text.assemble("run directory: ", (str(path), "bold")), soft_wrap=True)

@@ -21,6 +21,7 @@ from crfl_interface.kinds.plugin import Configured
 from docs.generate.flow import flow
 from docs.generate.markdown import cell
 from docs.generate.options import options_table
+from docs.generate.performance import performance
 from docs.generate.rules import step_table
 
 DISTRIBUTION = "crfl"
@@ -51,6 +52,7 @@ def replaced(pages: Mapping[Path, str]) -> dict[Path, str]:
         "datasets": included_datasets,
         "checks": conformance_checks,
         "flow": flow,
+        "performance": performance,
         "steps": partial(step_table, DISTRIBUTION),
     }
     for kind, name in SCAFFOLDED.items():

@@ -8,6 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import sklearn.datasets
+from crfl_datasets import digits
 from crfl_datasets.digits import Digits
 from numpy.typing import NDArray
 from pydantic import PrivateAttr
@@ -61,6 +63,15 @@ def test_digits_are_whole_and_split_without_overlap() -> None:
     assert set(np.unique(data.y)) == set(range(10))
     assert (float(data.x.min()), float(data.x.max())) == (0.0, 1.0)
     assert (data.domain.low, data.domain.high) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize("file", [digits.FILE, "moved.csv.gz"])
+def test_digits_are_those_of_scikit_learn_wherever_it_keeps_them(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(digits, "FILE", file)
+    images, labels = digits.load_digits()
+    expected = sklearn.datasets.load_digits()
+    np.testing.assert_array_equal(images, expected.data)
+    np.testing.assert_array_equal(labels, expected.target)
 
 
 def test_the_split_of_digits_has_a_seed_of_its_own() -> None:

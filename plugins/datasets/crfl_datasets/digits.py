@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
+from importlib.util import find_spec
+from pathlib import Path
+
 import numpy as np
+from numpy.typing import NDArray
 
 from crfl_core.extend import Data, Domain, SplitDataset
+
+FILE = "datasets/data/digits.csv.gz"
+"""Where scikit-learn keeps the digits: 64 pixels and a label in every line."""
 
 
 class Digits(SplitDataset):
@@ -12,9 +20,7 @@ class Digits(SplitDataset):
 
     def read(self) -> Data:
         """1797 images with values 0..16, shuffled and split."""
-        from sklearn.datasets import load_digits
-
-        images, labels = load_digits(return_X_y=True)
+        images, labels = load_digits()
         images, labels = images.astype(np.float32), labels.astype(np.int64)
         train, test = self.split(len(labels))
         return Data(
@@ -27,3 +33,18 @@ class Digits(SplitDataset):
             feature_names=tuple(f"pixel_{row}_{column}" for row in range(8) for column in range(8)),
             image_shape=(8, 8),
         )
+
+
+def load_digits() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Images and labels as scikit-learn ships them, without importing it: that takes longer than a short run."""
+    package = find_spec("sklearn")
+    folders = [] if package is None else package.submodule_search_locations or []
+    for file in (Path(folder, FILE) for folder in folders):
+        if file.is_file():
+            with gzip.open(file, "rt", encoding="ascii") as lines:
+                table = np.loadtxt(lines, delimiter=",")
+            return table[:, :-1], table[:, -1]
+    from sklearn import datasets  # a version that keeps them elsewhere
+
+    images, labels = datasets.load_digits(return_X_y=True)
+    return images, labels

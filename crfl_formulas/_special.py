@@ -1,0 +1,32 @@
+"""The special functions of scipy, which is imported when the first of them is called: it takes a tenth of a start."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from scipy.special import betainccinv, betaincinv, erf, erfc, erfcx, log_ndtr, logsumexp, ndtr, ndtri, ndtri_exp
+
+__all__ = [
+    "betainccinv",
+    "betaincinv",
+    "erf",
+    "erfc",
+    "erfcx",
+    "log_ndtr",
+    "logsumexp",
+    "ndtr",
+    "ndtri",
+    "ndtri_exp",
+]
+
+
+def __getattr__(name: str) -> object:
+    """The function of that name, which is kept for the next time."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from scipy import special
+
+    function: object = getattr(special, name)
+    globals()[name] = function
+    return function
