@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from pydantic import Field, PrivateAttr
 
-from crfl_core.extend import Clients, Engine, Job, LocalUpdates, TrainingTask
+from crfl_core.extend import Clients, Counted, CountingTask, Engine, Job, LocalUpdates, TrainingTask
 from crfl_engines.local import parts_of
 from crfl_engines.ray_cluster import CONNECTION, Wish, imported, processors
 
@@ -65,6 +65,20 @@ class Ray(Engine):
             trained = received(part, answer)
             del answer
             yield trained
+
+    def count(self, task: CountingTask) -> Iterator[Counted]:
+        """The votes on a test set, a share for every worker: each of them draws all noisy models once."""
+        from crfl_engines.ray_worker import SentCount
+
+        blocks = task.blocks
+        if len(blocks) == 1:  # the server counts one of them in any case
+            return
+        crew = self._at_work()
+        share = math.ceil(len(blocks) / len(crew))
+        firsts = range(0, len(blocks), share)
+        parts = [slice(blocks[first].start, blocks[first : first + share][-1].stop) for first in firsts]
+        for part, counts in crew.work("count", (imported().put(SentCount.of(task)),), parts):
+            yield Counted(part, counts.copy())
 
     def close(self) -> None:
         """Let the workers go, and end what was begun here."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import signal
 import socket
@@ -62,7 +63,7 @@ class Connection:
             if ray.is_initialized():
                 check_same(ray, wish.address)
             else:
-                with handlers_kept():
+                with left_as_it_was():
                     connect(ray, wish)
                 self._is_own = True
             self._users += 1
@@ -74,7 +75,7 @@ class Connection:
             self._users -= 1
             if not self._users and self._is_own:
                 self._is_own = False
-                with handlers_kept():
+                with left_as_it_was():
                     ray.shutdown()
 
 
@@ -144,16 +145,15 @@ def check_same(ray: Any, address: str) -> None:
 
 
 @contextmanager
-def handlers_kept() -> Iterator[None]:
-    """Ray replaces the handler of SIGTERM, by which a run is saved."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.getsignal(signal.SIGTERM)
+def left_as_it_was() -> Iterator[None]:
+    """Ray replaces the handler of SIGTERM, by which a run is saved, and draws from the generator of everybody."""
+    state, handler = random.getstate(), signal.getsignal(signal.SIGTERM)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        random.setstate(state)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)
 
 
 def processors() -> int:

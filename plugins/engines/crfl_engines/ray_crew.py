@@ -15,7 +15,7 @@ from crfl_engines.ray_worker import Worker, own_versions
 AT_A_TIME = 2
 """Parts that a worker has: one that it works on, and one that waits."""
 AHEAD = 3
-"""Parts for each worker that may be handed out from the first one that is missing: memory is bounded if that is late."""
+"""Parts for each worker that are handed out from the first one that is missing: memory is bounded if that is late."""
 TRIES = 3
 """How many workers may be lost with the same part, and how often each may be replaced."""
 PAUSE = 1.0
@@ -27,7 +27,7 @@ class Hand:
 
     def __init__(self, handle: Any) -> None:
         self.handle = handle
-        self.machine = ""
+        self.place = ""
         self.calls: dict[Any, int] = {}
 
 
@@ -159,8 +159,8 @@ class Crew:
         if not self._has_told:
             self._has_told = True
             warnings.warn(
-                f"engine: a worker on {hand.machine} is lost ({why}): its parts are done again by others, which changes "
-                "no bit; further losses are not told",
+                f"engine: a worker is lost, {hand.place} ({why}): its parts are done again by others, which "
+                "changes no bit; further losses are not told",
                 CrflWarning,
                 stacklevel=2,
             )
@@ -183,7 +183,7 @@ class Crew:
         for ref in refs:
             hand = self._coming.pop(ref)
             try:
-                hand.machine = self._ray.get(ref, timeout=self._deadline)
+                hand.place = self._ray.get(ref, timeout=self._deadline)
             except self._ray.exceptions.RayTaskError as error:
                 raise failure(error) from error
             except self._ray.exceptions.RayError as error:
@@ -202,8 +202,8 @@ class Crew:
             total = sum(int(node["Resources"].get("CPU", 0)) for node in alive)
             raise RunError(
                 f"engine: {len(self._hands)} of {needed} workers were there within {self._deadline:g} s, and the "
-                f"cluster has {len(alive)} nodes with {total} CPUs, of which others may use some: lower engine.workers, "
-                "raise engine.deadline, or add nodes"
+                f"cluster has {len(alive)} nodes with {total} CPUs, of which others may use some: lower "
+                "engine.workers, raise engine.deadline, or add nodes"
             )
 
 

@@ -1,7 +1,8 @@
-"""What a worker of the engine `ray` does, and how work travels: plain arrays, which Ray maps instead of copying them."""
+"""What a worker of the engine `ray` does, and how work travels: plain arrays, which Ray does not copy."""
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -12,7 +13,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import crfl_core
-from crfl_core.extend import Clients, Job, LocalUpdates, Poisoning, RunError, TrainingTask, open_job
+from crfl_core.extend import (
+    Clients,
+    CountingTask,
+    Job,
+    LocalUpdates,
+    Poisoning,
+    RunError,
+    TrainingTask,
+    Voters,
+    open_job,
+)
 
 Columns = dict[str, NDArray[Any]]
 
@@ -37,6 +48,25 @@ class SentTask(NamedTuple):
         return TrainingTask(self.number, tensor(self.starts), Clients(**columns), self.attacked, state)
 
 
+class SentCount(NamedTuple):
+    """A `CountingTask` with the models as an array."""
+
+    test_set: str
+    samples: int
+    models: NDArray[Any]
+    others: dict[str, Any]
+
+    @classmethod
+    def of(cls, task: CountingTask) -> SentCount:
+        """The task as it is sent."""
+        others = {name: value for name, value in vars(task.voters).items() if name != "models"}
+        return cls(task.test_set, task.samples, array(task.voters.models), others)
+
+    def task(self) -> CountingTask:
+        """The task as jobs know it."""
+        return CountingTask(self.test_set, self.samples, Voters(tensor(self.models), **self.others))
+
+
 Answer = tuple[NDArray[Any], Columns]
 """Updates and measured poison of some participants."""
 
@@ -54,7 +84,7 @@ class Worker:
         self._job: Job | None = None
 
     def open(self, specification: str, versions: Mapping[str, str]) -> str:
-        """Rebuild the job; data come from this machine. Returns the name of the machine.
+        """Rebuild the job; data come from this machine. Returns which machine and process this is.
 
         `versions` are those of whoever sends work: others would give other bits.
         """
@@ -64,13 +94,18 @@ class Worker:
             if (here := own_versions()[name]) != there:
                 raise RunError(f"{machine} has {name} {here}, and the run was started with {there}: install the same")
         self._job = open_job(specification)
-        return machine
+        return f"{machine}, process {os.getpid()}"
 
     def train(self, sent: SentTask, clients: Mapping[str, NDArray[Any]], part: slice) -> Answer:
         """Train the participants `part` of a round."""
         assert self._job is not None
         trained = self._job.train(sent.with_clients(clients), part)
         return array(trained.updates), vars(trained.poisoning)
+
+    def count(self, sent: SentCount, part: slice) -> NDArray[np.int64]:
+        """Count the votes on the test samples `part`."""
+        assert self._job is not None
+        return self._job.count(sent.task(), part).counts
 
 
 def own_versions() -> dict[str, str]:
