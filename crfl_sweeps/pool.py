@@ -56,9 +56,8 @@ class Worker:
         """Give it something to do."""
         self.job = job
         assert self._process.stdin is not None
-        told = {key: str(one) if isinstance(one, Path) else one for key, one in job._asdict().items()}
         with contextlib.suppress(BrokenPipeError):  # it has died: its output says so
-            self._process.stdin.write(json.dumps(told).encode() + b"\n")
+            self._process.stdin.write(line_of(job).encode() + b"\n")
             self._process.stdin.flush()
 
     def read(self) -> Iterator[Event]:
@@ -142,6 +141,11 @@ class Pool:
         self._workers.append(worker)
         self._selector.register(worker.output, selectors.EVENT_READ, worker)
         return worker
+
+
+def line_of(job: Job) -> str:
+    """A job as a line that a worker understands."""
+    return json.dumps({key: str(one) if isinstance(one, Path) else one for key, one in job._asdict().items()})
 
 
 def death(status: int) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import secrets
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from crfl_engines.local import Local
 from crfl_models.softmax import Softmax
 from numpy.typing import NDArray
 from pydantic import PrivateAttr
+from torch import Tensor
 
 import crfl_core
 from crfl_core.extend import (
@@ -23,12 +26,12 @@ from crfl_core.extend import (
     DataFacts,
     Domain,
     Job,
+    LinearModel,
     PluginFailure,
     Streams,
     Voters,
     open_job,
 )
-from crfl_interface import ballots
 from crfl_interface.ballots import blocks_of, count
 from tests.oracle import OTHER_CONFIG, contents, tiny
 
@@ -68,16 +71,16 @@ def test_votes_are_the_same_whoever_counts_them(voters: Voters, chosen: Callable
     )
 
 
-def test_samples_are_voted_on_in_blocks_that_do_not_depend_on_who_counts() -> None:
+def test_samples_are_voted_on_in_blocks_that_do_not_depend_on_who_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     shapes: list[int] = []
+    original = LinearModel.counts
 
-    class Watched(Softmax):
-        pass
+    def watched(self: LinearModel, parameters: Tensor, x: Tensor) -> Tensor:
+        shapes.append(len(x))
+        return original(self, parameters, x)
 
-    model = Watched().build(DataFacts(6, 3, Domain()))
-    original = model.counts
-    model.counts = lambda parameters, x: (shapes.append(len(x)), original(parameters, x))[1]  # type: ignore[method-assign]
-    Voters(TRAINED.models[:10]).counts(model, FEATURES)
+    monkeypatch.setattr(LinearModel, "counts", watched)
+    Voters(TRAINED.models[:10]).counts(MODEL, FEATURES)
     assert shapes == [512, 512, 176]
 
 
@@ -86,7 +89,7 @@ def test_nobody_voting_on_nothing_is_an_empty_table() -> None:
 
 
 def test_a_moved_vote_is_noticed_and_everything_is_counted_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ballots.secrets, "choice", lambda found: found[1])
+    monkeypatch.setattr(secrets, "choice", lambda found: found[1])
     parts = honest()
     with pytest.warns(CrflWarning, match="other votes on test samples from 512 on"):
         counts = VOTERS.counts(MODEL, FEATURES, lambda _: [parts[0], moved(parts[1]), parts[2]])
@@ -101,7 +104,7 @@ def test_any_block_may_be_looked_at() -> None:
         lying = [moved(part) if number == lied else part for number, part in enumerate(parts)]
         for _ in range(60):
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(ballots.warnings, "warn", lambda *_, lied=lied, **__: asked.add(lied))
+                patch.setattr(warnings, "warn", lambda *_, lied=lied, **__: asked.add(lied))
                 few.counts(MODEL, FEATURES, lambda _, lying=lying: lying)  # type: ignore[misc]
     assert asked == {0, 1, 2}  # fails once in 10^10
 

@@ -30,9 +30,9 @@ from crfl_core.extend import (
 )
 from crfl_core.federation.local import LocalTraining
 from crfl_core.testing import check_plugin
-from tests.engines.conftest import Nodes, ray_or_skip
 from tests.engines.test_engines import task_of
 from tests.oracle import OTHER_CONFIG, contents, federation_of, tiny
+from tests.ray_nodes import Nodes, ray_or_skip
 
 pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("ray")]
 ray = ray_or_skip()
@@ -97,7 +97,12 @@ def test_workers_are_on_both_nodes_and_open_the_job_once(two_nodes: Nodes) -> No
 def test_participants_are_sent_again_only_if_they_change(two_nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     put: list[object] = []
     original = ray.put
-    monkeypatch.setattr(ray, "put", lambda value: (put.append(value), original(value))[1])
+
+    def noted(value: object) -> object:
+        put.append(value)
+        return original(value)
+
+    monkeypatch.setattr(ray, "put", noted)
     federation = federation_of(tiny())
     engine = Ray(address=two_nodes.address, workers=1)
     engine.open(LocalTraining(federation))
