@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 
 from benchmarks.timing import best_times, report
-from crfl_core.certification.voting import MODELS_AT_ONCE, count, noisy_models
 from crfl_core.extend import DataFacts, Domain, Registry, Streams
+from crfl_interface.ballots import MODELS_AT_ONCE, SAMPLES_AT_ONCE, count, noisy_models
 from crfl_interface.kinds.model import Model
 
 MODELS, CLASSES, FEATURES, SAMPLES = 1000, 10, 784, 5000
@@ -27,7 +27,7 @@ def main() -> None:
     result = torch.empty(SAMPLES, MODELS_AT_ONCE * CLASSES)
 
     def votes() -> None:
-        count(model, noisy_models(parameters, NOISE, MODELS, Streams(0), "votes"), x)
+        count(model, noisy_models(parameters, NOISE, MODELS, Streams(0), "votes"), x.split(SAMPLES_AT_ONCE))
 
     def products() -> None:
         for _ in range(MODELS // MODELS_AT_ONCE):

@@ -56,6 +56,9 @@ from crfl_files.published import UserPath as UserPath
 from crfl_files.published import cache_dir as cache_dir
 from crfl_files.published import data_cache as data_cache
 from crfl_files.published import sha256 as sha256
+from crfl_interface.ballots import Counted as Counted
+from crfl_interface.ballots import CountingTask as CountingTask
+from crfl_interface.ballots import Voters as Voters
 from crfl_interface.data import Batches as Batches
 from crfl_interface.data import Data as Data
 from crfl_interface.data import DataFacts as DataFacts

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from crfl_core.extend import ConfigError
 from crfl_sweeps.cells import Cell, Definition, define
@@ -17,11 +19,16 @@ from crfl_sweeps.result import SweepResult
 from crfl_sweeps.reuse import plans
 from crfl_sweeps.table import write_tables
 
+if TYPE_CHECKING:
+    from crfl_sweeps.ray_pool import RayPool
+
+Hired = Callable[[int], "RayPool"]
+ENGINES = ("local", "ray")
 PAUSE = 5.0
 """Seconds between two tables of an unfinished sweep."""
 
 
-def sweep(
+def sweep(  # noqa: PLR0913 - all by name, but the first
     config: str | Path | Mapping[str, Any] | None = None,
     *,
     vary: Mapping[str, Sequence[Any]] | None = None,
@@ -29,19 +36,21 @@ def sweep(
     overrides: Sequence[str] = (),
     out: str | Path | None = None,
     workers: int | None = None,
+    engine: str = "local",
 ) -> SweepResult:
     """Run a config with every combination of the values in `vary`, each with several seeds; goes on where it stopped.
 
     Anything else that a `[sweep]` table can say is written in the config. Results go to `out`, by default
-    `sweeps/<name>`; `workers` is the number of processes, by default that of the cores. Failed cells stop no other:
-    `SweepResult.failed` lists them.
+    `sweeps/<name>`; `workers` is the number of processes, by default that of the cores. With `engine="ray"` they belong
+    to the Ray cluster that runs here or that RAY_ADDRESS names, or else to one that is started for the sweep. Failed
+    cells stop no other: `SweepResult.failed` lists them.
     """
     parts: dict[str, Any] = {} if vary is None else {"grid": {key: list(values) for key, values in vary.items()}}
     if seeds is not None:
         parts["seeds"] = seeds if isinstance(seeds, int) else list(seeds)
     definition = define(config, overrides, parts)
     path = default_path(definition) if out is None else Path(out)
-    run_sweep(definition, path, workers, quiet=True)
+    run_sweep(definition, path, workers, quiet=True, engine=engine)
     return SweepResult(path)
 
 
@@ -57,6 +66,7 @@ def run_sweep(
     *,
     quiet: bool = False,
     only: Callable[[Cell], bool] | None = None,
+    engine: str = "local",
 ) -> dict[str, str]:
     """Run what is not finished yet, or `only` some of it; returns why cells failed or cannot be read, by name.
 
@@ -64,16 +74,35 @@ def run_sweep(
     """
     if workers is not None and workers < 1:
         raise ConfigError(f"--workers {workers}: needs at least 1")
+    if engine not in ENGINES:
+        raise ConfigError(f"--engine {engine}: must be one of {', '.join(ENGINES)}")
     cells = definition.cells()
     folder = SweepFolder.claim(path, definition)
     schedule = Schedule(folder, plans([cell for cell in cells if only is None or only(cell)]))
-    used = max(1, min(workers or cores(), len(schedule.waiting)))
     try:
-        with Overview(schedule, used, quiet=quiet) as overview:
-            perform(schedule, used, Watcher(folder, cells, overview))
+        with places(engine, workers, folder) as (there, hired):
+            used = max(1, min(workers or there, len(schedule.waiting)))
+            with Overview(schedule, used, quiet=quiet) as overview:
+                perform(
+                    schedule, used, Watcher(folder, cells, overview), None if hired is None else partial(hired, used)
+                )
     finally:
         damaged = write_tables(folder, cells)
     return {**damaged, **{name: schedule.notes[name].reason for name in schedule.plans if name in schedule.failed}}
+
+
+@contextmanager
+def places(
+    engine: str, workers: int | None, folder: SweepFolder
+) -> Iterator[tuple[int, Callable[[int], RayPool] | None]]:
+    """How many cells can run at once, and what makes so many workers, if these are not processes of this machine."""
+    if engine == "local":
+        yield cores(), None
+        return
+    from crfl_sweeps.ray_pool import RayPool, connected
+
+    with connected(workers) as there:
+        yield there, partial(RayPool, marker=folder.path / "sweep.toml")
 
 
 class Watcher:

@@ -7,13 +7,18 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from crfl_core import dump_config
 from crfl_sweeps.folder import Note, SweepFolder
 from crfl_sweeps.pool import Event, Pool
 from crfl_sweeps.reuse import Plan
 from crfl_sweeps.running import Job
+
+if TYPE_CHECKING:
+    from crfl_sweeps.ray_pool import RayPool
 
 PAUSE = 0.5
 """Seconds between two looks at the clock."""
@@ -100,10 +105,11 @@ class Schedule:
         return Job(name, dump_config(plan.cell.config), self.folder.cell(name), plan.shares, source, lent)
 
 
-def perform(schedule: Schedule, workers: int, watch: Heard) -> None:
+def perform(schedule: Schedule, workers: int, watch: Heard, pool: Callable[[], Pool | RayPool] | None = None) -> None:
     """Run every cell that is not finished; `watch` is called after every event, and now and then without one.
 
-    What fails is noted and stops no other cell. Ctrl-C ends all workers, whose cells resume later.
+    What fails is noted and stops no other cell. Ctrl-C ends all workers, whose cells resume later. `pool` makes other
+    workers than processes of this machine.
     """
     folder = schedule.folder
     for name in ("cells", "lent"):
@@ -114,18 +120,18 @@ def perform(schedule: Schedule, workers: int, watch: Heard) -> None:
             schedule.took(event)
         watch(event)
 
-    if workers == 1 and not any(plan.cell.stack for plan in schedule.plans.values()):
+    if workers == 1 and pool is None and not any(plan.cell.stack for plan in schedule.plans.values()):
         here(schedule, heard)
     else:
-        side_by_side(schedule, workers, heard)
+        hands = max(1, workers // max(1, schedule.units))
+        side_by_side(schedule, pool or partial(Pool, workers, folder.path / "workers.log", hands), heard)
     if not schedule.failed:
         folder.tidy()
 
 
-def side_by_side(schedule: Schedule, workers: int, heard: Heard) -> None:
+def side_by_side(schedule: Schedule, hired: Callable[[], Pool | RayPool], heard: Heard) -> None:
     """Let several processes run the cells."""
-    hands = max(1, workers // max(1, schedule.units))
-    with Pool(workers, schedule.folder.path / "workers.log", hands) as pool:
+    with hired() as pool:
         while not schedule.is_over:
             while pool.free and (jobs := schedule.ready()):
                 pool.start(jobs)

@@ -56,9 +56,8 @@ class Worker:
         """Give it something to do: one cell, or a stack of them, for which it may use several threads."""
         self.busy = [job.name for job in jobs]
         assert self._process.stdin is not None
-        told = {"hands": hands, "jobs": [plain(job) for job in jobs]}
         with contextlib.suppress(BrokenPipeError):  # it has died: its output says so
-            self._process.stdin.write(json.dumps(told).encode() + b"\n")
+            self._process.stdin.write(line_of(jobs, hands).encode() + b"\n")
             self._process.stdin.flush()
 
     def read(self) -> Iterator[Event]:
@@ -142,9 +141,10 @@ class Pool:
         return worker
 
 
-def plain(job: Job) -> dict[str, Any]:
-    """A job as JSON has it."""
-    return {key: str(one) if isinstance(one, Path) else one for key, one in job._asdict().items()}
+def line_of(jobs: Sequence[Job], hands: int = 1) -> str:
+    """Jobs as a line that a worker understands. `hands`: threads that train the cells of one stack."""
+    plain = [{key: str(one) if isinstance(one, Path) else one for key, one in job._asdict().items()} for job in jobs]
+    return json.dumps({"hands": hands, "jobs": plain})
 
 
 def death(status: int) -> str:

@@ -152,11 +152,12 @@ def execute(session: Session, registry: Registry, origins: Origins, *, force: bo
         session = session.resumed(played)
         try:
             session.hooks.observe("crfl_run_started", run=session.context)
-            if directory.state == "training":
-                environment.record(directory, LoadedConfig(config, origins), registry, played)
-                train(session, directory, saved)
-            directory.remove_checkpoint()
-            certify(session, directory)
+            with session.opened():
+                if directory.state == "training":
+                    environment.record(directory, LoadedConfig(config, origins), registry, played)
+                    train(session, directory, saved)
+                directory.remove_checkpoint()
+                certify(session, directory)
         except BaseException as error:
             error.add_note(f"resume with `crfl resume {path}`")
             session.hooks.observe("crfl_run_failed", run=session.context, error=error)
@@ -199,7 +200,7 @@ def certify(session: Session, directory: RunDirectory) -> None:
     draw_vote_seed(config, directory)
     results = certify_all(
         ask(config, ledger),
-        Voter(session, directory, directory, ledger),
+        Voter(session, directory, directory, ledger, is_open=True),
         config.evaluation.radii,
         lambda certified: session.hooks.observe("crfl_certified", run=session.context, certified=certified),
     )

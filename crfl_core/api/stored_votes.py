@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
@@ -16,7 +17,10 @@ from crfl_core.federation.continuations import continuations, with_test_noise
 from crfl_core.federation.session import Session
 from crfl_core.federation.setup import Federation
 from crfl_core.store import RunDirectory
+from crfl_interface.ballots import Counted, CountingTask, Voters
+from crfl_interface.kinds.complaints import settings_of
 from crfl_interface.ledger import Ledger, RunFacts
+from crfl_interface.untouched import untouched
 from crfl_interface.updates import Layout
 from crfl_interface.validation import fitting
 from crfl_interface.votes import VoteRequest, Votes, VoteSettings
@@ -28,13 +32,15 @@ MODELS = "models"
 class Voter:
     """Answers vote requests of a trained run, and stores the answers in `target`.
 
-    `target` is the run's own directory, or that of a what-if question, which must not change the run.
+    `target` is the run's own directory, or that of a what-if question, which must not change the run and has its votes
+    counted here. If the engine `is_open`, it may count them.
     """
 
     session: Session
     directory: RunDirectory
     target: RunDirectory
     ledger: Ledger
+    is_open: bool = False
 
     def __call__(self, request: VoteRequest, settings: VoteSettings) -> dict[str, Votes]:
         """The answer on every test set, by name."""
@@ -54,10 +60,10 @@ class Voter:
             partial(working, "votes"),
         )
         working("votes")
-        answers = {
-            name: vote(electorate, chosen.features, chosen.labels, request, settings)
-            for name, chosen in federation.test_sets.items()
-        }
+        answers = {}
+        for name, chosen in federation.test_sets.items():
+            voting = replace(electorate, elsewhere=partial(self._elsewhere, name)) if self.is_open else electorate
+            answers[name] = vote(voting, chosen.features, chosen.labels, request, settings)
         self.target.write_votes(self.ledger.facts, request, answers, digest)
         self.target.keep()
         working("certificates")
@@ -69,12 +75,18 @@ class Voter:
         tensors = self.directory.read_resampled(request.resample_from)
         (kept,) = unpacked(request.resample_from, tensors, {}, session.federation)
         total = request.selection_models + request.models
-        with session.opened():
+        with nullcontext() if self.is_open else session.opened():
             shown = partial(session.hooks.working, "continuations")
             batches = list(continuations(session, kept, total, self.ledger, shown))
         models = with_test_noise(torch.cat(batches), request.noise_std, session)
         self.target.write_tensors(models_file(request), {MODELS: models.cpu().numpy()}, {})
         return models
+
+    def _elsewhere(self, name: str, voters: Voters) -> Iterator[Counted]:
+        """What the engine counts of the votes on a test set."""
+        engine, samples = self.session.engine, len(self.session.federation.test_sets[name].labels)
+        with settings_of("engine", engine), untouched(f"engine {engine.full_name}: count()", voters):
+            yield from engine.count(CountingTask(name, samples, voters))
 
 
 def models_file(request: VoteRequest) -> str:

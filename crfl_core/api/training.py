@@ -58,23 +58,22 @@ def train(session: Session, directory: RunDirectory, saved: store.Checkpoint | N
     check_room(session)
     check_independence(federation)
     checkpoints = Checkpoints(directory, federation.config.storage.checkpoint_seconds)
-    with session.opened():
-        try:
-            for outcomes in rounds.train(session, progress):
-                progress = tuple(outcome.after for outcome in outcomes)
-                lines, rows = zip(*(record(federation, outcome) for outcome in outcomes), strict=True)
-                for line in lines:
-                    session.hooks.observe("crfl_round_finished", run=session.context, record=line)
-                clients += rows
-                if (number := progress[0].number) in federation.resampled:
-                    clipped = [outcome.before_noise for outcome in outcomes]
-                    directory.write_resampled(number, packed(progress, clipped))
-                directory.append_rounds(lines)
-                checkpoints.reached(progress, rows)
-                del outcomes
-        except BaseException:
-            checkpoints.save()
-            raise
+    try:
+        for outcomes in rounds.train(session, progress):
+            progress = tuple(outcome.after for outcome in outcomes)
+            lines, rows = zip(*(record(federation, outcome) for outcome in outcomes), strict=True)
+            for line in lines:
+                session.hooks.observe("crfl_round_finished", run=session.context, record=line)
+            clients += rows
+            if (number := progress[0].number) in federation.resampled:
+                clipped = [outcome.before_noise for outcome in outcomes]
+                directory.write_resampled(number, packed(progress, clipped))
+            directory.append_rounds(lines)
+            checkpoints.reached(progress, rows)
+            del outcomes
+    except BaseException:
+        checkpoints.save()
+        raise
     models = torch.cat([group.models for group in progress]).cpu()
     named = federation.model.layout.unflatten(models[0] if federation.config.groups is None else models)
     columns = ClientColumns.concatenate(clients)

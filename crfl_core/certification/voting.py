@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import reduce
 
 import numpy as np
 import torch
@@ -13,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import crfl_formulas as formulas
+from crfl_interface.ballots import Counted, Voters
 from crfl_interface.kinds.model import BoundModel
 from crfl_interface.ledger import GroupFacts
 from crfl_interface.streams import Streams
@@ -27,19 +26,13 @@ from crfl_interface.votes import (
     VoteSettings,
 )
 
-BLOCK = 8
-"""Noisy copies that share a random stream: opening one costs as much as drawing two thousand numbers."""
-MODELS_AT_ONCE = 32 * BLOCK
-"""Noisy copies in memory at a time, if they are not large."""
-NUMBERS_AT_ONCE = 2**26
-"""How many numbers they may have together, if that is no less than a block."""
-
 
 @dataclass(frozen=True)
 class Electorate:
     """Who votes: a trained model, (P,), or those of all groups, (G, P), the streams of noise, and what answers a
     request for continuations with their noisy final models, (selection_models + models, P). `failed` groups vote for
-    class 0. `shown` is told how many noisy models of how many have voted.
+    class 0. `shown` is told how many noisy models of how many have voted. `elsewhere` answers with what others have
+    counted of the votes on this test set.
     """
 
     model: BoundModel
@@ -48,6 +41,7 @@ class Electorate:
     continued: Callable[[VoteRequest], Tensor]
     failed: tuple[int, ...] = ()
     shown: Callable[[int, int], object] = lambda _done, _total: None
+    elsewhere: Callable[[Voters], Iterable[Counted]] = lambda _: ()
 
 
 def vote(
@@ -93,8 +87,8 @@ def noisy_copies(electorate: Electorate, features: Tensor, asked: Votes) -> Coun
     """The votes of noisy copies of the model."""
     request = asked.request
 
-    def copies(number: int, purpose: str) -> Iterator[Tensor]:
-        return noisy_models(electorate.parameters, request.noise_std, number, electorate.streams, purpose)
+    def copies(number: int, purpose: str) -> Voters:
+        return Voters(electorate.parameters[None], number, request.noise_std, electorate.streams, purpose)
 
     counted, chosen = copies(request.models, "votes"), copies(request.selection_models, "votes/selection")
     return counts_of(electorate, counted, chosen, features, asked)
@@ -103,8 +97,7 @@ def noisy_copies(electorate: Electorate, features: Tensor, asked: Votes) -> Coun
 def continued_runs(electorate: Electorate, features: Tensor, asked: Votes) -> CountVotes:
     """The votes of continuations, one each; the first of them select the class."""
     models, first = electorate.continued(asked.request), asked.request.selection_models
-    counted, chosen = models[first:].split(MODELS_AT_ONCE), models[:first].split(MODELS_AT_ONCE)
-    return counts_of(electorate, counted, chosen, features, asked)
+    return counts_of(electorate, Voters(models[first:]), Voters(models[:first]), features, asked)
 
 
 def group_models(electorate: Electorate, features: Tensor, asked: Votes) -> GroupVotes:
@@ -130,47 +123,16 @@ VOTING: Mapping[VoteKind, Callable[[Electorate, Tensor, Votes], Votes]] = {
 }
 
 
-def counts_of(
-    electorate: Electorate, counted: Iterable[Tensor], chosen: Iterable[Tensor], features: Tensor, asked: Votes
-) -> CountVotes:
+def counts_of(electorate: Electorate, counted: Voters, chosen: Voters, features: Tensor, asked: Votes) -> CountVotes:
     """The votes of two groups of models, the second of which may be empty."""
-    model, request = electorate.model, asked.request
+    request, elsewhere = asked.request, electorate.elsewhere
 
-    def shown(chunks: Iterable[Tensor], before: int) -> Iterator[Tensor]:
-        for models in chunks:
-            yield models
-            before += len(models)
-            electorate.shown(before, request.models + request.selection_models)
+    def counts(voters: Voters, before: int) -> NDArray[np.int64]:
+        def shown(done: int) -> None:
+            electorate.shown(before + done, request.models + request.selection_models)
 
-    counts = count(model, shown(counted, 0), features)
-    separate = request.selection_models > 0
-    selection = count(model, shown(chosen, request.models), features) if separate else np.zeros_like(counts)
-    return CountVotes(**vars(asked), counts=counts, selection=selection)
+        return voters.counts(electorate.model, features, elsewhere, shown)
 
-
-def count(model: BoundModel, chunks: Iterable[Tensor], features: Tensor) -> NDArray[np.int64]:
-    """How many of the models in all chunks choose each class, (m, C). There is at least one model."""
-    return reduce(np.add, (model.counts(models, features).cpu().numpy() for models in chunks))
-
-
-def noisy_models(parameters: Tensor, std: float, count: int, streams: Streams, purpose: str) -> Iterator[Tensor]:
-    """Chunks of copies `w + N(0, std^2 I)`, (k, P), each valid until the next is asked for.
-
-    Every block of copies has its own stream, so neither chunks nor threads change the draws.
-    """
-    base = parameters.cpu().numpy()
-    at_once = max(BLOCK, min(MODELS_AT_ONCE, NUMBERS_AT_ONCE // len(base) // BLOCK * BLOCK))
-    copies = np.empty((min(count, at_once), len(base)), base.dtype)
-
-    def draw(block: int) -> None:
-        first = block * BLOCK % at_once
-        rows = copies[first : min(first + BLOCK, first + count - block * BLOCK)]
-        streams.generator(purpose, replica=block).standard_normal(dtype=base.dtype, out=rows)
-        rows *= std
-        rows += base
-
-    with ThreadPoolExecutor(torch.get_num_threads()) as threads:  # numpy lets go of the interpreter while it draws
-        for first in range(0, count, at_once):
-            last = min(count, first + at_once)
-            list(threads.map(draw, range(first // BLOCK, -(-last // BLOCK))))
-            yield torch.from_numpy(copies[: last - first]).to(parameters.device)
+    found = counts(counted, 0)
+    selection = counts(chosen, request.models) if request.selection_models else np.zeros_like(found)
+    return CountVotes(**vars(asked), counts=found, selection=selection)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from crfl_core.federation.attackers import AttackedSteps, bends, poison, state_o
 from crfl_core.federation.scaling import BatchScaling, Spectra
 from crfl_core.federation.setup import Federation
 from crfl_core.federation.steps import honest_models
+from crfl_interface.ballots import Counted, CountingTask, count
 from crfl_interface.kinds.complaints import settings_of
 from crfl_interface.kinds.model import LocalModels
 from crfl_interface.updates import Clients, LocalUpdates, TrainingTask
@@ -67,6 +69,13 @@ class LocalTraining:
             back = np.argsort(order)
             updates, poisoning = updates[:, back], poisoning.take(back)
         return LocalUpdates(part, updates, poisoning)
+
+    def count(self, task: CountingTask, part: slice) -> Counted:
+        """The votes on some samples of a test set, block by block."""
+        model, features = self._federation.model, self._federation.test_sets[task.test_set].features
+        voters = replace(task.voters, models=task.voters.models.to(features.device))
+        rows = [block for block in task.blocks if part.start <= block.start < part.stop]
+        return Counted(part, np.concatenate(count(model, voters.chunks(), [features[block] for block in rows])))
 
 
 def starts_of(starts: Tensor, clients: Clients) -> Tensor:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from crfl_core.certification.questions import Inquiry
-from crfl_core.certification.voting import MODELS_AT_ONCE
 from crfl_core.config import RunConfig
 from crfl_core.federation.continuations import NUMBERS_AT_ONCE
 from crfl_core.federation.holding import SHARE, held_at_once
@@ -19,6 +18,7 @@ from crfl_core.federation.session import Session
 from crfl_core.federation.setup import Fits, Found
 from crfl_core.report.sizes import Asked, Sizes, asked_by, asked_in, number
 from crfl_files import room
+from crfl_interface.ballots import MODELS_AT_ONCE
 from crfl_interface.errors import ConfigError
 from crfl_interface.kinds.chains import linear
 

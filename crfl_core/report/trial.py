@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from crfl_core.certification.questions import Inquiry, Question, ask
-from crfl_core.certification.voting import MODELS_AT_ONCE, Electorate, vote
+from crfl_core.certification.voting import Electorate, vote
 from crfl_core.federation import continuations, rounds
 from crfl_core.federation.evaluation import score
 from crfl_core.federation.groups import server_steps
@@ -30,6 +30,7 @@ from crfl_core.federation.setup import Federation
 from crfl_core.report.figures import partition_files
 from crfl_core.report.files import certificate_csv
 from crfl_core.report.metrics import ClassHistogram, curves
+from crfl_interface.ballots import MODELS_AT_ONCE
 from crfl_interface.ledger import ClientColumns, Ledger, RoundRecord
 from crfl_interface.streams import Streams
 from crfl_interface.votes import VoteRequest, Votes

@@ -1,4 +1,4 @@
-"""Engines: where clients train."""
+"""Engines: where clients train, and where votes are counted."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Protocol
 
+from crfl_interface.ballots import Counted, CountingTask
 from crfl_interface.kinds.plugin import Plugin
 from crfl_interface.updates import LocalUpdates, TrainingTask
 
 
 class Job(Protocol):
-    """The local training of a run. Depends on nothing but its arguments, so any process may do any part."""
+    """The local training of a run, and its votes. Depends on nothing but its arguments: any process may do any part."""
 
     @property
     def specification(self) -> str:
@@ -19,6 +20,9 @@ class Job(Protocol):
 
     def train(self, task: TrainingTask, part: slice) -> LocalUpdates:
         """Train the participants `part` of a round."""
+
+    def count(self, task: CountingTask, part: slice) -> Counted:
+        """Count the votes on the test samples `part`, which are whole blocks of the task."""
 
 
 class Engine(Plugin):
@@ -35,6 +39,13 @@ class Engine(Plugin):
     @abstractmethod
     def train(self, task: TrainingTask) -> Iterator[LocalUpdates]:
         """Every participant of the round exactly once, in parts, in any order."""
+
+    def count(self, task: CountingTask) -> Iterator[Counted]:  # noqa: ARG002
+        """Votes on test samples, each at most once, in parts of whole blocks, in any order.
+
+        What is not counted here, the server counts itself: by default everything. It compares some of the rest.
+        """
+        return iter(())
 
     def close(self) -> None:
         """Called once, after the last round or an error."""

@@ -28,6 +28,7 @@ from crfl_core.extend import (
     VoteSettings,
 )
 from crfl_core.federation.setup import build
+from crfl_interface import ballots
 from tests.oracle import sealed, tiny
 
 SETTINGS = VoteSettings()
@@ -82,8 +83,8 @@ def test_without_noise_all_models_agree_with_the_model_itself() -> None:
 
 def test_the_size_of_a_chunk_changes_no_vote(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = counts(300)
-    for chunk in (voting.BLOCK, 5 * voting.BLOCK):
-        monkeypatch.setattr(voting, "MODELS_AT_ONCE", chunk)
+    for chunk in (ballots.BLOCK, 5 * ballots.BLOCK):
+        monkeypatch.setattr(ballots, "MODELS_AT_ONCE", chunk)
         np.testing.assert_array_equal(counts(300), whole)
 
 

@@ -15,7 +15,17 @@ from crfl_engines.local import Local
 
 import crfl_core
 from crfl_core import extend
-from crfl_core.extend import LocalUpdates, Plugin, Poisoning, RunContext, Tracker, TrainingTask, hookimpl
+from crfl_core.extend import (
+    Counted,
+    CountingTask,
+    LocalUpdates,
+    Plugin,
+    Poisoning,
+    RunContext,
+    Tracker,
+    TrainingTask,
+    hookimpl,
+)
 from crfl_core.federation.local import LocalTraining
 from crfl_core.federation.setup import Federation
 from tests.engines.process_engine import ProcessEngine
@@ -97,6 +107,9 @@ class Noting:
         self.parts.append((part.start, part.stop))
         clients = part.stop - part.start
         return LocalUpdates(part, task.starts.expand(-1, clients, -1), Poisoning.none(clients))
+
+    def count(self, task: CountingTask, part: slice) -> Counted:
+        raise AssertionError("nobody votes here")
 
 
 @pytest.mark.parametrize(("chunk", "parts"), [(3, [(0, 3), (3, 6), (6, 8)]), (8, [(0, 8)]), (64, [(0, 8)])])

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from crfl_core import load_config, run
-from crfl_core.extend import ConfigError, Job, LocalUpdates, RunDirectory, TrainingTask
+from crfl_core.extend import ConfigError, Counted, CountingTask, Job, LocalUpdates, RunDirectory, TrainingTask
 from crfl_core.federation import rounds
 from crfl_core.federation.local import LocalTraining
 from crfl_core.federation.setup import build
@@ -45,6 +45,9 @@ class Counting:
         self.trained.append((task.number, len(task.starts), part.start))
         found = self._job.train(task, part)
         return replace(found, updates=found.updates + self._shift)
+
+    def count(self, task: CountingTask, part: slice) -> Counted:
+        return self._job.count(task, part)
 
 
 @pytest.fixture(scope="module")

@@ -43,6 +43,15 @@ Workers = Annotated[
 Together = Annotated[
     bool, typer.Option("--together", help="Train cells that differ in the server's part alone as one stack of models.")
 ]
+EngineOption = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        metavar="local|ray",
+        help="Where cells run: processes of this machine, or workers of the Ray cluster that runs here or that "
+        "RAY_ADDRESS names.",
+    ),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list the cells, and what they share.")]
 Json = Annotated[bool, typer.Option("--json", help="Print cells and numbers as JSON.")]
 Trust = Annotated[bool, typer.Option("--trust", help="Go on with a sweep though its folder was not made here.")]
@@ -58,6 +67,7 @@ def sweep(
     out: Out = None,
     workers: Workers = None,
     together: Together = False,
+    engine: EngineOption = "local",
     dry_run: DryRun = False,
     json: Json = False,
     quiet: QuietOption = False,
@@ -91,7 +101,7 @@ def sweep(
         typer.echo(cells)
         return
     try:
-        failures: dict[str, Any] = run_sweep(definition, path, workers, quiet=quiet)
+        failures: dict[str, Any] = run_sweep(definition, path, workers, quiet=quiet, engine=engine)
     except KeyboardInterrupt:
         typer.echo(f"interrupted: go on with `crfl resume {path}`", err=True)
         raise typer.Exit(INTERRUPTED) from None

@@ -14,6 +14,12 @@ PARAMETERS_AT_ONCE = 2**26
 """How many parameters the models of clients may have that are trained at once, 256 MiB in single precision."""
 
 
+def parts_of(task: TrainingTask, chunk_clients: int) -> list[slice]:
+    """The participants of a round in chunks. Bits depend on this cut, so engines that share it agree in all of them."""
+    clients, chunk = len(task.clients), max(1, min(chunk_clients, PARAMETERS_AT_ONCE // task.starts.shape[-1]))
+    return [slice(first, min(first + chunk, clients)) for first in range(0, clients, chunk)]
+
+
 class LentThreads:
     """PyTorch's number of threads, which all runs in a process share.
 
@@ -65,10 +71,8 @@ class Local(Engine):
     def train(self, task: TrainingTask) -> Iterator[LocalUpdates]:
         """One chunk after the other."""
         assert self._job is not None
-        chunk = max(1, min(self.chunk_clients, PARAMETERS_AT_ONCE // task.starts.shape[-1]))
-        for first in range(0, len(task.clients), chunk):
-            last = min(first + chunk, len(task.clients))
-            yield self._job.train(task, slice(first, last))
+        for part in parts_of(task, self.chunk_clients):
+            yield self._job.train(task, part)
 
     def close(self) -> None:
         """Give the threads back."""

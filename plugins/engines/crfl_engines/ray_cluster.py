@@ -1,0 +1,161 @@
+"""The Ray cluster that work is done on: one that is there, or one that is started here and ends with the work."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from crfl_core.extend import OptionError, PluginError
+
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # else every worker of a `uv run` builds an environment of its own
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # what it warns of is about GPUs
+    "RAY_DISABLE_DOCKER_CPU_WARNING": "1",
+}
+PLACE = re.compile(r"(?P<host>[^\s:/]+):(?P<port>\d{1,5})")
+PATIENCE = 10.0
+"""Seconds that a machine may take to answer at all."""
+
+
+class Wish(NamedTuple):
+    """What somebody wants of a cluster; processors and MiB of shared memory count if it is started here."""
+
+    address: str
+    processors: int
+    store_mib: int
+
+
+def imported() -> Any:
+    """The module `ray`, quiet. Raises `PluginError` if it is not installed."""
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    try:
+        import ray
+    except ImportError as error:
+        raise PluginError('Ray is not here: `pip install "crfl[ray]"`') from error
+    return ray
+
+
+class Connection:
+    """The connection of this process to a cluster, which all who use Ray share: Ray knows no other way.
+
+    Whoever comes last ends what was begun here: the connection, and the cluster if it was started for it. One that was
+    there before anybody came is left as it is.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._users = 0
+        self._is_own = False
+
+    def take(self, wish: Wish) -> None:
+        """Connect, unless somebody already has. Raises `OptionError` if there is no such cluster."""
+        ray = imported()
+        with self._lock:
+            if ray.is_initialized():
+                check_same(ray, wish.address)
+            else:
+                with left_as_it_was():
+                    connect(ray, wish)
+                self._is_own = True
+            self._users += 1
+
+    def give_back(self) -> None:
+        """Do without it again."""
+        ray = imported()
+        with self._lock:
+            self._users -= 1
+            if not self._users and self._is_own:
+                self._is_own = False
+                with left_as_it_was():
+                    ray.shutdown()
+
+
+CONNECTION = Connection()
+
+
+def connect(ray: Any, wish: Wish) -> None:
+    """Join the cluster that is wished for, or start one."""
+    if wish.address == "local":
+        start(ray, wish)
+    elif wish.address == "auto":
+        try:
+            join(ray, "auto")
+        except ConnectionError as error:
+            if place := os.environ.get("RAY_ADDRESS"):
+                raise OptionError("address", f"no Ray answers at {place}, which RAY_ADDRESS names: {error}") from error
+            start(ray, wish)
+    else:
+        check_answers(wish.address)
+        try:
+            join(ray, wish.address)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            said = str(error).strip().partition("\n")[0]
+            raise OptionError(
+                "address",
+                f"there is no Ray cluster at {wish.address} that this machine belongs to ({said}): run `ray start "
+                f"--address={wish.address}` here first",
+            ) from error
+
+
+def start(ray: Any, wish: Wish) -> None:
+    """A cluster of this machine alone, with as many processors as are wanted and little shared memory."""
+    ray.init(
+        address="local",
+        num_cpus=wish.processors,
+        num_gpus=0,
+        object_store_memory=wish.store_mib * 2**20,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+    )
+
+
+def join(ray: Any, address: str) -> None:
+    """Become a driver of a cluster that runs."""
+    ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+
+
+def check_answers(address: str) -> None:
+    """Ray itself waits for minutes for a machine that does not answer."""
+    found = PLACE.fullmatch(address)
+    assert found is not None
+    try:
+        socket.create_connection((found["host"], int(found["port"])), PATIENCE).close()
+    except (OSError, OverflowError) as error:
+        raise OptionError(
+            "address", f"nobody answers at {address} ({error}): start Ray there with `ray start --head`"
+        ) from error
+
+
+def check_same(ray: Any, address: str) -> None:
+    """A process has one cluster at a time."""
+    here = str(ray.get_runtime_context().gcs_address)
+    found = PLACE.fullmatch(address)
+    if found is not None and socket.gethostbyname(found["host"]) + ":" + found["port"] != here:
+        raise OptionError("address", f"this process already works with the Ray cluster at {here}, not {address}")
+
+
+@contextmanager
+def left_as_it_was() -> Iterator[None]:
+    """Ray replaces the handler of SIGTERM, by which a run is saved, and draws from the generator of everybody."""
+    state, handler = random.getstate(), signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        random.setstate(state)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)
+
+
+def processors() -> int:
+    """How many processes can run at once here."""
+    return len(os.sched_getaffinity(0))
