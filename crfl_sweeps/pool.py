@@ -143,7 +143,10 @@ class Pool:
 
 def line_of(jobs: Sequence[Job], hands: int = 1) -> str:
     """Jobs as a line that a worker understands. `hands`: threads that train the cells of one stack."""
-    plain = [{key: str(one) if isinstance(one, Path) else one for key, one in job._asdict().items()} for job in jobs]
+    plain = [
+        {key: str(one.absolute()) if isinstance(one, Path) else one for key, one in job._asdict().items()}
+        for job in jobs
+    ]
     return json.dumps({"hands": hands, "jobs": plain})
 
 

@@ -19,7 +19,9 @@ from crfl_core.extend import ConfigError, RunDirectory
 from crfl_sweeps.api import run_sweep
 from crfl_sweeps.cells import define
 from crfl_sweeps.folder import SweepFolder
+from crfl_sweeps.pool import line_of
 from crfl_sweeps.ray_cells import Cells
+from crfl_sweeps.running import Job
 from tests.ray_nodes import Nodes, all_ended, marked, ray_or_skip
 from tests.sweeps.support import SMALL, different_files, small
 
@@ -54,7 +56,7 @@ def test_cells_are_those_of_a_sweep_on_this_machine(
 
 def test_a_cell_goes_on_elsewhere_when_its_worker_dies(two_nodes: Nodes, tmp_path: Path) -> None:
     """Killed once after some rounds, without a word."""
-    config = {**SMALL, "rounds": 60, "storage": {"figures": [], "checkpoint_seconds": 0}, "sweep": {"seeds": 1}}
+    config = {**SMALL, "rounds": 1000, "storage": {"figures": [], "checkpoint_seconds": 0}, "sweep": {"seeds": 1}}
     process = subprocess.Popen(
         [
             sys.executable,
@@ -110,7 +112,7 @@ def test_an_unknown_engine_is_refused_before_anything_is_written(tmp_path: Path)
 
 def test_a_machine_that_does_not_see_the_folder_says_so(tmp_path: Path) -> None:
     worker = Cells(str(tmp_path / "elsewhere" / "sweep.toml"))
-    worker.work("{}")
+    worker.work(line_of([Job("cell", "", tmp_path)]))
     (said,) = worker.said()
     assert said["event"] == "failed"
     assert f"does not see {tmp_path / 'elsewhere'}: a sweep on several machines needs a folder" in said["reason"]
