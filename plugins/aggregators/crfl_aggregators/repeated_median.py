@@ -1,10 +1,10 @@
 """The repeated median of slopes (Siegel, 1982) of many sorted sequences at once, without sorting all slopes.
 
 For values `y_0 <= ... <= y_{n-1}` it is the median over i of `m_i = median_{j != i} (y_j - y_i) / (j - i)`. A pair `i <
-j` has a slope below `t` where `y_j - t j < y_i - t i`, so comparing the places of all `y_i - t i` in their order counts,
-for every i, how many of its slopes are below t, and tells on which side of t its median lies. A few such t leave few
-`m_i` that can be the one in the middle; only those are computed, with the arithmetic of the definition. Comparing places
-costs a hundredth of sorting slopes (Matousek, Mount and Netanyahu, 1998, count inversions to the same end).
+j` has a slope below t where `y_j - t j < y_i - t i`, so comparing the places of `y_i - t i` in their order counts, for
+every i, how many of its slopes are below t, and tells on which side of t its median lies. A few such t leave few `m_i`
+that can be the one in the middle; only those are computed, with the arithmetic of the definition. Comparing places is
+a hundred times cheaper than sorting slopes (Matousek, Mount and Netanyahu, 1998, count inversions to the same end).
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def middle(rows: Numbers) -> Numbers:
 def slopes_below(across: Numbers, guess: NDArray[np.float64]) -> NDArray[np.int32]:
     """How many slopes of each place are below the guess of its row, (b, n).
 
-    Let `r_i` be the place of i in the order, and `f_i` those behind i that come before it there. Then `r_i - f_i` of the
-    `i` in front of it come before it as well, and the others after it: `f_i + i - (r_i - f_i)` slopes are below.
+    Let `r_i` be the place of i in the order, and `f_i` those behind i that come before it there. Then `r_i - f_i` of
+    the `i` in front of it come before it as well, the others after it: `f_i + i - (r_i - f_i)` slopes are below.
     """
     rows, count = across.shape
     seen = across - guess[:, None] * np.arange(count, dtype=np.float64)
@@ -126,7 +126,8 @@ class Search:
         width = 3.0 * self.rounding * np.maximum(np.abs(self.low), np.abs(self.high)) + 4.0 * np.finfo(np.float64).tiny
         with np.errstate(invalid="ignore"):
             near: Flags = self.high - self.low <= width
-        return near & np.isfinite(self.low) & np.isfinite(self.high)
+        near &= np.isfinite(self.low) & np.isfinite(self.high)
+        return near
 
     def _between(self) -> NDArray[np.float64]:
         """The next guess: on a line between both ends, a little beyond the middle on the side where more are left.
