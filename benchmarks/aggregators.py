@@ -16,7 +16,8 @@ import importlib.util
 import multiprocessing
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -41,8 +42,8 @@ from crfl_aggregators.weak_noise import WeakNoise
 from torch import Tensor
 
 from benchmarks.timing import best_times, report
-from crfl_core.extend import Aggregator, Clients, ClientUpdates, Layout, Round, Stage, Streams
-from crfl_core.federation.chain import staged_by
+from crfl_core.extend import Aggregator, Clients, ClientUpdates, Layout, Round, Stage, State, Streams
+from crfl_core.federation.chain import Staged, run_chain, staged_by
 from crfl_interface.kinds.aggregator import AggregationStep
 
 MALICIOUS = 10
@@ -69,7 +70,9 @@ STEPS: dict[str, AggregationStep] = {
 }
 
 SLOW = {"residual-reweighting": ResidualReweighting()}
-"""Compares all pairs in every coordinate; measured on a fiftieth of the parameters."""
+"""Compares all pairs in every coordinate; measured beside krum, which multiplies them, on many clients."""
+CHAIN = [NormBound(bound=RADIUS), WeakNoise(), NormBound(bound=RADIUS), Krum(f=MALICIOUS)]
+"""Three stages that have one buffer between them."""
 
 
 def byzfl() -> dict[str, Callable[[Tensor], object]]:
@@ -115,27 +118,32 @@ def updates(clients: int, size: int) -> ClientUpdates:
     return ClientUpdates(values, Round(1, 1, facts, Layout((("w", (size,)),)), Streams(0), torch.zeros(size)))
 
 
-def play(step: AggregationStep, submitted: ClientUpdates) -> object:
+def play(step: AggregationStep, submitted: ClientUpdates, state: State | None = None) -> object:
     """The step's answer."""
     if isinstance(step, Stage):
-        return staged_by(step, submitted, {})
+        return staged_by(step, submitted, state or {})
     assert isinstance(step, Aggregator)
-    return step.aggregate(submitted, {})
+    return step.aggregate(submitted, state or {})
 
 
-def peak_memory(clients: int, size: int) -> dict[str, tuple[float, float]]:
-    """Peak memory of every step, in units of its input and in GiB."""
+def peak_memory(clients: int, size: int, names: Sequence[str]) -> dict[str, tuple[float, float]]:
+    """Peak memory of steps in units of their input, without what a stage hands on, and in GiB with it."""
     torch.set_num_threads(1)
     small, submitted = updates(clients, 1000), updates(clients, size)
-    data = submitted.values.numel() * submitted.values.element_size()
+    data = submitted.values.nbytes
     peaks = {}
-    for name, step in STEPS.items():
-        play(step, small)  # libraries allocate their buffers once
+    for name in names:
+        step = STEPS.get(name)
+        work = partial(run_chain, CHAIN) if step is None else partial(play, step)
+        work(small, {})  # libraries allocate their buffers once
         before = memory("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
-        play(step, submitted)
-        peak = memory("VmHWM")
-        peaks[name] = (1.0 + (peak - before) / data, peak / 2**30)
+        answer = work(submitted, {})
+        peak, handed_on = memory("VmHWM"), data if step is None else 0
+        if isinstance(answer, Staged) and answer.values.data_ptr() != submitted.values.data_ptr():
+            handed_on = answer.values.nbytes
+        peaks[name] = (1.0 + (peak - before - handed_on) / data, peak / 2**30)
+        del answer
     return peaks
 
 
@@ -145,15 +153,15 @@ def memory(field: str) -> int:
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
 
 
-def in_own_process(clients: int, size: int) -> dict[str, tuple[float, float]]:
+def in_own_process(clients: int, size: int, names: Sequence[str] = (*STEPS, "chain")) -> dict[str, tuple[float, float]]:
     """`peak_memory` where nothing else was allocated before."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(peak_memory, (clients, size))
+        return pool.apply(peak_memory, (clients, size, names))
 
 
 def compare(name: str, submitted: ClientUpdates, theirs: Callable[[Tensor], object] | None, target: str) -> None:
     """The time of a step, and of ByzFL's version of it."""
-    candidates = {"crfl": lambda: play((STEPS | SLOW)[name], submitted)}
+    candidates = {"crfl": lambda: play(STEPS[name], submitted)}
     if theirs is not None:
         candidates["byzfl"] = lambda: theirs(submitted.values)
     times = best_times(candidates, turns=2, clock=time.process_time)
@@ -169,7 +177,7 @@ def main() -> None:
     peers = byzfl()
     if not peers:
         print("byzfl is not installed: only our own times")
-    full, tenth, fiftieth = (updates(100, size) for size in (1_000_000, 100_000, 20_000))
+    full, tenth = (updates(100, size) for size in (1_000_000, 100_000))
     for name, step in STEPS.items():
         target = (
             "at least 8" if name == "rfa" else "at least 2" if isinstance(step, Aggregator) else "a stage: as it is"
@@ -179,10 +187,13 @@ def main() -> None:
         {"read": full.values.sum, "fedavg": lambda: play(STEPS["fedavg"], full)}, turns=5, clock=time.process_time
     )
     report("time to read the updates once / fedavg", once["read"] / once["fedavg"], "at least 0.9: memory is the limit")
-    for name in SLOW:
-        compare(name, fiftieth, None, "")
+    many = updates(1000, 20_000)
+    for name, step in SLOW.items():
+        candidates = {name: partial(play, step, many), "krum": partial(play, STEPS["krum"], many)}
+        times = best_times(candidates, turns=2, clock=time.process_time)
+        report(f"time of {name} / krum, 1,000 x 20,000", times[name] / times["krum"], "at most 20")
     for name, (ratio, _) in in_own_process(100, 1_000_000).items():
-        report(f"peak memory / input, {name}", ratio, "at most 2, with what a stage hands on")
+        report(f"peak memory beside the output / input, {name}", ratio, "at most 1.1")
     largest, worst = max((peak, name) for name, (_, peak) in in_own_process(1000, 100_000).items())
     report("peak memory in GiB on 1,000 x 100,000, of the worst", largest, "at most 4", detail=worst)
     torch.set_num_threads(threads)

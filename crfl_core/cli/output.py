@@ -68,7 +68,7 @@ def aloud() -> Iterator[None]:
 
 @contextlib.contextmanager
 def loading() -> Iterator[None]:
-    """While libraries are imported: none of it is garbage, now or later, and looking for some takes a tenth of a start."""
+    """While libraries are imported: nothing of it is garbage, ever, and a search takes a tenth of a start."""
     looking = gc.isenabled()
     gc.disable()
     try:

@@ -125,10 +125,11 @@ def run_chain(steps: Sequence[AggregationStep], updates: ClientUpdates, states: 
     new_states: dict[str, State] = {}
     for position, stage in enumerate(steps[:-1]):
         assert isinstance(stage, Stage)
-        staged = staged_by(stage, updates, states.get(state_key(position), {}))
+        lengths, ours = row_norms(updates.values), isinstance(steps[max(0, position - 1)], CapStage | FixedStage)
+        staged = staged_by(stage, updates, states.get(state_key(position), {}), in_place=ours and position > 0)
         if stage.depends == "all":
             answers.check_identity(stage, staged.values, staged.mixing, updates.values, staged.offset)
-        errors = staged.errors(errors, row_norms(updates.values), start)
+        errors = staged.errors(errors, lengths, start)
         mixing = composed(staged.mixing, mixing)
         bound = bound if stage.depends == "own" else composed(staged.mixing, bound)
         offset, pull = shifted(staged.mixing, offset, staged.offset), shifted(staged.mixing, pull, staged.pull)
@@ -190,8 +191,8 @@ class Staged:
         return moved if self.offset is None else moved + own * row_norms(self.offset)
 
 
-def staged_by(stage: Stage, updates: ClientUpdates, state: State) -> Staged:
-    """What a stage makes of the updates. Caps and fixed mixings are applied here."""
+def staged_by(stage: Stage, updates: ClientUpdates, state: State, *, in_place: bool = False) -> Staged:
+    """What a stage makes of the updates. Caps and fixed mixings are applied here, `in_place` if nobody needs them."""
     values, current = updates.values, updates.round
     if isinstance(stage, CapStage):
         cap = answers.caps_of(stage, current.clients)
@@ -199,23 +200,23 @@ def staged_by(stage: Stage, updates: ClientUpdates, state: State) -> Staged:
         factors = shrinkage(cap.cpu(), row_norms(values, current.start, decay), values.dtype).to(values)
         pull = None if decay is None or not decay.any() else ((factors - 1.0) * decay.to(values))[:, None]
         pull = None if pull is None or not pull.any() else pull
-        return Staged(projected(values, factors, pull, current.start.to(values)), factors, None, state, cap.cpu(), pull)
+        moved = scaled(values, factors, in_place=in_place)
+        if pull is not None:
+            for rows in row_blocks(values):
+                moved[rows] += pull[rows] * current.start.to(values)
+        return Staged(moved, factors, None, state, cap.cpu(), pull)
     if isinstance(stage, FixedStage):
         mixing = answers.mixing_of(stage, current.facts)
         matrix, offset = mixing.matrix.to(values), None if mixing.offset is None else mixing.offset.to(values)
-        return Staged(answers.mixed(matrix, values, offset), matrix, offset, state)
+        moved = scaled(values, matrix, in_place=in_place) if matrix.ndim == 1 else matrix @ values
+        return Staged(moved if offset is None else moved.add_(offset), matrix, offset, state)
     result = answers.transformed(stage, updates, state)
     return Staged(result.values, result.mixing, result.offset, result.state)
 
 
-def projected(values: Tensor, factors: Tensor, pull: Tensor | None, start: Tensor) -> Tensor:
-    """`factors[i] values[i] + pull[i] start`, some rows at a time: nothing but the result has their size."""
-    result = new_rows(values, *values.shape)
-    for rows in row_blocks(values):
-        torch.mul(values[rows], factors[rows, None], out=result[rows])
-        if pull is not None:
-            result[rows] += pull[rows] * start
-    return result
+def scaled(values: Tensor, factors: Tensor, *, in_place: bool) -> Tensor:
+    """`factors[i] values[i]`; nothing but the result has their size."""
+    return torch.mul(values, factors[:, None], out=values if in_place else new_rows(values, *values.shape))
 
 
 def in_terms_of_clients(result: RuleResult, mixing: Tensor | None, *offsets: Tensor | None) -> RuleResult:

@@ -31,8 +31,7 @@ class Held(NamedTuple):
 def held_at_once(steps: Sequence[AggregationStep], *, streams: bool, crafts: bool) -> Held:
     """What a chain keeps in memory; `crafts`: attackers see the others' updates. One that `streams` keeps nothing.
 
-    The updates themselves may lie in a file if no step but caps makes
-    others of them, and every one that looks at them says that it reads them in blocks.
+    Updates may lie in a file if no step but caps makes others of them, and whoever looks at them reads them in blocks.
     """
     if streams and not crafts:
         return Held(0, products=False)

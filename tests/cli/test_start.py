@@ -124,8 +124,10 @@ def test_what_plugins_print_still_goes_elsewhere_after_the_command_has_spoken(
 
 def test_garbage_is_collected_again_once_libraries_are_loaded() -> None:
     assert gc.isenabled()
-    with pytest.raises(ImportError), output.loading():
+    with output.loading():
         assert not gc.isenabled()
+    assert gc.isenabled()
+    with pytest.raises(ImportError), output.loading():
         raise ImportError
     assert gc.isenabled()
     gc.unfreeze()

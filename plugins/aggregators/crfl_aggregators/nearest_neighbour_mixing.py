@@ -7,7 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from crfl_aggregators.geometry import Array, column_blocks, pairwise_distances
+from crfl_aggregators.geometry import column_blocks, pairwise_distances
 from crfl_aggregators.selection import ranking
 from crfl_core.extend import Clients, ClientUpdates, OptionError, Stage, StageResult, State
 
@@ -30,25 +30,27 @@ class NearestNeighbourMixing(Stage):
 
     def transform(self, updates: ClientUpdates, state: State) -> StageResult:
         """Means of neighbours, as many as there are updates."""
+        shares = self._shares(updates).to(updates.values)
+        return StageResult(values=mixed(shares, updates.values), mixing=shares, state=state)
+
+    def _shares(self, updates: ClientUpdates) -> Tensor:
+        """What everybody takes from everybody, (n, n). Distances are gone before anything is mixed."""
         clients = len(updates.values)
         keep = max(1, clients - self.f)
-        distances = pairwise_distances(updates.values)
-        nearest = ranking(distances, updates.round.clients.ids)[:, :keep]
+        nearest = ranking(pairwise_distances(updates.values), updates.round.clients.ids)[:, :keep]
         shares = np.zeros((clients, clients))
         np.put_along_axis(shares, nearest, 1.0 / keep, axis=1)
-        return StageResult(
-            values=mixed(shares, updates.values), mixing=torch.from_numpy(shares).to(updates.values), state=state
-        )
+        return torch.from_numpy(shares)
 
 
-def mixed(shares: Array, values: Tensor) -> Tensor:
+def mixed(shares: Tensor, values: Tensor) -> Tensor:
     """`shares @ values`, where equal rows of shares give rows that are equal to the last bit.
 
     A matrix product does not promise that, and what a rule behind it does with ties would depend on rounding.
     """
-    distinct, which = np.unique(shares, axis=0, return_inverse=True)
+    distinct, which = np.unique(shares.cpu().numpy(), axis=0, return_inverse=True)
     mixing, rows = (torch.from_numpy(array).to(values.device) for array in (distinct, which))
     mixtures = torch.empty_like(values)
     for columns in column_blocks(values):
-        mixtures[:, columns] = (mixing.to(values) @ values[:, columns])[rows]
+        mixtures[:, columns] = (mixing @ values[:, columns])[rows]
     return mixtures
