@@ -52,13 +52,13 @@ class Paper(Certificate):
         None,
         gt=0,
         allow_inf_nan=False,
-        description="rho of the attacked round in L_Z; unset: that of the server. The authors' code has a number of its "
-        "own here, 3 on MNIST",
+        description="rho of the attacked round in L_Z; unset: that of the server. The authors' code has a number here, 3 "
+        "on MNIST",
     )
     abstains: bool = Field(
         True,
-        description="whether nothing is said where p_A <= p_B; false: the squared difference gives a radius there, too, "
-        "as in the authors' code",
+        description="whether nothing is said where p_A <= p_B; false: the squared difference gives a radius there as "
+        "well, as in the authors' code",
     )
 
     def request(self, ledger: Ledger, threat: Threat, settings: VoteSettings) -> VoteRequest:  # noqa: ARG002
