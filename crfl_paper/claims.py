@@ -16,7 +16,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from crfl_paper.measures import Measure, area_ratio, spread
+from crfl_paper.measures import Measure, area_ratio, shared_radii, spread
 from crfl_paper.readings import Array, Point
 
 Verdict = Literal["holds", "does not hold", "undecided", "not measured"]
@@ -109,6 +109,30 @@ class Ordered(OfMeasure):
                 if left.series == right.series
             }
         )
+
+    def told(self, points: Sequence[Point]) -> str:
+        """The means; of curves also from which radius on a step holds, if not at every one."""
+        if not self.measure.over_radii:
+            return super().told(points)
+        sign, radii = 1.0 if self.rises else -1.0, shared_radii(points)
+        found = []
+        for (left, low), (right, high) in pairwise(zip(points, self.measure.values(points), strict=True)):
+            if left.series == right.series and (seeds := low.keys() & high.keys()):
+                ends = [np.mean([each[seed] for seed in seeds], axis=0) for each in (low, high)]
+                found.append(f"{name_of(left)} to {right.value:g} from radius {begin(*ends, radii, sign):.3g} on")
+        return f"{super().told(points)}; it does so from {', '.join(found)}"
+
+
+def begin(low: Array, high: Array, radii: Sequence[float], sign: float) -> float:
+    """The radius from which on one curve lies above another, as far as one of both reaches; infinite if nowhere.
+
+    >>> begin(np.array([0.9, 0.5, 0.2, 0.0]), np.array([0.8, 0.6, 0.3, 0.0]), [0.0, 1.0, 2.0, 3.0], 1.0)
+    1.0
+    """
+    reached = (low != 0) | (high != 0)
+    wrong = np.flatnonzero(reached & (sign * (high - low) <= 0))
+    first = int(wrong[-1]) + 1 if len(wrong) else 0
+    return float(radii[first]) if first < int(reached.sum()) else math.inf
 
 
 def smallest(low: Array, high: Array, sign: float) -> float:

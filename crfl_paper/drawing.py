@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
     from crfl_figures import Line, Panel
 
-RADII = 41
-"""Points of a line."""
+RADII = 23
+"""Points of a line up to the largest radius of a sample."""
 NOISE_FREE = "trained without noise"
-LONG_NUMBER = re.compile(rb"-?\d+\.\d{3,}")
+LONG_NUMBER, INDENTATION = re.compile(rb"-?\d+\.\d{3,}"), re.compile(rb"\n +")
 
 
 def drawn(figure: Figure, points: Sequence[Point], sound: Sequence[Answer], noise_free: Point | None) -> Drawing:
@@ -55,15 +55,25 @@ def curves(
     panels = []
     for series in dict.fromkeys(point.series for point in points):
         own = [point for point in points if point.series == series]
-        reach = max(one.samples(test_set).reach for point in own for one in point.readings.values())
-        radii = np.linspace(0.0, 1.02 * reach or 1.0, RADII)
-        lines = [
-            line(named(figure, point.value), radii, of_seeds(point, share(radii, test_set, rate))) for point in own
-        ]
-        lines += [sound_line(figure, answer, radii, test_set, rate) for answer in sound]
+        end = 1.02 * max(reach_of(point, test_set) for point in own) or 1.0
+        lines = []
+        for point in own:
+            radii = places(reach_of(point, test_set), end)
+            lines.append(line(named(figure, point.value), radii, of_seeds(point, share(radii, test_set, rate))))
+        lines += [sound_line(figure, answer, end, test_set, rate) for answer in sound]
         title = " ".join(filter(None, (figure.title if test_set == BACKDOORED else "", series)))
         panels.append(Panel(lines, "radius", label, title))
     return panels
+
+
+def reach_of(point: Point, test_set: str) -> float:
+    """The largest radius of a sample, of all seeds."""
+    return max(one.samples(test_set).reach for one in point.readings.values())
+
+
+def places(reach: float, end: float) -> Array:
+    """Radii at which a line is drawn: up to its own reach, from where it is 0."""
+    return np.array([*np.linspace(0.0, reach, RADII), reach * (1 + 1e-9), end])
 
 
 def share(radii: Array, test_set: str, rate: bool) -> Callable[[Reading], Array]:
@@ -76,9 +86,9 @@ def share(radii: Array, test_set: str, rate: bool) -> Callable[[Reading], Array]
     return of
 
 
-def sound_line(figure: Figure, answer: Answer, radii: Array, test_set: str, rate: bool) -> Line:
+def sound_line(figure: Figure, answer: Answer, end: float, test_set: str, rate: bool) -> Line:
     """The same number at every radius."""
-    ends = radii[[0, -1]]
+    ends = np.array([0.0, end])
     return line(sound_name(figure, answer), ends, np.array([[one] * 2 for one in answer.share(test_set, rate=rate)]))
 
 
@@ -143,9 +153,9 @@ def line(name: str, x: Array, rows: Array) -> Line:
 
 
 def small(picture: bytes) -> bytes:
-    """The same drawing with two digits behind the point, a hundredth of a point on paper, which halves the file.
+    """The same drawing with two digits behind the point, a hundredth of a point on paper, and without indentation.
 
-    >>> small(b"M 12.345678 -0.1 L 3 4.5004")
-    b'M 12.35 -0.1 L 3 4.5'
+    >>> small(b"M 12.345678 -0.1 \\n  L 3 4.5004")
+    b'M 12.35 -0.1 \\nL 3 4.5'
     """
-    return LONG_NUMBER.sub(lambda found: b"%g" % round(float(found[0]), 2), picture)
+    return INDENTATION.sub(b"\n", LONG_NUMBER.sub(lambda found: b"%g" % round(float(found[0]), 2), picture))

@@ -52,8 +52,8 @@ class Paper(Certificate):
         None,
         gt=0,
         allow_inf_nan=False,
-        description="rho of the attacked round in L_Z; unset: that of the server. The authors' code has a fixed one, 3 on "
-        "MNIST",
+        description="rho of the attacked round in L_Z; unset: that of the server. The authors' code has a fixed one, "
+        "3 on MNIST",
     )
     abstains: bool = Field(
         True,
