@@ -20,7 +20,7 @@ from crfl_paper.api import names, select
 from crfl_paper.beside import Answer, distance_bounds
 from crfl_paper.book import BOOK, DATASETS, swept
 from crfl_paper.readings import Point, Reading, Samples
-from crfl_paper.sweeping import SHARED_KEYS, SOUND, SWEEPS, Question, combined, sweep_file
+from crfl_paper.sweeping import SHARED_KEYS, SOUND, SWEEPS, Question, combined, missing_data, sweep_file
 from crfl_sweeps.cells import define
 from crfl_sweeps.result import CellResult
 from crfl_sweeps.reuse import plans
@@ -170,6 +170,14 @@ def test_data_that_are_missing_are_skipped_with_the_command_that_brings_them(
     told = json.loads(crfl("reproduce", "emnist/gamma", "--json").stdout)
     assert told["figures"][0]["findings"][0]["verdict"] == "not measured"
     assert "not measured" in (tmp_path / "reproduction/reproduction.md").read_text()
+
+
+def test_only_the_files_of_the_papers_split_are_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CRFL_DATA_DIR", str(tmp_path))
+    assert missing_data("emnist", Question(1)) == "run `crfl data fetch emnist`"
+    for part in ("train-images-idx3", "train-labels-idx1", "test-images-idx3", "test-labels-idx1"):
+        (tmp_path / f"emnist-bymerge-{part}-ubyte").touch()
+    assert missing_data("emnist", Question(1)) == ""
 
 
 def test_figures_are_listed_and_unknown_ones_are_refused(crfl: Crfl) -> None:
