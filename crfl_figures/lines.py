@@ -43,7 +43,8 @@ BEYOND = 1.12
 class Line:
     """A line of a figure: `y` over `x`, and a band from `low` to `high` around it.
 
-    A point at infinite x stands at the right end of the axis; what else is not finite is not drawn.
+    A point at infinite x stands at the right end of the axis; what else is not finite is not drawn. With `like`, the
+    name of another line, it belongs to that one: thin and dashed in the same colour, and not in the legend.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Line:
     y: ArrayLike
     low: ArrayLike | None = None
     high: ArrayLike | None = None
+    like: str = ""
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ def panels_figure(panels: Sequence[Panel], *, columns: int = 2, title: str = "",
 
     `marked` is what the legend calls the places that panels mark.
     """
-    names = list(dict.fromkeys(line.name for panel in panels for line in panel.lines))
+    names = list(dict.fromkeys(line.like or line.name for panel in panels for line in panel.lines))
     entries = [*filter(None, names), *([marked] if marked and any(panel.marked for panel in panels) else ())]
     with own_style():
         from crfl_figures.paper import PaperFigure
@@ -132,19 +134,22 @@ def draw(axes: Axes, panel: Panel, names: Sequence[str]) -> dict[str, Any]:
     for line in panel.lines:
         x, y = np.asarray(line.x, np.float64), np.asarray(line.y, np.float64)
         x = np.where(np.isposinf(x), end, x)
-        keep, place = np.isfinite(x) & np.isfinite(y), names.index(line.name)
+        keep, place = np.isfinite(x) & np.isfinite(y), names.index(line.like or line.name)
         colour = PALETTE[place % len(PALETTE)]
-        (shown[line.name],) = axes.plot(
-            x[keep],
-            y[keep],
-            color=colour,
-            linestyle=DASHES[place % len(DASHES)],
-            marker=MARKERS[place % len(MARKERS)],
-            markersize=3.5,
-            markevery=max(1, int(keep.sum()) // MARKS),
-            linewidth=1.4,
-            clip_on=panel.y_range is None,
-        )
+        if line.like:
+            axes.plot(x[keep], y[keep], color=colour, linestyle=(0, (3, 2)), linewidth=0.8, zorder=1.5)
+        else:
+            (shown[line.name],) = axes.plot(
+                x[keep],
+                y[keep],
+                color=colour,
+                linestyle=DASHES[place % len(DASHES)],
+                marker=MARKERS[place % len(MARKERS)],
+                markersize=3.5,
+                markevery=max(1, int(keep.sum()) // MARKS),
+                linewidth=1.4,
+                clip_on=panel.y_range is None,
+            )
         if line.low is not None and line.high is not None:
             low, high = np.asarray(line.low, np.float64)[keep], np.asarray(line.high, np.float64)[keep]
             axes.fill_between(x[keep], low, high, color=colour, alpha=0.18, linewidth=0)

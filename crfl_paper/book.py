@@ -8,21 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from crfl_paper.claims import (
-    ACCURACY,
-    AREA,
-    COST,
-    NOT_FALLING,
-    RATES,
-    REACH,
-    REMAINS,
-    Exceeds,
-    Ordered,
-    SimilarSets,
-    Steady,
-    Trial,
-    Within,
-)
+from crfl_paper.beside import Beside
+from crfl_paper.claims import Exceeds, Ordered, SimilarSets, Steady, Trial, Within
+from crfl_paper.measures import ACCURACY, AREA, COST, NOT_FALLING, RATES, REACH, REMAINS
 
 FALLS, RISES = Ordered(REACH, rises=False), Ordered(REACH)
 NOISE, ABILITY = "Section 6.2, Effect of Training Time Noise", "Section 6.2, Effect of Attacker Ability"
@@ -43,7 +31,8 @@ class Claim:
 class Figure:
     """A figure of the paper. `axis` is the key that is varied, `symbol` what the paper calls it.
 
-    `takes` are the figures whose cells it reads, where it has none of its own; `loose_round` see `Reading`.
+    `takes` are the figures whose cells it reads, where it has none of its own; `loose_round` see `Reading`. `beside` is
+    the same question, put to a sound certificate.
     """
 
     name: str
@@ -53,6 +42,7 @@ class Figure:
     axis: str
     symbol: str
     claims: tuple[Claim, ...]
+    beside: Beside
     notes: tuple[str, ...] = (NO_VALUES,)
     shows_rate: bool = False
     takes: tuple[str, ...] = ()
@@ -79,6 +69,7 @@ BOOK: tuple[Figure, ...] = (
             Claim("large radius is certified but at a low accuracy", NOISE, (Ordered(ACCURACY, rises=False),)),
             Claim("the parameter smoothing with sigma_T does not hurt the accuracy much", NOISE, (Within(COST, 0.05),)),
         ),
+        Beside("It trains without noise, so that there is no trade-off with accuracy: one line."),
         shows_rate=True,
     ),
     Figure(
@@ -89,6 +80,7 @@ BOOK: tuple[Figure, ...] = (
         "attack.poisoned_per_batch",
         "q",
         (Claim(STRONGER, ABILITY, (FALLS,)),),
+        Beside("Whoever may submit anything has poisoned as much as it likes: one line for every q."),
     ),
     Figure(
         "gamma",
@@ -98,6 +90,7 @@ BOOK: tuple[Figure, ...] = (
         "attack.scale",
         "gamma",
         (Claim(STRONGER, ABILITY, (FALLS,)),),
+        Beside("Whoever may submit anything has chosen its scale: one line for every gamma."),
     ),
     Figure(
         "attackers",
@@ -107,6 +100,7 @@ BOOK: tuple[Figure, ...] = (
         "let.attackers",
         "R",
         (Claim(STRONGER, ABILITY, (FALLS,)),),
+        Beside("A line for each R.", attackers=None),
     ),
     Figure(
         "rfa",
@@ -121,6 +115,11 @@ BOOK: tuple[Figure, ...] = (
                 "Section 6.2, Effect of Robust Aggregation",
                 (Exceeds(REACH, "rfa", "fedavg", 10.0),),
             ),
+        ),
+        Beside(
+            "The lines of Figure 5 once more, since weights that follow the updates have no sound answer on this axis: "
+            "updates are capped and averaged with fixed weights.",
+            attackers=None,
         ),
         (
             NO_VALUES,
@@ -142,6 +141,7 @@ BOOK: tuple[Figure, ...] = (
                 (RISES,),
             ),
         ),
+        Beside("A line for each N.", "clients", "let.clients"),
         (NO_VALUES, "Local steps follow N, one epoch each, so both p and tau become smaller."),
     ),
     Figure(
@@ -163,6 +163,7 @@ BOOK: tuple[Figure, ...] = (
                 (Steady(REACH, 0.01),),
             ),
         ),
+        Beside("A line for each T.", "rounds", "rounds"),
     ),
     Figure(
         "tau",
@@ -172,6 +173,7 @@ BOOK: tuple[Figure, ...] = (
         "training.steps",
         "tau",
         (Claim(SMALL.format("the local iteration tau_i is"), REMARK, (FALLS,)),),
+        Beside("Its tau is 5, one of the settings that were chosen on the validation set: one line."),
     ),
     Figure(
         "eta",
@@ -181,6 +183,7 @@ BOOK: tuple[Figure, ...] = (
         "training.learning_rate",
         "eta",
         (Claim(SMALL.format("the local learning rate eta_i"), REMARK, (FALLS,)),),
+        Beside("Its eta is 60 on whitened features, chosen on the validation set: one line."),
     ),
     Figure(
         "closeness",
@@ -195,6 +198,10 @@ BOOK: tuple[Figure, ...] = (
                 "Section 6.2, Empirical Evaluation on Model Closeness",
                 (Within(NOT_FALLING, 0.05), Within(REMAINS, 0.9)),
             ),
+        ),
+        Beside(
+            "Here it is a bound: no attack of one client in round t_adv moves the model further from its clean twin, "
+            "whatever is submitted. The models have other features, and so another norm."
         ),
         ("Both runs have the same seeds, and so the same batches and noise.",),
     ),
@@ -212,6 +219,7 @@ BOOK: tuple[Figure, ...] = (
                 (RISES,),
             ),
         ),
+        Beside("It needs no votes, and so no M: one line."),
     ),
     Figure(
         "alpha",
@@ -232,6 +240,7 @@ BOOK: tuple[Figure, ...] = (
                 (Steady(ACCURACY, 0.1),),
             ),
         ),
+        Beside("It needs no votes, and so holds without an alpha: one line."),
     ),
     Figure(
         "timing",
@@ -246,6 +255,12 @@ BOOK: tuple[Figure, ...] = (
                 "Appendix A.2, Effect of Attack Timing",
                 (Steady(REACH, 0.05), Steady(AREA, 0.1)),
             ),
+        ),
+        Beside(
+            "A line for each t_adv, against two clients, at whatever scale. Later rounds have less time to forget.",
+            "timing",
+            "let.attacked",
+            attackers=2,
         ),
         (
             "As in the paper, gamma = 100, R = 2, and all radii count with the loose L_Z of round 44; with that of the "
@@ -267,6 +282,7 @@ BOOK: tuple[Figure, ...] = (
                 (SimilarSets(0.1),),
             ),
         ),
+        Beside("One line, on the backdoored test samples of its own run."),
         ("Our backdoored set leaves out the target class, the authors' keeps it: clean samples are chosen likewise.",),
         takes=("attackers", "rfa", "gamma", "poison-ratio", "sigma", "clients", "rounds"),
     ),

@@ -16,13 +16,13 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from crfl_paper.readings import BACKDOORED, Array, Point, Reading
+from crfl_paper.measures import Measure, area_ratio, shared_radii, spread
+from crfl_paper.readings import Array, Point
 
 Verdict = Literal["holds", "does not hold", "undecided", "not measured"]
 Margins = Mapping[str, Sequence[float]]
+BySeed = Mapping[int, Array]
 CONFIDENCE = 0.95
-GRID = 100
-"""At so many radii curves are compared, from 0 to the largest of a figure."""
 
 
 def verdict(margins: Margins) -> Verdict:
@@ -70,49 +70,27 @@ class Trial(Protocol):
 
 
 @dataclass(frozen=True)
-class Measure:
-    """Numbers of a cell: one, or one for each of the radii at which the cells of a figure are compared."""
+class OfMeasure:
+    """A test of one measure, which tells its means."""
 
-    name: str
-    of: Callable[[Reading, Sequence[float]], Array]
-    over_radii: bool = False
+    measure: Measure
 
-    def values(self, points: Sequence[Point]) -> list[dict[int, Array]]:
-        """The numbers of every point by seed."""
-        radii = shared_radii(points) if self.over_radii else []
-        return [{seed: self.of(one, radii) for seed, one in point.readings.items()} for point in points]
-
-
-def shared_radii(points: Sequence[Point]) -> list[float]:
-    """Radii from 0 to below the largest of any sample."""
-    reach = max((one.samples().reach for point in points for one in point.readings.values()), default=0.0)
-    return [reach * number / GRID for number in range(GRID)]
-
-
-REACH = Measure("largest radius", lambda one, _: np.array([one.samples().reach]))
-ACCURACY = Measure("certified accuracy at 0", lambda one, _: one.samples().accuracy([0.0]))
-AREA = Measure("area under certified accuracy", lambda one, _: np.array([one.samples().area]))
-RATES = Measure("certified rate", lambda one, radii: one.samples().rate(radii), over_radii=True)
-COST = Measure("accuracy lost by smoothing", lambda one, _: one.base_accuracy - one.samples().accuracy([0.0]))
-NOT_FALLING = Measure("share of later rounds in which the distance does not fall", lambda one, _: rising(one.distances))
-REMAINS = Measure(
-    "distance in the last round / in the attacked one", lambda one, _: one.distances[-1:] / one.distances[0]
-)
-
-
-def rising(distances: Array) -> Array:
-    """The share of steps in which distances do not become smaller."""
-    return np.array([(np.diff(distances) >= 0).mean()])
+    def told(self, points: Sequence[Point]) -> str:
+        """The mean at every point, with the deviation over seeds; of a curve its start."""
+        parts = [
+            f"{spread([float(one[0]) for one in each.values()])} at {name_of(point)}"
+            for point, each in zip(points, self.measure.values(points), strict=True)
+        ]
+        return f"{self.measure.name}{' at 0' if self.measure.over_radii else ''}: {', '.join(parts)}"
 
 
 @dataclass(frozen=True)
-class Ordered:
+class Ordered(OfMeasure):
     """A measure that becomes larger along the axis, or smaller, from each point to the next in its series.
 
     If it has several numbers, all of them do.
     """
 
-    measure: Measure
     rises: bool = True
 
     @property
@@ -124,17 +102,37 @@ class Ordered:
     def margins(self, points: Sequence[Point]) -> Margins:
         """The differences between neighbours, in the right direction."""
         sign = 1.0 if self.rises else -1.0
-        found = {}
-        pairs = pairwise(zip(points, self.measure.values(points), strict=True))
-        for (left, low), (right, high) in pairs:
-            if left.series == right.series:
-                name = f"{left.series} {left.value:g} to {right.value:g}".strip()
-                found[name] = [smallest(low[seed], high[seed], sign) for seed in low.keys() & high.keys()]
-        return {name: values for name, values in found.items() if values}
+        return without_empty(
+            {
+                f"{name_of(left)} to {right.value:g}": both(low, high, lambda one, other: smallest(one, other, sign))
+                for (left, low), (right, high) in pairwise(zip(points, self.measure.values(points), strict=True))
+                if left.series == right.series
+            }
+        )
 
     def told(self, points: Sequence[Point]) -> str:
-        """The means."""
-        return listed(self.measure, points)
+        """The means; of curves also from which radius on a step holds, if not at every one."""
+        if not self.measure.over_radii:
+            return super().told(points)
+        sign, radii = 1.0 if self.rises else -1.0, shared_radii(points)
+        found = []
+        for (left, low), (right, high) in pairwise(zip(points, self.measure.values(points), strict=True)):
+            if left.series == right.series and (seeds := low.keys() & high.keys()):
+                ends = [np.mean([each[seed] for seed in seeds], axis=0) for each in (low, high)]
+                found.append(f"{name_of(left)} to {right.value:g} from radius {begin(*ends, radii, sign):.3g} on")
+        return f"{super().told(points)}; it does so from {', '.join(found)}"
+
+
+def begin(low: Array, high: Array, radii: Sequence[float], sign: float) -> float:
+    """The radius from which on one curve lies above another, as far as one of both reaches; infinite if nowhere.
+
+    >>> begin(np.array([0.9, 0.5, 0.2, 0.0]), np.array([0.8, 0.6, 0.3, 0.0]), [0.0, 1.0, 2.0, 3.0], 1.0)
+    1.0
+    """
+    reached = (low != 0) | (high != 0)
+    wrong = np.flatnonzero(reached & (sign * (high - low) <= 0))
+    first = int(wrong[-1]) + 1 if len(wrong) else 0
+    return float(radii[first]) if first < int(reached.sum()) else math.inf
 
 
 def smallest(low: Array, high: Array, sign: float) -> float:
@@ -148,10 +146,9 @@ def smallest(low: Array, high: Array, sign: float) -> float:
 
 
 @dataclass(frozen=True)
-class Within:
+class Within(OfMeasure):
     """A measure that stays at or below a number; which number is ours, since the paper says "much" or "very"."""
 
-    measure: Measure
     most: float
 
     @property
@@ -161,22 +158,16 @@ class Within:
 
     def margins(self, points: Sequence[Point]) -> Margins:
         """How much is left. What is as large as allowed is still allowed."""
-        values = zip(points, self.measure.values(points), strict=True)
         return {
-            f"{point.series} {point.value:g}".strip(): [self.most - float(one.max()) + 1e-12 for one in each.values()]
-            for point, each in values
+            name_of(point): [self.most - float(one.max()) + 1e-12 for one in each.values()]
+            for point, each in zip(points, self.measure.values(points), strict=True)
         }
-
-    def told(self, points: Sequence[Point]) -> str:
-        """The means."""
-        return listed(self.measure, points)
 
 
 @dataclass(frozen=True)
-class Steady:
+class Steady(OfMeasure):
     """A measure that stays where it is at the first point, up to a part of it."""
 
-    measure: Measure
     tolerance: float
 
     @property
@@ -187,22 +178,23 @@ class Steady:
     def margins(self, points: Sequence[Point]) -> Margins:
         """What is left of the tolerance."""
         first, *others = self.measure.values(points)
-        found = {}
-        for point, each in zip(points[1:], others, strict=True):
-            ratios = [float(np.abs(each[seed] / first[seed] - 1).max()) for seed in first.keys() & each.keys()]
-            found[f"{point.value:g}"] = [self.tolerance - ratio for ratio in ratios]
-        return {name: values for name, values in found.items() if values}
+        return without_empty(
+            {
+                name_of(point): both(each, first, lambda one, start: self.tolerance - off(one, start))
+                for point, each in zip(points[1:], others, strict=True)
+            }
+        )
 
-    def told(self, points: Sequence[Point]) -> str:
-        """The means."""
-        return listed(self.measure, points)
+
+def off(one: Array, other: Array) -> float:
+    """By which part of them some numbers differ from others, at most."""
+    return float(np.abs(one / other - 1).max())
 
 
 @dataclass(frozen=True)
-class Exceeds:
+class Exceeds(OfMeasure):
     """A measure that one series has some times larger than another, at every value of the axis."""
 
-    measure: Measure
     series: str
     other: str
     times: float
@@ -214,21 +206,17 @@ class Exceeds:
 
     def margins(self, points: Sequence[Point]) -> Margins:
         """By how much more than that."""
-        values = {(point.series, point.value): each for point, each in self._measured(points)}
-        found = {}
-        for (series, value), each in values.items():
-            other = values.get((self.other, value), {})
-            if series == self.series:
-                ratios = [float((each[seed] / other[seed]).min()) for seed in each.keys() & other.keys()]
-                found[f"{value:g}"] = [ratio - self.times for ratio in ratios]
-        return {name: margins for name, margins in found.items() if margins}
-
-    def told(self, points: Sequence[Point]) -> str:
-        """The means."""
-        return listed(self.measure, points)
-
-    def _measured(self, points: Sequence[Point]) -> list[tuple[Point, dict[int, Array]]]:
-        return list(zip(points, self.measure.values(points), strict=True))
+        measured = list(zip(points, self.measure.values(points), strict=True))
+        others = {point.value: each for point, each in measured if point.series == self.other}
+        return without_empty(
+            {
+                f"{point.value:g}": both(
+                    each, others.get(point.value, {}), lambda one, other: float((one / other).min()) - self.times
+                )
+                for point, each in measured
+                if point.series == self.series
+            }
+        )
 
 
 @dataclass(frozen=True)
@@ -248,28 +236,26 @@ class SimilarSets:
     def margins(self, points: Sequence[Point]) -> Margins:
         """What is left of the tolerance."""
         return {
-            f"{point.figure} {point.series} {point.value:g}": [
-                self.tolerance - abs(ratio(one) - 1) for one in point.readings.values()
-            ]
+            f"{point.figure} {name_of(point)}": [self.tolerance - abs(one - 1) for one in point.of(area_ratio)]
             for point in points
         }
 
     def told(self, points: Sequence[Point]) -> str:
         """The range of all ratios."""
-        ratios = [ratio(one) for point in points for one in point.readings.values()]
+        ratios = [one for point in points for one in point.of(area_ratio)]
         return f"backdoored / clean: {min(ratios):.3f} to {max(ratios):.3f} over {len(ratios)} runs"
 
 
-def ratio(reading: Reading) -> float:
-    """The area of backdoored samples as a part of that of clean ones; infinite if the latter has none."""
-    clean = reading.samples().without(reading.target).area
-    return reading.samples(BACKDOORED).area / clean if clean else math.inf
+def both(mine: BySeed, other: BySeed, compared: Callable[[Array, Array], float]) -> list[float]:
+    """What a comparison finds with each of the seeds that two points share."""
+    return [compared(mine[seed], other[seed]) for seed in sorted(mine.keys() & other.keys())]
 
 
-def listed(measure: Measure, points: Sequence[Point]) -> str:
-    """The mean of a measure at every point; of a curve its start."""
-    parts = []
-    for point, each in zip(points, measure.values(points), strict=True):
-        mean = fmean(float(one[0]) for one in each.values())
-        parts.append(f"{mean:.3g} at {point.series + ' ' if point.series else ''}{point.value:g}")
-    return f"{measure.name}{' at 0' if measure.over_radii else ''}: {', '.join(parts)}"
+def without_empty(margins: Margins) -> Margins:
+    """Steps of which nothing was measured say nothing."""
+    return {name: values for name, values in margins.items() if values}
+
+
+def name_of(point: Point) -> str:
+    """Its series and its value."""
+    return f"{point.series} {point.value:g}".strip()

@@ -1,12 +1,18 @@
-"""The figures of the paper, from what was measured: means over seeds, and bands from the smallest to the largest."""
+"""The figures of the paper, from what was measured: means over seeds, and bands from the smallest to the largest.
+
+Lines called "sound" are what a sound certificate answers, the same at every radius. Thin dashed lines are the accuracy
+of the model itself, without the noise of the votes.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from crfl_paper.beside import Answer, distance_bounds
 from crfl_paper.book import BOOK, Figure
 from crfl_paper.readings import BACKDOORED, CLEAN, Array, Point, Reading
 
@@ -15,31 +21,33 @@ if TYPE_CHECKING:
 
     from crfl_figures import Line, Panel
 
-RADII = 41
-"""Points of a line."""
+RADII = 23
+"""Points of a line up to the largest radius of a sample."""
+NOISE_FREE = "trained without noise"
+LONG_NUMBER, INDENTATION = re.compile(rb"-?\d+\.\d{3,}"), re.compile(rb"\n +")
 
 
-def drawn(figure: Figure, points: Sequence[Point]) -> Drawing:
+def drawn(figure: Figure, points: Sequence[Point], sound: Sequence[Answer], noise_free: Point | None) -> Drawing:
     """A figure of the book."""
-    from crfl_figures import Panel, panels_figure
+    from crfl_figures import panels_figure
 
     if figure.name == "closeness":
-        lines = [distance_line(figure, point) for point in points]
         marked = sorted({one.attacked for point in points for one in point.readings.values()})
-        panel = Panel(lines, "round", "distance to the clean model, L2 norm", marked=marked)
-        return panels_figure([panel], marked="attacked rounds")
+        return panels_figure([distances(figure, points, sound)], marked="attacked rounds" if marked else "")
     if figure.takes:
         sources = [one for one in BOOK if one.name in figure.takes]
         grouped = [(one, [point for point in points if point.figure == one.name]) for one in sources]
-        panels = [one for source, own in grouped if own for one in curves(source, own, BACKDOORED)]
+        panels = [one for source, own in grouped if own for one in curves(source, own, sound, BACKDOORED)]
         return panels_figure(panels, columns=3)
-    panels = curves(figure, points, CLEAN)
+    panels = curves(figure, points, sound, CLEAN)
     if figure.shows_rate:
-        panels += curves(figure, points, CLEAN, rate=True)
+        panels = [with_bases(panels[0], figure, points, noise_free), *curves(figure, points, sound, CLEAN, rate=True)]
     return panels_figure(panels)
 
 
-def curves(figure: Figure, points: Sequence[Point], test_set: str, *, rate: bool = False) -> list[Panel]:
+def curves(
+    figure: Figure, points: Sequence[Point], sound: Sequence[Answer], test_set: str, *, rate: bool = False
+) -> list[Panel]:
     """A panel for each series: certified accuracy, or rate, against the radius."""
     from crfl_figures import Panel
 
@@ -47,14 +55,25 @@ def curves(figure: Figure, points: Sequence[Point], test_set: str, *, rate: bool
     panels = []
     for series in dict.fromkeys(point.series for point in points):
         own = [point for point in points if point.series == series]
-        reach = max(one.samples(test_set).reach for point in own for one in point.readings.values())
-        radii = np.linspace(0.0, 1.02 * reach or 1.0, RADII)
-        lines = [
-            line(f"{figure.symbol} = {point.value:g}", radii, point, share(radii, test_set, rate)) for point in own
-        ]
+        end = 1.02 * max(reach_of(point, test_set) for point in own) or 1.0
+        lines = []
+        for point in own:
+            radii = places(reach_of(point, test_set), end)
+            lines.append(line(named(figure, point.value), radii, of_seeds(point, share(radii, test_set, rate))))
+        lines += [sound_line(figure, answer, end, test_set, rate) for answer in sound]
         title = " ".join(filter(None, (figure.title if test_set == BACKDOORED else "", series)))
         panels.append(Panel(lines, "radius", label, title))
     return panels
+
+
+def reach_of(point: Point, test_set: str) -> float:
+    """The largest radius of a sample, of all seeds."""
+    return max(one.samples(test_set).reach for one in point.readings.values())
+
+
+def places(reach: float, end: float) -> Array:
+    """Radii at which a line is drawn: up to its own reach, from where it is 0."""
+    return np.array([*np.linspace(0.0, reach, RADII), reach * (1 + 1e-9), end])
 
 
 def share(radii: Array, test_set: str, rate: bool) -> Callable[[Reading], Array]:
@@ -67,18 +86,76 @@ def share(radii: Array, test_set: str, rate: bool) -> Callable[[Reading], Array]
     return of
 
 
-def distance_line(figure: Figure, point: Point) -> Line:
-    """The distance from the attacked round on."""
-    first = next(iter(point.readings.values()))
-    rounds = np.arange(first.attacked, first.attacked + len(first.distances), dtype=np.float64)
-    return line(f"{figure.symbol} = {point.value:g}", rounds, point, lambda one: one.distances)
+def sound_line(figure: Figure, answer: Answer, end: float, test_set: str, rate: bool) -> Line:
+    """The same number at every radius."""
+    ends = np.array([0.0, end])
+    return line(sound_name(figure, answer), ends, np.array([[one] * 2 for one in answer.share(test_set, rate=rate)]))
 
 
-def line(name: str, x: Array, point: Point, of: Callable[[Reading], Array]) -> Line:
+def with_bases(panel: Panel, figure: Figure, points: Sequence[Point], noise_free: Point | None) -> Panel:
+    """The same with the accuracies of the models themselves."""
+    from crfl_figures import Line, Panel
+
+    ends = [0.0, float(np.asarray(panel.lines[0].x)[-1])]
+    lines = list(panel.lines)
+    for point in points:
+        name = named(figure, point.value)
+        lines.append(Line(name, ends, [np.mean(point.of(base_accuracy))] * 2, like=name))
+    if noise_free is not None:
+        lines.append(Line(NOISE_FREE, ends, [np.mean(noise_free.of(base_accuracy))] * 2))
+    return Panel(lines, panel.x_label, panel.y_label, panel.title)
+
+
+def base_accuracy(one: Reading) -> float:
+    """That of the model itself."""
+    return one.base_accuracy
+
+
+def distances(figure: Figure, points: Sequence[Point], sound: Sequence[Answer]) -> Panel:
+    """The distance from the attacked round on, and what no attack exceeds."""
+    from crfl_figures import Panel
+
+    lines, bounds = [], []
+    for point in points:
+        first = next(iter(point.readings.values()))
+        rounds = np.arange(first.attacked, first.attacked + len(first.distances), dtype=np.float64)
+        lines.append(line(named(figure, point.value), rounds, of_seeds(point, lambda one: one.distances)))
+        for answer in sound:
+            found = distance_bounds(answer, first.attacked)
+            ends = first.attacked + np.arange(found.shape[1], dtype=np.float64)
+            bounds.append(line(f"sound bound, {named(figure, point.value)}", ends, found))
+    marked = sorted({one.attacked for point in points for one in point.readings.values()})
+    return Panel([*lines, *bounds], "round", "distance to the clean model, L2 norm", log_y=bool(bounds), marked=marked)
+
+
+def named(figure: Figure, value: float) -> str:
+    """What the legend calls a value of the axis."""
+    return f"{figure.symbol} = {value:g}"
+
+
+def sound_name(figure: Figure, answer: Answer) -> str:
+    """What the legend calls an answer."""
+    return "sound" if answer.value is None else f"sound, {named(figure, answer.value)}"
+
+
+def of_seeds(point: Point, of: Callable[[Reading], Array]) -> Array:
+    """A row for each seed."""
+    return np.array([of(one) for one in point.readings.values()])
+
+
+def line(name: str, x: Array, rows: Array) -> Line:
     """The mean over seeds, with a band if there are several."""
     from crfl_figures import Line
 
-    rows = np.array([of(one) for one in point.readings.values()])
     if len(rows) == 1:
         return Line(name, x, rows[0])
     return Line(name, x, rows.mean(axis=0), rows.min(axis=0), rows.max(axis=0))
+
+
+def small(picture: bytes) -> bytes:
+    """The same drawing with two digits behind the point, a hundredth of a point on paper, and without indentation.
+
+    >>> small(b"M 12.345678 -0.1 \\n  L 3 4.5004")
+    b'M 12.35 -0.1 \\nL 3 4.5'
+    """
+    return INDENTATION.sub(b"\n", LONG_NUMBER.sub(lambda found: b"%g" % round(float(found[0]), 2), picture))

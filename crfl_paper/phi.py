@@ -29,6 +29,11 @@ NOTE = (
     "The paper speaks of numerical issues of Phi. There are none here, logarithms keep the product exact: "
     "2 Phi(200) - 1 is so close to 1 that no number of rounds one could play changes the radius."
 )
+BESIDE = (
+    "No second line: the product of Phi belongs to the paper's argument. Sound certificates forget an attack by weight "
+    "decay, or hide it behind noise that is drawn again; neither depends on rho / sigma, and how the rounds count for "
+    "them is in the figure of T."
+)
 
 
 class Study:

@@ -1,25 +1,29 @@
-"""What was measured: the samples of a finished cell with their radii, and cells by what was varied."""
+"""What was measured: the samples of a finished cell with their radii, and cells by what was varied.
+
+The paper certifies the first 5,000 of MNIST's 10,000 test images. Runs certify all: a `Reading` shows the first ones,
+and `Reading.everything` all of them.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from crfl_core.extend import formulas
+from crfl_core.extend import Dataset, formulas
 from crfl_sweeps.result import CellResult
 
 Array = NDArray[np.float64]
-CERTIFICATE = "certificates/paper.csv"
+PAPER = "paper"
 CLEAN, BACKDOORED = "clean", "backdoored"
-SERIES = "aggregation"
+SERIES, NOISE = "aggregation", "server.noise_std"
 PARAMETERS = "parameters"
 
 
@@ -51,7 +55,10 @@ class Samples:
 
     def without(self, label: int | None) -> Samples:
         """All samples of other classes."""
-        kept = self.labels != label
+        return self.of(self.labels != label)
+
+    def of(self, kept: NDArray[np.bool_] | slice) -> Samples:
+        """Some of them."""
         return Samples(self.labels[kept], self.right[kept], self.radii[kept])
 
 
@@ -59,12 +66,15 @@ class Samples:
 class Reading:
     """One finished cell. `loose_round` is the round whose L_Z counts, the attacked one if None.
 
-    `twin` is the run without the attack and with the same seed, where a figure has one.
+    `twin` is the run without the attack and with the same seed, where a figure has one. Only the `first` test samples
+    count, if that is given. `certificate` is the one whose table is read.
     """
 
     cell: CellResult
     loose_round: int | None = None
     twin: CellResult | None = None
+    first: int | None = None
+    certificate: str = PAPER
 
     @property
     def seed(self) -> int:
@@ -72,9 +82,20 @@ class Reading:
         return int(self.cell.settings["seed"])
 
     @cached_property
+    def everything(self) -> Reading:
+        """The same with all test samples."""
+        whole = replace(self, first=None)
+        vars(whole)["_sets"] = self._sets  # a table is read once
+        return whole
+
+    @cached_property
     def base_accuracy(self) -> float:
         """The accuracy of the trained model itself, which no noise votes about."""
-        return self.cell.run.metrics.accuracy
+        inputs, labels = tested(self.cell.cell.config.dataset)
+        blocks = self.cell.run.layout.unflatten(self.cell.run.parameters)
+        weights, *bias = (block.double().numpy() for block in blocks.values())
+        logits = inputs[: self.first] @ weights.T + (bias[0] if bias else 0.0)
+        return float((logits.argmax(axis=1) == labels[: self.first]).mean())
 
     @cached_property
     def target(self) -> int | None:
@@ -84,7 +105,11 @@ class Reading:
 
     def samples(self, test_set: str = CLEAN) -> Samples:
         """The samples of a test set."""
-        return self._sets[test_set]
+        found, clean = self._sets[test_set], self._sets[CLEAN]
+        if self.first is None:
+            return found
+        labels = clean.labels[: self.first]  # a backdoored set may leave out the target class
+        return found.of(slice(len(labels) if len(found.labels) == len(clean.labels) else sum(labels != self.target)))
 
     @cached_property
     def distances(self) -> Array:
@@ -108,7 +133,7 @@ class Reading:
 
     @cached_property
     def _sets(self) -> dict[str, Samples]:
-        text = self.cell.run.directory.read(CERTIFICATE).decode()
+        text = self.cell.run.directory.read(f"certificates/{self.certificate}.csv").decode()
         rows = list(csv.DictReader(io.StringIO(text)))
         factor = self._loosened
         return {
@@ -136,6 +161,13 @@ def samples_of(rows: Sequence[dict[str, str]], factor: float = 1.0) -> Samples:
     )
 
 
+@lru_cache(maxsize=1)
+def tested(dataset: Dataset) -> tuple[Array, NDArray[np.int64]]:
+    """The test samples of a dataset: scaled inputs, which no feature map changes in the paper, and labels."""
+    data = dataset.load()
+    return np.asarray(data.test_x, np.float64), np.asarray(data.test_y)
+
+
 @dataclass(frozen=True)
 class Point:
     """Cells that differ in nothing but their seeds, by seed; `value` is their place on the axis."""
@@ -145,19 +177,57 @@ class Point:
     series: str
     readings: dict[int, Reading] = field(repr=False)
 
+    @property
+    def everything(self) -> Point:
+        """The same with all test samples."""
+        return replace(self, readings={seed: one.everything for seed, one in self.readings.items()})
 
-def points_of(figure: str, cells: Iterable[CellResult], axis: str, loose_round: int | None = None) -> list[Point]:
-    """Cells of a figure by series and value, each in ascending order; the twin of an attack is no point of its own."""
+    def of(self, measure: Callable[[Reading], float]) -> list[float]:
+        """A number of every seed."""
+        return [measure(one) for one in self.readings.values()]
+
+
+@dataclass(frozen=True)
+class Source:
+    """How the cells of a figure are read: along which key, and see `Reading`."""
+
+    figure: str
+    axis: str
+    loose_round: int | None = None
+    first: int | None = None
+    certificate: str = PAPER
+
+
+def points_of(source: Source, cells: Iterable[CellResult]) -> list[Point]:
+    """Cells of a figure by series and value, each in ascending order. Those to compare with are no points of it."""
     finished = [one for one in cells if one.note.state == "finished"]
-    twins = {one.settings["seed"]: one for one in finished if one.run.config.attack is None}
+    twins = {one.settings["seed"]: one for one in finished if one.cell.config.attack is None}
     found: dict[tuple[str, float], dict[int, Reading]] = {}
     for one in finished:
-        if one.run.config.attack is None:
+        if is_reference(one):
             continue
-        reading = Reading(one, loose_round, twins.get(one.settings["seed"]))
-        place = series_of(one.settings), float(one.settings[axis])
-        found.setdefault(place, {})[reading.seed] = reading
-    return [Point(figure, value, series, found[series, value]) for series, value in sorted(found)]
+        seed = one.settings["seed"]
+        reading = Reading(one, source.loose_round, twins.get(seed), source.first, source.certificate)
+        place = series_of(one.settings), float(one.settings.get(source.axis, 0.0))
+        found.setdefault(place, {})[seed] = reading
+    return [Point(source.figure, value, series, found[series, value]) for series, value in sorted(found)]
+
+
+def noise_free(source: Source, cells: Iterable[CellResult]) -> Point | None:
+    """The cells of a figure that were trained without noise, where the paper's radius does not exist."""
+    finished = [one for one in cells if one.note.state == "finished" and is_noise_free(one)]
+    readings = {one.settings["seed"]: Reading(one, first=source.first) for one in finished}
+    return Point(source.figure, 0.0, "", readings) if readings else None
+
+
+def is_reference(cell: CellResult) -> bool:
+    """Whether a cell is there for others to be compared with: a clean twin, or one for its accuracy alone."""
+    return not cell.cell.config.certificates and (cell.cell.config.attack is None or is_noise_free(cell))
+
+
+def is_noise_free(cell: CellResult) -> bool:
+    """Whether a cell was trained without noise where others have some."""
+    return cell.settings.get(NOISE) == 0
 
 
 def series_of(settings: dict[str, Any]) -> str:

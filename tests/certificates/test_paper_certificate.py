@@ -257,6 +257,24 @@ def test_the_certificate_puts_the_ledger_into_corollary_1(run: RunResult) -> Non
     assert float(guarantee.log_radius[0]) == pytest.approx(math.log(guarantee.radius[0]), rel=1e-12)
 
 
+def test_the_authors_code_is_two_options(run: RunResult) -> None:
+    """A rho of its own in L_Z, and a radius where p_A <= p_B, of the square of the difference."""
+    votes = counted([[950, 50] + [0] * 8, [505, 495] + [0] * 8])
+    threat = Threat(clients=(0,), rounds=(2,), poison_ratio=0.2, scale=3.0, poison="features")
+    plain, theirs = (
+        one.certify(run.ledger, votes, threat, "feature")
+        for one in (Paper(), Paper(attacked_clip_norm=3.0, abstains=False))
+    )
+    ratio = formulas.gradient_lipschitz(1.0) / formulas.gradient_lipschitz(3.0)  # rho is 1 in round 2
+    assert float(theirs.radius[0]) == pytest.approx(float(plain.radius[0]) * ratio, rel=1e-12)
+    assert plain.prediction.tolist() == [0, ABSTAIN]
+    assert theirs.prediction.tolist() == [0, 0]
+    p_a, p_b = theirs.p_a, theirs.p_b
+    assert p_a[1] < p_b[1]
+    budgets = -np.log(1 - (np.sqrt(p_a) - np.sqrt(p_b)) ** 2)
+    assert float(theirs.radius[1] / theirs.radius[0]) == pytest.approx(math.sqrt(budgets[1] / budgets[0]), rel=1e-9)
+
+
 def test_an_attack_in_the_final_round_meets_the_test_noise_only(run: RunResult) -> None:
     threat = Threat(clients=(0,), rounds=(4,), poison_ratio=0.2, scale=3.0)
     small, large = (

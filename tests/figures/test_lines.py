@@ -123,3 +123,12 @@ def test_names_are_shown_as_they_are_written() -> None:
 def test_notebooks_show_a_figure_as_a_picture() -> None:
     shown = lines_figure(lines(1), x_label="x", y_label="y")._repr_png_()  # type: ignore[attr-defined]
     assert shown.startswith(b"\x89PNG")
+
+
+def test_a_line_that_belongs_to_another_has_its_colour_and_no_entry() -> None:
+    own = [Line("sigma = 1", X, X), Line("sigma = 2", X, 2 * X), Line("base", X, X + 1, like="sigma = 2")]
+    figure = lines_figure(own, x_label="x", y_label="y")
+    drawn = figure.axes[0].lines
+    assert drawn[2].get_color() == drawn[1].get_color() != drawn[0].get_color()
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["sigma = 1", "sigma = 2"]
+    assert_presentable(figure)

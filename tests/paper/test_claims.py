@@ -8,7 +8,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from crfl_paper.claims import AREA, RATES, REACH, Exceeds, Ordered, SimilarSets, Steady, Within, verdict
+from crfl_paper.claims import Exceeds, Ordered, SimilarSets, Steady, Within, verdict
+from crfl_paper.measures import AREA, RATES, REACH
 from crfl_paper.phi import Study
 from crfl_paper.readings import BACKDOORED, CLEAN, Point, Reading, Samples, samples_of
 
@@ -89,6 +90,11 @@ def test_series_are_compared_at_the_same_value_and_seed() -> None:
 def test_backdoored_samples_are_set_beside_clean_ones() -> None:
     assert verdict(SimilarSets(0.1).margins([point(1, [1.0, 2.0], backdoored=[1.0, 1.9])])) == "holds"
     assert verdict(SimilarSets(0.1).margins([point(1, [1.0, 2.0], backdoored=[0.5, 1.0])])) == "does not hold"
+
+
+def test_several_seeds_are_told_with_their_deviation() -> None:
+    points = [point(1, [1.0], [3.0]), point(2, [4.0], [4.0])]
+    assert Ordered(REACH).told(points) == "largest radius: 2 ± 1.4 at 1, 4 at 2"
 
 
 def test_rows_of_a_certificate_become_samples() -> None:

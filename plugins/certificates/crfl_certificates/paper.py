@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from crfl_certificates.capped import UPDATE_CAP
 from crfl_core.extend import (
@@ -47,6 +48,19 @@ class Paper(Certificate):
     sound: ClassVar = False
     label: ClassVar = "reproduction, not a proof"
 
+    attacked_clip_norm: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="rho of the attacked round in L_Z; unset: that of the server. The authors' code has a fixed one, "
+        "3 on MNIST",
+    )
+    abstains: bool = Field(
+        True,
+        description="whether nothing is said where p_A <= p_B; false: the squared difference gives a radius there as "
+        "well, as in the authors' code",
+    )
+
     def request(self, ledger: Ledger, threat: Threat, settings: VoteSettings) -> VoteRequest:  # noqa: ARG002
         """M noisy copies of the final model."""
         noise = ledger.facts.test_noise_std if settings.noise_std is None else settings.noise_std
@@ -76,11 +90,11 @@ class Paper(Certificate):
     def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:  # noqa: ARG002
         """Algorithm 2: bounds on the votes, abstention, radius."""
         first, p_a, p_b = formulas.hoeffding(votes.expect(CountVotes).counts, votes.settings.alpha)
-        budget, noise_std = formulas.kl_budget(p_a, p_b), votes.request.noise_std
-        each = [round_radius(ledger, threat, number, budget, noise_std) for number in threat.rounds]
+        budget, noise_std = self._budget(p_a, p_b), votes.request.noise_std
+        each = [self._round_radius(ledger, threat, number, budget, noise_std) for number in threat.rounds]
         # Of rounds of which nobody knows which are attacked, the worst count.
         log_radii = formulas.combined_log_radius(np.sort(each, axis=0)[: threat.attacked_rounds])
-        certain = p_a > p_b
+        certain = p_a > p_b if self.abstains else np.ones_like(p_a, bool)
         with np.errstate(over="ignore"):
             radii = np.exp(log_radii)
         return Guarantee(
@@ -91,21 +105,27 @@ class Paper(Certificate):
             p_b=p_b,
         )
 
+    def _budget(self, p_a: Array, p_b: Array) -> Array:
+        """The divergence below which a vote cannot change; who does not abstain takes the square of any difference."""
+        if self.abstains:
+            return formulas.kl_budget(p_a, p_b)
+        return formulas.kl_budget(np.maximum(p_a, p_b), np.minimum(p_a, p_b))
 
-def round_radius(ledger: Ledger, threat: Threat, attacked: int, budget: Array, test_noise: float) -> Array:
-    """The logarithms of the radii if one round is attacked; later rounds that may be, too, contract nothing."""
-    final, others = attacked == ledger.facts.rounds, set(threat.rounds) if threat.attacked_rounds > 1 else set()
-    later = [record for record in ledger.rounds[attacked:] if record.round not in others]
-    noises = [test_noise if record.round == ledger.facts.rounds else record.noise_std for record in later]
-    log_radii = formulas.log_radius(
-        budget,
-        noise_std=test_noise if final else ledger.round(attacked).noise_std,
-        lipschitz=formulas.gradient_lipschitz(ledger.round(attacked).clip_norm),
-        strengths=strengths(ledger, threat, attacked),
-        contraction=formulas.log_contraction([record.clip_norm for record in later], noises),
-    )
-    assert ledger.facts.feature_lipschitz is not None
-    return np.asarray(log_radii - np.log(ledger.facts.feature_lipschitz))
+    def _round_radius(self, ledger: Ledger, threat: Threat, attacked: int, budget: Array, test_noise: float) -> Array:
+        """The logarithms of the radii if one round is attacked; later rounds that may be, too, contract nothing."""
+        final, others = attacked == ledger.facts.rounds, set(threat.rounds) if threat.attacked_rounds > 1 else set()
+        later = [record for record in ledger.rounds[attacked:] if record.round not in others]
+        noises = [test_noise if record.round == ledger.facts.rounds else record.noise_std for record in later]
+        log_radii = formulas.log_radius(
+            budget,
+            noise_std=test_noise if final else ledger.round(attacked).noise_std,
+            lipschitz=formulas.gradient_lipschitz(self.attacked_clip_norm or ledger.round(attacked).clip_norm),
+            strengths=strengths(ledger, threat, attacked),
+            contraction=formulas.log_contraction([record.clip_norm for record in later], noises),
+        )
+        assert ledger.facts.feature_lipschitz is not None
+        return np.asarray(log_radii - np.log(ledger.facts.feature_lipschitz))
+
 
 
 def needed(ledger: Ledger, threat: Threat) -> tuple[Check, ...]:

@@ -25,6 +25,10 @@ Names = Annotated[
 ]
 Seeds = Annotated[int, typer.Option(min=1, help="How many seeds each point is measured with.")]
 Fast = Annotated[bool, typer.Option("--fast", help="Few test samples, and fewer, larger local steps.")]
+Authors = Annotated[
+    bool, typer.Option("--authors", help="As the authors' code does it, where the paper says something else.")
+]
+Sound = Annotated[bool, typer.Option(help="Put the same questions to a sound certificate as well.")]
 Out = Annotated[Path, typer.Option("--out", help="Folder for runs, pictures and the page.")]
 Workers = Annotated[
     int | None, typer.Option(help="Processes, each with one thread; default: one per core.", show_default=False)
@@ -36,6 +40,8 @@ def reproduce(
     figures: Names = None,
     seeds: Seeds = 5,
     fast: Fast = False,
+    authors: Authors = False,
+    sound: Sound = True,
     overrides: SetOption = None,
     out: Out = Path("reproduction"),
     workers: Workers = None,
@@ -45,8 +51,8 @@ def reproduce(
 ) -> None:
     """Run the figures of the CRFL paper, and judge on one page whether what it says of them holds.
 
-    The same command again goes on where it stopped. Figures whose data are not there are skipped; the page says how to
-    get them. Exits with 1 if a run failed.
+    Beside them stands what a sound certificate answers to the same questions. The same command again goes on where it
+    stopped. Figures whose data are not there are skipped; the page says how to get them. Exits with 1 if a run failed.
     """
     from pydantic_core import to_json
 
@@ -64,6 +70,8 @@ def reproduce(
             figures or (),
             seeds=seeds,
             fast=fast,
+            authors=authors,
+            sound=sound,
             out=out,
             overrides=overrides or (),
             workers=workers,
