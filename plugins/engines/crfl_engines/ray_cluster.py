@@ -55,6 +55,7 @@ class Connection:
         self._lock = threading.RLock()
         self._users = 0
         self._is_own = False
+        self._printed: Any = None
 
     def take(self, wish: Wish) -> None:
         """Connect, unless somebody already has. Raises `OptionError` if there is no such cluster."""
@@ -65,7 +66,7 @@ class Connection:
             else:
                 with left_as_it_was():
                     connect(ray, wish)
-                self._is_own = True
+                self._is_own, self._printed = True, hushed(ray, nothing)
             self._users += 1
 
     def give_back(self) -> None:
@@ -77,6 +78,7 @@ class Connection:
                 self._is_own = False
                 with left_as_it_was():
                     ray.shutdown()
+                hushed(ray, self._printed)
 
 
 CONNECTION = Connection()
@@ -142,6 +144,22 @@ def check_same(ray: Any, address: str) -> None:
     found = PLACE.fullmatch(address)
     if found is not None and socket.gethostbyname(found["host"]) + ":" + found["port"] != here:
         raise OptionError("address", f"this process already works with the Ray cluster at {here}, not {address}")
+
+
+def hushed(ray: Any, instead: Any) -> Any:
+    """Put something in place of the function by which Ray tells of dead nodes on standard output, among the results.
+
+    It has no setting for that. Returns what was there.
+    """
+    module = ray._private.worker
+    before = getattr(module, "print_to_stdstream", None)
+    if before is not None and instead is not None:
+        module.print_to_stdstream = instead
+    return before
+
+
+def nothing(*_: object, **__: object) -> None:
+    """Print nothing: whoever loses a worker says so."""
 
 
 @contextmanager
