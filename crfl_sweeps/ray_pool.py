@@ -50,8 +50,9 @@ class Hand:
         self.has_answered = False
 
     def start(self, job: Job) -> None:
-        """Give it something to do."""
-        self.job, self.work = job, self.handle.work.remote(line_of(job))
+        """Give it something to do. Workers stand in folders of their own, so paths are whole ones."""
+        paths = {key: one.absolute() for key, one in job._asdict().items() if isinstance(one, Path)}
+        self.job, self.work = job, self.handle.work.remote(line_of(job._replace(**paths)))
         self.asked = self.handle.said.remote()
 
     def events(self, said: Sequence[dict[str, Any]]) -> Iterator[Event]:

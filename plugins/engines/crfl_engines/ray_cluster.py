@@ -21,6 +21,9 @@ QUIET = {
     "RAY_DISABLE_DOCKER_CPU_WARNING": "1",
 }
 PLACE = re.compile(r"(?P<host>[^\s:/]+):(?P<port>\d{1,5})")
+SETTINGS_FRAME = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SETTINGS_FRAME
+"""How a connection of HTTP/2 begins on both sides (RFC 9113, section 3.4); a server's first frame has the same type."""
 PATIENCE = 10.0
 """Seconds that a machine may take to answer at all."""
 
@@ -127,15 +130,19 @@ def join(ray: Any, address: str) -> None:
 
 
 def check_answers(address: str) -> None:
-    """Ray itself waits for minutes for a machine that does not answer."""
+    """Ray itself waits for minutes for a machine that does not answer, or that speaks another language than HTTP/2."""
     found = PLACE.fullmatch(address)
     assert found is not None
     try:
-        socket.create_connection((found["host"], int(found["port"])), PATIENCE).close()
+        with socket.create_connection((found["host"], int(found["port"])), PATIENCE) as connection:
+            connection.sendall(GREETING)
+            answer = connection.recv(len(SETTINGS_FRAME))
     except (OSError, OverflowError) as error:
         raise OptionError(
             "address", f"nobody answers at {address} ({error}): start Ray there with `ray start --head`"
         ) from error
+    if answer[3:4] != SETTINGS_FRAME[3:4]:
+        raise OptionError("address", f"who answers at {address} is not Ray: give the port of `ray start --head`")
 
 
 def check_same(ray: Any, address: str) -> None:
