@@ -142,7 +142,10 @@ class Pool:
 
 
 def line_of(jobs: Sequence[Job], hands: int = 1) -> str:
-    """Jobs as a line that a worker understands. `hands`: threads that train the cells of one stack."""
+    """Jobs as a line that a worker understands. `hands`: threads that train the cells of one stack.
+
+    Workers may stand in folders of their own, so paths are whole ones.
+    """
     plain = [
         {key: str(one.absolute()) if isinstance(one, Path) else one for key, one in job._asdict().items()}
         for job in jobs

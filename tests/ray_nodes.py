@@ -134,20 +134,14 @@ def two_nodes(cluster: Nodes) -> Iterator[Nodes]:
     cluster.complete()
     yield cluster
     assert not cluster.ray.is_initialized()
-    assert living_actors(cluster) == 0
+    assert left_at_work(cluster) == []
 
 
-def living_actors(cluster: Nodes) -> int:
-    """How many actors hold a CPU, as the cluster sees it; asked until there are none, but not for long."""
-    ray = cluster.ray
-    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
-    try:
-        for _ in range(50):
-            total = ray.cluster_resources().get("CPU", 0)
-            held: int = round(total - ray.available_resources().get("CPU", 0))
-            if not held:
-                break
-            time.sleep(0.2)
-        return held
-    finally:
-        ray.shutdown()
+def left_at_work(cluster: Nodes, seconds: float = 20) -> list[str]:
+    """The actors of a cluster that are still there after some seconds."""
+    end = time.monotonic() + seconds
+    while True:
+        left = [said for said in marked(cluster.mark).values() if said.startswith(("ray::Worker", "ray::Cells"))]
+        if not left or time.monotonic() > end:
+            return left
+        time.sleep(0.2)

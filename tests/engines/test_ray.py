@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from crfl_engines import ray_cluster
 from crfl_engines.ray import Ray
 from crfl_engines.ray_worker import SentCount, SentTask, Worker, own_versions, received
 
@@ -165,6 +167,29 @@ def test_an_address_where_nobody_answers_is_a_sentence(tmp_path: Path) -> None:
         crfl_core.run(tiny(engine={"type": "ray", "address": f"127.0.0.1:{port}"}), out=tmp_path / "run")
 
 
+@pytest.mark.parametrize("says", [b"", b"220 mail.example.org ready\r\n"], ids=["nothing", "something else"])
+def test_an_address_where_somebody_else_answers_is_a_sentence(
+    tmp_path: Path, says: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray would wait for minutes."""
+    monkeypatch.setattr(ray_cluster, "PATIENCE", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            connection.sendall(says)
+            time.sleep(2)
+            connection.close()
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        expected = "who answers at .* is not Ray" if says else "nobody answers at .* \\(timed out\\)"
+        with pytest.raises(ConfigError, match=rf"engine\.address: {expected}"):
+            crfl_core.run(tiny(engine={"type": "ray", "address": address}), out=tmp_path / "run")
+        answering.join()
+
+
 @pytest.mark.parametrize("address", ["somewhere", "http://here:1", "a:b", "ray://here:10001", ""])
 def test_an_address_that_is_none_is_refused_with_the_config(address: str) -> None:
     with pytest.raises(ConfigError, match=r"engine\.address"):
@@ -193,7 +218,8 @@ def test_what_travels_arrives_as_it_was() -> None:
     assert torch.equal(arrived.attack_state["pattern"], state["pattern"])
     worker = Worker()
     worker.open(job.specification, own_versions())
-    trained: LocalUpdates = received(slice(2, 5), worker.train(SentTask.of(task), vars(task.clients), slice(2, 5)))
+    answer = worker.train(SentTask.of(task), vars(task.clients), slice(2, 5))[1]
+    trained: LocalUpdates = received(slice(2, 5), answer)
     expected = job.train(task, slice(2, 5))
     assert torch.equal(trained.updates, expected.updates)
     for name, column in vars(expected.poisoning).items():
@@ -201,4 +227,4 @@ def test_what_travels_arrives_as_it_was() -> None:
     models = torch.randn(1, federation.model.layout.size, generator=torch.Generator().manual_seed(0))
     votes = CountingTask("clean", 60, Voters(models, 20, 0.1, Streams(3)))
     counted: Counted = job.count(votes, slice(0, 60))
-    np.testing.assert_array_equal(worker.count(SentCount.of(votes), slice(0, 60)), counted.counts)
+    np.testing.assert_array_equal(worker.count(SentCount.of(votes), slice(0, 60))[1], counted.counts)

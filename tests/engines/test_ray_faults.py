@@ -72,9 +72,9 @@ def told(caught: list[warnings.WarningMessage]) -> list[str]:
 
 
 def test_a_node_that_is_killed_in_the_middle_changes_no_bit(
-    two_nodes: Nodes, tmp_path: Path, local: dict[str, bytes]
+    two_nodes: Nodes, tmp_path: Path, local: dict[str, bytes], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One worker is left, and no other can come: the run goes on with it, and says so once."""
+    """One worker is left, and no other can come: the run goes on with it, and says so once, not among its results."""
     engine = two_nodes.engine(chunk_clients=1)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -85,6 +85,7 @@ def test_a_node_that_is_killed_in_the_middle_changes_no_bit(
         )
     assert len(told(caught)) == 1
     assert "its parts are done again by others, which changes no bit" in told(caught)[0]
+    assert capsys.readouterr().out == ""
     assert_same(run.path, local)
 
 
@@ -120,7 +121,7 @@ def test_too_few_workers_after_a_fault_stop_the_run_which_resumes(
         engine = two_nodes.engine(chunk_clients=1, min_workers=2)
         with (
             pytest.warns(CrflWarning, match="a worker is lost"),
-            pytest.raises(RunError, match=r"1 of 2 workers were there within 3 s, .* 1 nodes with 1 CPUs"),
+            pytest.raises(RunError, match="1 of 2 workers were there within 3 s"),
         ):
             crfl_core.run(CONFIG | {"engine": engine}, out=tmp_path / "run", trackers=trackers)
     two_nodes.complete()
@@ -135,7 +136,7 @@ def test_whoever_ends_a_run_ends_its_workers_and_its_cluster(
 ) -> None:
     """Ctrl-C goes to all processes of a terminal at once. A cluster that was there before is there afterwards."""
     engine = two_nodes.engine(workers=1) | ({"address": "local"} if own else {})
-    (tmp_path / "run.toml").write_text(tomli_w.dumps(CONFIG | {"rounds": 100_000, "engine": engine}))
+    (tmp_path / "run.toml").write_text(tomli_w.dumps(CONFIG | {"rounds": 2000, "engine": engine}))
     command = [sys.executable, "-m", "crfl_core", "run", "run.toml", "--out", "run", "--quiet"]
     process = subprocess.Popen(command, cwd=tmp_path, start_new_session=True, stderr=subprocess.PIPE, text=True)
     rounds = tmp_path / "run" / "rounds.jsonl"
@@ -150,27 +151,34 @@ def test_whoever_ends_a_run_ends_its_workers_and_its_cluster(
 
 
 def test_parts_are_handed_out_in_order_and_not_far_ahead() -> None:
-    shift = Shift([slice(one, one + 1) for one in range(6)])
+    shift = Shift([slice(one, one + 1) for one in range(5)])
     assert [shift.take(3) for _ in range(4)] == [0, 1, 2, None]
-    shift.done(2)
-    assert shift.take(3) is None  # the first is still missing
-    shift.done(0)
+    shift.hold(2, "updates")
+    assert (shift.next, shift.take(3)) == (None, None)  # the first is still missing
+    shift.hold(0, "updates")
+    assert shift.next == 0
+    shift.done()
     assert [shift.take(3), shift.take(3)] == [3, None]
     shift.again([1], "its node burnt down")
     assert shift.take(3) == 1
-    for number in (1, 3):
-        shift.done(number)
-    assert [shift.take(3), shift.take(3), shift.take(3)] == [4, 5, None]
+    for number in (1, 2, 3):
+        shift.hold(number, "updates")
+    shift.again([2], "its updates were lost")
+    shift.done()
+    assert (shift.next, shift.take(3)) == (None, 2)
+    shift.hold(2, "updates")
+    shift.done()
+    shift.done()
+    assert shift.take(3) == 4
     assert not shift.is_over
-    shift.done(4)
-    shift.done(5)
+    shift.hold(4, "updates")
+    shift.done()
     assert shift.is_over
 
 
 def test_a_part_that_costs_one_worker_after_the_other_stops_the_run() -> None:
     shift = Shift([slice(0, 64), slice(64, 100)])
-    for _ in range(TRIES - 1):
-        shift.again([0, 1], "no memory")
-        shift.done(0)
+    for attempt in range(TRIES - 1):
+        shift.again([0, 1] if attempt == 0 else [1], "no memory")
     with pytest.raises(RunError, match=r"3 workers were lost with the same part, 64 to 99 \(no memory\)"):
         shift.again([1], "no memory")

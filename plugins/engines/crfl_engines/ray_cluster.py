@@ -21,6 +21,9 @@ QUIET = {
     "RAY_DISABLE_DOCKER_CPU_WARNING": "1",
 }
 PLACE = re.compile(r"(?P<host>[^\s:/]+):(?P<port>\d{1,5})")
+SETTINGS_FRAME = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SETTINGS_FRAME
+"""How a connection of HTTP/2 begins on both sides (RFC 9113, section 3.4); a server's first frame has the same type."""
 PATIENCE = 10.0
 """Seconds that a machine may take to answer at all."""
 
@@ -55,6 +58,7 @@ class Connection:
         self._lock = threading.RLock()
         self._users = 0
         self._is_own = False
+        self._printed: Any = None
 
     def take(self, wish: Wish) -> None:
         """Connect, unless somebody already has. Raises `OptionError` if there is no such cluster."""
@@ -65,7 +69,7 @@ class Connection:
             else:
                 with left_as_it_was():
                     connect(ray, wish)
-                self._is_own = True
+                self._is_own, self._printed = True, hushed(ray, nothing)
             self._users += 1
 
     def give_back(self) -> None:
@@ -77,6 +81,7 @@ class Connection:
                 self._is_own = False
                 with left_as_it_was():
                     ray.shutdown()
+                hushed(ray, self._printed)
 
 
 CONNECTION = Connection()
@@ -125,15 +130,19 @@ def join(ray: Any, address: str) -> None:
 
 
 def check_answers(address: str) -> None:
-    """Ray itself waits for minutes for a machine that does not answer."""
+    """Ray itself waits for minutes for a machine that does not answer, or that speaks another language than HTTP/2."""
     found = PLACE.fullmatch(address)
     assert found is not None
     try:
-        socket.create_connection((found["host"], int(found["port"])), PATIENCE).close()
+        with socket.create_connection((found["host"], int(found["port"])), PATIENCE) as connection:
+            connection.sendall(GREETING)
+            answer = connection.recv(len(SETTINGS_FRAME))
     except (OSError, OverflowError) as error:
         raise OptionError(
             "address", f"nobody answers at {address} ({error}): start Ray there with `ray start --head`"
         ) from error
+    if answer[3:4] != SETTINGS_FRAME[3:4]:
+        raise OptionError("address", f"who answers at {address} is not Ray: give the port of `ray start --head`")
 
 
 def check_same(ray: Any, address: str) -> None:
@@ -142,6 +151,22 @@ def check_same(ray: Any, address: str) -> None:
     found = PLACE.fullmatch(address)
     if found is not None and socket.gethostbyname(found["host"]) + ":" + found["port"] != here:
         raise OptionError("address", f"this process already works with the Ray cluster at {here}, not {address}")
+
+
+def hushed(ray: Any, instead: Any) -> Any:
+    """Put something in place of the function by which Ray tells of dead nodes on standard output, among the results.
+
+    It has no setting for that. Returns what was there.
+    """
+    module = ray._private.worker
+    before = getattr(module, "print_to_stdstream", None)
+    if before is not None and instead is not None:
+        module.print_to_stdstream = instead
+    return before
+
+
+def nothing(*_: object, **__: object) -> None:
+    """Print nothing: whoever loses a worker says so."""
 
 
 @contextmanager

@@ -15,7 +15,9 @@ from crfl_engines.ray_worker import Worker, own_versions
 AT_A_TIME = 2
 """Parts that a worker has: one that it works on, and one that waits."""
 AHEAD = 3
-"""Parts for each worker that are handed out from the first one that is missing: memory is bounded if that is late."""
+"""Parts for each worker that are handed out from the one whose turn it is; what is done early waits at its worker."""
+FETCHED = 2
+"""Parts that are on their way to this machine while another is used."""
 TRIES = 3
 """How many workers may be lost with the same part, and how often each may be replaced."""
 PAUSE = 1.0
@@ -23,43 +25,62 @@ PAUSE = 1.0
 
 
 class Hand:
-    """One worker and what it was given: parts by the reference that Ray answers with."""
+    """One worker and what it was given: a part and the place of its answer, by the word that tells when it is done."""
 
     def __init__(self, handle: Any) -> None:
         self.handle = handle
         self.place = ""
-        self.calls: dict[Any, int] = {}
+        self.calls: dict[Any, tuple[int, Any]] = {}
 
 
 class Shift:
-    """The parts of a round: which are left, and how often each was tried."""
+    """The parts of a round: which are left, which wait until those before them were used, how often each was tried."""
 
     def __init__(self, parts: Sequence[slice]) -> None:
         self.parts = parts
+        self.held: dict[int, Any] = {}
+        self._first = 0
         self._left = list(range(len(parts)))
-        self._missing = set(self._left)
         self._tries: Counter[int] = Counter()
 
     @property
     def is_over(self) -> bool:
-        """Whether all parts are there."""
-        return not self._missing
+        """Whether all parts were used."""
+        return self._first == len(self.parts)
+
+    @property
+    def next(self) -> int | None:
+        """The part whose turn it is; None if it is not done yet."""
+        return self._first if self._first in self.held else None
+
+    @property
+    def coming(self) -> list[Any]:
+        """Where the answers lie that are needed after the next one."""
+        return [
+            self.held[number] for number in range(self._first + 1, self._first + 1 + FETCHED) if number in self.held
+        ]
 
     def take(self, ahead: int) -> int | None:
-        """The first part that is left, if it is not too far ahead of the first one that is missing."""
-        if not self._left or self._left[0] >= min(self._missing) + ahead:
+        """The first part that is left, if it is not too far ahead of the one whose turn it is."""
+        if not self._left or self._left[0] >= self._first + ahead:
             return None
         return self._left.pop(0)
 
-    def done(self, number: int) -> None:
-        """A part is there."""
-        self._missing.discard(number)
+    def hold(self, number: int, answer: Any) -> None:
+        """A part is done; its answer lies somewhere."""
+        self.held[number] = answer
+
+    def done(self) -> None:
+        """The next part was used."""
+        self.held.pop(self._first, None)
+        self._first += 1
 
     def again(self, numbers: Sequence[int], why: str) -> None:
         """Parts have to be done again. Raises `RunError` if one seems to be what workers die of."""
         self._left = sorted({*self._left, *numbers})
         self._tries.update(numbers)
         for number in numbers:
+            self.held.pop(number, None)
             if self._tries[number] >= TRIES:
                 part = self.parts[number]
                 raise RunError(
@@ -98,18 +119,18 @@ class Crew:
             self._welcome(self._ready(list(self._coming)))
 
     def work(self, method: str, shared: tuple[Any, ...], parts: Sequence[slice]) -> Iterator[tuple[slice, Any]]:
-        """What workers answer to `method(*shared, part)`, as they are ready. `shared` lies in Ray's store."""
+        """What workers answer to `method(*shared, part)`, in order of parts. `shared` lies in Ray's store."""
         shift = Shift(parts)
         try:
             while not shift.is_over:
                 self._hand_out(method, shared, shift)
-                calls = {ref: hand for hand in self._hands for ref in hand.calls}
-                ready = self._ready([*calls, *self._coming])
+                calls = {word: hand for hand in self._hands for word in hand.calls}
+                ready = self._ready([*calls, *self._coming], PAUSE if shift.next is None else 0)
                 self._welcome([ref for ref in ready if ref in self._coming])
-                for ref in ready:
-                    if ref in calls and ref in calls[ref].calls:
-                        yield from self._taken(calls[ref], ref, shift)
-                del ready, calls  # references keep answers in memory
+                for word in ready:
+                    if word in calls and word in calls[word].calls:
+                        self._heard(calls[word], word, shift)
+                yield from self._fetched(shift)
                 self._check_enough(self._least)
         finally:
             for hand in self._hands:
@@ -130,44 +151,68 @@ class Crew:
                 number = shift.take(AHEAD * len(self._hands))
                 if number is None:
                     return
-                hand.calls[getattr(hand.handle, method).remote(*shared, shift.parts[number])] = number
+                call = getattr(hand.handle, method).options(num_returns=2)
+                word, answer = call.remote(*shared, shift.parts[number])
+                hand.calls[word] = number, answer
 
-    def _ready(self, refs: list[Any]) -> list[Any]:
+    def _ready(self, refs: list[Any], pause: float = PAUSE) -> list[Any]:
         """What is there, at least one within a pause."""
         ready: list[Any]
-        ready, others = self._ray.wait(refs, timeout=PAUSE)
+        if not refs:
+            time.sleep(pause)
+            return []
+        ready, others = self._ray.wait(refs, timeout=pause)
         if ready and others:
             ready += self._ray.wait(others, num_returns=len(others), timeout=0)[0]
         return ready
 
-    def _taken(self, hand: Hand, ref: Any, shift: Shift) -> Iterator[tuple[slice, Any]]:
-        """The answer of a worker; nothing if it was lost with the worker."""
+    def _heard(self, hand: Hand, word: Any, shift: Shift) -> None:
+        """A worker says that it has done a part, or Ray that the worker is gone."""
         try:
-            answer = self._ray.get(ref, timeout=self._deadline)
+            self._ray.get(word, timeout=self._deadline)
         except self._ray.exceptions.RayTaskError as error:
             raise failure(error) from error
         except self._ray.exceptions.RayError as error:
-            self._lost(hand, shift, error)
+            self._lost(hand, shift, first_sentence(error))
+        else:
+            shift.hold(*hand.calls.pop(word))
+
+    def _fetched(self, shift: Shift) -> Iterator[tuple[slice, Any]]:
+        """The part whose turn it is, if it is done; those behind it are sent for meanwhile."""
+        if (number := shift.next) is None:
             return
-        number = hand.calls.pop(ref)
-        shift.done(number)
+        if coming := shift.coming:
+            self._ray.wait(coming, num_returns=len(coming), timeout=0)
+        try:
+            answer = self._ray.get(shift.held[number], timeout=self._deadline)
+        except self._ray.exceptions.RayError as error:
+            why = first_sentence(error)
+            self._tell(f"what a worker has done is lost ({why})")
+            shift.again([number], why)
+            return
+        shift.done()
         yield shift.parts[number], answer
 
-    def _lost(self, hand: Hand, shift: Shift, error: Exception) -> None:
-        """A worker is gone, or what it had done: somebody else does its parts."""
-        why = first_sentence(error)
+    def _lost(self, hand: Hand, shift: Shift, why: str) -> None:
+        """A worker is gone: others do its parts, and a new one comes if it can."""
+        self._tell(f"a worker is lost, {hand.place} ({why})")
+        self._ray.kill(hand.handle)
+        self._hands.remove(hand)
+        numbers = [number for number, _ in hand.calls.values()]
+        hand.calls.clear()
+        self._hire()
+        shift.again(numbers, why)
+
+    def _tell(self, what: str) -> None:
+        """Say that something went wrong, once."""
         if not self._has_told:
             self._has_told = True
             warnings.warn(
-                f"engine: a worker is lost, {hand.place} ({why}): its parts are done again by others, which "
-                "changes no bit; further losses are not told",
+                f"engine: {what}: its parts are done again by others, which changes no bit; further losses are not "
+                "told",
                 CrflWarning,
                 stacklevel=2,
             )
-        self._ray.kill(hand.handle)
-        self._hands.remove(hand)
-        shift.again(list(hand.calls.values()), why)
-        self._hire()
 
     def _hire(self) -> None:
         """One worker more, on the machine that has the fewest; not for ever if they keep dying."""

@@ -26,6 +26,7 @@ from crfl_core.extend import (
 )
 
 Columns = dict[str, NDArray[Any]]
+DONE = "done"
 
 
 class SentTask(NamedTuple):
@@ -96,16 +97,16 @@ class Worker:
         self._job = open_job(specification)
         return f"{machine}, process {os.getpid()}"
 
-    def train(self, sent: SentTask, clients: Mapping[str, NDArray[Any]], part: slice) -> Answer:
-        """Train the participants `part` of a round."""
+    def train(self, sent: SentTask, clients: Mapping[str, NDArray[Any]], part: slice) -> tuple[str, Answer]:
+        """Train the participants `part` of a round. The answer has a word before it, which Ray sends at once."""
         assert self._job is not None
         trained = self._job.train(sent.with_clients(clients), part)
-        return array(trained.updates), vars(trained.poisoning)
+        return DONE, (array(trained.updates), vars(trained.poisoning))
 
-    def count(self, sent: SentCount, part: slice) -> NDArray[np.int64]:
+    def count(self, sent: SentCount, part: slice) -> tuple[str, NDArray[np.int64]]:
         """Count the votes on the test samples `part`."""
         assert self._job is not None
-        return self._job.count(sent.task(), part).counts
+        return DONE, self._job.count(sent.task(), part).counts
 
 
 def own_versions() -> dict[str, str]:

@@ -1,0 +1,186 @@
+"""The engine `ray` with workers on this machine against `local` with one thread: what a round costs more, and gains.
+
+Workers are resident: they are hired before anything is timed. On a busy machine the wall says little, so the seconds of
+all processors are shown, too; what two idle cores would gain follows from those, if the busier worker sets the pace.
+The memory of a driver is looked at in a process of its own: a round of 100 and of 10,000 clients with 100,000
+parameters, whose updates are 4 GB.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from benchmarks import memory
+from benchmarks.timing import report
+from crfl_core import load_config
+from crfl_core.federation import rounds
+from crfl_core.federation.recording import record
+from crfl_core.federation.session import Session
+from crfl_core.federation.setup import build
+
+SMALL = {
+    "rounds": 1000,
+    "dataset": {"type": "synthetic", "features": 784, "train_samples": 6000, "test_samples": 100},
+    "partition": {"type": "iid", "clients": 20},
+    "training": {"learning_rate": 0.01, "steps": 2, "batch_size": 20},
+    "server": {"clip_norm": 15.0, "noise_std": 0.01},
+    "evaluation": {"every": 0},
+    "certificates": ["paper"],
+}
+"""Rounds that hardly train: 7,850 parameters, 20 clients."""
+IMAGES = SMALL | {
+    "dataset": {"type": "digits"},
+    "model": {"type": "cnn", "channels": [16, 32]},
+    "training": {"learning_rate": 0.01, "steps": 20, "batch_size": 32},
+    "partition": {"type": "iid", "clients": 24},
+}
+"""A federation of convolutional networks, in six parts."""
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Used(NamedTuple):
+    """Seconds of rounds on the wall, and of the processors in this process and in each worker."""
+
+    wall: float
+    driver: float
+    workers: list[float]
+
+
+class Federation:
+    """A federation whose engine is open and warm, and plays its next round when it is called."""
+
+    def __init__(self, settings: dict[str, Any], engine: dict[str, Any]) -> None:
+        federation = build(load_config(settings | {"engine": engine}).config)
+        self.session, self.progress = Session.of(federation, Path()), rounds.initial(federation)
+
+    def __call__(self) -> None:
+        """Play the next round."""
+        outcomes = rounds.play(self.session, self.progress)
+        for outcome in outcomes:
+            record(self.session.federation, outcome)
+        self.progress = tuple(outcome.after for outcome in outcomes)
+
+    @property
+    def workers(self) -> list[int]:
+        """The processes that train, if there are others."""
+        crew = getattr(self.session.engine, "_crew", None)
+        return [] if crew is None else [int(hand.place.rpartition(" ")[2]) for hand in crew._hands]
+
+
+@contextmanager
+def opened(settings: dict[str, Any], **engine: Any) -> Iterator[Federation]:
+    """A federation that has played two rounds."""
+    federation = Federation(settings, engine)
+    with federation.session.opened():
+        federation()
+        federation()
+        yield federation
+
+
+def processor_seconds(process: int) -> float:
+    """What a process has used so far."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def used(federation: Federation, count: int) -> Used:
+    """What some rounds take."""
+    workers = federation.workers
+    before, wall, own = [processor_seconds(one) for one in workers], time.perf_counter(), time.process_time()
+    for _ in range(count):
+        federation()
+    taken = time.perf_counter() - wall, time.process_time() - own
+    after = [processor_seconds(one) for one in workers]
+    return Used(*taken, [late - early for late, early in zip(after, before, strict=True)])
+
+
+def seconds(play: Callable[[], None], count: int) -> list[float]:
+    """The wall time of each of some rounds."""
+    found = []
+    for _ in range(count):
+        started = time.perf_counter()
+        play()
+        found.append(time.perf_counter() - started)
+    return found
+
+
+def overhead(parts: int) -> None:
+    """What Ray adds to a round of so many parts: one worker, so that both engines train one part after the other."""
+    cut = {"chunk_clients": 20 // parts}
+    with (
+        opened(SMALL, type="local", threads=1, **cut) as local,
+        opened(SMALL, type="ray", address="local", workers=1, **cut) as apart,
+    ):
+        here, there = [], []
+        for _ in range(20):  # in turns: whatever else the machine does comes to both
+            here += seconds(local, 5)
+            there += seconds(apart, 5)
+    print(f"a round of {parts} parts: local {1e3 * median(here):.1f} ms, ray {1e3 * median(there):.1f} ms (medians)")
+    added = 1e3 * (median(there) - median(here))
+    report(f"milliseconds that ray adds to a round of {parts} parts, median of 100", added, "below 15")
+    added = 1e3 * (min(there) - min(here))
+    report(f"milliseconds that ray adds to a round of {parts} parts, best of 100", added, "below 15")
+
+
+def speed_up() -> None:
+    """How much faster two workers train networks than one process with one thread."""
+    ray = {"type": "ray", "address": "local", "workers": 2, "chunk_clients": 4}
+    with (
+        opened(IMAGES, type="local", threads=1, chunk_clients=4) as local,
+        opened(IMAGES, **ray) as apart,
+    ):
+        one, two = used(local, 5), used(apart, 5)
+    workers = ", ".join(f"{each:.2f} s" for each in two.workers)
+    print(f"five rounds of 24 networks: local {one.wall:.2f} s on the wall, {one.driver:.2f} s of a processor")
+    print(f"ray {two.wall:.2f} s on the wall; processors: driver {two.driver:.2f} s, workers {workers}")
+    report("speed-up on the wall, two workers", one.wall / two.wall, "at least 1.7 on 2 idle cores")
+    pace = max(*two.workers, (two.driver + sum(two.workers)) / 2)
+    report("speed-up by seconds of processors, if two cores were idle", one.driver / pace, "at least 1.7")
+
+
+def play(clients: int) -> None:
+    """One round of many clients in this process; prints its peak, its seconds, and what its processor did."""
+    ray = {"type": "ray", "address": "local", "workers": 2, "chunk_clients": 64}
+    settings = memory.settings("fedavg", clients)
+    federation = Federation(settings | {"rounds": 3}, ray)
+    with federation.session.opened():
+        federation()  # which hires the workers
+        with memory.watched() as peak:
+            took = used(federation, 1)
+    print(peak[0], took.wall, took.driver, sum(took.workers))
+
+
+def flat_memory() -> None:
+    """The driver's memory, and how much of a processor it needs for the updates that it takes in."""
+    peaks = {}
+    for clients in (100, 10_000):
+        command = [sys.executable, "-m", "benchmarks.ray", str(clients)]
+        found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+        peak, wall, driver, workers = map(float, found)
+        gigabytes = clients * 400_000 / 1e9
+        print(
+            f"{clients:,} clients: driver {peak / 2**20:,.0f} MiB; {gigabytes:.2f} GB of updates in {wall:.1f} s, "
+            f"processors: driver {driver:.2f} s, workers {workers:.2f} s"
+        )
+        peaks[clients] = peak
+    report("the driver's memory for 10,000 clients / for 100", peaks[10_000] / peaks[100], "at most 1.1")
+    report("GB of updates that the driver takes in per second of its processor", gigabytes / driver, "the more")
+
+
+def main() -> None:
+    overhead(parts=1)
+    overhead(parts=4)
+    speed_up()
+    flat_memory()
+
+
+if __name__ == "__main__":
+    play(int(sys.argv[1]))
