@@ -57,7 +57,7 @@ def test_the_names_that_no_plugin_can_take_are_those_of_the_core() -> None:
     groups = [group.name for group in app.registered_groups]
     assert sorted(OWN_COMMANDS) == sorted([*commands, *map(str, groups)])
     ours = {"advise", "new", "data", "open", "radius", "receipt", "report", "upgrade", "verify"}
-    ours |= {"compare", "demo", "ls", "plot", "reproduce", "sweep"}
+    ours |= {"compare", "demo", "ls", "plot", "reproduce", "sweep", "serve", "join", "federation"}
     assert set(Registry().names("command")) == ours
 
 

@@ -190,6 +190,7 @@ EXTEND = [
     "formulas",
     "forward_checks",
     "guarantee",
+    "held_elsewhere",
     "hookimpl",
     "input_bound",
     "load",
