@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -17,6 +18,7 @@ from crfl_core.extend import RunError
 PATIENCE = 10.0
 """Seconds that a process has to end by itself."""
 
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -81,14 +83,16 @@ def wait_for_port(address: str, process: subprocess.Popen[bytes], log: Path, sec
     raise RunError(f"nobody listens at {address} after {seconds:g} s: {last_words(log)}")
 
 
-def last_words(log: Path, lines: int = 3) -> str:
-    """The end of a log, on one line."""
+def last_words(log: Path, lines: int = 4) -> str:
+    """What a log says of the last error, or else at its end, on one line."""
     try:
         text = log.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return "it left no log"
-    said = [line.strip() for line in text.splitlines() if line.strip()]
-    return f"{' / '.join(said[-lines:])} (all of it in {log})"
+    said = [COLOURS.sub("", line).strip() for line in text.splitlines() if line.strip()]
+    wrong = [place for place, line in enumerate(said) if line.startswith("ERROR")]
+    told = said[wrong[-1] :][:lines] if wrong else said[-lines:]
+    return f"{' / '.join(told)} (all of it in {log})"
 
 
 def free_port() -> int:

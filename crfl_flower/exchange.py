@@ -61,7 +61,7 @@ class Exchange:
                 continue
             try:
                 update = read_update(orders[place], message)
-                check_honest(update, orders[place], clients.take(slice(place, place + 1)))
+                check_honest(update, orders[place].starts, clients.take(slice(place, place + 1)))
                 yield place, update, ""
             except Malformed as error:
                 yield place, None, str(error)
@@ -135,14 +135,14 @@ class Exchange:
 CURRENT: ContextVar[Exchange | None] = ContextVar("the federation that engines of this context train on", default=None)
 
 
-def check_honest(update: Tensor, order: Order, client: Clients) -> None:
+def check_honest(update: Tensor, starts: Tensor, client: Clients) -> None:
     """Raise `Malformed` if no training of the protocol can have led there: then it is no update of an honest client."""
     bound = float(client.update_bound[0])
     if bound == float("inf"):
         return
     lost, steps, rounding = 1.0 - float(client.retention[0]), int(client.steps[0]), ROUNDING[update.dtype]
-    start = torch.linalg.vector_norm(order.starts, dim=1).double()
-    residual = torch.linalg.vector_norm(update + lost * order.starts, dim=1).double()
+    start = torch.linalg.vector_norm(starts, dim=1).double()
+    residual = torch.linalg.vector_norm(update + lost * starts, dim=1).double()
     allowed = bound + rounding * (bound + lost * start) / 2 + steps * torch.finfo(update.dtype).eps * start / 2
     if bool((residual > allowed).any()):
         raise Malformed(f"an update of norm {float(residual.max()):.4g}, the protocol allows {bound:.4g}")

@@ -21,6 +21,7 @@ from flwr.common.constant import ErrorCode, SubStatus
 from flwr.common.serde import context_from_proto, fab_to_proto, run_from_proto
 from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, StartRunRequest
 from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree, PullObjectRequest
+from flwr.proto.node_pb2 import Node as NodeNumber
 from flwr.proto.runtime_pb2 import (
     AcquireTaskRequest,
     PullAppMessagesRequest,
@@ -37,7 +38,15 @@ from flwr.supercore.inflatable.inflatable_object import (
     get_object_type_from_object_content,
     iterate_object_tree,
 )
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.inflatable.inflatable_protobuf_utils import (
+    make_confirm_message_received_fn_protobuf,
+    make_pull_object_fn_protobuf,
+)
+from flwr.supercore.inflatable.inflatable_utils import (
+    ObjectPullError,
+    inflate_object_from_contents,
+    pull_and_inflate_object_from_tree,
+)
 from flwr.supercore.interceptors import (
     RuntimeTokenHttpInterceptor,
     RuntimeVersionHttpInterceptor,
@@ -45,16 +54,19 @@ from flwr.supercore.interceptors import (
 )
 from flwr.supercore.protobuf.client import ProtobufClientInterceptor
 from flwr.supercore.retry import make_simple_http_retry_invoker
+from flwr.supercore.run import RunNotRunningException
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import HttpGrid
-from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
+from flwr.supernode.runtime.run_clientapp import push_message, push_task_output
 
 from crfl_core.extend import RunError
 
 CLAIMED = "/flwr.proto.Runtime/AcquireTask"
 LAST = 3.0
 """Seconds from the last answer of a SuperNode to its end."""
+ARRIVING = 20.0
+"""Seconds in which a message that a SuperNode announced must be whole."""
 OBJECTS = 4096
 """No reply of ours has as many parts; Flower cuts arrays into pieces of 5 MB."""
 APP = b"""[project]
@@ -268,11 +280,11 @@ def answer_tasks(address: Address, app: App, ended: Callable[[], bool], pause: f
 
 def answer_task(address: Address, token: str, app: App) -> None:
     """Answer one message; if the app raises, by an error that says no more than its class."""
-    client = address.client(RuntimeTokenHttpInterceptor(token))
+    client = address.client(RuntimeTokenHttpInterceptor(token), retried=False)
     heartbeat = HeartbeatSender(make_task_heartbeat_fn_http(client))
     heartbeat.start()
     try:
-        message, context, _, _ = pull_task_input(client)
+        message, context = task_input(client)
         status, details = SubStatus.COMPLETED, ""
         try:
             reply = app(message, context)
@@ -281,6 +293,26 @@ def answer_task(address: Address, token: str, app: App) -> None:
             reply = Message(Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=details), reply_to=message)
         push_message(client, reply, context)
         push_task_output(client, context, status, details)
+    except (httpx.HTTPStatusError, LookupError, ObjectPullError, RunNotRunningException):
+        # The server that sent it is gone, and the rest of the message with it.
+        push_task_output(client, None, SubStatus.FAILED, "the message is not there any more")
     finally:
         heartbeat.stop()
         client.close()
+
+
+def task_input(client: RuntimeHttpClient) -> tuple[Message, Context]:
+    """The message that a task is about; what is missing of it may still come for some seconds."""
+    given = client.PullTaskInput(PullTaskInputRequest())
+    context = context_from_proto(given.context)
+    tree = client.PullMessages(PullAppMessagesRequest()).message_object_trees[0]
+    node = NodeNumber(node_id=context.node_id)
+    message = pull_and_inflate_object_from_tree(
+        tree,
+        make_pull_object_fn_protobuf(client.PullObject, node, context.run_id),
+        make_confirm_message_received_fn_protobuf(client.ConfirmMessageReceived, node, context.run_id),
+        return_type=Message,
+        max_time=ARRIVING,
+    )
+    message.metadata.__dict__["_message_id"] = tree.object_id
+    return message, context

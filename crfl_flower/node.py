@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from contextlib import chdir
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +117,7 @@ def read_node_file(path: Path) -> NodeFile:
         raise ConfigError(f"{path}: {key}: {first['msg']}: see docs/flower.md for what a node file holds") from error
 
 
-@lru_cache(maxsize=1)
+@cache
 def opened_node(path: Path) -> Node:
-    """The node of a file, which is read once."""
+    """The node of a file, which is read once, however many messages it answers."""
     return Node(path)

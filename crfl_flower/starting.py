@@ -101,7 +101,16 @@ def join(path: Path, say: Say) -> None:
             beneath.wait_for_port(address.server, process, log)
             say(f"joining {node.file.server} with {samples} samples, which stay here")
             link.answer_tasks(address, app, lambda: process.poll() is not None)
-            raise RunError(f"the server at {node.file.server} is not there for us: {beneath.last_words(log)}")
+            raise RunError(f"the server at {node.file.server} {refusal(beneath.last_words(log), certificate)}")
+
+
+def refusal(words: str, certificate: Path) -> str:
+    """What a SuperNode that ended has to say about the server."""
+    if "Failed to activate" in words:
+        return f"does not know the key of this node: have its .pub file put into the server's folder `nodes`: {words}"
+    if "certificate" in words.lower():
+        return f"has a certificate that {certificate} does not vouch for: get the server's ca.crt: {words}"
+    return f"is not there for us any more: {words}"
 
 
 @contextmanager
