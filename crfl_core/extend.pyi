@@ -65,6 +65,7 @@ from crfl_interface.data import DataFacts as DataFacts
 from crfl_interface.data import Domain as Domain
 from crfl_interface.data import FederatedData as FederatedData
 from crfl_interface.data import Scaling as Scaling
+from crfl_interface.data import held_elsewhere as held_elsewhere
 from crfl_interface.errors import ConfigError as ConfigError
 from crfl_interface.errors import CrflError as CrflError
 from crfl_interface.errors import CrflWarning as CrflWarning

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -41,6 +42,33 @@ class Domain:
             single = inputs.astype(np.float32, copy=False)
             low, high = np.float32(self.low), np.float32(self.high)
         return ~(np.isfinite(single) & (low <= single) & (single <= high))
+
+
+ELSEWHERE = np.iinfo(np.int64).min
+"""The row number of every sample that is not here: nothing can be found under it."""
+
+
+def held_elsewhere(samples: int) -> NDArray[np.int64]:
+    """The rows of a client that holds so many samples somewhere else. They take no memory.
+
+    >>> rows = held_elsewhere(1_000_000_000)
+    >>> len(rows), are_here(rows)
+    (1000000000, False)
+    """
+    return np.broadcast_to(np.int64(ELSEWHERE), (samples,))
+
+
+def are_here(rows: NDArray[np.int64]) -> bool:
+    """Whether a client's samples are here, so that they can be looked at."""
+    return len(rows) == 0 or int(rows[0]) != ELSEWHERE
+
+
+def partition_digest(partition: Sequence[NDArray[np.int64]]) -> str:
+    """The SHA-256 of who holds which rows: of every client its number of rows, then these, as 8 bytes each."""
+    digest = hashlib.sha256()
+    for rows in partition:
+        digest.update(np.array([len(rows), *rows], "<i8").tobytes())
+    return digest.hexdigest()
 
 
 CLAMPED = ("minmax", "declared")
@@ -121,7 +149,7 @@ class DataFacts:
 
 @dataclass(frozen=True)
 class FederatedData:
-    """Scaled data as tensors, and which training rows each client holds."""
+    """Scaled data as tensors, and which training rows each client holds; some may hold theirs elsewhere."""
 
     x: Tensor
     y: Tensor
@@ -138,6 +166,11 @@ class FederatedData:
         """Number of clients in the federation."""
         return len(self.partition)
 
+    @property
+    def complete(self) -> bool:
+        """Whether the samples of all clients are here."""
+        return all(map(are_here, self.partition))
+
 
 @dataclass(frozen=True)
 class Batches:
@@ -152,3 +185,11 @@ class Batches:
     sizes: Tensor
     clients: NDArray[np.int64]
     round: int
+
+
+def owners_of(data: Data, partition: Sequence[NDArray[np.int64]]) -> NDArray[np.int64] | None:
+    """The natural owner of each client's data; None if there are no owners, or a client has data of several."""
+    if data.groups is None:
+        return None
+    owners = [np.unique(data.groups[rows]) for rows in partition]
+    return np.concatenate(owners) if all(len(each) == 1 for each in owners) else None

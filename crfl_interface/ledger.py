@@ -135,7 +135,8 @@ class RunFacts(Record):
     before noise was kept, so that noise can be drawn again from there. `bad_update` is what the server does with an
     update that it cannot use, `optimiser` the name of its optimiser if it has one. `secret_votes`: the seed of the vote
     noise was drawn after training. `exact_shares`: poisoned shares are quotients of counts, not sums in single
-    precision. `partition_digest` is the SHA-256 of who holds which training rows. `reserve` are the samples that the
+    precision. `partition_digest` is the SHA-256 of who holds which training rows. `measured`: the clients' data were
+    here; if not, their numbers of samples and their norms are what was declared. `reserve` are the samples that the
     server trusts, by name: none of them is a client's.
     """
 
@@ -153,6 +154,7 @@ class RunFacts(Record):
     start: StartFacts = StartFacts()
     samples: tuple[int, ...]
     partition_digest: str | None = None
+    measured: bool = True
     input_norms: tuple[float, ...]
     feature_norms: tuple[float, ...]
     domain: tuple[float, float]

@@ -92,15 +92,21 @@ def inputs_bounded(ledger: Ledger, threat: Threat) -> Check:
     holds = found <= declared * (1 + 2 * error)
     if threat.poison == "update":  # what attackers feed their models does not matter
         measured = f"largest {found:.4g}, declared {declared:.4g}"
-        return check("input norms", holds, measured, "all inputs keep the bound", UNIT_BALL)
+        return as_declared(ledger, check("input norms", holds, measured, "all inputs keep the bound", UNIT_BALL))
     limit, poisoned = declared_bound(ledger, threat), float(ledger.clients.poisoned_norm.max(initial=0.0))
-    return check(
+    kept = check(
         "input norms",
         holds and np.isfinite(limit) and poisoned * (1 + error) <= limit,
         f"largest {found:.4g}, poisoned {poisoned:.4g}, declared {limit:.4g}",
         "a finite declared bound that all inputs keep",
         f"{UNIT_BALL}, use a bounded scaling, or set threat.input_bound",
     )
+    return as_declared(ledger, kept)
+
+
+def as_declared(ledger: Ledger, found: Check) -> Check:
+    """A check of the clients' data, which is no more than declared if nobody could look at them."""
+    return found if ledger.facts.measured or found.status == "failed" else replace(found, status="declared")
 
 
 def optimiser_at_work(ledger: Ledger, rounds: Iterable[int]) -> str:
@@ -207,8 +213,15 @@ def public_preprocessing(ledger: Ledger) -> Check:
 
 
 def trusted_data(ledger: Ledger) -> tuple[Check, ...]:
-    """What the server kept of the data and handed to plugins is the same in both worlds: no attacker chose it."""
-    return tuple(
+    """What the server kept of the data and handed to plugins is the same in both worlds: no attacker chose it.
+
+    Of data that are elsewhere everything is declared: whoever is no attacker trains on them as the protocol says.
+    """
+    facts = ledger.facts
+    found = f"{facts.clients} clients registered {sum(facts.samples)} samples within [{facts.domain[0]:g}, "
+    found += f"{facts.domain[1]:g}] before round 1"
+    elsewhere = Check("honest clients follow the protocol", "declared", found, "data that the server cannot see")
+    return (() if facts.measured else (elsewhere,)) + tuple(
         Check(
             "reserved data are trusted",
             "declared",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -11,10 +12,10 @@ from torch import Tensor
 
 from crfl_core.config import RunConfig
 from crfl_core.federation.reserve import Kept, set_aside
-from crfl_interface.data import Data, DataFacts, FederatedData
-from crfl_interface.errors import OptionError, PluginFailure
+from crfl_interface.data import Data, DataFacts, FederatedData, are_here
+from crfl_interface.errors import PluginFailure
 from crfl_interface.kinds.complaints import settings_of
-from crfl_interface.kinds.partitioner import Partitioner
+from crfl_interface.kinds.partitioner import check_partition
 from crfl_interface.streams import Streams
 
 
@@ -25,14 +26,6 @@ class Partition(NamedTuple):
     names: tuple[str, ...]
 
 
-def owners_of(data: Data, partition: Partition) -> NDArray[np.int64] | None:
-    """The natural owner of each client's data; None if there are no owners, or a client has data of several."""
-    if data.groups is None:
-        return None
-    owners = [np.unique(data.groups[rows]) for rows in partition.rows]
-    return np.concatenate(owners) if all(len(each) == 1 for each in owners) else None
-
-
 def load_data(config: RunConfig, streams: Streams) -> tuple[Data, Partition, dict[str, Kept]]:
     """The scaled data of the clients, who holds what of the training samples, and what the server keeps of them."""
     with settings_of("dataset", config.dataset):
@@ -41,6 +34,8 @@ def load_data(config: RunConfig, streams: Streams) -> tuple[Data, Partition, dic
     partitioner = config.partition
     with settings_of("partition", partitioner):
         rows = partitioner.split(data, streams)
+        if rows and not any(map(are_here, rows)):  # the server's own samples are for tests
+            data = replace(data, x=data.x[:0], y=data.y[:0], groups=None)
         check_partition(rows, len(data.x), partitioner)
         names = partitioner.client_names(data, rows)
         if names and len(names) != len(rows):
@@ -49,23 +44,6 @@ def load_data(config: RunConfig, streams: Streams) -> tuple[Data, Partition, dic
                 f"for {len(rows)} clients"
             )
     return data, Partition(rows, names), kept
-
-
-def check_partition(partition: tuple[NDArray[np.int64], ...], samples: int, plugin: Partitioner) -> None:
-    """Every sample belongs to exactly one client and no client is empty."""
-    for client, rows in enumerate(partition):
-        if len(rows) == 0:
-            empty = f"client {client} of {len(partition)} got no samples"
-            if "clients" in type(plugin).model_fields:
-                raise OptionError("clients", f"{empty}: use fewer clients")
-            raise OptionError("type", f"{empty}: use another partitioner")
-    counts = np.bincount(np.concatenate(partition), minlength=samples)
-    if len(counts) != samples or (counts != 1).any():
-        sample = int(np.flatnonzero(counts != (np.arange(len(counts)) < samples))[0])
-        raise PluginFailure(
-            f"partition: {plugin.full_name} must give every training sample to exactly one client, sample "
-            f"{sample} has {counts[sample]}"
-        )
 
 
 def as_tensors(data: Data, partition: Partition, device: torch.device, dtype: torch.dtype) -> FederatedData:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from crfl_core.federation.features import ROWS_AT_ONCE
 from crfl_core.federation.groups import watching
 from crfl_core.federation.reserve import users
 from crfl_interface import schedules
+from crfl_interface.data import are_here, partition_digest
 from crfl_interface.ledger import GroupFacts, ReservedFacts, RunFacts
 from crfl_interface.refusals import hook_names
 
@@ -41,9 +41,10 @@ def run_facts(federation: Federation) -> RunFacts:
         training=federation.honest.facts,
         start=federation.start.facts,
         samples=tuple(len(rows) for rows in data.partition),
-        partition_digest=digest_of(data.partition),
-        input_norms=largest_norms(data.x, data.partition),
-        feature_norms=largest_norms(federation.features, data.partition),
+        partition_digest=partition_digest(data.partition) if data.complete else None,
+        input_norms=largest_norms(data.x, data.partition, bound),
+        feature_norms=largest_norms(federation.features, data.partition, maps.norm_bound(bound)),
+        measured=data.complete,
         domain=(facts.domain.low, facts.domain.high),
         image_shape=facts.image_shape,
         class_names=data.class_names,
@@ -86,16 +87,8 @@ def group_facts(federation: Federation) -> GroupFacts | None:
     return GroupFacts(by=groups.by, members=members, weights=groups.weights)
 
 
-def digest_of(partition: Sequence[NDArray[np.int64]]) -> str:
-    """The SHA-256 of who holds which rows: of every client its number of rows, then these, as 8 bytes each."""
-    digest = hashlib.sha256()
-    for rows in partition:
-        digest.update(np.array([len(rows), *rows], "<i8").tobytes())
-    return digest.hexdigest()
-
-
-def largest_norms(x: Tensor, partition: Sequence[NDArray[np.int64]]) -> tuple[float, ...]:
-    """The largest Euclidean norm of each client's samples."""
+def largest_norms(x: Tensor, partition: Sequence[NDArray[np.int64]], bound: float) -> tuple[float, ...]:
+    """The largest Euclidean norm of each client's samples; the declared bound for those that are elsewhere."""
     # Some rows at a time: torch would first copy all of them in double precision.
     norms = torch.cat([rows.norm(dim=1, dtype=torch.float64) for rows in x.split(ROWS_AT_ONCE)]).cpu().numpy()
-    return tuple(float(norms[rows].max()) for rows in partition)
+    return tuple(float(norms[rows].max()) if are_here(rows) else bound for rows in partition)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from crfl_core.config import RunConfig, dump_config
 from crfl_core.federation.checks import check_maps, check_steps
-from crfl_core.federation.data import as_samples, as_tensors, load_data, owners_of
+from crfl_core.federation.data import as_samples, as_tensors, load_data
 from crfl_core.federation.facts import run_facts
 from crfl_core.federation.features import Shown, features_of
 from crfl_core.federation.fitting import FittedMaps, check_apart, fit_maps
@@ -25,8 +25,8 @@ from crfl_core.federation.reserve import check_root
 from crfl_core.federation.sample_sets import TestSet, make_test_sets, reserved_sets
 from crfl_core.federation.spectrum import smoothness, with_spectrum
 from crfl_core.federation.start import Start, start_of
-from crfl_core.federation.threats import check_threat, prepare_attack, resampled_rounds
-from crfl_interface.data import FederatedData, Scaling
+from crfl_core.federation.threats import check_stated, check_threat, prepare_attack, resampled_rounds
+from crfl_interface.data import FederatedData, Scaling, owners_of
 from crfl_interface.errors import ConfigError
 from crfl_interface.kinds.aggregator import AggregationStep
 from crfl_interface.kinds.attack import Attack
@@ -131,10 +131,10 @@ def build(
             check_apart(curator, data.x, data.test_x)
         fitted = fit_maps(config.model.features, data.facts, curator, dtype)
     maps, model = build_model(config, data.facts, fitted)
-    check_maps(maps, data.x)
+    check_maps(maps, data.x if len(data.x) else data.test_x)
     longest = maps.norm_bound(data.facts.domain.norm_bound(data.facts.inputs))
     bound = gradient_bound(config.model, model, longest)
-    members = members_of(config.groups, len(partition.rows), owners_of(loaded, partition), streams)
+    members = members_of(config.groups, len(partition.rows), owners_of(loaded, partition.rows), streams)
     training = training_facts(config)
     honest = HonestTraining(training, min(bound, training.clip_gradients or bound))
     honest = with_spectrum(config, model, honest, longest, data.facts.classes)
@@ -144,6 +144,7 @@ def build(
     fits(data, model, maps, participation)
     check_groups(config.aggregation, participation.round(1))
     check_root(config)
+    check_stated(config, data)
     check_threat(config, data.clients)
     prepared = prepare_attack(config, data, participation, streams)
     reserve = reserved_sets({name: as_samples(one, device, dtype) for name, one in kept.items()}, maps)

@@ -36,6 +36,18 @@ def resampled_rounds(config: RunConfig, participation: Participation) -> tuple[i
     return tuple(range(1, config.rounds + 1)) if config.storage.keep == "models" else tuple(sorted(wanted))
 
 
+def check_stated(config: RunConfig, data: FederatedData) -> None:
+    """Nobody knows what clients do that are elsewhere: a threat must be stated, and none of them is simulated."""
+    if data.complete:
+        return
+    if config.attack is not None:
+        raise ConfigError("clients that are elsewhere are not simulated: leave it out", key="attack")
+    for key, example in (("clients", "1"), ("rounds", "'every'")):
+        if getattr(config.threat, key) is None:
+            found = "is missing: nobody can tell what clients do that are elsewhere, so say what is assumed, such as"
+            raise ConfigError(f"{found} {example}", key=f"threat.{key}")
+
+
 def check_threat(config: RunConfig, clients: int) -> None:
     """The assumed attackers and rounds exist."""
     assumed = config.threat.clients

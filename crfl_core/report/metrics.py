@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from crfl_interface.data import are_here
 from crfl_interface.kinds.certificate import CertificateResult, Direction, Level
 from crfl_interface.ledger import Ledger, Record
 
@@ -81,7 +82,12 @@ class ClassHistogram(Record):
         class_names: tuple[str, ...],
         client_names: tuple[str, ...] = (),
     ) -> ClassHistogram:
-        """The histogram of a split, of which `partition` has the rows of each client."""
+        """The histogram of a split, of which `partition` has the rows of each client.
+
+        Of samples that are elsewhere nobody knows the class: they count as one that is called so.
+        """
+        if not all(map(are_here, partition)):
+            return cls(classes=("not known here",), clients=client_names, counts=(tuple(map(len, partition)),))
         shape = len(class_names), len(partition)
         client = np.repeat(np.arange(shape[1]), [len(rows) for rows in partition])
         cell = labels[np.concatenate(partition)] * shape[1] + client

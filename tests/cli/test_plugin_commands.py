@@ -58,6 +58,7 @@ def test_the_names_that_no_plugin_can_take_are_those_of_the_core() -> None:
     assert sorted(OWN_COMMANDS) == sorted([*commands, *map(str, groups)])
     ours = {"advise", "new", "data", "open", "radius", "receipt", "report", "upgrade", "verify"}
     ours |= {"compare", "demo", "divergence", "ls", "plot", "reproduce", "sweep"}
+    ours |= {"federation", "join", "serve"}
     assert set(Registry().names("command")) == ours
 
 

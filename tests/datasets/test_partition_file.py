@@ -11,7 +11,7 @@ import pytest
 
 import crfl_core
 from crfl_core.extend import ConfigError, CrflError
-from crfl_core.federation.facts import digest_of
+from crfl_interface.data import partition_digest
 from tests.oracle import federation_of, tiny
 
 SAMPLES = len(federation_of(tiny()).data.x)
@@ -42,7 +42,7 @@ def test_all_forms_say_the_same(tmp_path: Path) -> None:
     federations = [federation_of(config(path)) for path in files]
     for federation in federations:
         assert [rows.tolist() for rows in federation.data.partition] == ROWS
-        assert federation.facts.partition_digest == digest_of([np.array(rows) for rows in ROWS])
+        assert federation.facts.partition_digest == partition_digest([np.array(rows) for rows in ROWS])
     assert [federation.data.client_names for federation in federations] == [(), (), (), ("Ann", "Bob", "Cleo")]
 
 
@@ -98,7 +98,7 @@ def test_files_that_cannot_be_read_are_refused(name: str, content: bytes | None,
 def test_a_run_is_not_resumed_with_another_partition(tmp_path: Path) -> None:
     path = written(tmp_path, OWNER.tolist())
     run = crfl_core.run(config(path), out=tmp_path / "run")
-    assert run.ledger.facts.partition_digest == digest_of([np.array(rows) for rows in ROWS])
+    assert run.ledger.facts.partition_digest == partition_digest([np.array(rows) for rows in ROWS])
     swapped = OWNER.copy()
     first, second = ROWS[0][0], ROWS[1][0]
     swapped[[first, second]] = swapped[[second, first]]

@@ -193,6 +193,7 @@ EXTEND = [
     "formulas",
     "forward_checks",
     "guarantee",
+    "held_elsewhere",
     "hookimpl",
     "input_bound",
     "load",

@@ -41,11 +41,17 @@ OPTIONS: dict[str, dict[str, Any]] = {
 """Options of plugins that cannot do without, or that would do more work than is needed here."""
 
 
+ELSEWHERE = {"flower", "flower-strategy"}
+"""Engines that train on nodes of a federation, which is brought together in `tests/flower`."""
+
+
 def included() -> Iterator[Plugin | Command]:
-    """One instance of every plugin that comes with crfl."""
+    """One instance of every plugin that comes with crfl and that one process can try."""
     registry = Registry()
     for kind in KINDS:
         for name in registry.names(kind):
+            if kind == "engine" and name in ELSEWHERE:
+                continue
             if any(found.distribution == "crfl" for found in registry.found[kind][name]):
                 if kind == "command":
                     yield registry.command(name)

@@ -127,7 +127,6 @@ class Paper(Certificate):
         return np.asarray(log_radii - np.log(ledger.facts.feature_lipschitz))
 
 
-
 def needed(ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
     """Without these there is no number."""
     facts, rounds = ledger.facts, attacked_rounds(ledger, threat)

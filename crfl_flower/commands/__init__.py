@@ -1,0 +1,1 @@
+"""Commands of a federation, which `crfl` finds as plugins."""

@@ -1,0 +1,40 @@
+"""`crfl federation`: everything that a federation needs before it starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from crfl_core.extend import ConfigArgument, SetOption
+
+federation = typer.Typer(no_args_is_help=True, help="Found a federation whose clients are nodes of their own.")
+
+Folder = Annotated[Path, typer.Argument(help="A new folder.", show_default=False)]
+Address = Annotated[str, typer.Option(help="host:port where nodes will find the server.")]
+
+
+@federation.callback()
+def about() -> None:
+    """Found a federation whose clients are nodes of their own."""
+
+
+@federation.command()
+def init(
+    folder: Folder,
+    config: ConfigArgument = None,
+    address: Address = "127.0.0.1:9092",
+    overrides: SetOption = None,
+) -> None:
+    """Write keys, certificates, the server's config and a folder for every node; CONFIG's clients become the nodes."""
+    from crfl_flower.starting import check_flower
+
+    check_flower()
+    from crfl_flower.founding import found
+
+    files = found(folder, config, address, overrides or ())
+    typer.echo(f"{len(files)} nodes. Start the server, then every node, each where it belongs:")
+    typer.echo(f"  crfl serve {folder / 'server' / 'config.toml'}")
+    for file in files:
+        typer.echo(f"  crfl join {file}")

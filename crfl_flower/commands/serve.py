@@ -1,0 +1,45 @@
+"""`crfl serve`: the server of a real federation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from crfl_core.extend import JsonOption, QuietOption, SetOption, passing
+
+Config = Annotated[Path, typer.Argument(help="Config with engine = 'flower'.", show_default=False)]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", help="Run directory; default: runs/<name of the config>.", show_default=False),
+]
+
+
+def serve(
+    config: Config,
+    overrides: SetOption = None,
+    out: Out = None,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Train with nodes that join, aggregate and certify as CONFIG says; goes on with an unfinished run."""
+    if not quiet:
+        passing("starting")
+    from crfl_core.extend import plugins_at_work, progress
+    from crfl_flower.starting import serve as started
+
+    def say(text: str) -> None:
+        if not quiet:
+            passing("")
+            typer.echo(text, err=True)
+
+    with plugins_at_work():
+        result = started(config, out, overrides or (), progress(quiet), say)
+    passing("")
+    if json:
+        typer.echo(result.metrics.model_dump_json(indent=2))
+    elif quiet:
+        typer.echo(str(result.path))
+    else:
+        typer.echo(f"accuracy {result.metrics.accuracy:.3f}; what is certified: crfl show {result.path}")

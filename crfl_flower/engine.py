@@ -1,0 +1,79 @@
+"""The engine that trains on nodes: orders out, replies in, and a zero update for whoever did not answer well."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pydantic import Field, PrivateAttr
+
+from crfl_core.extend import Engine, Job, LocalUpdates, OptionError, RunError, TrainingTask, UserPath
+
+if TYPE_CHECKING:
+    from crfl_flower.exchange import Exchange
+
+
+class Flower(Engine):
+    """Trains on nodes that joined with `crfl join`, over Flower; the server starts with `crfl serve`.
+
+    A reply that is missing, late, broken or too large counts as a zero update that keeps its weight.
+    """
+
+    folder: UserPath = Field(
+        UserPath("server"), description="what `crfl federation init` wrote for the server: certificate, keys of nodes"
+    )
+    address: str = Field("127.0.0.1:9092", pattern=r"^.+:[0-9]+$", description="host:port where nodes find the server")
+    deadline: float = Field(120.0, gt=0, allow_inf_nan=False, description="seconds that nodes have in a round")
+    min_replies: int = Field(1, ge=1, description="good replies without which a round is tried again, then stops")
+    attempts: int = Field(3, ge=1, description="how often those who did not answer are asked in a round")
+    wait: float = Field(
+        600.0, gt=0, allow_inf_nan=False, description="seconds that nodes have to register before round 1"
+    )
+
+    _told: str = PrivateAttr(default="")
+    _exchange: Exchange | None = PrivateAttr(default=None)
+
+    def open(self, job: Job) -> None:
+        """Find the federation that `crfl serve` has brought together, and what its nodes are told."""
+        from crfl_flower.exchange import CURRENT
+        from crfl_flower.node import specification_for_nodes
+
+        self._exchange = CURRENT.get()
+        if self._exchange is None:
+            raise OptionError("type", "trains on nodes that join: start it with `crfl serve`, not in this process")
+        self._told = specification_for_nodes(job.specification)
+
+    def train(self, task: TrainingTask) -> Iterator[LocalUpdates]:
+        """Every participant once, as replies come in; last those who did not answer well, with no numbers at all."""
+        from crfl_flower.wire import Order, one_update
+
+        assert self._exchange is not None
+        missing = dict.fromkeys(range(len(task.clients)), "")
+        for attempt in range(1, self.attempts + 1):
+            total = self._exchange.total
+            orders = {place: Order.of(task, place, total, self._told, secrets.token_hex(16)) for place in missing}
+            until = time.monotonic() + self.deadline
+            for place, update, problem in self._exchange.replies(orders, task.clients, until):
+                if update is None:
+                    missing[place] = problem
+                else:
+                    del missing[place]
+                    yield one_update(place, update)
+            if len(task.clients) - len(missing) >= min(self.min_replies, len(task.clients)):
+                break
+            self._exchange.say(f"round {task.number}: too few good replies, attempt {attempt} of {self.attempts}")
+        else:
+            good, wanted = len(task.clients) - len(missing), min(self.min_replies, len(task.clients))
+            raise RunError(
+                f"round {task.number}: {good} good replies after {self.attempts} attempts, engine.min_replies is "
+                f"{wanted}: see that nodes are up, then start `crfl serve` again, which goes on from here"
+            )
+        for place, problem in missing.items():
+            self._exchange.note(task.number, int(task.clients.ids[place]), problem)
+            yield one_update(place, task.starts.new_full((len(task.starts), task.starts.shape[-1]), float("nan")))
+
+    def close(self) -> None:
+        """Leave the federation."""
+        self._exchange = None

@@ -1,0 +1,123 @@
+"""A node: what its file says, and the training that it does beside its own data."""
+
+from __future__ import annotations
+
+import tomllib
+from contextlib import chdir
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+import torch
+from pydantic import Field, ValidationError
+from torch import Tensor
+
+from crfl_core.extend import ConfigError, Data, DataError, Job, Table, load_config, open_job
+from crfl_flower.wire import Order
+
+ONE_CLIENT = {"attack", "groups", "reserve", "engine", "trackers", "threat"}
+"""Tables of a config that say nothing about how one client trains."""
+
+
+class NodeFile(Table):
+    """The file of a node. It never leaves it; paths in it are relative to its folder."""
+
+    server: str = Field(pattern=r"^.+:[0-9]+$", description="host:port of `crfl serve`")
+    certificate: Path = Field(Path("ca.crt"), description="of the authority that the server's certificate is from")
+    key: Path = Field(Path("node.key"), description="the private key; the server knows the public one")
+    allow: tuple[str, ...] = Field(
+        (), description="what a server may have this node load besides crfl itself, as distribution[:plugin]"
+    )
+    threads: int = Field(1, ge=1, description="threads of PyTorch")
+    dataset: dict[str, Any] = Field(description="the node's own samples: any dataset plugin with its options")
+
+
+class Node:
+    """Answers the server's questions and orders. Data are read once, and training is prepared once for all rounds."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.file = path, read_node_file(path)
+        self._data: Data | None = None
+        self._jobs: dict[str, Job] = {}
+
+    @property
+    def folder(self) -> Path:
+        """Where the file lies; what it names lies there, too."""
+        return self.path.absolute().parent
+
+    @property
+    def data(self) -> Data:
+        """The node's own samples."""
+        if self._data is None:
+            with chdir(self.folder):
+                self._data = load_config({"dataset": self.file.dataset}).config.dataset.load()
+        return self._data
+
+    def train(self, order: Order) -> Tensor:
+        """The updates (K, P) of this client."""
+        if order.specification not in self._jobs:
+            self._jobs = {order.specification: self._opened(order)}  # the job of an earlier run is not kept
+        torch.set_num_threads(self.file.threads)
+        part = slice(order.client, order.client + 1)
+        return self._jobs[order.specification].train(order.task(), part).updates[:, 0]
+
+    def _opened(self, order: Order) -> Job:
+        """The training that a server describes, on our own samples, with no plugin that we do not allow."""
+        tree = tomllib.loads(order.specification)
+        samples = tree["partition"]["samples"][order.client]
+        if samples > len(self.data.x):
+            raise DataError(f"{self.path}: {samples} samples were registered, and there are {len(self.data.x)} now")
+        own = {
+            "dataset": {**self.file.dataset, "train_samples": samples},
+            "partition": {**tree["partition"], "client": order.client},
+            "plugins": {"allow": list(self.file.allow)},
+        }
+        with chdir(self.folder):
+            return open_job(tomli_w.dumps(tree | own))
+
+
+def specification_for_nodes(specification: str) -> str:
+    """What nodes are told of a run: no data of the server, no seed but that of batches, everybody in every round.
+
+    Raises `ConfigError` if that would give away what must stay with the server, or leave out what nodes need.
+    """
+    tree = tomllib.loads(specification)
+    if "batches" not in tree.get("seeds", {}):
+        raise ConfigError(
+            "is missing: nodes are told it, and must not learn `seed`, from which the noise is drawn: set it to a "
+            "number of its own",
+            key="seeds.batches",
+        )
+    if "curator" in tree.get("reserve", {}):
+        raise ConfigError(
+            "feature maps that are fitted to the server's samples cannot be rebuilt by nodes: use a fixed map, such as "
+            "'unit-ball'",
+            key="reserve.curator",
+        )
+    told = {key: value for key, value in tree.items() if key not in ONE_CLIENT | {"dataset", "seed", "votes", "name"}}
+    told["seeds"] = {"batches": tree["seeds"]["batches"]}
+    told["training"] = {**tree.get("training", {}), "participation": 1.0}
+    # Who is assumed to attack has no meaning for one client; a federation whose data are elsewhere must state it.
+    told["threat"] = {"clients": 0, "rounds": "every"}
+    return tomli_w.dumps(told)
+
+
+def read_node_file(path: Path) -> NodeFile:
+    """The file of a node. Raises `ConfigError` with the key that is wrong."""
+    try:
+        return NodeFile.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: is not TOML: {error}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise ConfigError(f"{path}: {key}: {first['msg']}: see docs/flower.md for what a node file holds") from error
+
+
+@cache
+def opened_node(path: Path) -> Node:
+    """The node of a file, which is read once, however many messages it answers."""
+    return Node(path)

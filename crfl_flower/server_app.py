@@ -1,0 +1,123 @@
+"""The server app: the rounds of the core, with clients that are nodes of Flower."""
+
+from __future__ import annotations
+
+import secrets
+import time
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from flwr.superlink.grid import HttpGrid
+
+from crfl_core import RunResult, run
+from crfl_core.extend import ConfigError, RunConfig, RunError, Tracker, load_config
+from crfl_flower.engine import Flower
+from crfl_flower.exchange import CURRENT, PAUSE, Exchange
+from crfl_flower.keys import registered_keys
+from crfl_flower.link import BoundedGrid, bounded
+from crfl_flower.registration import Question
+
+PARTITION = "elsewhere"
+"""The partitioner that counts samples and sees none."""
+
+
+@dataclass
+class Federated:
+    """One run of a federation: where its config stands, where it goes, and who watches it."""
+
+    config: Path
+    out: Path | None = None
+    overrides: Sequence[str] = ()
+    trackers: Sequence[Tracker] = ()
+    say: Callable[[str], object] = lambda _: None
+    result: RunResult | None = field(default=None, init=False)
+
+    def app(self) -> ServerApp:
+        """The run as an app of Flower."""
+        app = ServerApp()
+
+        @app.main()
+        def main(grid: Grid, context: Context) -> None:  # noqa: ARG001
+            assert isinstance(grid, BoundedGrid)
+            self.result = self.play(grid)
+
+        return app
+
+    def play(self, grid: BoundedGrid) -> RunResult:
+        """Register nodes unless a run that is to be resumed has done so, then play all rounds and certify."""
+        config, engine = settings(self.config, self.overrides)
+        path = self.out or Path("runs", config.name)
+        nodes = self._gather(grid, engine)
+        exchange = Exchange(grid, nodes, engine.folder / "replies.jsonl", self.say)
+        samples = registered(path) or self._register(exchange, config, engine)
+        token = CURRENT.set(exchange)
+        try:
+            frozen = f"partition.samples={list(samples)}"
+            overrides = [*self.overrides, frozen]
+            return run(self.config, overrides=overrides, out=path, trackers=self.trackers)
+        finally:
+            CURRENT.reset(token)
+
+    def _gather(self, grid: BoundedGrid, engine: Flower) -> list[int]:
+        """Wait until the node of every client is there; their numbers, client 0 first."""
+        keys, until = registered_keys(engine.folder), time.monotonic() + engine.wait
+        while True:
+            there = {node.public_key: node.node_id for node in grid.get_nodes()}
+            if all(key in there for key in keys):
+                return [there[key] for key in keys]
+            if time.monotonic() > until:
+                absent = [str(client) for client, key in enumerate(keys) if key not in there]
+                raise RunError(
+                    f"the nodes of clients {', '.join(absent)} have not joined within {engine.wait:g} s: start them "
+                    "with `crfl join`, or raise engine.wait"
+                )
+            time.sleep(PAUSE)
+
+    def _register(self, exchange: Exchange, config: RunConfig, engine: Flower) -> list[int]:
+        """Ask every node for its number of samples, once."""
+        data, partition = config.dataset.load(), config.partition
+        most = int(getattr(partition, "max_samples", 0))
+        questions = {client: Question.of(data, client, secrets.token_hex(16), most) for client in range(exchange.total)}
+        samples = exchange.registered(questions, time.monotonic() + engine.deadline)
+        self.say(f"{len(samples)} clients registered {sum(samples)} samples")
+        return samples
+
+
+def settings(path: Path, overrides: Sequence[str]) -> tuple[RunConfig, Flower]:
+    """The config of a federation and its engine. Raises `ConfigError` if it is for one process."""
+    config = load_config(path, overrides=overrides).config
+    engine = config.engine
+    if not isinstance(engine, Flower):
+        raise ConfigError(f"{path}: is {engine.configured_as!r}: nodes are trained by 'flower'", key="engine.type")
+    if config.partition.configured_as.rpartition(":")[2] != PARTITION:
+        found = config.partition.configured_as
+        raise ConfigError(f"{path}: is {found!r}: samples of nodes are {PARTITION!r}", key="partition.type")
+    keys, clients = registered_keys(engine.folder), getattr(config.partition, "clients", 0)
+    if len(keys) != clients:
+        raise ConfigError(f"{path}: is {clients}, and {len(keys)} nodes have a key", key="partition.clients")
+    return config, engine
+
+
+def registered(path: Path) -> list[int] | None:
+    """What nodes registered for an unfinished run at a path; None if there is none."""
+    try:
+        tree = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError):
+        return None
+    found: list[int] | None = tree.get("partition", {}).get("samples")
+    return found
+
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """The run of the config that `flwr run` names, for those who keep a SuperLink of their own."""
+    assert isinstance(grid, HttpGrid)
+    out = context.run_config.get("out")
+    Federated(Path(str(context.run_config["config"])), None if out is None else Path(str(out))).play(bounded(grid))

@@ -1,0 +1,226 @@
+"""Our rules in somebody's Flower app: `CrflStrategy(config)` in place of `FedAvg()`.
+
+The app keeps its clients, its messages and its loop. What they send goes through the chain of the config, with clip
+and noise; the run directory gets ledger and certificates.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextvars import copy_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg, Result
+from safetensors.torch import save_file
+from torch import Tensor
+
+from crfl_core import RunResult, run
+from crfl_core.extend import RunError, TrainingTask
+from crfl_flower.exchange import check_honest
+from crfl_flower.rendezvous import MEETING, LayoutTracker, Rendezvous
+from crfl_flower.wire import Malformed
+
+HEADER = 4096
+"""What an array in NumPy's format may have besides its numbers, in bytes."""
+
+
+class CrflStrategy(FedAvg):
+    """A strategy of Flower whose server step is that of a config: chain, clip, noise, ledger and certificates.
+
+    The config says how clients train, who is assumed to attack, and which certificates there should be; its
+    partition is `elsewhere`, with the samples of every client. Clients are the nodes by ascending number, and are
+    waited for at most `wait` seconds. A reply that is missing or broken counts as a zero update that keeps its weight.
+    `result` is the finished run. Other options are those of `FedAvg`, for the evaluation on clients.
+    """
+
+    def __init__(
+        self,
+        config: str | Path,
+        *,
+        out: str | Path | None = None,
+        overrides: Sequence[str] = (),
+        wait: float = 600.0,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self._config, self._out, self._overrides, self._wait = config, out, tuple(overrides), wait
+        self._meeting = Rendezvous()
+        self._nodes: list[int] = []
+        self._names: dict[str, tuple[int, ...]] = {}
+        self._task: TrainingTask | None = None
+        self.result: RunResult | None = None
+
+    def start(  # noqa: PLR0913
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """All rounds, then the certificates. Goes on with an unfinished run of the same config."""
+        self._names = {name: tuple(array.shape) for name, array in initial_arrays.items()}
+        worker = threading.Thread(target=copy_context().run, args=(self._play, initial_arrays, num_rounds), daemon=True)
+        worker.start()
+        try:
+            self._take_next()
+            left = num_rounds if self._task is None else num_rounds - self._task.number + 1
+            self._check_start(initial_arrays)
+            found = super().start(grid, initial_arrays, left, timeout, train_config, evaluate_config, evaluate_fn)
+        finally:
+            if self.result is None:
+                self._meeting.answer(None)
+            worker.join()
+        return found
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """The model of the core to every participant of the round; `arrays` is the same model."""
+        task = self._running()
+        config["server-round"] = task.number
+        nodes = self._gathered(grid, int(task.clients.ids.max()) + 1)
+        record = RecordDict({self.arrayrecord_key: self._arrays(task.starts[0, 0]), self.configrecord_key: config})
+        return [
+            Message(record, dst_node_id=nodes[client], message_type=MessageType.TRAIN) for client in task.clients.ids
+        ]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """What the core makes of the replies: the next model, and how many of them counted."""
+        task = self._running()
+        places = {self._nodes[client]: place for place, client in enumerate(task.clients.ids)}
+        updates: dict[int, Tensor | None] = dict.fromkeys(range(len(task.clients)))
+        for reply in replies:
+            place = places.get(reply.metadata.src_node_id)
+            if place is not None:
+                updates[place] = self._update(reply, task, place)
+        self._meeting.answer(list(updates.items()))
+        counted = sum(update is not None for update in updates.values())
+        self._take_next()
+        model = self._final() if self._task is None else self._task.starts[0, 0]
+        return self._arrays(model), MetricRecord({"counted": counted, "zero": len(updates) - counted})
+
+    def _play(self, initial_arrays: ArrayRecord, num_rounds: int) -> None:
+        """The run of the core, in a thread of its own."""
+        MEETING.set(self._meeting)
+        try:
+            overrides = [*self._overrides, f"rounds={num_rounds}", 'engine={type="flower-strategy"}']
+            overrides += self._start_of(initial_arrays)
+            out = None if self._out is None else Path(self._out)
+            self._meeting.end(run(self._config, overrides=overrides, out=out, trackers=[LayoutTracker()]))
+        except BaseException as error:  # whatever it is, the app is waiting for it
+            self._meeting.end(error)
+
+    def _start_of(self, arrays: ArrayRecord) -> list[str]:
+        """The override that starts the model at arrays which have the names of its parameters."""
+        if all(name.isdigit() for name in arrays):
+            return []
+        path = Path(self._out or "runs").absolute()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.parent / f"{path.name}-start.safetensors"
+        save_file({name: torch.from_numpy(array.numpy().copy()) for name, array in arrays.items()}, file)
+        return [f'model.start="{file}"']
+
+    def _check_start(self, arrays: ArrayRecord) -> None:
+        """Arrays without names must be where the model of the config starts by itself."""
+        if self._task is None or self._task.number > 1 or not all(name.isdigit() for name in arrays):
+            return
+        given = torch.from_numpy(np.concatenate([array.numpy().ravel() for array in arrays.values()]))
+        start = self._task.starts[0, 0]
+        if given.shape != start.shape or not bool(torch.allclose(given.to(start), start)):
+            raise RunError(
+                f"initial_arrays hold {given.numel()} numbers that are not where the model of the config starts, which "
+                f"has {start.numel()}: name them as its parameters are named, and it starts there"
+            )
+
+    def _running(self) -> TrainingTask:
+        if self._task is None:
+            raise RunError("the run is over: call start() for another one")
+        return self._task
+
+    def _take_next(self) -> None:
+        found = self._meeting.next()
+        self._task = found if isinstance(found, TrainingTask) else None
+        self.result = found if isinstance(found, RunResult) else None
+
+    def _gathered(self, grid: Grid, clients: int) -> list[int]:
+        """The nodes of all clients, which are chosen once."""
+        until = time.monotonic() + self._wait
+        while len(self._nodes) < clients:
+            self._nodes = sorted(grid.get_node_ids())[:clients]
+            if len(self._nodes) < clients and time.monotonic() > until:
+                raise RunError(f"{len(self._nodes)} of {clients} nodes are there after {self._wait:g} s")
+            if len(self._nodes) < clients:
+                time.sleep(0.5)
+        return self._nodes
+
+    def _final(self) -> Tensor:
+        assert self.result is not None
+        layout = self._meeting.layout
+        assert layout is not None
+        from safetensors.torch import load_file
+
+        tensors = load_file(self.result.path / "model.safetensors")
+        return torch.cat([tensors[name].flatten() for name, _ in layout.shapes])
+
+    def _arrays(self, flat: Tensor) -> ArrayRecord:
+        """The model as the app names its arrays."""
+        layout = self._meeting.layout
+        assert layout is not None
+        named = {name: tensor.cpu().numpy() for name, tensor in layout.unflatten(flat).items()}
+        if not all(name.isdigit() for name in self._names):
+            return ArrayRecord({name: Array(named[name]) for name in self._names})
+        pieces = np.split(flat.cpu().numpy(), np.cumsum([int(np.prod(shape)) for shape in self._names.values()])[:-1])
+        return ArrayRecord(
+            {
+                name: Array(piece.reshape(shape))
+                for (name, shape), piece in zip(self._names.items(), pieces, strict=True)
+            }
+        )
+
+    def _update(self, reply: Message, task: TrainingTask, place: int) -> Tensor | None:
+        """The update (P,) that a reply holds; None if it is broken."""
+        try:
+            start = task.starts[0, 0]
+            update = self._flat(reply).to(start) - start
+            if not bool(torch.isfinite(update).all()):
+                return None
+            check_honest(update[None], start[None], task.clients.take(slice(place, place + 1)))
+        except (Malformed, KeyError, ValueError, TypeError, EOFError):
+            return None
+        return update
+
+    def _flat(self, reply: Message) -> Tensor:
+        """The model in a reply as one vector, in the order of the core's."""
+        if reply.has_error():
+            raise Malformed("an error")
+        (record,) = reply.content.array_records.values()
+        if set(record) != set(self._names):
+            raise Malformed(f"arrays {sorted(map(str, record))[:4]}")
+        values = {name: numbers(record[name], shape) for name, shape in self._names.items()}
+        layout = self._meeting.layout
+        assert layout is not None
+        order = self._names if all(name.isdigit() for name in self._names) else [name for name, _ in layout.shapes]
+        return torch.cat([values[name] for name in order])
+
+
+def numbers(array: Array, shape: tuple[int, ...]) -> Tensor:
+    """The numbers of an array of this shape, flat. Raises `Malformed` before it reads what is too long."""
+    count = int(np.prod(shape))
+    if tuple(array.shape) != shape or len(array.data) > 8 * count + HEADER:
+        raise Malformed(f"an array of shape {tuple(array.shape)[:8]} and {len(array.data)} bytes")
+    found = array.numpy()
+    if found.shape != shape or found.dtype.kind != "f":
+        raise Malformed(f"{found.dtype} of shape {found.shape}")
+    return torch.from_numpy(found.astype(np.float64)).flatten()
