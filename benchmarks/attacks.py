@@ -41,7 +41,7 @@ def playing(attack: dict[str, Any] | str, model: dict[str, Any] | str = "softmax
     return Rounds(
         {
             "rounds": 1000,
-            "dataset": {"type": "random-images", "scaling": "none", "samples": 20000, "tests": 1000},
+            "dataset": {"type": "random-images", "samples": 20000, "tests": 1000},
             "partition": {"type": "iid", "clients": 20},
             "model": model,
             "training": {"learning_rate": 0.01, "steps": 30, "batch_size": 100},

@@ -9,7 +9,7 @@ from crfl_core.extend import Data, Dataset, Domain
 
 
 class RandomImages(Dataset):
-    """Uniform noise with random labels."""
+    """Bytes of uniform noise with random labels, in [0, 1] as pixels are."""
 
     samples: int = Field(60000, ge=1, description="training samples")
     tests: int = Field(5000, ge=1, description="test samples")
@@ -19,14 +19,14 @@ class RandomImages(Dataset):
         """The same numbers every time."""
         generator = np.random.default_rng(0)
 
-        def images(count: int) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
-            return generator.random((count, self.features), dtype=np.float32)
+        def images(count: int) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
+            return generator.integers(0, 256, (count, self.features), dtype=np.uint8)
 
         return Data(
             x=images(self.samples),
             y=generator.integers(10, size=self.samples),
             test_x=images(self.tests),
             test_y=generator.integers(10, size=self.tests),
-            domain=Domain(0.0, 1.0),
+            domain=Domain(0.0, 255.0),
             class_names=tuple(map(str, range(10))),
         )

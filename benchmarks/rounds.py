@@ -16,7 +16,7 @@ CLASSES, FEATURES, PER_CLIENT = 10, 784, 3000
 CLIP, NOISE = 15.0, 0.01
 SETTINGS = {
     "rounds": 1000,
-    "dataset": {"type": "random-images", "scaling": "none"},
+    "dataset": {"type": "random-images"},
     "partition": {"type": "iid", "clients": CLIENTS},
     "model": {"type": "softmax", "bias": False},
     "training": {"learning_rate": RATE, "steps": STEPS, "batch_size": BATCH},

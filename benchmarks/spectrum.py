@@ -21,7 +21,7 @@ def settings(batch_size: int, steps: int, spectrum: float | None) -> dict[str, A
     training: dict[str, Any] = {"learning_rate": 1.0, "steps": steps, "batch_size": batch_size, "weight_decay": 0.01}
     return {
         "rounds": 1000,
-        "dataset": {"type": "random-images", "scaling": "none", "features": FEATURES},
+        "dataset": {"type": "random-images", "features": FEATURES},
         "partition": {"type": "iid", "clients": CLIENTS},
         "model": {"type": "softmax", "bias": False, "features": ["unit-sphere"]},
         "training": training | ({} if spectrum is None else {"spectrum": spectrum}),

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+Container = TypeVar("Container", bound=type)
 
 NUMBERS_AT_ONCE = 65536
 """Data may be larger than memory in double precision: what needs it works on this many numbers at a time."""
@@ -114,9 +117,91 @@ def rows_at_once(x: NDArray[np.generic]) -> int:
     return max(1, NUMBERS_AT_ONCE // max(1, columns))
 
 
+class Unmade(ABC):
+    """What a field holds in the place of something large that is made whenever somebody asks for it."""
+
+    @abstractmethod
+    def whole(self) -> Any:
+        """What it stands for, made anew every time: whoever asks may write to it."""
+
+
+class MadeWhenAsked:
+    """A field that may hold something `Unmade`; who reads it gets what that stands for."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, container: object, owner: type | None = None) -> Any:
+        if container is None:
+            return self
+        return made(held(container, self._name))
+
+    def __set__(self, container: object, value: object) -> None:
+        vars(container)[self._name] = value
+
+
+def made_when_asked(name: str) -> Callable[[Container], Container]:
+    """Let a field of a dataclass hold something `Unmade`."""
+
+    def changed(container: Container) -> Container:
+        setattr(container, name, MadeWhenAsked(name))
+        return container
+
+    return changed
+
+
+def held(container: object, name: str) -> Any:
+    """What a field really holds."""
+    return vars(container)[name]
+
+
+def made(found: Any) -> Any:
+    """What something stands for, if it is `Unmade`; else it itself."""
+    return found.whole() if isinstance(found, Unmade) else found
+
+
+@dataclass(frozen=True, eq=False)
+class ScaledBytes(Unmade):
+    """Raw inputs that are bytes, (m, features), and a scaling that treats all features alike."""
+
+    raw: NDArray[np.uint8]
+    scaling: Scaling
+
+    def __len__(self) -> int:
+        return len(self.raw)
+
+    def __getitem__(self, rows: NDArray[np.int64] | slice) -> ScaledBytes:
+        """Some of the rows."""
+        return ScaledBytes(self.raw[rows], self.scaling)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(m, features)."""
+        return self.raw.shape
+
+    def whole(self) -> NDArray[np.float32]:
+        """The scaled inputs."""
+        return self.scaling.apply(self.raw)
+
+    def values(self) -> NDArray[np.float32]:
+        """What each of the 256 bytes is scaled to."""
+        return self.scaling.apply(np.arange(256, dtype=np.uint8)[:, None])[:, 0]
+
+
+def scaled(raw: NDArray[np.generic], scaling: Scaling) -> Any:
+    """Inputs after scaling; bytes stay bytes if the scaling is the same for all features."""
+    if raw.dtype == np.uint8 and scaling.shift.size == scaling.factor.size == 1:
+        return ScaledBytes(raw.view(np.uint8), scaling)
+    return scaling.apply(raw)
+
+
+@made_when_asked("x")
 @dataclass(frozen=True)
 class Data:
     """A dataset in memory: inputs as rows of features, labels 0..classes-1, and what is known about them.
+
+    Scaled inputs that came as bytes are kept as bytes, and `x` is made of them whenever it is asked for: ask once, and
+    take the number of samples from `y`.
 
     `groups` are the natural owners of the training rows (states, writers), 0..g-1; `group_names` may name these.
     `ranges` are the lowest and the highest raw value of every feature, if they are known without looking at any row:
@@ -147,9 +232,14 @@ class DataFacts:
     image_shape: tuple[int, ...] | None = None
 
 
+@made_when_asked("x")
 @dataclass(frozen=True)
 class FederatedData:
-    """Scaled data as tensors, and which training rows each client holds; some may hold theirs elsewhere."""
+    """Scaled data as tensors, and which training rows each client holds; some may hold theirs elsewhere.
+
+    Inputs that came as bytes are kept as bytes, and `x` is made of them whenever it is asked for; `x_of` and
+    `x_split` make no more than some rows at a time.
+    """
 
     x: Tensor
     y: Tensor
@@ -170,6 +260,15 @@ class FederatedData:
     def complete(self) -> bool:
         """Whether the samples of all clients are here."""
         return all(map(are_here, self.partition))
+
+    def x_of(self, rows: Tensor | slice) -> Tensor:
+        """Some training inputs, (k, features): those of row numbers, of a mask or of a slice."""
+        some: Tensor = held(self, "x")[rows]
+        return some
+
+    def x_split(self, rows: int) -> Iterator[Tensor]:
+        """All training inputs in order, this many rows at a time."""
+        return iter(held(self, "x").split(rows))
 
 
 @dataclass(frozen=True)

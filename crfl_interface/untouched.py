@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from crfl_interface.data import held
 from crfl_interface.errors import PluginFailure
 from crfl_interface.kinds.tracker import RunContext
 from crfl_interface.knowledge import Known
@@ -56,14 +57,22 @@ def equal(one: NDArray[np.generic], other: NDArray[np.generic]) -> bool:
 
 
 def fingerprint(tensor: Tensor) -> NDArray[np.float64]:
-    """A number for each row that changes with any of its entries: in one pass, and without a copy."""
+    """A number for each row that changes with any of its entries: in one pass, and without a copy of all of them."""
+    import torch
 
     flat = tensor.detach()
     flat = flat.reshape(-1, flat.shape[-1]) if flat.ndim > 1 else flat.reshape(1, -1)
-    flat = flat if flat.is_floating_point() else flat.double()
     made = spread if flat.shape[1] <= MOST_KEPT else spread.__wrapped__
-    marks: NDArray[np.float64] = (flat @ made(flat.shape[1]).to(flat)).double().cpu().numpy()
-    return np.nan_to_num(marks)
+    if flat.is_floating_point():
+        found: NDArray[np.float64] = (flat @ made(flat.shape[1]).to(flat)).double().cpu().numpy()
+        return np.nan_to_num(found)
+    factors, marks = made(flat.shape[1]).to(flat.device), torch.empty(len(flat), dtype=torch.float64)
+    step = max(1, MOST_KEPT // max(1, flat.shape[1]))
+    room = factors.new_empty(min(step, len(flat)), flat.shape[1])  # one for all: small results between fresh ones stay
+    for first in range(0, len(flat), step):
+        piece = flat[first : first + step]
+        marks[first : first + step] = room[: len(piece)].copy_(piece) @ factors
+    return marks.numpy()
 
 
 @lru_cache(maxsize=4)
@@ -78,7 +87,7 @@ def leaves(one: object) -> Iterator[object]:
     """Every tensor and array in a container of the core that is handed out, however deep."""
     if is_dataclass(one) and not isinstance(one, Streams):
         for field in fields(one):
-            yield from leaves(getattr(one, field.name))
+            yield from leaves(held(one, field.name))  # and not what is made of it for whoever asks
     elif isinstance(one, Mapping):
         for value in one.values():
             yield from leaves(value)
@@ -89,6 +98,6 @@ def leaves(one: object) -> Iterator[object]:
 def large(one: object) -> Iterator[object]:
     """What a whole run shares: the data of the federation, as hooks see them, and inputs that attackers know."""
     if isinstance(one, RunContext):
-        yield from (one.features, *leaves(one.data))
+        yield from (*leaves(held(one, "features")), *leaves(one.data))
     elif isinstance(one, Known):
         yield one.features

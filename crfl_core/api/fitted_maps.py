@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from crfl_core.federation.features import digest_of
 from crfl_core.federation.fitting import Fitted, FittedMaps
 from crfl_core.store import RunDirectory
+from crfl_interface.blocks import digest_of
 from crfl_interface.ledger import RunFacts
 
 FILE = "features.safetensors"

@@ -11,7 +11,7 @@ from crfl_core.federation.checks import check_lipschitz
 from crfl_core.federation.features import mapped
 from crfl_core.federation.setup import Federation
 from crfl_core.federation.steps import ProtocolSteps
-from crfl_interface.data import Batches
+from crfl_interface.data import Batches, held
 from crfl_interface.errors import PluginFailure
 from crfl_interface.kinds.attack import Attack
 from crfl_interface.kinds.complaints import settings_of, written_at
@@ -36,7 +36,7 @@ def poison(
     if attack is None or first == len(rows) or not overrides(attack, "poison"):
         return None, nothing
     own = rows[first:]
-    x = federation.data.x.index_select(0, own.flatten()).unflatten(0, own.shape)
+    x = held(federation.data, "x").index_select(0, own.flatten()).unflatten(0, own.shape)
     clean = Batches(x, labels[first:].clone(), sizes[first:], attackers, task.number)
     dirty = poisoned_batches(attack, clean, state_of(federation, task.attack_state))
     moved = moved_inputs(clean.x, dirty.x)

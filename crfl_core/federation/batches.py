@@ -33,18 +33,17 @@ def draw(
     """
     most_steps, most_rows = int(steps.max()), int(clients.batch_size.max())
     rows = np.zeros((len(clients), most_steps, most_rows), np.int64)
-    sizes = np.zeros((len(clients), most_steps), np.int64)
-    settings = zip(clients.ids, clients.batch_size, clients.last_batch, steps, strict=True)
-    for position, (client, size, last, count) in enumerate(settings):
+    size, last = clients.batch_size[:, None], clients.last_batch[:, None]
+    per_epoch = (clients.samples[:, None] - last) // size + 1
+    step = np.arange(most_steps)
+    sizes = np.where(step < steps[:, None], np.where(step % per_epoch == per_epoch - 1, last, size), 0)
+    lengths = zip(clients.batch_size.tolist(), per_epoch[:, 0].tolist(), steps.tolist(), strict=True)
+    ids = clients.ids.tolist()
+    drawn = streams.generators("batches", ids, round_number=number)
+    for batches, client, (width, parts, count), generator in zip(rows, ids, lengths, drawn, strict=True):
         own = partition[client]
-        per_epoch = (len(own) - last) // size + 1
-        epochs = -(-count // per_epoch)
-        generator = streams.generator("batches", round_number=number, client=int(client))
-        order = np.zeros((epochs, per_epoch * size), np.int64)
+        order = np.zeros((-(-count // parts), parts * width), np.int64)
         for epoch in order:
             epoch[: len(own)] = generator.permutation(own)[: len(epoch)]
-        rows[position, :count, :size] = order.reshape(-1, size)[:count]
-        epoch_sizes = np.full(per_epoch, size)
-        epoch_sizes[-1] = last
-        sizes[position, :count] = np.tile(epoch_sizes, epochs)[:count]
+        batches[:count, :width] = order.reshape(-1, width)[:count]
     return BatchRows(rows, sizes)

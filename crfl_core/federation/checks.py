@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from crfl_interface.byte_rows import Rows
 from crfl_interface.errors import OptionError, PluginFailure
 from crfl_interface.kinds.aggregator import AggregationStep, Stage
 from crfl_interface.kinds.complaints import settings_of
@@ -41,7 +42,7 @@ def check_steps(steps: Sequence[AggregationStep], clients: Clients) -> None:
                 clients = clients.take(slice(after))
 
 
-def check_maps(maps: FeatureMaps, x: Tensor) -> None:
+def check_maps(maps: FeatureMaps, x: Rows) -> None:
     """Feature maps answer the same again and for every input by itself, and keep to their Lipschitz constant."""
     if not maps.links:
         return

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from crfl_core.config import RunConfig
 from crfl_core.federation.reserve import Kept, set_aside
-from crfl_interface.data import Data, DataFacts, FederatedData, are_here
+from crfl_interface.byte_rows import as_rows
+from crfl_interface.data import Data, DataFacts, FederatedData, are_here, held
 from crfl_interface.errors import PluginFailure
 from crfl_interface.kinds.complaints import settings_of
 from crfl_interface.kinds.partitioner import check_partition
@@ -35,8 +36,8 @@ def load_data(config: RunConfig, streams: Streams) -> tuple[Data, Partition, dic
     with settings_of("partition", partitioner):
         rows = partitioner.split(data, streams)
         if rows and not any(map(are_here, rows)):  # the server's own samples are for tests
-            data = replace(data, x=data.x[:0], y=data.y[:0], groups=None)
-        check_partition(rows, len(data.x), partitioner)
+            data = replace(data, x=held(data, "x")[:0], y=data.y[:0], groups=None)
+        check_partition(rows, len(data.y), partitioner)
         names = partitioner.client_names(data, rows)
         if names and len(names) != len(rows):
             raise PluginFailure(
@@ -48,15 +49,14 @@ def load_data(config: RunConfig, streams: Streams) -> tuple[Data, Partition, dic
 
 def as_tensors(data: Data, partition: Partition, device: torch.device, dtype: torch.dtype) -> FederatedData:
     """The data on the device that trains."""
-    x, y = as_samples(Kept(data.x, data.y), device, dtype)
     test_x, test_y = as_samples(Kept(data.test_x, data.test_y), device, dtype)
     return FederatedData(
-        x=x,
-        y=y,
+        x=as_rows(held(data, "x"), device, dtype),
+        y=torch.from_numpy(data.y.astype(np.int64)).to(device),
         test_x=test_x,
         test_y=test_y,
         partition=partition.rows,
-        facts=DataFacts(x.shape[1], len(data.class_names), data.domain, data.image_shape),
+        facts=DataFacts(test_x.shape[1], len(data.class_names), data.domain, data.image_shape),
         class_names=data.class_names,
         feature_names=data.feature_names,
         client_names=partition.names,
@@ -65,5 +65,4 @@ def as_tensors(data: Data, partition: Partition, device: torch.device, dtype: to
 
 def as_samples(kept: Kept, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Inputs and labels as tensors."""
-    x = torch.from_numpy(np.ascontiguousarray(kept.x)).to(device, dtype)
-    return x, torch.from_numpy(kept.y.astype(np.int64)).to(device)
+    return as_rows(kept.x, device, dtype), torch.from_numpy(kept.y.astype(np.int64)).to(device)

@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from crfl_core.federation.features import ROWS_AT_ONCE
 from crfl_core.federation.groups import watching
 from crfl_core.federation.reserve import users
 from crfl_interface import schedules
-from crfl_interface.data import are_here, partition_digest
+from crfl_interface.byte_rows import Rows
+from crfl_interface.data import are_here, held, partition_digest
 from crfl_interface.ledger import GroupFacts, ReservedFacts, RunFacts
 from crfl_interface.refusals import hook_names
 
 if TYPE_CHECKING:
     from crfl_core.federation.setup import Federation
+
+NUMBERS_AT_ONCE = 2**22
 
 
 def run_facts(federation: Federation) -> RunFacts:
@@ -42,7 +43,7 @@ def run_facts(federation: Federation) -> RunFacts:
         start=federation.start.facts,
         samples=tuple(len(rows) for rows in data.partition),
         partition_digest=partition_digest(data.partition) if data.complete else None,
-        input_norms=largest_norms(data.x, data.partition, bound),
+        input_norms=largest_norms(held(data, "x"), data.partition, bound),
         feature_norms=largest_norms(federation.features, data.partition, maps.norm_bound(bound)),
         measured=data.complete,
         domain=(facts.domain.low, facts.domain.high),
@@ -87,8 +88,9 @@ def group_facts(federation: Federation) -> GroupFacts | None:
     return GroupFacts(by=groups.by, members=members, weights=groups.weights)
 
 
-def largest_norms(x: Tensor, partition: Sequence[NDArray[np.int64]], bound: float) -> tuple[float, ...]:
+def largest_norms(x: Rows, partition: Sequence[NDArray[np.int64]], bound: float) -> tuple[float, ...]:
     """The largest Euclidean norm of each client's samples; the declared bound for those that are elsewhere."""
-    # Some rows at a time: torch would first copy all of them in double precision.
-    norms = torch.cat([rows.norm(dim=1, dtype=torch.float64) for rows in x.split(ROWS_AT_ONCE)]).cpu().numpy()
+    norms, step = np.empty(len(x)), max(1, NUMBERS_AT_ONCE // x.shape[1])
+    for first in range(0, len(x), step):  # some rows at a time: torch first copies them in double precision
+        norms[first : first + step] = x[first : first + step].norm(dim=1, dtype=torch.float64).cpu().numpy()
     return tuple(float(norms[rows].max()) if are_here(rows) else bound for rows in partition)

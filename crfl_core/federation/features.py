@@ -1,69 +1,87 @@
-"""Inputs behind the feature maps: computed once, then mapped from the user's cache if that took long."""
+"""Inputs behind the feature maps: computed once, mapped from the user's cache if that took long or they are many."""
 
 from __future__ import annotations
 
-import hashlib
-import io
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from crfl_files.published import sha256
-from crfl_files.sealed import BYTES_AT_ONCE, cached, intact, seal
+from crfl_files.sealed import cached, intact, seal
+from crfl_interface.blocks import array_blocks, digest_of
+from crfl_interface.byte_rows import ByteRows, Rows
 from crfl_interface.kinds.feature_map import FeatureMaps
 from crfl_interface.kinds.plugin import Plugin
-from crfl_interface.updates import State
 
 Shown = Callable[[int, int], object]
 """Told after every block how many inputs of how many are done."""
+Inputs = TypeVar("Inputs", Tensor, ByteRows)
 
 ROWS_AT_ONCE = 65536
 NUMBERS_AT_ONCE = 2**23
+LARGE = 2**30
+"""Features of this many bytes lie in a file and not in memory, however fast the maps are."""
 TRIED = 8
 """Rows of a cached file that are computed again before it is believed."""
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 """What rounding may do to them, relatively, when they are computed beside other rows."""
 
 
-def mapped(maps: FeatureMaps, x: Tensor, shown: Shown | None = None) -> Tensor:
+def mapped(maps: FeatureMaps, x: Inputs, shown: Shown | None = None) -> Inputs | Tensor:
     """Inputs behind the feature maps; the inputs themselves if there are none."""
-    if not maps.links:
-        return x
-    result = x.new_empty(len(x), maps.outputs)
-    step = min(ROWS_AT_ONCE, max(1, NUMBERS_AT_ONCE // maps.widest))
-    for first in range(0, len(x), step):
-        result[first : first + step] = maps(x[first : first + step])
-        if shown is not None:
-            shown(min(first + step, len(x)), len(x))
+    return computed(maps, x, shown) if maps.links else x
+
+
+def computed(maps: FeatureMaps, x: Rows, shown: Shown | None) -> Tensor:
+    """The features of all inputs, in memory."""
+    result, first = torch.empty(len(x), maps.outputs, dtype=x.dtype, device=x.device), 0
+    for piece in pieces(maps, x, shown):
+        result[first : first + len(piece)] = piece
+        first += len(piece)
     return result
 
 
-def features_of(maps: FeatureMaps, x: Tensor, shown: Shown | None = None) -> Tensor:
-    """The same, kept in the user's cache if a map is slow.
+def pieces(maps: FeatureMaps, x: Rows, shown: Shown | None) -> Iterator[Tensor]:
+    """The features of some inputs at a time."""
+    step = min(ROWS_AT_ONCE, max(1, NUMBERS_AT_ONCE // maps.widest))
+    for first in range(0, len(x), step):
+        yield maps(x[first : first + step])
+        if shown is not None:
+            shown(min(first + step, len(x)), len(x))
+
+
+def features_of(maps: FeatureMaps, x: Inputs, shown: Shown | None = None) -> Inputs | Tensor:
+    """The same, kept in the user's cache if a map is slow or there are many: then they are never in memory together.
 
     A file is found by a digest of the inputs, of the maps with versions, options and weights and of what was fitted. It
     is used if its checksum is right and some rows come out the same again; else the features are computed anew.
     """
-    if not any(feature_map.slow for feature_map in maps.maps):
+    shape = len(x), maps.outputs
+    large = math.prod(shape) * x.dtype.itemsize >= LARGE
+    if not maps.links or not (large or any(feature_map.slow for feature_map in maps.maps)):
         return mapped(maps, x, shown)
     path = cached(f"{digest_of(x, *maps.fitted.values(), *described(maps))}.npy")
     found = read(path, maps, x)
     if found is not None:
         return found
-    computed = mapped(maps, x, shown)
+    whole = None if large else computed(maps, x, shown)
+    parts = pieces(maps, x, shown) if whole is None else [whole]
     with suppress(OSError):  # a full disk, or nobody may write there: the next run computes them again
-        seal(path, array_blocks(computed.cpu().numpy()))
+        seal(path, array_blocks(shape, (part.to(x.dtype).cpu().numpy() for part in parts)))
         found = read(path, maps, x)
-    return computed if found is None else found
+    if found is not None:
+        return found
+    return computed(maps, x, shown) if whole is None else whole
 
 
-def read(path: Path, maps: FeatureMaps, x: Tensor) -> Tensor | None:
+def read(path: Path, maps: FeatureMaps, x: Rows) -> Tensor | None:
     """The features in a cached file, mapped and not read; None if there are none to be trusted."""
     if not intact(path):
         return None
@@ -82,23 +100,6 @@ def read(path: Path, maps: FeatureMaps, x: Tensor) -> Tensor | None:
     return features if bool(same) else None
 
 
-def array_blocks(array: NDArray[np.generic]) -> Iterator[bytes]:
-    """The content of a file in NumPy's format, a few megabytes at a time."""
-    header = {"descr": array.dtype.str, "fortran_order": False, "shape": array.shape}
-    beginning = io.BytesIO()
-    np.lib.format.write_array_header_1_0(beginning, header)
-    yield beginning.getvalue()
-    yield from byte_blocks(array)
-
-
-def byte_blocks(array: NDArray[np.generic]) -> Iterator[bytes]:
-    """The bytes of an array, a few megabytes at a time."""
-    flat = np.ascontiguousarray(array).reshape(-1)
-    step = max(1, BYTES_AT_ONCE // flat.itemsize)
-    for first in range(0, len(flat), step):
-        yield flat[first : first + step].tobytes()
-
-
 def described(maps: FeatureMaps) -> list[str]:
     """What the output of some maps depends on: names and versions, options, their code and weights, and PyTorch."""
     return [torch.__version__, *map(describe, maps.maps), *(link.digest or "" for link in maps.links)]
@@ -109,20 +110,3 @@ def describe(plugin: Plugin) -> str:
     file = getattr(sys.modules.get(type(plugin).__module__), "__file__", None)  # none in an interactive session
     code = sha256(Path(file)) if file and Path(file).is_file() else ""
     return f"{type(plugin).__qualname__} {plugin.full_name} {plugin.model_dump_json()} {code}"
-
-
-def digest_of(*parts: Tensor | State | str) -> str:
-    """A digest of texts, tensors and states, in this order."""
-    digest = hashlib.sha256()
-    for part in parts:
-        if isinstance(part, str):
-            digest.update(f"text {len(part)} {part}".encode())
-        elif isinstance(part, torch.Tensor):
-            array = part.cpu().numpy()
-            digest.update(f"tensor {array.dtype.str} {array.shape}".encode())
-            for block in byte_blocks(array):
-                digest.update(block)
-        else:
-            for name in sorted(part):
-                digest.update(digest_of(name, part[name]).encode())
-    return digest.hexdigest()

@@ -13,8 +13,10 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from crfl_core.federation.features import describe, described, digest_of, mapped
+from crfl_core.federation.features import ROWS_AT_ONCE, describe, described, mapped
 from crfl_files.sealed import SEAL, cached, intact, seal
+from crfl_interface.blocks import digest_of
+from crfl_interface.byte_rows import Rows
 from crfl_interface.data import DataFacts
 from crfl_interface.errors import ConfigError, OptionError, PluginFailure
 from crfl_interface.kinds.complaints import settings_of
@@ -123,10 +125,12 @@ def kept_state(key: str) -> State | None:
     return state
 
 
-def check_apart(curator: Tensor, *others: Tensor) -> None:
+def check_apart(curator: Tensor, *others: Rows) -> None:
     """Refuse a curator whose inputs are also those of the clients, who are not trusted, or of the test."""
-    known = {row.tobytes() for x in others for row in x.cpu().numpy()}
-    shared = sum(row.tobytes() in known for row in curator.cpu().numpy())
+    own = [row.tobytes() for row in curator.cpu().numpy()]
+    theirs = (row.tobytes() for x in others for some in x.split(ROWS_AT_ONCE) for row in some.cpu().numpy())
+    known = set(own).intersection(theirs)
+    shared = sum(row in known for row in own)
     if shared > SHARED * len(curator):
         raise ConfigError(
             f"{shared} of the curator's {len(curator)} inputs are also among those of the clients or of the test: give "

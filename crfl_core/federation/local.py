@@ -16,6 +16,7 @@ from crfl_core.federation.scaling import BatchScaling, Spectra
 from crfl_core.federation.setup import Federation
 from crfl_core.federation.steps import honest_models
 from crfl_interface.ballots import Counted, CountingTask, count
+from crfl_interface.byte_rows import Gathering, Rows
 from crfl_interface.kinds.complaints import settings_of
 from crfl_interface.kinds.model import LocalModels
 from crfl_interface.updates import Clients, LocalUpdates, TrainingTask
@@ -25,7 +26,7 @@ class LocalTraining:
     """The `Job` that engines run. Everything it needs is rebuilt from `specification` in another process."""
 
     def __init__(self, federation: Federation) -> None:
-        self._federation, self._spectra = federation, Spectra(federation)
+        self._federation, self._spectra, self._gathering = federation, Spectra(federation), Gathering()
 
     @property
     def specification(self) -> str:
@@ -56,7 +57,8 @@ class LocalTraining:
         with settings_of("model", federation.config.model):
             for group, models in local_models(federation, task, start, honest, drawn.sizes):
                 decays = None if decay is None else decay[group]
-                seen = inputs(federation.features, rows[group], poisoned if group.stop > honest else None)
+                own = poisoned if group.stop > honest else None
+                seen = inputs(self._gathering, federation.features, rows[group], own)
                 for step, x in enumerate(seen):
                     y, means = labels[group, step], weights[group, step]
                     if scaling is not None:
@@ -105,7 +107,7 @@ def local_models(
     return groups
 
 
-def inputs(features: Tensor, rows: Tensor, poisoned: Tensor | None) -> Iterator[Tensor]:
+def inputs(gathering: Gathering, features: Rows, rows: Tensor, poisoned: Tensor | None) -> Iterator[Tensor]:
     """What clients see in each step, (clients, batch, features); `poisoned` is what the last of them see.
 
     What was gathered is valid until the next step.
@@ -115,10 +117,10 @@ def inputs(features: Tensor, rows: Tensor, poisoned: Tensor | None) -> Iterator[
         yield from poisoned.unbind(1)
         return
     steps = rows[:clean].transpose(0, 1).flatten(1).contiguous()  # (steps, clients * batch): one gather per step
-    x = features.new_empty(len(rows), rows.shape[2], features.shape[1])
+    x = gathering.room(features.dtype, features.device, (len(rows), rows.shape[2], features.shape[1]))
     gathered = x[:clean].flatten(0, 1)
     for step in range(len(steps)):
-        torch.index_select(features, 0, steps[step], out=gathered)
+        gathering.gather(features, steps[step], gathered)
         if poisoned is not None:
             x[clean:] = poisoned[:, step]
         yield x

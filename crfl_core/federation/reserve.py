@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from crfl_core.config import RunConfig
 from crfl_core.config.schema import OwnSamples, Reserve
-from crfl_interface.data import Data
+from crfl_interface.data import Data, held, made
 from crfl_interface.errors import ConfigError
 from crfl_interface.kinds.complaints import settings_of
 from crfl_interface.ledger import FittedFacts
@@ -27,14 +27,15 @@ class Kept(NamedTuple):
 
 def set_aside(reserve: Reserve, data: Data, streams: Streams) -> tuple[Data, dict[str, Kept]]:
     """The data that are left for the clients, and what the server keeps, by name. No sample is in two of them."""
-    order, taken, kept = streams.generator("data/reserve").permutation(len(data.x)), 0, {}
+    order, taken, kept = streams.generator("data/reserve").permutation(len(data.y)), 0, {}
+    x = held(data, "x")
     for name, wanted in reserve:
         if isinstance(wanted, OwnSamples):
             kept[name] = from_elsewhere(name, wanted, data, streams)
         elif wanted is not None:
             count = wanted if isinstance(wanted, int) else max(1, round(wanted * len(order)))
             rows = order[taken : taken + count]
-            kept[name], taken = Kept(data.x[rows], data.y[rows]), taken + count
+            kept[name], taken = Kept(made(x[rows]), data.y[rows]), taken + count
             if taken >= len(order):
                 raise ConfigError(
                     f"nothing is left for the clients: {taken} of {len(order)} training samples are reserved",
@@ -44,7 +45,7 @@ def set_aside(reserve: Reserve, data: Data, streams: Streams) -> tuple[Data, dic
         return data, kept
     left = np.sort(order[taken:])
     groups = None if data.groups is None else data.groups[left]
-    return replace(data, x=data.x[left], y=data.y[left], groups=groups), kept
+    return replace(data, x=x[left], y=data.y[left], groups=groups), kept
 
 
 def from_elsewhere(name: str, wanted: OwnSamples, data: Data, streams: Streams) -> Kept:
@@ -52,19 +53,20 @@ def from_elsewhere(name: str, wanted: OwnSamples, data: Data, streams: Streams) 
     table = f"reserve.{name}.dataset"
     with settings_of(table, wanted.dataset):
         other = wanted.dataset.load()
-    if other.x.shape[1] != data.x.shape[1]:
-        found = f"its inputs have {other.x.shape[1]} features, those of the run {data.x.shape[1]}"
+    x, inputs = other.x, data.test_x.shape[1]
+    if x.shape[1] != inputs:
+        found = f"its inputs have {x.shape[1]} features, those of the run {inputs}"
         raise ConfigError(found, key=table)
-    if data.domain.outside(other.x).any():
+    if data.domain.outside(x).any():
         low, high = data.domain.low, data.domain.high
         raise ConfigError(f"its inputs leave [{low:g}, {high:g}], the domain of the run: scale it alike", key=table)
     if name != "curator" and other.class_names != data.class_names:
         raise ConfigError(f"its classes are not those of the run, {', '.join(data.class_names)}", key=table)
-    available, count = len(other.x), wanted.samples or len(other.x)
+    available, count = len(x), wanted.samples or len(x)
     if count > available:
         raise ConfigError(f"found {count}, but there are only {available}", key=f"reserve.{name}.samples")
     rows = streams.generator(f"data/reserve-{name}").permutation(available)[:count]
-    return Kept(other.x[rows], other.y[rows])
+    return Kept(x[rows], other.y[rows])
 
 
 def users(config: RunConfig, name: str, fitted: Iterable[FittedFacts]) -> Iterator[str]:

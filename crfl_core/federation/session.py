@@ -17,6 +17,7 @@ from crfl_core.federation.participants import Conduct
 from crfl_core.federation.setup import Federation
 from crfl_core.hooks import Hooks
 from crfl_interface import schedules
+from crfl_interface.data import held
 from crfl_interface.kinds.complaints import settings_of
 from crfl_interface.kinds.engine import Engine
 from crfl_interface.kinds.tracker import RunContext
@@ -75,13 +76,14 @@ class Session:
             resumed_from=0,
             data=federation.data,
             model=bind_model(config, federation.maps, federation.data.facts),  # whatever hooks do to it
-            features=federation.features,
+            features=held(federation, "features"),
         )
         return cls(federation, config.engine, hooks or Hooks(config.named_plugins()), context)
 
     def resumed(self, played: int) -> Session:
         """The same after this number of rounds."""
-        return replace(self, context=replace(self.context, resumed_from=played))
+        kept = held(self.context, "features")  # which may be bytes: `replace` would ask for floats
+        return replace(self, context=replace(self.context, resumed_from=played, features=kept))
 
     @contextmanager
     def opened(self) -> Iterator[None]:

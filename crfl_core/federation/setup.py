@@ -9,7 +9,6 @@ from typing import Unpack
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from crfl_core.config import RunConfig, dump_config
 from crfl_core.federation.checks import check_maps, check_steps
@@ -26,7 +25,8 @@ from crfl_core.federation.sample_sets import TestSet, make_test_sets, reserved_s
 from crfl_core.federation.spectrum import smoothness, with_spectrum
 from crfl_core.federation.start import Start, start_of
 from crfl_core.federation.threats import check_stated, check_threat, prepare_attack, resampled_rounds
-from crfl_interface.data import FederatedData, Scaling, owners_of
+from crfl_interface.byte_rows import Rows
+from crfl_interface.data import FederatedData, Scaling, held, owners_of
 from crfl_interface.errors import ConfigError
 from crfl_interface.kinds.aggregator import AggregationStep
 from crfl_interface.kinds.attack import Attack
@@ -61,7 +61,7 @@ class Federation:
     model: BoundModel
     maps: FeatureMaps
     fitted: FittedMaps
-    features: Tensor
+    features: Rows
     honest: HonestTraining
     participation: Participation
     servers: tuple[ServerSteps, ...]
@@ -125,13 +125,14 @@ def build(
     streams = streams_of(config)
     loaded, partition, kept = load_data(config, streams)
     data = as_tensors(loaded, partition, device, dtype)
+    x = held(data, "x")
     if fitted is None:
         curator = as_samples(kept["curator"], device, dtype)[0] if "curator" in kept else None
         if curator is not None:
-            check_apart(curator, data.x, data.test_x)
+            check_apart(curator, x, data.test_x)
         fitted = fit_maps(config.model.features, data.facts, curator, dtype)
     maps, model = build_model(config, data.facts, fitted)
-    check_maps(maps, data.x if len(data.x) else data.test_x)
+    check_maps(maps, x if len(x) else data.test_x)
     longest = maps.norm_bound(data.facts.domain.norm_bound(data.facts.inputs))
     bound = gradient_bound(config.model, model, longest)
     members = members_of(config.groups, len(partition.rows), owners_of(loaded, partition.rows), streams)
@@ -156,7 +157,7 @@ def build(
         model=model,
         maps=maps,
         fitted=fitted,
-        features=features_of(maps, data.x, shown),
+        features=features_of(maps, x, shown),
         honest=honest,
         participation=participation,
         servers=server_steps(config, len(members)),

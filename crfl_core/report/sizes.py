@@ -89,7 +89,7 @@ class Sizes:
             inputs=data.facts.inputs,
             features=maps.outputs,
             classes=data.facts.classes,
-            samples=len(data.x),
+            samples=len(data.y),
             tests=len(data.test_x) * (1 if config.attack is None else 2),
             steps=float(clients.steps.mean()),
             batch=float(clients.batch_size.mean()),

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from crfl_core.federation.features import digest_of
 from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by, used_as
+from crfl_interface.blocks import digest_of
 from crfl_interface.errors import OptionError
 from crfl_interface.kinds.feature_map import BoundMap, FeatureMap, FittedMap, ImageMap
 from crfl_interface.kinds.feature_map import bound as bound_to

@@ -81,7 +81,7 @@ def scene_of(federation: Federation, attack: Attack, number: int | None = None, 
     drawn = batches.draw(federation.data.partition, attackers, steps, plan.number, federation.streams)
     rows = torch.from_numpy(drawn.rows)
     clean = Batches(
-        federation.data.x[rows], federation.data.y[rows], torch.from_numpy(drawn.sizes), attackers.ids, plan.number
+        federation.data.x_of(rows), federation.data.y[rows], torch.from_numpy(drawn.sizes), attackers.ids, plan.number
     )
     return Scene(federation, plan, clean, attack.poison(copied(clean), state_of(federation, state)))
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from crfl_files.published import DataSource, UserPath, exists, find_or_explain
-from crfl_interface.data import Data, Domain, Scaling, row_blocks
+from crfl_interface.data import Data, Domain, Scaling, row_blocks, scaled
 from crfl_interface.errors import DataError, OptionError
 from crfl_interface.kinds.plugin import Plugin
 
@@ -50,7 +50,8 @@ class Dataset(Plugin):
             test_y=data.test_y[: self._count("test_samples", len(data.test_x))],
         )
         scaling, domain = fit(self.scaling, data)
-        return replace(data, x=scaling.apply(data.x), test_x=scaling.apply(data.test_x), scaling=scaling, domain=domain)
+        x, test_x = scaled(data.x, scaling), scaling.apply(data.test_x)
+        return replace(data, x=x, test_x=test_x, scaling=scaling, domain=domain)
 
     def _count(self, option: str, available: int) -> int:
         wanted: int | None = getattr(self, option)

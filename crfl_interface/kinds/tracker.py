@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from crfl_interface.data import FederatedData
+from crfl_interface.data import FederatedData, held, made_when_asked
 from crfl_interface.kinds.model import BoundModel
 from crfl_interface.kinds.plugin import Plugin
 
@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+@made_when_asked("features")
 @dataclass(frozen=True)
 class RunContext:
     """What the hooks of a run may look at. `resumed_from` is the last finished round, 0 for a new run.
 
-    `features` are the training inputs `data.x` as the model sees them, behind its feature maps.
+    `features` are the training inputs `data.x` as the model sees them, behind its feature maps. Without maps they may
+    be kept as bytes, of which they are made whenever they are asked for; `features_of` makes no more than some rows.
     """
 
     name: str
@@ -28,6 +30,11 @@ class RunContext:
     data: FederatedData
     model: BoundModel
     features: Tensor
+
+    def features_of(self, rows: Tensor | slice) -> Tensor:
+        """Some rows of `features`: those of row numbers, of a mask or of a slice."""
+        some: Tensor = held(self, "features")[rows]
+        return some
 
 
 class Tracker(Plugin):

@@ -56,6 +56,7 @@ from crfl_core.federation.server import add_noise
 from crfl_core.federation.session import Session
 from crfl_core.federation.setup import Federation, build
 from crfl_core.hooks import Hooks
+from crfl_interface.data import made
 from crfl_interface.kinds.feature_map import FeatureMaps
 from crfl_interface.kinds.model import BoundModel
 from crfl_interface.threat import ThreatSettings
@@ -480,7 +481,7 @@ def context_of(federation: Federation) -> RunContext:
     """What plugins are told about a run that is played in memory."""
     config = federation.config
     return RunContext(
-        config.name, Path("nowhere"), config.rounds, 0, federation.data, federation.model, federation.features
+        config.name, Path("nowhere"), config.rounds, 0, federation.data, federation.model, made(federation.features)
     )
 
 

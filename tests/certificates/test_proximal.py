@@ -14,6 +14,7 @@ import crfl_formulas as formulas
 from crfl_core.certification.scenario import Scenario
 from crfl_core.extend import TrainingTask
 from crfl_core.federation.local import LocalTraining
+from crfl_interface.data import made
 from tests.certificates.support import Steering, coins, federation_of, honest_world, play, small, with_attack
 from tests.certificates.test_audit import audits, refused
 from tests.certificates.test_corners import Elsewhere, Flipping, bound, versus
@@ -73,7 +74,7 @@ def test_a_gap_that_the_data_do_not_see_contracts_exactly_so() -> None:
     federation = federation_of(coins(proximal(0.5, weight_decay=0.25), rounds=1))
     clients = federation.participation.round(1)
     unseen = torch.zeros(2, 1, federation.model.layout.size, dtype=torch.float64)
-    features = federation.features
+    features = made(federation.features)
     orthogonal = torch.tensor([-features[0, 1], features[0, 0]], dtype=torch.float64)
     assert float((features.double() @ orthogonal).abs().max()) < 1e-12
     unseen[1, 0, :2] = orthogonal

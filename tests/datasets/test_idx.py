@@ -63,7 +63,8 @@ def test_the_second_time_images_are_mapped_from_the_cache(images: Path, cache: P
         again = read_images(images)
     np.testing.assert_array_equal(again, IMAGES)
     assert isinstance(again.base, np.memmap)
-    assert not again.flags.writeable
+    again[:] = 0
+    assert read_images(images).any()  # who writes changes a copy
     assert [path.suffix for path in cache.iterdir()] == [".npy"]
 
 

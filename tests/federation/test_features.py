@@ -16,8 +16,9 @@ from torch import Tensor
 
 import crfl_core
 from crfl_core.extend import BoundMap, FeatureMap
-from crfl_core.federation.features import array_blocks, features_of, mapped
+from crfl_core.federation.features import features_of, mapped
 from crfl_files import sealed
+from crfl_interface.blocks import array_blocks
 from crfl_interface.kinds.feature_map import FeatureMaps
 from tests.oracle import federation_of, tiny
 
@@ -120,7 +121,7 @@ def test_a_row_that_is_only_a_little_wrong_is_not_believed(folder: Path) -> None
     (path,) = folder.iterdir()
     wrong = np.load(path)
     wrong[0] *= 1.5
-    sealed.seal(path, array_blocks(wrong))
+    sealed.seal(path, array_blocks(wrong.shape, [wrong]))
     features, _ = computed(x)
     assert torch.equal(features, x**2)
 
@@ -141,7 +142,8 @@ def emptied(path: Path) -> None:
 
 def resealed(path: Path) -> None:
     """Whole, with a right checksum, and of another map: as if the code had changed."""
-    sealed.seal(path, array_blocks(np.load(path) * 1.5))
+    wrong = np.load(path) * 1.5
+    sealed.seal(path, array_blocks(wrong.shape, [wrong]))
 
 
 @pytest.mark.parametrize("damage", [flipped, cut, emptied, resealed])

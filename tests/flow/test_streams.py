@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crfl_core.extend import Streams
+from crfl_interface import seeding
 from crfl_interface.streams import PURPOSES
 
 counts = st.integers(min_value=0, max_value=10**6)
@@ -78,3 +79,33 @@ def test_plugins_of_a_round_draw_from_streams_of_their_own_alone() -> None:
     assert Streams(own.seed).generator("attack/clients").integers(2**63) != whole.generator("attack/clients").integers(
         2**63
     )
+
+
+@settings(deadline=None, max_examples=30)
+@given(seed=counts, number=counts, clients=st.lists(counts, max_size=20))
+def test_many_clients_draw_together_what_each_draws_alone(seed: int, number: int, clients: list[int]) -> None:
+    """Also of a family, which must not share the draws of another."""
+    for streams in (Streams(seed), Streams(seed).only("batches"), Streams(seed, {"batches": 5})):
+        together = [
+            generator.permutation(7) for generator in streams.generators("batches", clients, round_number=number)
+        ]
+        alone = [streams.generator("batches", round_number=number, client=client).permutation(7) for client in clients]
+        np.testing.assert_array_equal(together, alone)
+
+
+@given(keys=st.lists(st.binary(min_size=16, max_size=16), min_size=1, max_size=8))
+def test_states_are_those_of_numpy(keys: list[bytes]) -> None:
+    """Also of keys that begin or end with zeros."""
+    keys = [*keys, bytes(16), keys[0][:3] + bytes(13), bytes(13) + keys[0][:3]]
+    found = seeding.states(np.frombuffer(b"".join(keys), "<u4").reshape(-1, 4).astype(np.uint32))
+    for key, state in zip(keys, found, strict=True):
+        expected = np.random.SFC64(int.from_bytes(key, "little")).state["state"]["state"]
+        np.testing.assert_array_equal(state, expected)
+
+
+def test_another_numpy_is_asked_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    streams = Streams(3)
+    expected = [generator.random() for generator in streams.generators("batches", range(5))]
+    known = seeding.states
+    monkeypatch.setattr(seeding, "states", lambda keys: known(keys) + np.uint64(1))
+    assert [generator.random() for generator in streams.generators("batches", range(5))] == expected

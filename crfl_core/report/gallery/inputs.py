@@ -142,7 +142,7 @@ def training_samples(found: Backdoored) -> tuple[Tensor, list[str]]:
     changed, captions = [], []
     for client, size in zip(plan.ids[:PICTURES], plan.batch_size, strict=False):
         rows = torch.from_numpy(federation.data.partition[client][:size])
-        x, y = federation.data.x[rows], federation.data.y[rows]
+        x, y = federation.data.x_of(rows), federation.data.y[rows]
         sizes = torch.full((1, 1), len(rows), device=x.device)
         clean = Batches(x[None, None], y[None, None], sizes, np.array([client]), number)
         dirty = poisoned_batches(attack, clean, federation.prepared)

@@ -70,7 +70,7 @@ class Baffle(Stage):
     def _suspects(self, run: RunContext, models: Tensor, client: int) -> bool:
         """Whether one client finds the last of the models unlike those before it."""
         rows = torch.from_numpy(run.data.partition[client]).to(models.device)
-        predictions = run.model.logits(models, run.features[rows]).argmax(-1)
+        predictions = run.model.logits(models, run.features_of(rows)).argmax(-1)
         changes = np.diff(class_errors(predictions, run.data.y[rows], run.data.facts.classes), axis=0)
         one_sample = math.sqrt(2) / len(rows)
         usual, new = outlier_factors(changes[:-1], changes[-1], math.ceil(self.lookback / 2), one_sample)

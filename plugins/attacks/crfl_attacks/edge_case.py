@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -78,7 +79,7 @@ class EdgeCase(Replacing):
             raise unusable(path, f"all of test_x are of the target class {self.target}")
 
         def tensor(rows: np.ndarray) -> Tensor:
-            return torch.from_numpy(rows.reshape(-1, inputs)).to(data.x).clamp(domain.low, domain.high)
+            return torch.from_numpy(rows.reshape(-1, inputs)).to(data.test_x).clamp(domain.low, domain.high)
 
         test_y = torch.from_numpy(labels[kept].astype(np.int64)).to(data.y)
         return Pool(tensor(arrays["x"]), tensor(arrays["test_x"][kept]), test_y)
@@ -109,14 +110,14 @@ def log_densities(data: FederatedData) -> tuple[Tensor, Tensor]:
     """
     inputs, classes = data.facts.inputs, data.facts.classes
     counts = torch.bincount(data.y, minlength=classes).double()
-    means = torch.zeros(classes, inputs, dtype=torch.float64, device=data.x.device)
-    for x, y in zip(data.x.split(ROWS_AT_ONCE), data.y.split(ROWS_AT_ONCE), strict=True):
+    means = torch.zeros(classes, inputs, dtype=torch.float64, device=data.y.device)
+    for x, y in zip(data.x_split(ROWS_AT_ONCE), data.y.split(ROWS_AT_ONCE), strict=True):
         means.index_add_(0, y, x.double())
     means /= counts.clamp(min=1)[:, None]
     covariance = means.new_zeros(inputs, inputs)
-    for x, y in zip(data.x.split(ROWS_AT_ONCE), data.y.split(ROWS_AT_ONCE), strict=True):
+    for x, y in zip(data.x_split(ROWS_AT_ONCE), data.y.split(ROWS_AT_ONCE), strict=True):
         centred = x.double() - means[y]
-        covariance.addmm_(centred.T, centred, alpha=1.0 / len(data.x))
+        covariance.addmm_(centred.T, centred, alpha=1.0 / len(data.y))
     mean_variance = float(covariance.diagonal().mean())
     covariance.diagonal().add_(RIDGE * mean_variance + torch.finfo(torch.float64).tiny)
     factor = torch.linalg.cholesky(covariance)
@@ -125,8 +126,8 @@ def log_densities(data: FederatedData) -> tuple[Tensor, Tensor]:
         whitened: Tensor = torch.linalg.solve_triangular(factor, x.double().T, upper=False).T
         return whitened
 
-    def score(x: Tensor) -> Tensor:
-        pieces = [torch.cdist(white(piece), white(means)).square() for piece in x.split(ROWS_AT_ONCE)]
+    def score(blocks: Iterable[Tensor]) -> Tensor:
+        pieces = [torch.cdist(white(block), white(means)).square() for block in blocks]
         return torch.logsumexp((counts / counts.sum()).log() - torch.cat(pieces) / 2.0, dim=1)
 
-    return score(data.x), score(data.test_x)
+    return score(data.x_split(ROWS_AT_ONCE)), score(data.test_x.split(ROWS_AT_ONCE))

@@ -28,8 +28,8 @@ class ModelReplacement(Targeted):
 
     def prepare(self, data: FederatedData, streams: Streams) -> State:  # noqa: ARG002 - draws nothing
         """The pattern and the range that inputs are clamped to."""
-        domain = data.x.new_tensor([data.facts.domain.low, data.facts.domain.high])
-        return {"pattern": self.trigger.pattern(data.facts).to(data.x), "domain": domain}
+        domain = data.test_x.new_tensor([data.facts.domain.low, data.facts.domain.high])
+        return {"pattern": self.trigger.pattern(data.facts).to(data.test_x), "domain": domain}
 
     def poison(self, batches: Batches, state: State) -> Batches:
         """Trigger and target label on the first q_B samples of every batch."""

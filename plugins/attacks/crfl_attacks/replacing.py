@@ -59,4 +59,4 @@ class Replacing(Targeted):
         for kind, mask in (("training", train), ("test", test)):
             if not mask.any():
                 raise OptionError(option, f"no {kind} sample has the property: choose a weaker one")
-        return Pool(data.x[train], data.test_x[test], data.test_y[test])
+        return Pool(data.x_of(train), data.test_x[test], data.test_y[test])

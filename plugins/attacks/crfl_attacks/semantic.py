@@ -12,6 +12,8 @@ from crfl_attacks.replacing import Pool, Replacing
 from crfl_attacks.targeted import check_source
 from crfl_core.extend import FederatedData, OptionError, Table
 
+ROWS_AT_ONCE = 65536
+
 
 class Bright(Table):
     """Inputs whose features have the largest mean."""
@@ -21,7 +23,7 @@ class Bright(Table):
 
     def masks(self, data: FederatedData) -> tuple[Tensor, Tensor]:
         """Which training and which test samples are bright."""
-        brightness = data.x.mean(1)
+        brightness = torch.cat([x.mean(1) for x in data.x_split(ROWS_AT_ONCE)])
         most = brightness.kthvalue(max(1, round((1.0 - self.share) * len(brightness)))).values
         return brightness > most, data.test_x.mean(1) > most
 
@@ -38,8 +40,9 @@ class Above(Table):
         if max(self.features) >= data.facts.inputs:
             message = f"there is no feature {max(self.features)}: features are 0..{data.facts.inputs - 1}"
             raise OptionError("property.features", message)
-        columns = torch.tensor(self.features, device=data.x.device)
-        return data.x[:, columns].mean(1) > self.threshold, data.test_x[:, columns].mean(1) > self.threshold
+        columns = torch.tensor(self.features, device=data.y.device)
+        means = torch.cat([x[:, columns].mean(1) for x in data.x_split(ROWS_AT_ONCE)])
+        return means > self.threshold, data.test_x[:, columns].mean(1) > self.threshold
 
 
 class Semantic(Replacing):

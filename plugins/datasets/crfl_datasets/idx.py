@@ -119,9 +119,9 @@ def cache_file(path: Path, *, turned: bool) -> Path:
 
 
 def mapped(cached: Path) -> Bytes | None:
-    """The array in a cache file, read-only; None if there is no such file, or not a whole one."""
+    """The array in a cache file; None if there is no such file, or not a whole one. Who writes to it changes a copy."""
     try:
-        array = np.load(cached, mmap_mode="r", allow_pickle=False)
+        array = np.load(cached, mmap_mode="c", allow_pickle=False)
     except (OSError, ValueError, EOFError):
         return None
     return np.asarray(array) if array.dtype == np.uint8 and array.ndim == 3 else None

@@ -26,7 +26,7 @@ class Dirichlet(Counted):
 
     def split(self, data: Data, streams: Streams) -> tuple[NDArray[np.int64], ...]:
         """The rows of each class in random order, dealt out by a table of counts."""
-        self.check_enough(len(data.x), self.min_samples)
+        self.check_enough(len(data.y), self.min_samples)
         generator = streams.generator("data/partition")
         by_class = [generator.permutation(np.flatnonzero(data.y == label)) for label in range(len(data.class_names))]
         available = np.array([len(rows) for rows in by_class])

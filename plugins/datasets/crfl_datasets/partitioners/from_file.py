@@ -34,7 +34,7 @@ class FromFile(Partitioner):
 
     def split(self, data: Data, streams: Streams) -> Rows:  # noqa: ARG002
         """The rows of each client, each in the order of the file."""
-        return checked(self.path, self._clients(len(data.x)), len(data.x))
+        return checked(self.path, self._clients(len(data.y)), len(data.y))
 
     def client_names(self, data: Data, partition: Sequence[NDArray[np.int64]]) -> tuple[str, ...]:  # noqa: ARG002
         """The names of a file that has some."""

@@ -14,6 +14,6 @@ class Iid(Counted):
 
     def split(self, data: Data, streams: Streams) -> tuple[NDArray[np.int64], ...]:
         """A random permutation, cut into equal pieces."""
-        self.check_enough(len(data.x))
-        order = streams.generator("data/partition").permutation(len(data.x))
+        self.check_enough(len(data.y))
+        order = streams.generator("data/partition").permutation(len(data.y))
         return tuple(np.array_split(order, self.clients))

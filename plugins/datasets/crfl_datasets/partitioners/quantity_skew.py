@@ -21,9 +21,9 @@ class QuantitySkew(Counted):
 
     def split(self, data: Data, streams: Streams) -> tuple[NDArray[np.int64], ...]:
         """A random permutation, cut into uneven pieces."""
-        self.check_enough(len(data.x), self.min_samples)
+        self.check_enough(len(data.y), self.min_samples)
         generator = streams.generator("data/partition")
-        order = generator.permutation(len(data.x))
+        order = generator.permutation(len(data.y))
         shares = np.cumsum(generator.dirichlet(np.full(self.clients, self.alpha)))[:-1]
         rest = len(order) - self.clients * self.min_samples
         cuts = np.round(shares * rest).astype(np.int64) + self.min_samples * np.arange(1, self.clients)

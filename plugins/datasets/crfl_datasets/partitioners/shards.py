@@ -20,9 +20,9 @@ class Shards(Counted):
 
     def split(self, data: Data, streams: Streams) -> tuple[NDArray[np.int64], ...]:
         """Shards in random order, each of samples in random order within their class."""
-        self.check_enough(len(data.x), self.shards)
+        self.check_enough(len(data.y), self.shards)
         generator = streams.generator("data/partition")
-        order = generator.permutation(len(data.x))
+        order = generator.permutation(len(data.y))
         order = order[np.argsort(data.y[order], kind="stable")]
         owners = generator.permutation(np.repeat(np.arange(self.clients), self.shards))
         shard = np.arange(len(order)) * len(owners) // len(order)
