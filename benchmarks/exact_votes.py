@@ -33,7 +33,7 @@ def main() -> None:
             formulas.exact_votes(logits, stds)
 
         def monte_carlo(model: BoundModel = model, parameters: torch.Tensor = parameters) -> None:
-            count(model, noisy_models(parameters, NOISE, MODELS, Streams(0), "votes"), x)
+            count(model, noisy_models(parameters, NOISE, MODELS, "votes", Streams(0)), [x])
 
         times = best_times({"exact": exact, "monte carlo": monte_carlo}, turns=3)
         print(f"{classes} classes: exact {times['exact']:.3f} s, Monte Carlo {times['monte carlo']:.3f} s")

@@ -54,10 +54,8 @@ class Voter:
             partial(working, "votes"),
         )
         working("votes")
-        answers = {
-            name: vote(electorate, chosen.features, chosen.labels, request, settings)
-            for name, chosen in federation.test_sets.items()
-        }
+        sets = {name: (chosen.features, chosen.labels) for name, chosen in federation.test_sets.items()}
+        answers = vote(electorate, sets, request, settings)
         self.target.write_votes(self.ledger.facts, request, answers, digest)
         self.target.keep()
         working("certificates")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial
 
 import numpy as np
 import torch
@@ -27,6 +27,10 @@ from crfl_interface.votes import (
     VoteSettings,
 )
 
+Sets = Mapping[str, tuple[Tensor, Tensor]]
+"""Features and labels of test sets, by name."""
+Ballots = Sequence[tuple[Tensor, Votes]]
+"""Their features, and their votes so far: what was asked, labels and norms."""
 BLOCK = 8
 """Noisy copies that share a random stream: opening one costs as much as drawing two thousand numbers."""
 MODELS_AT_ONCE = 32 * BLOCK
@@ -50,12 +54,15 @@ class Electorate:
     shown: Callable[[int, int], object] = lambda _done, _total: None
 
 
-def vote(
-    electorate: Electorate, features: Tensor, labels: Tensor, request: VoteRequest, settings: VoteSettings
-) -> Votes:
-    """The answer to a request on one test set. The same noisy models vote on every set and sample."""
-    norms: NDArray[np.float64] = features.norm(dim=1, dtype=torch.float64).cpu().numpy()
-    return VOTING[request.kind](electorate, features, Votes(request, settings, labels.cpu().numpy(), norms))
+def vote(electorate: Electorate, sets: Sets, request: VoteRequest, settings: VoteSettings) -> dict[str, Votes]:
+    """The answer to a request on every test set. The same noisy models vote on all of them, and are drawn once."""
+    ballots = []
+    for features, labels in sets.values():
+        norms: NDArray[np.float64] = features.norm(dim=1, dtype=torch.float64).cpu().numpy()
+        ballots.append((features, Votes(request, settings, labels.cpu().numpy(), norms)))
+    if request.kind in COUNTING:
+        return dict(zip(sets, COUNTING[request.kind](electorate, request, ballots), strict=True))
+    return {name: VOTING[request.kind](electorate, *ballot) for name, ballot in zip(sets, ballots, strict=True)}
 
 
 def elected(electorate: Electorate, features: Tensor, groups: GroupFacts | None) -> NDArray[np.int64]:
@@ -89,22 +96,18 @@ def exact_probabilities(electorate: Electorate, features: Tensor, asked: Votes) 
     )
 
 
-def noisy_copies(electorate: Electorate, features: Tensor, asked: Votes) -> CountVotes:
+def noisy_copies(electorate: Electorate, request: VoteRequest, ballots: Ballots) -> list[CountVotes]:
     """The votes of noisy copies of the model."""
-    request = asked.request
-
-    def copies(number: int, purpose: str) -> Iterator[Tensor]:
-        return noisy_models(electorate.parameters, request.noise_std, number, electorate.streams, purpose)
-
+    copies = partial(noisy_models, electorate.parameters, request.noise_std, streams=electorate.streams)
     counted, chosen = copies(request.models, "votes"), copies(request.selection_models, "votes/selection")
-    return counts_of(electorate, counted, chosen, features, asked)
+    return counts_of(electorate, counted, chosen, ballots)
 
 
-def continued_runs(electorate: Electorate, features: Tensor, asked: Votes) -> CountVotes:
+def continued_runs(electorate: Electorate, request: VoteRequest, ballots: Ballots) -> list[CountVotes]:
     """The votes of continuations, one each; the first of them select the class."""
-    models, first = electorate.continued(asked.request), asked.request.selection_models
+    models, first = electorate.continued(request), request.selection_models
     counted, chosen = models[first:].split(MODELS_AT_ONCE), models[:first].split(MODELS_AT_ONCE)
-    return counts_of(electorate, counted, chosen, features, asked)
+    return counts_of(electorate, counted, chosen, ballots)
 
 
 def group_models(electorate: Electorate, features: Tensor, asked: Votes) -> GroupVotes:
@@ -124,17 +127,19 @@ def group_models(electorate: Electorate, features: Tensor, asked: Votes) -> Grou
 VOTING: Mapping[VoteKind, Callable[[Electorate, Tensor, Votes], Votes]] = {
     "logits": own_logits,
     "exact": exact_probabilities,
+    "groups": group_models,
+}
+COUNTING: Mapping[VoteKind, Callable[[Electorate, VoteRequest, Ballots], list[CountVotes]]] = {
     "monte-carlo": noisy_copies,
     "continuations": continued_runs,
-    "groups": group_models,
 }
 
 
 def counts_of(
-    electorate: Electorate, counted: Iterable[Tensor], chosen: Iterable[Tensor], features: Tensor, asked: Votes
-) -> CountVotes:
-    """The votes of two groups of models, the second of which may be empty."""
-    model, request = electorate.model, asked.request
+    electorate: Electorate, counted: Iterable[Tensor], chosen: Iterable[Tensor], ballots: Ballots
+) -> list[CountVotes]:
+    """The votes of two groups of models, the second of which may be empty, on every test set."""
+    model, request, features = electorate.model, ballots[0][1].request, [features for features, _ in ballots]
 
     def shown(chunks: Iterable[Tensor], before: int) -> Iterator[Tensor]:
         for models in chunks:
@@ -143,17 +148,21 @@ def counts_of(
             electorate.shown(before, request.models + request.selection_models)
 
     counts = count(model, shown(counted, 0), features)
-    separate = request.selection_models > 0
-    selection = count(model, shown(chosen, request.models), features) if separate else np.zeros_like(counts)
-    return CountVotes(**vars(asked), counts=counts, selection=selection)
+    selection = count(model, shown(chosen, request.models), features) or [np.zeros_like(one) for one in counts]
+    each = zip(ballots, counts, selection, strict=True)
+    return [CountVotes(**vars(asked), counts=one, selection=other) for (_, asked), one, other in each]
 
 
-def count(model: BoundModel, chunks: Iterable[Tensor], features: Tensor) -> NDArray[np.int64]:
-    """How many of the models in all chunks choose each class, (m, C). There is at least one model."""
-    return reduce(np.add, (model.counts(models, features).cpu().numpy() for models in chunks))
+def count(model: BoundModel, chunks: Iterable[Tensor], features: Sequence[Tensor]) -> list[NDArray[np.int64]]:
+    """How many of the models in all chunks choose each class, (m, C), on every test set; empty without a model."""
+    totals: list[NDArray[np.int64]] = []
+    for models in chunks:
+        found = [model.counts(models, part).cpu().numpy() for part in features]
+        totals = [np.add(*pair) for pair in zip(totals, found, strict=True)] if totals else found
+    return totals
 
 
-def noisy_models(parameters: Tensor, std: float, count: int, streams: Streams, purpose: str) -> Iterator[Tensor]:
+def noisy_models(parameters: Tensor, std: float, count: int, purpose: str, streams: Streams) -> Iterator[Tensor]:
     """Chunks of copies `w + N(0, std^2 I)`, (k, P), each valid until the next is asked for.
 
     Every block of copies has its own stream, so neither chunks nor threads change the draws.
