@@ -5,6 +5,8 @@ Compared with a bare batched loop of the same arithmetic, written by hand, and w
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -14,7 +16,7 @@ from benchmarks.timing import best_times, report
 CLIENTS, BATCH, STEPS, RATE = 20, 100, 30, 0.01
 CLASSES, FEATURES, PER_CLIENT = 10, 784, 3000
 CLIP, NOISE = 15.0, 0.01
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "rounds": 1000,
     "dataset": {"type": "random-images"},
     "partition": {"type": "iid", "clients": CLIENTS},

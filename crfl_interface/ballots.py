@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -31,6 +31,7 @@ SAMPLES_AT_ONCE = 512
 may depend on who counts it."""
 
 Elsewhere = Callable[["Voters"], Iterable["Counted"]]
+ElsewhereOn = Callable[[str, "Voters"], Iterable["Counted"]]
 Shown = Callable[[int], object]
 
 
@@ -57,29 +58,60 @@ class Voters:
     def counts(
         self, model: BoundModel, features: Tensor, elsewhere: Elsewhere = lambda _: (), shown: Shown = lambda _: None
     ) -> NDArray[np.int64]:
-        """How many of the models choose each class, (m, C). There is at least one of them.
+        """How many of the models choose each class, (m, C), on one test set."""
+        return self.counts_on(model, {"": features}, lambda _, voters: elsewhere(voters), shown)[""]
 
-        `elsewhere` answers with what others have counted. That is not believed: one block of it, which nobody can
-        foresee, is counted here as well, and if it differs, so is everything else. `shown` is told how many models have
-        voted.
+    def counts_on(
+        self,
+        model: BoundModel,
+        sets: Mapping[str, Tensor],
+        elsewhere: ElsewhereOn = lambda _name, _voters: (),
+        shown: Shown = lambda _: None,
+    ) -> dict[str, NDArray[np.int64]]:
+        """How many of the models choose each class, (m, C), on every test set. There is at least one of them.
+
+        `elsewhere` answers with what others have counted. That is not believed: one block of every test set, which
+        nobody can foresee, is counted here as well, and if it differs, so is everything else of this set. All sets are
+        voted on by the same models, which are drawn once. `shown` is told how many models have voted.
         """
-        found: dict[int, NDArray[np.int64]] = {}
-        blocks = blocks_of(len(features))
-        for found in by_block(elsewhere(self), len(self), len(features)):
-            shown(len(self) * len(found) // len(blocks))
-        looked_at = secrets.choice(sorted(found)) if found else None
-        here = [number for number in range(len(blocks)) if number not in found or number == looked_at]
-        rows = [features[blocks[number]] for number in here]
+        found: dict[str, dict[int, NDArray[np.int64]]] = {name: {} for name in sets}
+        total = sum(len(blocks_of(len(features))) for features in sets.values())
+        for name, features in sets.items():
+            for known in by_block(elsewhere(name, self), len(self), len(features)):
+                found[name] = known
+                shown(len(self) * sum(map(len, found.values())) // total)
+        looked_at = {name: secrets.choice(sorted(known)) for name, known in found.items() if known}
+        here = [
+            (name, number)
+            for name, features in sets.items()
+            for number in range(len(blocks_of(len(features))))
+            if number not in found[name] or number == looked_at[name]
+        ]
+        rows = [sets[name][blocks_of(len(sets[name]))[number]] for name, number in here]
         counted = dict(zip(here, count(model, told(self.chunks(), shown), rows), strict=True))
-        if looked_at is None or np.array_equal(counted[looked_at], found[looked_at]):
-            return np.concatenate([counted[one] if one in counted else found[one] for one in range(len(blocks))])
+        return {name: self._agreed(model, name, sets[name], found[name], counted) for name in sets}
+
+    def _agreed(
+        self,
+        model: BoundModel,
+        name: str,
+        features: Tensor,
+        found: Mapping[int, NDArray[np.int64]],
+        counted: Mapping[tuple[str, int], NDArray[np.int64]],
+    ) -> NDArray[np.int64]:
+        """All votes on a test set, from what others have counted and what was counted here."""
+        blocks = blocks_of(len(features))
+        wrong = [one for one in found if (name, one) in counted and not np.array_equal(counted[name, one], found[one])]
+        if not wrong:
+            each = (counted[name, one] if (name, one) in counted else found[one] for one in range(len(blocks)))
+            return np.concatenate(list(each))
         warnings.warn(
-            f"the engine has counted other votes on test samples from {blocks[looked_at].start} on than this process "
+            f"the engine has counted other votes on test samples from {blocks[wrong[0]].start} on than this process "
             "does: all votes on this test set are counted here; its machines may differ in processors or libraries",
             CrflWarning,
             stacklevel=2,
         )
-        return self.counts(model, features, shown=shown)
+        return self.counts(model, features)
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ def predict(run: RunResult, x: NDArray[Any], *, scaled: bool = False) -> Predict
     electorate = Electorate(model, parameters, streams, run.continued, failed)
 
     def source(request: VoteRequest, settings: VoteSettings) -> Mapping[str, Votes]:
-        return {"inputs": vote(electorate, features, unknown, request, settings)}
+        return vote(electorate, {"inputs": (features, unknown)}, request, settings)
 
     classes = elected(electorate, features, facts.groups)
     return Prediction(classes, certify_all(run.inquiry, source).certified)

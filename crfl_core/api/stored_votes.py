@@ -60,10 +60,10 @@ class Voter:
             partial(working, "votes"),
         )
         working("votes")
-        answers = {}
-        for name, chosen in federation.test_sets.items():
-            voting = replace(electorate, elsewhere=partial(self._elsewhere, name)) if self.is_open else electorate
-            answers[name] = vote(voting, chosen.features, chosen.labels, request, settings)
+        if self.is_open:
+            electorate = replace(electorate, elsewhere=self._elsewhere)
+        sets = {name: (chosen.features, chosen.labels) for name, chosen in federation.test_sets.items()}
+        answers = vote(electorate, sets, request, settings)
         self.target.write_votes(self.ledger.facts, request, answers, digest)
         self.target.keep()
         working("certificates")

@@ -26,6 +26,11 @@ from crfl_interface.votes import (
     VoteSettings,
 )
 
+Sets = Mapping[str, tuple[Tensor, Tensor]]
+"""Features and labels of test sets, by name."""
+Ballots = Mapping[str, tuple[Tensor, Votes]]
+"""Their features, and their votes so far: what was asked, labels and norms."""
+
 
 @dataclass(frozen=True)
 class Electorate:
@@ -41,15 +46,18 @@ class Electorate:
     continued: Callable[[VoteRequest], Tensor]
     failed: tuple[int, ...] = ()
     shown: Callable[[int, int], object] = lambda _done, _total: None
-    elsewhere: Callable[[Voters], Iterable[Counted]] = lambda _: ()
+    elsewhere: Callable[[str, Voters], Iterable[Counted]] = lambda _name, _voters: ()
 
 
-def vote(
-    electorate: Electorate, features: Tensor, labels: Tensor, request: VoteRequest, settings: VoteSettings
-) -> Votes:
-    """The answer to a request on one test set. The same noisy models vote on every set and sample."""
-    norms: NDArray[np.float64] = features.norm(dim=1, dtype=torch.float64).cpu().numpy()
-    return VOTING[request.kind](electorate, features, Votes(request, settings, labels.cpu().numpy(), norms))
+def vote(electorate: Electorate, sets: Sets, request: VoteRequest, settings: VoteSettings) -> dict[str, Votes]:
+    """The answer to a request on every test set. The same noisy models vote on all of them, and are drawn once."""
+    ballots: dict[str, tuple[Tensor, Votes]] = {}
+    for name, (features, labels) in sets.items():
+        norms: NDArray[np.float64] = features.norm(dim=1, dtype=torch.float64).cpu().numpy()
+        ballots[name] = features, Votes(request, settings, labels.cpu().numpy(), norms)
+    if request.kind in COUNTING:
+        return {**COUNTING[request.kind](electorate, request, ballots)}
+    return {name: VOTING[request.kind](electorate, *ballot) for name, ballot in ballots.items()}
 
 
 def elected(electorate: Electorate, features: Tensor, groups: GroupFacts | None) -> NDArray[np.int64]:
@@ -83,21 +91,20 @@ def exact_probabilities(electorate: Electorate, features: Tensor, asked: Votes) 
     )
 
 
-def noisy_copies(electorate: Electorate, features: Tensor, asked: Votes) -> CountVotes:
+def noisy_copies(electorate: Electorate, request: VoteRequest, ballots: Ballots) -> dict[str, CountVotes]:
     """The votes of noisy copies of the model."""
-    request = asked.request
 
     def copies(number: int, purpose: str) -> Voters:
         return Voters(electorate.parameters[None], number, request.noise_std, electorate.streams, purpose)
 
     counted, chosen = copies(request.models, "votes"), copies(request.selection_models, "votes/selection")
-    return counts_of(electorate, counted, chosen, features, asked)
+    return counts_of(electorate, counted, chosen, ballots)
 
 
-def continued_runs(electorate: Electorate, features: Tensor, asked: Votes) -> CountVotes:
+def continued_runs(electorate: Electorate, request: VoteRequest, ballots: Ballots) -> dict[str, CountVotes]:
     """The votes of continuations, one each; the first of them select the class."""
-    models, first = electorate.continued(asked.request), asked.request.selection_models
-    return counts_of(electorate, Voters(models[first:]), Voters(models[:first]), features, asked)
+    models, first = electorate.continued(request), request.selection_models
+    return counts_of(electorate, Voters(models[first:]), Voters(models[:first]), ballots)
 
 
 def group_models(electorate: Electorate, features: Tensor, asked: Votes) -> GroupVotes:
@@ -117,22 +124,28 @@ def group_models(electorate: Electorate, features: Tensor, asked: Votes) -> Grou
 VOTING: Mapping[VoteKind, Callable[[Electorate, Tensor, Votes], Votes]] = {
     "logits": own_logits,
     "exact": exact_probabilities,
+    "groups": group_models,
+}
+COUNTING: Mapping[VoteKind, Callable[[Electorate, VoteRequest, Ballots], dict[str, CountVotes]]] = {
     "monte-carlo": noisy_copies,
     "continuations": continued_runs,
-    "groups": group_models,
 }
 
 
-def counts_of(electorate: Electorate, counted: Voters, chosen: Voters, features: Tensor, asked: Votes) -> CountVotes:
-    """The votes of two groups of models, the second of which may be empty."""
-    request, elsewhere = asked.request, electorate.elsewhere
+def counts_of(electorate: Electorate, counted: Voters, chosen: Voters, ballots: Ballots) -> dict[str, CountVotes]:
+    """The votes of two groups of models, the second of which may be empty, on every test set."""
+    request = next(iter(ballots.values()))[1].request
+    sets = {name: features for name, (features, _) in ballots.items()}
 
-    def counts(voters: Voters, before: int) -> NDArray[np.int64]:
+    def counts(voters: Voters, before: int) -> dict[str, NDArray[np.int64]]:
         def shown(done: int) -> None:
             electorate.shown(before + done, request.models + request.selection_models)
 
-        return voters.counts(electorate.model, features, elsewhere, shown)
+        return voters.counts_on(electorate.model, sets, electorate.elsewhere, shown)
 
     found = counts(counted, 0)
-    selection = counts(chosen, request.models) if request.selection_models else np.zeros_like(found)
-    return CountVotes(**vars(asked), counts=found, selection=selection)
+    selection = counts(chosen, request.models) if request.selection_models else {}
+    return {
+        name: CountVotes(**vars(asked), counts=found[name], selection=selection.get(name, np.zeros_like(found[name])))
+        for name, (_, asked) in ballots.items()
+    }

@@ -45,7 +45,7 @@ class Results:
             return output.progress(self.quiet)
         watching = AtFigures()
         watching._call = self._show_early
-        return [*output.progress(self.quiet), watching.named("results")]
+        return [*output.progress(self.quiet), watching.named("results")]  # type: ignore[list-item]  # it is a copy
 
     def show(self, result: RunResult) -> None:
         """The results of a finished run, or of those that were shown what was missing: where the figures are."""

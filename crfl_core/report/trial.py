@@ -122,7 +122,8 @@ class Trial:
         electorate = self._electorate()
 
         def on_samples(test: TestSet, samples: int) -> None:
-            vote(electorate, test.features[:samples], test.labels[:samples], tried, self.federation.config.votes)
+            sets = {"tried": (test.features[:samples], test.labels[:samples])}
+            vote(electorate, sets, tried, self.federation.config.votes)
 
         sets = self.federation.test_sets.values()
         once = sum(extrapolated(partial(on_samples, test), len(test.labels)) for test in sets)
@@ -146,10 +147,9 @@ class Trial:
         request = question.request
         if request.models:
             request = replace(request, models=VOTERS, selection_models=min(request.selection_models, VOTERS))
-        electorate, answers = self._electorate(), {}
-        for name, test in self.federation.test_sets.items():
-            features, labels = test.features[:SAMPLES], test.labels[:SAMPLES]
-            answers[name] = vote(electorate, features, labels, request, question.settings)
+        tests = self.federation.test_sets.items()
+        sets = {name: (test.features[:SAMPLES], test.labels[:SAMPLES]) for name, test in tests}
+        answers = vote(self._electorate(), sets, request, question.settings)
         longest = max(len(test.labels) for test in self.federation.test_sets.values())
 
         def on_samples(samples: int) -> None:

@@ -344,7 +344,7 @@ class World:
         if request not in self._answered:
             tests, streams = self.federation.test_sets["clean"], self.federation.streams
             electorate = Electorate(self.federation.model, self.final, streams, self.continued)
-            self._answered[request] = vote(electorate, tests.features, tests.labels, request, settings)
+            self._answered[request] = vote(electorate, {"": (tests.features, tests.labels)}, request, settings)[""]
         return self._answered[request]
 
     def continued(self, request: VoteRequest) -> Tensor:

@@ -25,10 +25,12 @@ from crfl_core.extend import (
     StoreError,
     Streams,
     VoteRequest,
+    Votes,
     VoteSettings,
 )
 from crfl_core.federation.setup import build
 from crfl_interface import ballots
+from crfl_interface.ballots import BLOCK
 from tests.oracle import sealed, tiny
 
 SETTINGS = VoteSettings()
@@ -51,10 +53,17 @@ def electorate(model: BoundModel = MODEL, parameters: Tensor = PARAMETERS, seed:
     return Electorate(model, parameters, Streams(seed), nobody)
 
 
+def vote_on(
+    voters: Electorate, features: Tensor, labels: Tensor, request: VoteRequest, settings: VoteSettings
+) -> Votes:
+    """The answer on one test set."""
+    return voting.vote(voters, {"only": (features, labels)}, request, settings)["only"]
+
+
 def counts(models: int, *, model: BoundModel = MODEL, noise_std: float = 0.5, seed: int = 0) -> NDArray[np.int64]:
     """The votes on some samples."""
     request = VoteRequest("monte-carlo", models=models, noise_std=noise_std)
-    votes = voting.vote(electorate(model, seed=seed), FEATURES, LABELS, request, SETTINGS)
+    votes = vote_on(electorate(model, seed=seed), FEATURES, LABELS, request, SETTINGS)
     return votes.expect(CountVotes).counts
 
 
@@ -68,7 +77,7 @@ def test_the_votes_are_those_of_gaussian_copies_of_the_model() -> None:
     model = Softmax().build(DataFacts(6, 2, Domain()))
     parameters, std, models = gaussian(model.layout.size), 0.5, 20_000
     request = VoteRequest("monte-carlo", models=models, noise_std=std)
-    votes = voting.vote(electorate(model, parameters), FEATURES, LABELS, request, SETTINGS).expect(CountVotes)
+    votes = vote_on(electorate(model, parameters), FEATURES, LABELS, request, SETTINGS).expect(CountVotes)
     logits = model.logits(parameters[None], FEATURES)[0]
     spread = std * torch.sqrt(2 * (FEATURES.norm(dim=1) ** 2 + 1))
     expected = torch.special.ndtr((logits[:, 0] - logits[:, 1]) / spread).numpy()
@@ -110,14 +119,40 @@ def test_the_same_models_vote_on_every_sample() -> None:
     """Two equal inputs get equal counts, wherever they stand."""
     features = FEATURES[torch.tensor([0, 5, 0, 5, 0])]
     request = VoteRequest("monte-carlo", models=40, noise_std=0.5)
-    votes = voting.vote(electorate(), features, LABELS[:5], request, SETTINGS).expect(CountVotes).counts
+    votes = vote_on(electorate(), features, LABELS[:5], request, SETTINGS).expect(CountVotes).counts
     assert votes[[0, 2, 4]].tolist() == [votes[0].tolist()] * 3
     assert votes[1].tolist() == votes[3].tolist() == counts(40)[5].tolist()
 
 
+@pytest.mark.parametrize("selection", [0, 24])
+def test_noisy_models_are_drawn_once_for_all_test_sets(selection: int) -> None:
+    request = VoteRequest("monte-carlo", models=40, noise_std=0.5, selection_models=selection)
+    parts = (slice(12), slice(5, 20))
+    alone = [vote_on(electorate(), FEATURES[rows], LABELS[rows], request, SETTINGS) for rows in parts]
+    drawn: list[str] = []
+
+    class Watched(Streams):
+        def generator(
+            self, purpose: str, *, round_number: int = 0, client: int = 0, replica: int = 0
+        ) -> np.random.Generator:
+            drawn.append(f"{purpose} {replica}")
+            return super().generator(purpose, round_number=round_number, client=client, replica=replica)
+
+    shown: list[tuple[int, int]] = []
+    voters = Electorate(MODEL, PARAMETERS, Watched(0), nobody, shown=lambda done, total: shown.append((done, total)))
+    sets = {"first": (FEATURES[:12], LABELS[:12]), "second": (FEATURES[5:], LABELS[5:])}
+    together = voting.vote(voters, sets, request, SETTINGS)
+    assert list(together) == ["first", "second"]
+    for one, other in zip(together.values(), alone, strict=True):
+        for name, column in vars(other.expect(CountVotes)).items():
+            np.testing.assert_array_equal(getattr(one, name), column)
+    assert len(drawn) == len(set(drawn)) == (40 + selection) // BLOCK
+    assert shown[-1] == (40 + selection, 40 + selection)
+
+
 def test_logits_are_answered_in_float64_with_norms_and_labels() -> None:
     single = electorate(parameters=PARAMETERS.float())
-    votes = voting.vote(single, FEATURES.float(), LABELS, VoteRequest("logits"), SETTINGS).expect(LogitVotes)
+    votes = vote_on(single, FEATURES.float(), LABELS, VoteRequest("logits"), SETTINGS).expect(LogitVotes)
     assert votes.logits.dtype == np.float64
     np.testing.assert_allclose(votes.logits, MODEL.logits(PARAMETERS[None], FEATURES)[0], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(votes.input_norms, FEATURES.norm(dim=1), rtol=1e-6)
@@ -171,7 +206,7 @@ def test_stored_votes_are_those_of_the_stored_model(tmp_path: Path) -> None:
     for name, votes in stored.items():
         chosen = federation.test_sets[name]
         voters = Electorate(federation.model, result.parameters, federation.streams, result.continued)
-        again = voting.vote(voters, chosen.features, chosen.labels, request, result.config.votes)
+        again = vote_on(voters, chosen.features, chosen.labels, request, result.config.votes)
         np.testing.assert_array_equal(votes.expect(CountVotes).counts, again.expect(CountVotes).counts)
         np.testing.assert_array_equal(votes.labels, chosen.labels)
 
