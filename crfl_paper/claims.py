@@ -118,8 +118,9 @@ class Ordered(OfMeasure):
         found = []
         for (left, low), (right, high) in pairwise(zip(points, self.measure.values(points), strict=True)):
             if left.series == right.series and (seeds := low.keys() & high.keys()):
-                ends = [np.mean([each[seed] for seed in seeds], axis=0) for each in (low, high)]
-                found.append(f"{name_of(left)} to {right.value:g} from radius {begin(*ends, radii, sign):.3g} on")
+                first, second = (np.mean([each[seed] for seed in seeds], axis=0) for each in (low, high))
+                start = begin(first, second, radii, sign)
+                found.append(f"{name_of(left)} to {right.value:g} from radius {start:.3g} on")
         return f"{super().told(points)}; it does so from {', '.join(found)}"
 
 

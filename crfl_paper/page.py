@@ -86,7 +86,8 @@ BESIDE = (
     "`reserve.validation`, samples that no client holds and no number here counts, with "
     "[`examples/certified/search.py`](../examples/certified/search.py); on EMNIST nobody has chosen any.",
     "The guarantees differ in what they compare: `pathwise-linear` this run with the one that has the same batches and "
-    "no attack, the paper all runs with all runs.",
+    "no attack, the paper all runs with all runs. The sound certificate is run with one seed: between three, "
+    "[its numbers](certificates.md#the-strongest-settings) differ by .002 at most.",
 )
 
 HOW_TO = """## On your machine
