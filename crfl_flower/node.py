@@ -113,7 +113,7 @@ def read_node_file(path: Path) -> NodeFile:
         raise ConfigError(f"{path}: is not TOML: {error}") from error
     except ValidationError as error:
         first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
+        key = ".".join(map(str, first["loc"])) or first.get("ctx", {}).get("key", "")
         raise ConfigError(f"{path}: {key}: {first['msg']}: see docs/flower.md for what a node file holds") from error
 
 

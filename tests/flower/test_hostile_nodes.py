@@ -21,17 +21,17 @@ from crfl_flower import beneath, link
 from crfl_flower.client_app import NODE_FILE, node_of
 from crfl_flower.wire import RAW, Order, packed
 from tests.flower.processes import commands, wait_until
-from tests.flower.support import Answer, experiment, founded, honest, problems
+from tests.flower.support import experiment, founded, honest, problems
 
 ROUNDS, GIGABYTE = 3, 10**9
-DEADLINE = 40.0
+DEADLINE = 25.0
 BOUND = 1_500_000_000
 """Bytes that the server may have at most, with PyTorch in it."""
 
 Misdeed = Callable[[Order, Message, Context], Message]
 
 
-def acting(*misdeeds: Misdeed) -> Answer:
+def acting(*misdeeds: Misdeed) -> link.App:
     """A node that does something else in every round."""
 
     def answer(message: Message, context: Context) -> Message:
@@ -92,7 +92,7 @@ def sends_a_pickle(order: Order, message: Message, context: Context) -> Message:
     return sent(order, message, Array(dtype="|O", shape=tuple(order.starts.shape), stype="numpy.ndarray", data=data))
 
 
-NODES: list[Answer] = [
+NODES: list[link.App] = [
     honest,
     honest,
     acting(raises, replays, sends_a_pickle),
@@ -144,7 +144,7 @@ def test_a_federation_goes_on_with_hostile_nodes(tmp_path: Path) -> None:
 
 
 @contextmanager
-def node(folder: Path, server: str, answer: Answer) -> Iterator[None]:
+def node(folder: Path, server: str, answer: link.App) -> Iterator[None]:
     """A SuperNode of its own process, whose app is in this one."""
     port, secret, log = beneath.free_port(), secrets.token_bytes(32), folder / "supernode.log"
     (folder / "secret").write_bytes(secret)
