@@ -97,6 +97,7 @@ def specification_for_nodes(specification: str) -> str:
         )
     told = {key: value for key, value in tree.items() if key not in ONE_CLIENT | {"dataset", "seed", "votes", "name"}}
     told["seeds"] = {"batches": tree["seeds"]["batches"]}
+    told["model"] = {key: value for key, value in tree.get("model", {}).items() if key != "start"}  # orders bring it
     told["training"] = {**tree.get("training", {}), "participation": 1.0}
     # Who is assumed to attack has no meaning for one client; a federation whose data are elsewhere must state it.
     told["threat"] = {"clients": 0, "rounds": "every"}

@@ -20,7 +20,8 @@ from crfl_flower.keys import registered_keys
 from crfl_flower.node import read_node_file, specification_for_nodes
 from crfl_flower.registration import Question
 from crfl_flower.server_app import settings
-from tests.flower.support import experiment, founded
+from crfl_flower.starting import serve
+from tests.flower.support import experiment, federated, founded, honest
 
 
 def test_every_node_gets_its_share_and_nobody_elses(tmp_path: Path) -> None:
@@ -98,6 +99,14 @@ def test_a_config_must_be_that_of_a_federation(tmp_path: Path, changes: dict[str
     path.write_text(tomli_w.dumps(tomllib.loads(path.read_text()) | changes))
     with pytest.raises(ConfigError, match=message):
         settings(path, ())
+
+
+def test_nobody_joins_for_a_run_that_is_finished(tmp_path: Path) -> None:
+    path = founded(tmp_path / "fed", experiment(tmp_path / "e"))
+    finished = federated(path, [honest] * 4, tmp_path / "run")
+    with pytest.raises(StoreError, match="holds a finished run: name another directory with --out"):
+        serve(path, finished.path, (), (), print)
+    assert not (tmp_path / "fed/server/superlink.log").exists()
 
 
 def test_nodes_are_told_no_seed_but_that_of_batches(tmp_path: Path) -> None:
