@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
@@ -94,7 +95,7 @@ def public_key(file: Path) -> bytes:
     """The public key in a file of OpenSSH, as PEM."""
     try:
         key = serialization.load_ssh_public_key(file.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, UnsupportedAlgorithm) as error:
         raise StoreError(f"{file}: is no public key: make one with `ssh-keygen -t ecdsa -b 384`") from error
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise StoreError(f"{file}: is no elliptic-curve key: make one with `ssh-keygen -t ecdsa -b 384`")

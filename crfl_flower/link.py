@@ -65,6 +65,8 @@ from crfl_core.extend import RunError
 CLAIMED = "/flwr.proto.Runtime/AcquireTask"
 LAST = 3.0
 """Seconds from the last answer of a SuperNode to its end."""
+UNREACHABLE = 60.0
+"""Seconds after which a server whose SuperLink does not answer gives up; the run can be resumed."""
 ARRIVING = 20.0
 """Seconds in which a message that a SuperNode announced must be whole."""
 OBJECTS = 4096
@@ -223,6 +225,7 @@ def server_task(address: Address, seconds: float = 30.0) -> Iterator[tuple[Bound
     with control(address) as client:
         started = client.StartRun(StartRunRequest(fab=fab_to_proto(Fab(sha256(bundle).hexdigest(), bundle, {}))))
     grid = address.grid(claimed(address, TaskType.SERVER_APP, started.run_id, seconds))
+    grid._retry_invoker.max_time = UNREACHABLE
     runtime = grid._runtime_client
     heartbeat = HeartbeatSender(make_task_heartbeat_fn_http(runtime))
     heartbeat.start()

@@ -97,6 +97,7 @@ def specification_for_nodes(specification: str) -> str:
         )
     told = {key: value for key, value in tree.items() if key not in ONE_CLIENT | {"dataset", "seed", "votes", "name"}}
     told["seeds"] = {"batches": tree["seeds"]["batches"]}
+    told["model"] = {key: value for key, value in tree.get("model", {}).items() if key != "start"}  # orders bring it
     told["training"] = {**tree.get("training", {}), "participation": 1.0}
     # Who is assumed to attack has no meaning for one client; a federation whose data are elsewhere must state it.
     told["threat"] = {"clients": 0, "rounds": "every"}
@@ -113,7 +114,7 @@ def read_node_file(path: Path) -> NodeFile:
         raise ConfigError(f"{path}: is not TOML: {error}") from error
     except ValidationError as error:
         first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
+        key = ".".join(map(str, first["loc"])) or first.get("ctx", {}).get("key", "")
         raise ConfigError(f"{path}: {key}: {first['msg']}: see docs/flower.md for what a node file holds") from error
 
 

@@ -14,13 +14,15 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.superlink.grid import HttpGrid
 
 from crfl_core import RunResult, run
-from crfl_core.extend import ConfigError, RunConfig, RunError, Tracker, load_config
+from crfl_core.extend import ConfigError, RunConfig, RunDirectory, RunError, StoreError, Tracker, load_config
 from crfl_flower.engine import Flower
 from crfl_flower.exchange import CURRENT, PAUSE, Exchange
 from crfl_flower.keys import registered_keys
 from crfl_flower.link import BoundedGrid, bounded
 from crfl_flower.registration import Question
 
+JOURNAL = "replies.jsonl"
+"""Where a server writes down whose replies did not count."""
 PARTITION = "elsewhere"
 """The partitioner that counts samples and sees none."""
 
@@ -47,12 +49,19 @@ class Federated:
 
         return app
 
+    def path(self, config: RunConfig) -> Path:
+        """Where the run goes. Raises `StoreError` if a finished one is there: nobody should join in vain."""
+        path = self.out or Path("runs", config.name)
+        if (path / "status.json").exists() and RunDirectory(path).state == "finished":
+            raise StoreError(f"{path}: holds a finished run: name another directory with --out")
+        return path
+
     def play(self, grid: BoundedGrid) -> RunResult:
         """Register nodes unless a run that is to be resumed has done so, then play all rounds and certify."""
         config, engine = settings(self.config, self.overrides)
-        path = self.out or Path("runs", config.name)
+        path = self.path(config)
         nodes = self._gather(grid, engine)
-        exchange = Exchange(grid, nodes, engine.folder / "replies.jsonl", self.say)
+        exchange = Exchange(grid, nodes, engine.folder / JOURNAL, self.say)
         samples = registered(path) or self._register(exchange, config, engine)
         token = CURRENT.set(exchange)
         try:
@@ -79,6 +88,7 @@ class Federated:
 
     def _register(self, exchange: Exchange, config: RunConfig, engine: Flower) -> list[int]:
         """Ask every node for its number of samples, once."""
+        (engine.folder / JOURNAL).unlink(missing_ok=True)  # that of an earlier run
         data, partition = config.dataset.load(), config.partition
         most = int(getattr(partition, "max_samples", 0))
         questions = {client: Question.of(data, client, secrets.token_hex(16), most) for client in range(exchange.total)}

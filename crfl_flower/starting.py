@@ -35,13 +35,14 @@ def serve(config: Path, out: Path | None, overrides: Sequence[str], trackers: Se
     from crfl_flower.keys import registered_keys
     from crfl_flower.server_app import Federated, settings
 
-    _, engine = settings(config, overrides)
+    loaded, engine = settings(config, overrides)
+    federated = Federated(config, out, overrides, trackers, say)
+    federated.path(loaded)
     with superlink(engine) as address:
         link.register_nodes(address, registered_keys(engine.folder))
         gate_of(engine.folder).touch()
         say(f"listening at {engine.address}, waiting for {len(registered_keys(engine.folder))} nodes")
         with link.server_task(address) as (grid, context):
-            federated = Federated(config, out, overrides, trackers, say)
             federated.app()(grid=grid, context=context)
     assert federated.result is not None
     return federated.result

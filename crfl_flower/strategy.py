@@ -83,7 +83,11 @@ class CrflStrategy(FedAvg):
         return found
 
     def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+        self,
+        server_round: int,  # noqa: ARG002  # the core counts rounds, also those before a restart
+        arrays: ArrayRecord,  # noqa: ARG002
+        config: ConfigRecord,
+        grid: Grid,
     ) -> Iterable[Message]:
         """The model of the core to every participant of the round; `arrays` is the same model."""
         task = self._running()
@@ -95,7 +99,9 @@ class CrflStrategy(FedAvg):
         ]
 
     def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
+        self,
+        server_round: int,  # noqa: ARG002
+        replies: Iterable[Message],
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """What the core makes of the replies: the next model, and how many of them counted."""
         task = self._running()

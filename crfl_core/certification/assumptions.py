@@ -167,6 +167,7 @@ def participation_fixed(ledger: Ledger, threat: Threat) -> Check:
     name, required = "participation does not depend on the attackers", "no bad updates but those of arbitrary attackers"
     bad = ledger.clients.take(ledger.clients.quarantined)
     measured = f"drawn from the seed; {len(bad)} bad updates of {len(np.unique(bad.client))} clients"
+    measured += f", who count among {threat.attackers} assumed attackers" if len(bad) else ""
     if (bad.weight_bound == 0).any():
         return check(name, False, f"{measured}, dropped with their weights", required, "set server.bad_update = 'zero'")
     suspects = ledger.clients.take(ledger.clients.quarantined | ledger.clients.attacking)

@@ -34,8 +34,12 @@ def serve(
             passing("")
             typer.echo(text, err=True)
 
-    with plugins_at_work():
-        result = started(config, out, overrides or (), progress(quiet), say)
+    try:
+        with plugins_at_work():
+            result = started(config, out, overrides or (), progress(quiet), say)
+    except KeyboardInterrupt:
+        say("the same command goes on where this one was")
+        raise
     passing("")
     if json:
         typer.echo(result.metrics.model_dump_json(indent=2))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
@@ -55,10 +54,5 @@ def evaluate(message: Message, context: Context) -> Message:
 
 def replied(message: Message, arrays: list[NDArray[Any]], metrics: dict[str, Any]) -> Message:
     names = list(next(iter(message.content.array_records.values())))
-    record = (
-        ArrayRecord(arrays) if names == ["0"] else ArrayRecord(dict(zip(names, map(as_array, arrays), strict=True)))
-    )
+    record = ArrayRecord({name: Array(array) for name, array in zip(names, arrays, strict=True)})
     return Message(RecordDict({"arrays": record, "metrics": MetricRecord(metrics)}), reply_to=message)
-
-
-as_array: Callable[[NDArray[Any]], Any] = __import__("flwr.app", fromlist=["Array"]).Array

@@ -158,7 +158,7 @@ def test_an_app_that_stops_goes_on_where_it_was(tmp_path: Path) -> None:
 
 
 def test_what_is_wrong_with_the_config_is_said_in_the_app(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="threat.clients"):
+    with pytest.raises(ConfigError, match=r"threat\.clients"):
         CrflStrategy(config(tmp_path, threat={})).start(AppGrid(), start(), num_rounds=1)
 
 
