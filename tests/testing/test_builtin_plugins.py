@@ -41,11 +41,17 @@ OPTIONS: dict[str, dict[str, Any]] = {
 """Options of plugins that cannot do without, or that would do more work than is needed here."""
 
 
+ELSEWHERE = {("engine", "ray")}
+"""Tried on a real cluster, which takes seconds to start: tests/engines/test_ray.py."""
+
+
 def included() -> Iterator[Plugin | Command]:
     """One instance of every plugin that comes with crfl."""
     registry = Registry()
     for kind in KINDS:
         for name in registry.names(kind):
+            if (kind, name) in ELSEWHERE:
+                continue
             if any(found.distribution == "crfl" for found in registry.found[kind][name]):
                 if kind == "command":
                     yield registry.command(name)
