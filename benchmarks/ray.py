@@ -18,6 +18,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+from crfl_engines.ray_cluster import imported
+
 from benchmarks import memory
 from benchmarks.timing import report
 from crfl_core import load_config
@@ -175,11 +177,41 @@ def flat_memory() -> None:
     report("GB of updates that the driver takes in per second of its processor", gigabytes / driver, "the more")
 
 
+def sent_here() -> int:
+    """Bytes that processes of this machine have sent to each other through its network."""
+    line = next(line for line in Path("/proc/net/dev").read_text().splitlines() if line.strip().startswith("lo:"))
+    return int(line.partition(":")[2].split()[8])
+
+
+def between_nodes(clients: int = 2000) -> None:
+    """What a round sends between two nodes on this machine, one of which is the driver's: half of all updates."""
+    imported()
+    from ray.cluster_utils import Cluster
+
+    node = {"num_cpus": 1, "object_store_memory": 400 * 2**20}
+    cluster: Any = Cluster(initialize_head=True, head_node_args=node | {"include_dashboard": False})
+    try:
+        cluster.add_node(**node)
+        ray = {"type": "ray", "address": cluster.address, "workers": 2, "chunk_clients": 64}
+        with opened(memory.settings("fedavg", clients) | {"rounds": 5}, **ray) as federation:
+            before, fetched = sent_here(), used(federation, 1)
+            sent = sent_here() - before
+    finally:
+        cluster.shutdown()
+    gigabytes = clients * 400_000 / 1e9
+    print(
+        f"two nodes, {clients:,} clients: {gigabytes:.2f} GB of updates, {sent / 1e9:.2f} GB between nodes, "
+        f"{fetched.wall:.2f} s, processors: driver {fetched.driver:.2f} s, workers {sum(fetched.workers):.2f} s"
+    )
+    report("bytes between nodes / half of all updates", sent / 1e9 / (gigabytes / 2), "1, if parts are shared evenly")
+
+
 def main() -> None:
     overhead(parts=1)
     overhead(parts=4)
     speed_up()
     flat_memory()
+    between_nodes()
 
 
 if __name__ == "__main__":

@@ -126,8 +126,8 @@ SUBJECTS = (
     Subject(
         "engines",
         "Engines",
-        "Where clients train. See [Writing an engine](../writing-plugins/engine.md).",
-        ("crfl_interface.kinds.engine", "crfl_core.federation"),
+        "Where clients train and votes are counted. See [Writing an engine](../writing-plugins/engine.md).",
+        ("crfl_interface.kinds.engine", "crfl_interface.ballots", "crfl_core.federation"),
         ("LocalUpdates", "TrainingTask", "open_job"),
     ),
     Subject(

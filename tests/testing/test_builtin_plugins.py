@@ -41,8 +41,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
 """Options of plugins that cannot do without, or that would do more work than is needed here."""
 
 
-ELSEWHERE = {"flower", "flower-strategy"}
-"""Engines that train on nodes of a federation, which is brought together in `tests/flower`."""
+ELSEWHERE = {("engine", "flower"), ("engine", "flower-strategy"), ("engine", "ray")}
+"""Engines that are tried where a federation or a cluster is brought together: tests/flower, tests/engines/test_ray.py."""
 
 
 def included() -> Iterator[Plugin | Command]:
@@ -50,7 +50,7 @@ def included() -> Iterator[Plugin | Command]:
     registry = Registry()
     for kind in KINDS:
         for name in registry.names(kind):
-            if kind == "engine" and name in ELSEWHERE:
+            if (kind, name) in ELSEWHERE:
                 continue
             if any(found.distribution == "crfl" for found in registry.found[kind][name]):
                 if kind == "command":
