@@ -42,7 +42,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 ELSEWHERE = {("engine", "flower"), ("engine", "flower-strategy"), ("engine", "ray")}
-"""Engines that are tried where a federation or a cluster is brought together: tests/flower, tests/engines/test_ray.py."""
+"""Engines that are tried where a federation or a cluster is brought together: in tests/flower and tests/engines."""
 
 
 def included() -> Iterator[Plugin | Command]:
