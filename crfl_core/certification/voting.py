@@ -106,7 +106,7 @@ def noisy_copies(electorate: Electorate, request: VoteRequest, ballots: Ballots)
 def continued_runs(electorate: Electorate, request: VoteRequest, ballots: Ballots) -> list[CountVotes]:
     """The votes of continuations, one each; the first of them select the class."""
     models, first = electorate.continued(request), request.selection_models
-    counted, chosen = models[first:].split(MODELS_AT_ONCE), models[:first].split(MODELS_AT_ONCE)
+    counted, chosen = models[first:].split(MODELS_AT_ONCE), models[:first].split(MODELS_AT_ONCE) if first else ()
     return counts_of(electorate, counted, chosen, ballots)
 
 
