@@ -25,7 +25,7 @@ from tests.flower.processes import commands, wait_until
 from tests.flower.support import experiment, founded, honest, problems
 
 ROUNDS, GIGABYTE = 3, 10**9
-DEADLINE = 25.0
+DEADLINE = 30.0
 BOUND = 1_500_000_000
 """Bytes that the server may have at most, with PyTorch in it."""
 
