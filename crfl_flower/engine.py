@@ -29,7 +29,7 @@ class Flower(Engine):
     min_replies: int = Field(1, ge=1, description="good replies without which a round is tried again, then stops")
     attempts: int = Field(3, ge=1, description="how often those who did not answer are asked in a round")
     wait: float = Field(
-        600.0, gt=0, allow_inf_nan=False, description="seconds that nodes have to register before round 1"
+        600.0, gt=0, allow_inf_nan=False, description="seconds that nodes have to join, and then to register"
     )
 
     _told: str = PrivateAttr(default="")

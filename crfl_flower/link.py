@@ -27,11 +27,12 @@ from flwr.proto.runtime_pb2 import (
     PullAppMessagesRequest,
     PullTaskInputRequest,
     PushTaskOutputRequest,
+    SendTaskHeartbeatRequest,
 )
 from flwr.supercore.constant import TaskType
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
-from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
+from flwr.supercore.heartbeat import HeartbeatSender
 from flwr.supercore.inflatable.inflatable_object import (
     get_object_body,
     get_object_children_ids_from_object_content,
@@ -63,8 +64,10 @@ from flwr.supernode.runtime.run_clientapp import push_message, push_task_output
 from crfl_core.extend import RunError
 
 CLAIMED = "/flwr.proto.Runtime/AcquireTask"
-LAST = 3.0
+LAST = 20.0
 """Seconds from the last answer of a SuperNode to its end."""
+AWAY = (502, 503, 504)
+"""What a server answers that may be back soon."""
 UNREACHABLE = 60.0
 """Seconds after which a server whose SuperLink does not answer gives up; the run can be resumed."""
 ARRIVING = 20.0
@@ -124,6 +127,11 @@ class BoundedGrid(HttpGrid):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._arriving: dict[str, tuple[str, ObjectTree]] = {}
+
+    @property
+    def token(self) -> str:
+        """What the task of this grid was claimed with."""
+        return self._token
 
     def pull_reply(self, message_id: str, limit: int) -> Message | None:
         """The reply to a message; None if it is not there yet, or not whole. Raises `TooLarge`, whatever it says."""
@@ -225,9 +233,9 @@ def server_task(address: Address, seconds: float = 30.0) -> Iterator[tuple[Bound
     with control(address) as client:
         started = client.StartRun(StartRunRequest(fab=fab_to_proto(Fab(sha256(bundle).hexdigest(), bundle, {}))))
     grid = address.grid(claimed(address, TaskType.SERVER_APP, started.run_id, seconds))
-    grid._retry_invoker.max_time = UNREACHABLE
+    grid._retry_invoker.max_time, grid._retry_invoker.should_giveup = UNREACHABLE, gives_up
     runtime = grid._runtime_client
-    heartbeat = HeartbeatSender(make_task_heartbeat_fn_http(runtime))
+    heartbeat = HeartbeatSender(beating(address.client(RuntimeTokenHttpInterceptor(grid.token), retried=False)))
     heartbeat.start()
     status, details = SubStatus.FAILED, "the server ended early"
     try:
@@ -238,11 +246,28 @@ def server_task(address: Address, seconds: float = 30.0) -> Iterator[tuple[Bound
         yield grid, context_from_proto(given.context)
         status, details = SubStatus.COMPLETED, ""
     finally:
+        heartbeat.stop()  # before the task is over: then its token is worth nothing any more
         grid._retry_invoker.max_tries = 1
         with suppress(httpx.HTTPError):  # Flower notices by itself that nobody is here any more
             runtime.PushTaskOutput(PushTaskOutputRequest(sub_status=status, details=details))
-        heartbeat.stop()
         grid.close()
+
+
+def beating(client: RuntimeHttpClient) -> Callable[[], bool]:
+    """Tells Flower that we are still here; whatever comes in between, it is tried again."""
+
+    def beat() -> bool:
+        try:
+            return bool(client.SendTaskHeartbeat(SendTaskHeartbeatRequest()).success)
+        except (httpx.HTTPError, RuntimeError):
+            return False
+
+    return beat
+
+
+def gives_up(error: Exception) -> bool:
+    """Whether a request is not tried again. Flower would end the process if its token is refused; we say so."""
+    return isinstance(error, httpx.HTTPStatusError) and error.response.status_code not in AWAY
 
 
 def claimed(address: Address, kind: TaskType, run: int, seconds: float) -> str:
@@ -273,10 +298,12 @@ def answer_tasks(address: Address, app: App, ended: Callable[[], bool], pause: f
                 answer_task(address, found.token, app)
             else:
                 time.sleep(pause)
-    except httpx.HTTPError:
-        time.sleep(LAST)  # it may be about to end
-        if not ended():
-            raise
+    except httpx.TransportError as error:  # it is about to end, or it hangs
+        until = time.monotonic() + LAST
+        while not ended():
+            if time.monotonic() > until:
+                raise RunError(f"Flower's SuperNode at {address.server} does not answer any more: {error}") from error
+            time.sleep(pause)
     finally:
         client.close()
 
@@ -284,7 +311,7 @@ def answer_tasks(address: Address, app: App, ended: Callable[[], bool], pause: f
 def answer_task(address: Address, token: str, app: App) -> None:
     """Answer one message; if the app raises, by an error that says no more than its class."""
     client = address.client(RuntimeTokenHttpInterceptor(token), retried=False)
-    heartbeat = HeartbeatSender(make_task_heartbeat_fn_http(client))
+    heartbeat = HeartbeatSender(beating(client))
     heartbeat.start()
     try:
         message, context = task_input(client)
@@ -295,12 +322,14 @@ def answer_task(address: Address, token: str, app: App) -> None:
             status, details = SubStatus.FAILED, type(error).__name__
             reply = Message(Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=details), reply_to=message)
         push_message(client, reply, context)
+        heartbeat.stop()
         push_task_output(client, context, status, details)
     except (httpx.HTTPStatusError, LookupError, ObjectPullError, RunNotRunningException):
         # The server that sent it is gone, and the rest of the message with it.
         push_task_output(client, None, SubStatus.FAILED, "the message is not there any more")
     finally:
-        heartbeat.stop()
+        if heartbeat.is_running:
+            heartbeat.stop()
         client.close()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tomllib
-from contextlib import chdir
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ ONE_CLIENT = {"attack", "groups", "reserve", "engine", "trackers", "threat"}
 
 
 class NodeFile(Table):
-    """The file of a node. It never leaves it; paths in it are relative to its folder."""
+    """The file of a node. It never leaves it; paths in it are relative to its folder, also those of the dataset."""
 
     server: str = Field(pattern=r"^.+:[0-9]+$", description="host:port of `crfl serve`")
     certificate: Path = Field(Path("ca.crt"), description="of the authority that the server's certificate is from")
@@ -50,8 +49,7 @@ class Node:
     def data(self) -> Data:
         """The node's own samples."""
         if self._data is None:
-            with chdir(self.folder):
-                self._data = load_config({"dataset": self.file.dataset}).config.dataset.load()
+            self._data = load_config({"dataset": self._dataset}).config.dataset.load()
         return self._data
 
     def train(self, order: Order) -> Tensor:
@@ -69,12 +67,18 @@ class Node:
         if samples > len(self.data.x):
             raise DataError(f"{self.path}: {samples} samples were registered, and there are {len(self.data.x)} now")
         own = {
-            "dataset": {**self.file.dataset, "train_samples": samples},
+            "dataset": {**self._dataset, "train_samples": samples},
             "partition": {**tree["partition"], "client": order.client},
             "plugins": {"allow": list(self.file.allow)},
         }
-        with chdir(self.folder):
-            return open_job(tomli_w.dumps(tree | own))
+        return open_job(tomli_w.dumps(tree | own))
+
+    @property
+    def _dataset(self) -> dict[str, Any]:
+        """The table of the node's samples, with the files that it names where they are."""
+        return {
+            key: str(self.folder / value) if key.endswith("path") else value for key, value in self.file.dataset.items()
+        }
 
 
 def specification_for_nodes(specification: str) -> str:

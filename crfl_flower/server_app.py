@@ -92,7 +92,7 @@ class Federated:
         data, partition = config.dataset.load(), config.partition
         most = int(getattr(partition, "max_samples", 0))
         questions = {client: Question.of(data, client, secrets.token_hex(16), most) for client in range(exchange.total)}
-        samples = exchange.registered(questions, time.monotonic() + engine.deadline)
+        samples = exchange.registered(questions, time.monotonic() + engine.wait)  # they read their data now
         self.say(f"{len(samples)} clients registered {sum(samples)} samples")
         return samples
 
