@@ -42,6 +42,10 @@ def draw(
     drawn = streams.generators("batches", ids, round_number=number)
     for batches, client, (width, parts, count), generator in zip(rows, ids, lengths, drawn, strict=True):
         own = partition[client]
+        if count <= parts and width == most_rows:  # the usual case
+            seen = generator.permutation(own)[: count * width]
+            batches.reshape(-1)[: len(seen)] = seen
+            continue
         order = np.zeros((-(-count // parts), parts * width), np.int64)
         for epoch in order:
             epoch[: len(own)] = generator.permutation(own)[: len(epoch)]

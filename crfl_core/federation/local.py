@@ -64,7 +64,7 @@ class LocalTraining:
                     if scaling is not None:
                         means = means * scaling.of(group, step, x, y, sizes[group, step])[:, None]
                     models.step(x, y, means, rates[group, step], decays)
-                torch.sub(models.parameters(), start[:, group], out=updates[:, group])
+                models.moved(start[:, group], updates[:, group])
         if scaling is not None:
             poisoning = scaling.recorded(poisoning)
         if 0 < honest < len(clients):

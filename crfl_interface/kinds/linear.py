@@ -176,7 +176,7 @@ class LinearSteps(LocalModels):
     """
 
     def __init__(self, layout: Layout, start: Tensor, longest: float | None = None) -> None:
-        self._longest = longest
+        self._longest, self._layout = longest, layout
         blocks = layout.unflatten(start)
         weight = blocks["weight"]  # (replicas, clients, classes, features)
         self._replicas, clients, self._classes, self._inputs = weight.shape
@@ -210,9 +210,17 @@ class LinearSteps(LocalModels):
 
     def parameters(self) -> Tensor:
         """Back to flat vectors, (R, n, P)."""
-        clients = len(self._weight)
-        weight = self._weight.view(clients, self._classes, self._replicas, self._inputs).permute(2, 0, 1, 3)
-        if self._bias is None:
-            return weight.reshape(self._replicas, clients, -1)
-        bias = self._bias.view(clients, self._classes, self._replicas).permute(2, 0, 1)
-        return torch.cat([weight.flatten(2), bias], dim=2)
+        blocks = [block.flatten(2) for block in self._turned_back().values()]
+        return blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=2)
+
+    def moved(self, start: Tensor, out: Tensor) -> None:
+        """Block by block, without flat vectors in between."""
+        before, after = self._layout.unflatten(start), self._layout.unflatten(out)
+        for name, now in self._turned_back().items():
+            torch.sub(now, before[name], out=after[name])
+
+    def _turned_back(self) -> dict[str, Tensor]:
+        """Weight and bias as (replicas, clients, ...)."""
+        shape = len(self._weight), self._classes, self._replicas
+        blocks = {"weight": self._weight.view(*shape, self._inputs).permute(2, 0, 1, 3)}
+        return blocks if self._bias is None else blocks | {"bias": self._bias.view(shape).permute(2, 0, 1)}

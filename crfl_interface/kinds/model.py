@@ -48,6 +48,12 @@ class LocalModels(ABC):
     def parameters(self) -> Tensor:
         """The models as they are now, (R, n, P)."""
 
+    def moved(self, start: Tensor, out: Tensor) -> None:
+        """Put into `out` how far the models are from `start`, all (R, n, P). Override it if that saves a copy."""
+        import torch
+
+        torch.sub(self.parameters(), start, out=out)
+
 
 class GradientSteps(LocalModels):
     """Steps along a model's `gradient`, on flat parameters. `bend` and `project` let attackers change theirs."""
