@@ -51,8 +51,9 @@ class Hand:
 
     def start(self, job: Job) -> None:
         """Give it something to do. Workers stand in folders of their own, so paths are whole ones."""
-        paths = {key: one.absolute() for key, one in job._asdict().items() if isinstance(one, Path)}
-        self.job, self.work = job, self.handle.work.remote(line_of(job._replace(**paths)))
+        source, lent = (None if one is None else one.absolute() for one in (job.source, job.lent))
+        there = job._replace(path=job.path.absolute(), source=source, lent=lent)
+        self.job, self.work = job, self.handle.work.remote(line_of(there))
         self.asked = self.handle.said.remote()
 
     def events(self, said: Sequence[dict[str, Any]]) -> Iterator[Event]:
