@@ -22,7 +22,7 @@ from crfl_core.extend import CrflWarning, RoundRecord, RunError, Tracker, hookim
 from tests.oracle import OTHER_CONFIG, contents, tiny
 from tests.ray_nodes import Nodes, all_ended, marked, ray_or_skip
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.xdist_group("ray")]
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
 ray = ray_or_skip()
 
 CONFIG = tiny(rounds=6, storage={"checkpoint_seconds": 0, "figures": []}, certificates=["paper"])
