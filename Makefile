@@ -24,7 +24,7 @@ contracts: $(VENV)/.installed-dev
 	$(BIN)/lint-imports
 
 unit: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
+	$(BIN)/python -m pytest --numprocesses 2
 
 # Kills, full disks, power cuts, two writers and more at random moments: every run must end as if nothing had happened.
 torture: $(VENV)/.installed-dev

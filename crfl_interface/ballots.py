@@ -37,7 +37,13 @@ Shown = Callable[[int], object]
 
 @dataclass(frozen=True)
 class Voters:
-    """Models that vote: those of `models`, (k, P), or if there are `copies`, noisy ones of the first of them."""
+    """Models that vote: those of `models`, (k, P), or if there are `copies`, noisy ones of the first of them.
+
+    >>> import torch
+    >>> voters = Voters(torch.zeros(1, 4), copies=20, noise_std=0.1, streams=Streams(seed=7))
+    >>> len(voters), [tuple(models.shape) for models in voters.chunks()]
+    (20, [(20, 4)])
+    """
 
     models: Tensor
     copies: int = 0

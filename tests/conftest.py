@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
 
 import pytest
 import torch
@@ -20,6 +21,9 @@ from hypothesis import settings
 
 import crfl_core
 from crfl_core import cli
+from tests.ray_nodes import cluster, hard_deadline, mark, two_nodes
+
+__all__ = ["cluster", "hard_deadline", "mark", "two_nodes"]
 
 settings.register_profile("repeatable", derandomize=True)
 if os.environ.get("CI"):  # a change is judged by the same examples every time; people's runs keep searching
@@ -34,6 +38,18 @@ ROOT = Path(__file__).parent.parent
 
 SMALL = ("rounds=3", "attack.rounds=[2]", "votes.models=64", "engine.threads=1", "certificates=['paper']")
 """Overrides that shrink the default run to a fraction of a second."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Tests with Ray share one cluster, so one process makes all of them; every other test goes to whoever is free."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Together(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "ray" if "/test_ray" in nodeid else nodeid
+
+    return Together(config, log) if config.getoption("dist") == "load" else None
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -36,7 +36,7 @@ from tests.engines.test_engines import task_of
 from tests.oracle import OTHER_CONFIG, contents, federation_of, tiny
 from tests.ray_nodes import Nodes, ray_or_skip
 
-pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("ray")]
+pytestmark = pytest.mark.ray
 ray = ray_or_skip()
 
 EVERYTHING = tiny(

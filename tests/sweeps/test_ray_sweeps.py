@@ -25,7 +25,7 @@ from crfl_sweeps.running import Job
 from tests.ray_nodes import Nodes, all_ended, marked, ray_or_skip
 from tests.sweeps.support import SMALL, different_files, small
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.xdist_group("ray")]
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
 ray = ray_or_skip()
 
 
