@@ -201,9 +201,7 @@ def test_a_cluster_that_does_not_start_is_a_sentence(tmp_path: Path, monkeypatch
         raise Exception("The current node timed out during startup.\nThis could happen")
 
     monkeypatch.setattr(ray, "init", late)
-    with pytest.raises(
-        RunError, match=r"Ray did not start on this machine \(The current node timed out"
-    ):
+    with pytest.raises(RunError, match=r"Ray did not start on this machine \(The current node timed out"):
         crfl_core.run(tiny(engine={"type": "ray", "address": "local"}), out=tmp_path / "run")
 
 
