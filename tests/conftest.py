@@ -45,7 +45,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Tests with Ray share one cluster, so one process makes all of them; every other test goes to whoever is free."""
     from xdist.scheduler import LoadScopeScheduling
 
-    class Together(LoadScopeScheduling):
+    class Together(LoadScopeScheduling):  # type: ignore[misc]  # xdist says nothing about types
         def _split_scope(self, nodeid: str) -> str:
             return "ray" if "/test_ray" in nodeid else nodeid
 

@@ -196,6 +196,15 @@ def test_an_address_that_is_none_is_refused_with_the_config(address: str) -> Non
         crfl_core.load_config(tiny(engine={"type": "ray", "address": address}))
 
 
+def test_a_cluster_that_does_not_start_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(**_: object) -> None:
+        raise Exception("The current node timed out during startup.\nThis could happen")
+
+    monkeypatch.setattr(ray, "init", late)
+    with pytest.raises(RunError, match=r"Ray did not start on this machine \(The current node timed out"):
+        crfl_core.run(tiny(engine={"type": "ray", "address": "local"}), out=tmp_path / "run")
+
+
 def test_without_ray_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(PluginError, match=re.escape('Ray is not here: `pip install "crfl[ray]"`')):

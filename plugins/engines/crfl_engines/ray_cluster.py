@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from crfl_core.extend import OptionError, PluginError
+from crfl_core.extend import OptionError, PluginError, RunError
 
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -113,15 +113,20 @@ def connect(ray: Any, wish: Wish) -> None:
 
 def start(ray: Any, wish: Wish) -> None:
     """A cluster of this machine alone, with as many processors as are wanted and little shared memory."""
-    ray.init(
-        address="local",
-        num_cpus=wish.processors,
-        num_gpus=0,
-        object_store_memory=wish.store_mib * 2**20,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level="ERROR",
-    )
+    try:
+        ray.init(
+            address="local",
+            num_cpus=wish.processors,
+            num_gpus=0,
+            object_store_memory=wish.store_mib * 2**20,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="ERROR",
+        )
+    except Exception as error:  # Ray gives its processes half a minute, and raises what has no name
+        ray.shutdown()
+        said = str(error).strip().partition("\n")[0]
+        raise RunError(f"Ray did not start on this machine ({said}): try again when it is less busy") from error
 
 
 def join(ray: Any, address: str) -> None:
