@@ -14,7 +14,7 @@ from flwr.app import Message, RecordDict
 from torch import Tensor
 
 from crfl_core.extend import Clients, RunError
-from crfl_flower.link import TooLarge
+from crfl_flower.bounded_grid import TooLarge
 from crfl_flower.registration import Question, read_samples
 from crfl_flower.wire import OVERHEAD, Malformed, Order, read_update
 

@@ -1,4 +1,4 @@
-"""The one place that knows Flower from inside: how a server gets its grid, and how a node gets its tasks.
+"""Flower from inside, with `bounded_grid`: how a server gets its grid, and how a node gets its tasks.
 
 Flower would start a process for every message and load into it the code that the server sent. Here both apps run in
 processes of ours, which claim their tasks themselves: a node runs no code but what is installed there.
@@ -6,21 +6,19 @@ processes of ours, which claim their tasks themselves: a node runs no code but w
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import httpx
-from flwr.app import Array, Context, Message
+from flwr.app import Context, Message
 from flwr.app.error import Error
 from flwr.cli.build import build_fab_from_files
 from flwr.common.constant import ErrorCode, SubStatus
 from flwr.common.serde import context_from_proto, fab_to_proto, run_from_proto
 from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, StartRunRequest
-from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree, PullObjectRequest
 from flwr.proto.node_pb2 import Node as NodeNumber
 from flwr.proto.runtime_pb2 import (
     AcquireTaskRequest,
@@ -33,19 +31,12 @@ from flwr.supercore.constant import TaskType
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
 from flwr.supercore.heartbeat import HeartbeatSender
-from flwr.supercore.inflatable.inflatable_object import (
-    get_object_body,
-    get_object_children_ids_from_object_content,
-    get_object_type_from_object_content,
-    iterate_object_tree,
-)
 from flwr.supercore.inflatable.inflatable_protobuf_utils import (
     make_confirm_message_received_fn_protobuf,
     make_pull_object_fn_protobuf,
 )
 from flwr.supercore.inflatable.inflatable_utils import (
     ObjectPullError,
-    inflate_object_from_contents,
     pull_and_inflate_object_from_tree,
 )
 from flwr.supercore.interceptors import (
@@ -58,10 +49,10 @@ from flwr.supercore.retry import make_simple_http_retry_invoker
 from flwr.supercore.run import RunNotRunningException
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
-from flwr.superlink.grid import HttpGrid
 from flwr.supernode.runtime.run_clientapp import push_message, push_task_output
 
 from crfl_core.extend import RunError
+from crfl_flower.bounded_grid import BoundedGrid
 
 CLAIMED = "/flwr.proto.Runtime/AcquireTask"
 LAST = 20.0
@@ -72,8 +63,6 @@ UNREACHABLE = 60.0
 """Seconds after which a server whose SuperLink does not answer gives up; the run can be resumed."""
 ARRIVING = 20.0
 """Seconds in which a message that a SuperNode announced must be whole."""
-OBJECTS = 4096
-"""No reply of ours has as many parts; Flower cuts arrays into pieces of 5 MB."""
 APP = b"""[project]
 name = "crfl-federation"
 version = "1.0.0"
@@ -87,10 +76,6 @@ publisher = "crfl"
 serverapp = "crfl_flower.server_app:app"
 clientapp = "crfl_flower.client_app:app"
 """
-
-
-class TooLarge(Exception):
-    """A reply has more bytes than it may have. The rest of it was not read."""
 
 
 class Address(NamedTuple):
@@ -119,87 +104,6 @@ class Address(NamedTuple):
         """The grid of a claimed server app."""
         insecure = self.authority is None
         return BoundedGrid(self.server, insecure=insecure, root_certificates=self.authority, token=token)
-
-
-class BoundedGrid(HttpGrid):
-    """A grid that reads no more of a reply than it is allowed to."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._arriving: dict[str, tuple[str, ObjectTree]] = {}
-
-    @property
-    def token(self) -> str:
-        """What the task of this grid was claimed with."""
-        return self._token
-
-    def pull_reply(self, message_id: str, limit: int) -> Message | None:
-        """The reply to a message; None if it is not there yet, or not whole. Raises `TooLarge`, whatever it says."""
-        client = self._runtime_client
-        with at_most(client, limit):
-            if message_id not in self._arriving:  # Flower hands a reply out once
-                found = client.PullMessages(PullAppMessagesRequest(message_ids=[message_id]))
-                if not found.messages_list:
-                    return None
-                self._arriving[message_id] = found.messages_list[0].metadata.message_id, found.message_object_trees[0]
-            reply, tree = self._arriving[message_id]
-            contents = self._contents(client, tree, limit)
-        if contents is None:
-            return None
-        client.ConfirmMessageReceived(
-            ConfirmMessageReceivedRequest(node=self.node, run_id=self.run.run_id, message_object_id=reply)
-        )
-        del self._arriving[message_id]
-        message = inflate_object_from_contents(reply, contents)
-        if not isinstance(message, Message):
-            raise TypeError(f"a {type(message).__name__} instead of a message")
-        return message
-
-    def _contents(self, client: RuntimeHttpClient, tree: ObjectTree, limit: int) -> dict[str, bytes] | None:
-        contents: dict[str, bytes] = {}
-        for one in iterate_object_tree(tree):
-            request = PullObjectRequest(node=self.node, run_id=self.run.run_id, object_id=one.object_id)
-            answer = client.PullObject(request)
-            if not (answer.object_found and answer.object_available):
-                return None
-            contents[one.object_id] = answer.object_content
-            if len(contents) > OBJECTS or sum(map(len, contents.values())) > limit:
-                raise TooLarge
-        if sum(unfolded(content, contents) for content in contents.values()) > limit:
-            raise TooLarge
-        return contents
-
-
-def bounded(grid: HttpGrid) -> BoundedGrid:
-    """The same grid, with replies of bounded size."""
-    other = BoundedGrid(grid._addr, insecure=grid._insecure, root_certificates=grid._cert, token=grid._token)
-    other.set_run(grid.run)
-    return other
-
-
-def unfolded(content: bytes, others: Mapping[str, bytes]) -> int:
-    """How long an array becomes: it may name the same piece many times, so that little is sent for much."""
-    if get_object_type_from_object_content(content) != Array.__qualname__:
-        return 0
-    pieces = get_object_children_ids_from_object_content(content)
-    places = json.loads(get_object_body(content, Array))["arraychunk_ids"]
-    return sum(len(others[pieces[place]]) for place in places)
-
-
-@contextmanager
-def at_most(client: RuntimeHttpClient, limit: int) -> Iterator[None]:
-    """Read no answer that says it has more bytes than this."""
-
-    def check(response: httpx.Response) -> None:
-        if int(response.headers.get("content-length", 0)) > limit:
-            raise TooLarge
-
-    hooks = client._client.event_hooks
-    client._client.event_hooks = {"response": [check]}
-    try:
-        yield
-    finally:
-        client._client.event_hooks = hooks
 
 
 def register_nodes(address: Address, keys: Iterable[bytes]) -> None:

@@ -15,10 +15,10 @@ from flwr.superlink.grid import HttpGrid
 
 from crfl_core import RunResult, run
 from crfl_core.extend import ConfigError, RunConfig, RunDirectory, RunError, StoreError, Tracker, load_config
+from crfl_flower.bounded_grid import BoundedGrid, bounded
 from crfl_flower.engine import Flower
 from crfl_flower.exchange import CURRENT, PAUSE, Exchange
 from crfl_flower.keys import registered_keys
-from crfl_flower.link import BoundedGrid, bounded
 from crfl_flower.registration import Question
 
 JOURNAL = "replies.jsonl"
