@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import mmap
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,6 +19,7 @@ from torch import Tensor
 from crfl_interface.data import ScaledBytes, Unmade
 
 BYTES = 256
+LARGE_PAGE = 2**21
 NUMBERS_AT_ONCE = 2**21
 """How many numbers are looked up in the table together: what they are looked up by takes as much memory again."""
 
@@ -112,6 +115,17 @@ Rows = Tensor | ByteRows
 """Inputs as they are kept: floats, or the bytes that they are made of."""
 
 
+def fresh(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Memory for this many numbers; if they are many in large pages, where there are any: products read them faster."""
+    length = size * dtype.itemsize
+    if device.type != "cpu" or length < 2 * LARGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return torch.empty(size, dtype=dtype, device=device)
+    pages = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # a kernel without them
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(pages, dtype=dtype)
+
+
 class Gathering(threading.local):
     """Rows that are gathered again and again into the same memory, which every thread has its own of.
 
@@ -125,7 +139,7 @@ class Gathering(threading.local):
         """Memory for a tensor of this type and shape; what was in it before is gone."""
         size, kept = math.prod(shape), self._room.get(dtype)
         if kept is None or kept.device != device or len(kept) < size:
-            self._room[dtype] = kept = torch.empty(size, dtype=dtype, device=device)
+            self._room[dtype] = kept = fresh(size, dtype, device)
         return kept[:size].view(shape)
 
     def gather(self, source: Rows, rows: Tensor, out: Tensor) -> None:

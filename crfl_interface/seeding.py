@@ -23,7 +23,6 @@ LEFT, RIGHT = np.uint32(0xCA01F9DD), np.uint32(0x4973F715)
 HALF = np.uint32(16)
 
 Words = NDArray[np.uint32]
-Constants = Iterator[tuple[np.uint32, np.uint32]]
 
 
 def generators(keys: Sequence[bytes]) -> Iterator[np.random.Generator]:
@@ -46,16 +45,14 @@ def generators(keys: Sequence[bytes]) -> Iterator[np.random.Generator]:
 
 def states(keys: Words) -> NDArray[np.uint64]:
     """The states of `SFC64` that are seeded with these keys, (n, 4) each."""
-    constants = products(0x43B0D7E5, 0x931E8875)
-    pool = [hashed(word, constants) for word in keys.T]
+    pool = hashed(keys.T, SPREAD[:, :POOL])
     for source in range(POOL):
-        for target in range(POOL):
-            if source != target:
-                mixed = LEFT * pool[target] - RIGHT * hashed(pool[source], constants)
-                pool[target] = mixed ^ (mixed >> HALF)
-    constants = products(0x8B51F9DD, 0x58F38DED)
-    words = [hashed(pool[place % POOL], constants).astype(np.uint64) for place in range(SEED)]
-    a, b, c = (low | (high << np.uint64(32)) for low, high in zip(words[::2], words[1::2], strict=True))
+        first = POOL + source * (POOL - 1)
+        others = [place for place in range(POOL) if place != source]
+        mixed = LEFT * pool[others] - RIGHT * hashed(pool[source], SPREAD[:, first : first + POOL - 1])
+        pool[others] = mixed ^ (mixed >> HALF)
+    words = hashed(pool[np.arange(SEED) % POOL], DRAWN).astype(np.uint64)
+    a, b, c = words[::2] | (words[1::2] << np.uint64(32))
     for counter in range(1, WARM_UP + 1):
         output = a + b + np.uint64(counter)
         a, b = b ^ (b >> np.uint64(11)), c + (c << np.uint64(3))
@@ -63,17 +60,17 @@ def states(keys: Words) -> NDArray[np.uint64]:
     return np.stack([a, b, c, np.full_like(a, WARM_UP + 1)], axis=1)
 
 
-def products(first: int, factor: int) -> Constants:
-    """Pairs of neighbours in `first`, `first factor`, `first factor^2`, ..., modulo 2^32."""
-    constant = first
-    while True:
-        following = constant * factor % 2**32
-        yield np.uint32(constant), np.uint32(following)
-        constant = following
-
-
-def hashed(words: Words, constants: Constants) -> Words:
-    """One word of each key, with the next pair of constants."""
-    flipped, factor = next(constants)
-    product = (words ^ flipped) * factor
+def hashed(words: Words, constants: Words) -> Words:
+    """One row of words with each pair of constants."""
+    product = (words ^ constants[0, :, None]) * constants[1, :, None]
     return product ^ (product >> HALF)
+
+
+def powers(first: int, factor: int, count: int) -> Words:
+    """`first factor^i` modulo 2^32 for i = 0, ..., count - 1, and below them the same for i + 1."""
+    found = [first * pow(factor, exponent, 2**32) % 2**32 for exponent in range(count + 1)]
+    return np.array([found[:-1], found[1:]], np.uint32)
+
+
+SPREAD = powers(0x43B0D7E5, 0x931E8875, POOL * POOL)
+DRAWN = powers(0x8B51F9DD, 0x58F38DED, SEED)

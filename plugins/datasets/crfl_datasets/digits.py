@@ -20,8 +20,8 @@ class Digits(SplitDataset):
 
     def read(self) -> Data:
         """1797 images with values 0..16, shuffled and split."""
-        images, labels = load_digits()
-        images, labels = images.astype(np.float32), labels.astype(np.int64)
+        pixels, classes = load_digits()
+        images, labels = pixels.astype(np.float32), classes.astype(np.int64)
         train, test = self.split(len(labels))
         return Data(
             x=images[train],
