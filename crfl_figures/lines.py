@@ -167,8 +167,10 @@ def finish(axes: Axes, panel: Panel) -> None:
     axes.grid(alpha=0.25, linewidth=0.6)
     if panel.log_x:
         axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")  # that of the scale writes formulas, which are shown as they are here
     if panel.log_y:
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")
     else:
         axes.yaxis.set_major_locator(MaxNLocator(TICKS, steps=STEPS))
         axes.yaxis.set_major_formatter("{x:,g}")

@@ -116,9 +116,7 @@ def lines(sections: Sequence[Section]) -> Iterator[str]:
     """Line by line."""
     yield "# The paper, figure by figure"
     yield ""
-    yield "Written by `crfl reproduce`."
-    for how in dict.fromkeys(section.how for section in sections if section.how):
-        yield f"On {', '.join(dict.fromkeys(one.dataset for one in sections if one.how == how))}: {how}."
+    yield "Written by `crfl reproduce`. With how many seeds a figure was measured stands below it."
     yield ""
     yield RADII
     yield ""
@@ -168,6 +166,9 @@ def one(section: Section) -> Iterator[str]:
     yield f"## {section.title}, {section.dataset} ({section.number})"
     yield ""
     yield f"![{section.title}]({PICTURES}/{section.picture})"
+    if section.how:
+        yield ""
+        yield f"Measured with {section.how}."
     if section.numbers:
         yield ""
         yield from table(section.numbers)

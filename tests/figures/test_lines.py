@@ -132,3 +132,13 @@ def test_a_line_that_belongs_to_another_has_its_colour_and_no_entry() -> None:
     assert drawn[2].get_color() == drawn[1].get_color() != drawn[0].get_color()
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["sigma = 1", "sigma = 2"]
     assert_presentable(figure)
+
+
+def test_numbers_of_logarithmic_axes_are_numbers() -> None:
+    figure = lines_figure([Line("", 10.0**X, 10.0 ** (4 * X))], x_label="x", y_label="y", log_x=True, log_y=True)
+    figure.canvas.draw()
+    axes = figure.axes[0]
+    assert {"1", "100", "10000"} <= {label.get_text() for label in axes.get_yticklabels()}
+    assert not any(
+        "$" in label.get_text() for axis in (axes.xaxis, axes.yaxis) for label in axis.get_ticklabels(which="both")
+    )
