@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.round_runner import Rounds
-from benchmarks.timing import best_times, report
+from benchmarks.timing import Seconds, best_times, report
 
 CLIENTS, BATCH, STEPS, RATE = 20, 100, 30, 0.01
 CLASSES, FEATURES, PER_CLIENT = 10, 784, 3000
@@ -102,7 +102,7 @@ class Looped:
             self.model.weight.copy_(total + NOISE * torch.randn_like(total))
 
 
-def timed(candidates: dict[str, Callable[[], None]], turns: int) -> dict[str, float]:
+def timed(candidates: dict[str, Callable[[], None]], turns: int) -> dict[str, Seconds]:
     """CPU seconds of each, printed."""
     times = best_times(candidates, turns=turns, clock=time.process_time)
     print("CPU seconds, one thread: " + "  ".join(f"{name} {seconds:.3f}" for name, seconds in times.items()))
