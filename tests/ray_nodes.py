@@ -8,7 +8,9 @@ import signal
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from subprocess import Popen
 from typing import Any
 
 import pytest
@@ -16,6 +18,8 @@ import pytest
 LONGEST = 200
 """Seconds that a test with Ray may take; afterwards it fails, and a little later its process ends."""
 ATTEMPTS = 3
+PATIENT = {"RAY_health_check_failure_threshold": "40"}
+"""Ray takes nodes for dead that a busy machine keeps from answering for some seconds."""
 MARK = "CRFL_TESTED_BY"
 STORE = 90 * 2**20
 
@@ -24,7 +28,7 @@ def ray_or_skip() -> Any:
     """The module `ray`; without it the test is skipped, and fails where everything must be there."""
     from crfl_engines.ray_cluster import QUIET
 
-    os.environ.update(QUIET)
+    os.environ.update(QUIET | PATIENT)
     return __import__("ray") if os.environ.get("CI") else pytest.importorskip("ray", reason="pip install 'crfl[ray]'")
 
 
@@ -66,6 +70,16 @@ def all_ended(mark: str, seconds: float = 20) -> dict[int, str]:
     while (left := marked(mark)) and time.monotonic() < end:
         time.sleep(0.2)
     return left
+
+
+@contextmanager
+def ended(process: Popen[str]) -> Iterator[Popen[str]]:
+    """A process that is gone afterwards, whatever happens."""
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from pydantic import PrivateAttr
 import crfl_core
 from crfl_core.extend import CrflWarning, RoundRecord, RunError, Tracker, hookimpl
 from tests.oracle import OTHER_CONFIG, contents, tiny
-from tests.ray_nodes import Nodes, all_ended, marked, ray_or_skip
+from tests.ray_nodes import Nodes, all_ended, ended, marked, ray_or_skip
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 ray = ray_or_skip()
@@ -140,10 +140,11 @@ def test_whoever_ends_a_run_ends_its_workers_and_its_cluster(
     command = [sys.executable, "-m", "crfl_core", "run", "run.toml", "--out", "run", "--quiet"]
     process = subprocess.Popen(command, cwd=tmp_path, start_new_session=True, stderr=subprocess.PIPE, text=True)
     rounds = tmp_path / "run" / "rounds.jsonl"
-    while process.poll() is None and not (rounds.exists() and rounds.read_text().count("\n") > 2):
-        time.sleep(0.1)
-    os.killpg(process.pid, number)
-    said = process.communicate(timeout=60)[1]
+    with ended(process):
+        while process.poll() is None and not (rounds.exists() and rounds.read_text().count("\n") > 2):
+            time.sleep(0.1)
+        os.killpg(process.pid, number)
+        said = process.communicate(timeout=60)[1]
     assert process.returncode == status, said
     assert "Traceback" not in said
     assert all_ended(mark) == {}

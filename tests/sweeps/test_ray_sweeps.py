@@ -22,7 +22,7 @@ from crfl_sweeps.folder import SweepFolder
 from crfl_sweeps.pool import line_of
 from crfl_sweeps.ray_cells import Cells
 from crfl_sweeps.running import Job
-from tests.ray_nodes import Nodes, all_ended, marked, ray_or_skip
+from tests.ray_nodes import Nodes, all_ended, ended, marked, ray_or_skip
 from tests.sweeps.support import SMALL, different_files, small
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
@@ -93,10 +93,11 @@ def test_ctrl_c_saves_the_cells_and_ends_the_workers(two_nodes: Nodes, tmp_path:
         text=True,
     )
     cells = tmp_path / "sweep" / "cells"
-    while process.poll() is None and sum(1 for file in cells.rglob("rounds.jsonl") if file.read_text()) < 2:
-        time.sleep(0.1)
-    os.killpg(process.pid, signal.SIGINT)
-    said = process.communicate(timeout=90)[1]
+    with ended(process):
+        while process.poll() is None and sum(1 for file in cells.rglob("rounds.jsonl") if file.read_text()) < 2:
+            time.sleep(0.1)
+        os.killpg(process.pid, signal.SIGINT)
+        said = process.communicate(timeout=90)[1]
     assert process.returncode == 130, said
     assert "interrupted: go on with `crfl resume sweep`" in said
     assert len(list(cells.glob("*/checkpoint"))) == 2
