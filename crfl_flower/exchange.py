@@ -58,15 +58,8 @@ class Exchange:
         for place, message, problem in self.answers(contents, to, limits, ("train", group, until)):
             if message is None:
                 yield place, None, problem
-                continue
-            try:
-                update = read_update(orders[place], message)
-                check_honest(update, orders[place].starts, clients.take(slice(place, place + 1)))
-                yield place, update, ""
-            except Malformed as error:
-                yield place, None, str(error)
-            except Exception as error:  # whatever a node made Flower stumble over
-                yield place, None, f"something unreadable, {type(error).__name__}"
+            else:
+                yield place, *checked(orders[place], message, clients.take(slice(place, place + 1)))
 
     def registered(self, questions: Mapping[int, Question], until: float) -> list[int]:
         """The number of samples of every client. Raises `RunError` if one does not answer well: nobody is left out."""
@@ -133,6 +126,18 @@ class Exchange:
 
 
 CURRENT: ContextVar[Exchange | None] = ContextVar("the federation that engines of this context train on", default=None)
+
+
+def checked(order: Order, message: Message, client: Clients) -> tuple[Tensor | None, str]:
+    """The update in a reply, or what is wrong with it."""
+    try:
+        update = read_update(order, message)
+        check_honest(update, order.starts, client)
+    except Malformed as error:
+        return None, str(error)
+    except Exception as error:  # whatever a node made Flower stumble over
+        return None, f"something unreadable, {type(error).__name__}"
+    return update, ""
 
 
 def check_honest(update: Tensor, starts: Tensor, client: Clients) -> None:
