@@ -7,7 +7,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-SUPPORT = {"__main__", "random_images", "round_runner", "timing"}
+SUPPORT = {"__main__", "peer_rounds", "random_images", "round_runner", "timing"}
 
 
 def main() -> None:
