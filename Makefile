@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Nothing is installed without the constraints: an unpinned torch brings gigabytes of CUDA packages.
 export PIP_CONSTRAINT := constraints.txt
+PEERS := /tmp/crfl-peers
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: demo test lint types contracts unit torture peers benchmarks certified site clean
@@ -30,11 +31,16 @@ unit: $(VENV)/.installed-dev
 torture: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.torture --faults 300 --seed 0
 
-# Adds the two libraries that we compare with; ByzFL without torchvision, which its kernels do not need.
+# Adds the two libraries that we compare kernels with; ByzFL without torchvision, which its kernels do not need. Rounds are
+# compared with those of pfl-research and ByzFL in an environment of their own: pfl needs another NumPy.
 peers: $(VENV)/.installed-dev
 	$(PIP) flwr==1.41.0
 	$(PIP) --no-deps byzfl==0.0.11
 	$(BIN)/python -m pytest tests/aggregators/test_peers.py
+	$(PYTHON) -m venv $(PEERS)
+	PIP_CONSTRAINT= $(PEERS)/bin/python -m pip install --quiet torch==2.13.0 'numpy<2' scipy pfl==0.6.0
+	PIP_CONSTRAINT= $(PEERS)/bin/python -m pip install --quiet --no-deps byzfl==0.0.11
+	$(BIN)/python -m benchmarks rounds
 
 benchmarks: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks

@@ -1,8 +1,9 @@
 """A round of 20 clients, 784 x 10 softmax regression, batch 100, 30 local steps, reshuffled every round.
 
-Compared with its batched products alone, with a bare batched loop of the same arithmetic, written by hand, and with the
-usual loop over clients. Our rounds include all checks and their lines in the ledger. All data are in memory, ours as
-bytes, and CPU seconds of one thread count: they depend less on what else the machine does.
+Compared with its batched products alone, with a bare batched loop of the same arithmetic, written by hand, with the
+usual loop over clients, and with pfl-research and ByzFL if `make peers` has installed them. Our rounds include all
+checks and their lines in the ledger. All data are in memory, ours as bytes, and CPU seconds of one thread count: they
+depend less on what else the machine does.
 
 Then a round of 10,000 clients with 6 samples each.
 """
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from benchmarks.peer_rounds import PEERS, peer_times
 from benchmarks.round_runner import Rounds
 from benchmarks.timing import Seconds, best_times, report
 
@@ -124,5 +126,11 @@ def main() -> None:
     report("time of a round / its batched products alone", times["ours"] / times["products"], "at most 1.5")
     report("time of a round / bare batched loop", times["ours"] / times["bare"], "at most 1.1")
     report("time of a loop over clients / a round", times["looped"] / times["ours"], "at least 1.8")
+    peers = peer_times()
+    for peer, target in zip(PEERS, (3, 6), strict=True):
+        if peer in peers:
+            report(f"time of a round of {peer} / ours", peers[peer] / times["ours"], f"at least {target}")
+        else:
+            print(f"{peer} is not installed: `make peers` adds it")
     times = timed({"10,000 clients": Rounds(SETTINGS | MANY), "products": candidates["products"]}, turns=5)
     report("a round of 10,000 clients / the products above", times["10,000 clients"] / times["products"], "at most 5")

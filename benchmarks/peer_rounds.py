@@ -1,0 +1,150 @@
+"""The same round in pfl-research and in ByzFL, played by an interpreter that has them: `make peers` makes one.
+
+Neither fits the pinned versions of this repository: pfl needs NumPy 1. So this file stands alone, imports nothing of
+ours, and prints CPU seconds of one thread, the best of some rounds. Data are in memory. pfl keeps the batches of a
+client, so it does not reshuffle; ByzFL reads its own through a DataLoader, as it demands.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from unittest.mock import MagicMock
+
+INTERPRETER = Path("/tmp/crfl-peers/bin/python")
+CLIENTS, BATCH, STEPS, RATE = 20, 100, 30, 0.01
+CLASSES, FEATURES, PER_CLIENT = 10, 784, 3000
+ROUNDS = 8
+ABSENT = ("torchvision", "torchvision.datasets", "torchvision.transforms", "matplotlib", "matplotlib.pyplot", "seaborn")
+"""What ByzFL downloads and draws with; its rounds do without."""
+
+
+def peer_times() -> dict[str, float]:
+    """CPU seconds of a round of every framework that is installed, by name."""
+    if not INTERPRETER.exists():
+        return {}
+    done = subprocess.run([INTERPRETER, __file__], check=True, stdout=subprocess.PIPE, text=True)
+    pairs = (line.rsplit(" ", 1) for line in done.stdout.splitlines() if line.startswith("peer "))
+    return {name.removeprefix("peer "): float(seconds) for name, seconds in pairs}
+
+
+def pfl_rounds() -> Iterator[float]:
+    """The moments between rounds of federated averaging in pfl."""
+    import numpy as np
+    import torch
+    from pfl.aggregate.simulate import SimulatedBackend
+    from pfl.algorithm.base import NNAlgorithmParams
+    from pfl.algorithm.federated_averaging import FederatedAveraging
+    from pfl.callback.base import TrainingProcessCallback
+    from pfl.data.dataset import Dataset
+    from pfl.data.federated_dataset import FederatedDataset
+    from pfl.data.sampling import get_user_sampler
+    from pfl.hyperparam.base import NNEvalHyperParams, NNTrainHyperParams
+    from pfl.internal.ops.pytorch_ops import to_tensor
+    from pfl.model.pytorch import PyTorchModel
+
+    class Softmax(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(FEATURES, CLASSES, bias=False)
+
+        def loss(self, x: torch.Tensor, y: torch.Tensor, is_eval: bool = False) -> torch.Tensor:  # noqa: ARG002
+            return torch.nn.functional.cross_entropy(self.linear(x), y)
+
+        def metrics(self, x: torch.Tensor, y: torch.Tensor, is_eval: bool = False) -> dict[str, object]:  # noqa: ARG002
+            return {}
+
+    moments: list[float] = []
+
+    class Clock(TrainingProcessCallback):  # type: ignore[misc]  # it carries no types
+        def after_central_iteration(self, *_: object, **__: object) -> tuple[bool, object]:
+            from pfl.metrics import Metrics
+
+            moments.append(time.process_time())
+            return False, Metrics()
+
+    generator = np.random.default_rng(0)
+    users = [
+        Dataset(
+            (
+                to_tensor(generator.random((PER_CLIENT, FEATURES), dtype=np.float32)),
+                torch.from_numpy(generator.integers(CLASSES, size=PER_CLIENT)),
+            )
+        )
+        for _ in range(CLIENTS)
+    ]
+    data = FederatedDataset(users.__getitem__, get_user_sampler("minimize_reuse", list(range(CLIENTS))))
+    module = Softmax()
+    model = PyTorchModel(module, torch.optim.SGD, torch.optim.SGD(module.parameters(), lr=1.0))
+    FederatedAveraging().run(
+        NNAlgorithmParams(ROUNDS + 1, evaluation_frequency=1000, train_cohort_size=CLIENTS, val_cohort_size=0),
+        SimulatedBackend(training_data=data, val_data=data),
+        model,
+        NNTrainHyperParams(local_num_epochs=1, local_learning_rate=RATE, local_batch_size=BATCH),
+        NNEvalHyperParams(local_batch_size=BATCH),
+        [Clock()],
+        send_metrics_to_platform=False,
+    )
+    yield from moments
+
+
+def byzfl_rounds() -> Iterator[float]:
+    """The moments between rounds of federated averaging in ByzFL."""
+    import torch
+
+    for name in ABSENT:
+        sys.modules[name] = MagicMock()
+    from byzfl import Client, Server
+    from torch.utils.data import DataLoader, TensorDataset
+
+    def loader() -> DataLoader[tuple[torch.Tensor, ...]]:
+        x, y = torch.rand(PER_CLIENT, FEATURES), torch.randint(CLASSES, (PER_CLIENT,))
+        return DataLoader(TensorDataset(x, y), batch_size=BATCH, shuffle=True)
+
+    common = {
+        "model_name": "logreg_mnist",
+        "device": "cpu",
+        "optimizer_name": "SGD",
+        "learning_rate": RATE,
+        "weight_decay": 0.0,
+        "milestones": [],
+        "learning_rate_decay": 1.0,
+    }
+    own = {"loss_name": "CrossEntropyLoss", "LabelFlipping": False, "nb_labels": CLASSES, "momentum": 0.0}
+    clients = [
+        Client(common | own | {"training_dataloader": loader(), "store_per_client_metrics": False})
+        for _ in range(CLIENTS)
+    ]
+    mean = {"aggregator_info": {"name": "Average", "parameters": {}}, "pre_agg_list": [], "test_loader": loader()}
+    server = Server(common | mean)
+    for _ in range(ROUNDS + 1):
+        for client in clients:
+            client.set_model_state(server.get_dict_parameters())
+            client.compute_model_update(STEPS)
+        server.update_model_with_weights([client.get_flat_parameters() for client in clients])
+        yield time.process_time()
+
+
+PEERS: dict[str, tuple[str, Callable[[], Iterator[float]]]] = {
+    "pfl-research": ("pfl", pfl_rounds),
+    "ByzFL": ("byzfl", byzfl_rounds),
+}
+
+
+def main() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    for name, (package, rounds) in PEERS.items():
+        if importlib.util.find_spec(package) is not None:
+            moments = list(rounds())
+            print("peer", name, min(later - earlier for earlier, later in pairwise(moments)))
+
+
+if __name__ == "__main__":
+    main()
