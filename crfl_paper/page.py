@@ -90,6 +90,8 @@ BESIDE = (
     "[its numbers](certificates.md#the-strongest-settings) differ by .002 at most.",
 )
 
+NOT_ASKED = "*Sound:* not asked here (`--no-sound`)."
+
 HOW_TO = """## On your machine
 
 ```sh
@@ -182,7 +184,7 @@ def one(section: Section) -> Iterator[str]:
         yield f"- verdict: **{finding.said}**"
         if finding.everything:
             yield f"- on all test samples: {finding.everything}"
-    for paragraph in (*section.beside, " ".join(section.notes)):
+    for paragraph in (*(section.beside or (NOT_ASKED,)), " ".join(section.notes)):
         yield ""
         yield paragraph
 
