@@ -29,8 +29,8 @@ def conditions(results: Results) -> str:
     used = ", ".join(f"{name} {number}" for name, number in versions.items())
     measured = (
         f"Measured on {results.measured[:10]}: {machine['processor']}, {machine['cores']} cores, "
-        f"{machine['memory_gib']:g} GiB, {machine['system']}; threads of torch, unless a benchmark says otherwise: "
-        f"{machine['threads']}."
+        f"{machine['memory_gib']:g} GiB, {machine['system']}, threads of torch = {machine['threads']} unless a "
+        "benchmark says otherwise."
     )
     return "\n".join([*textwrap.wrap(measured, WIDTH), "", *textwrap.wrap(f"Versions: {used}.", WIDTH)])
 

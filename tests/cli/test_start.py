@@ -15,6 +15,7 @@ import pytest
 
 from crfl_core.api import execution
 from crfl_core.cli import output
+from crfl_core.report.figures import partition_files
 
 Crfl = Callable[..., CompletedProcess[str]]
 
@@ -79,12 +80,12 @@ def test_results_are_shown_before_figures_are_drawn(
     def fail(*_: object) -> dict[str, bytes]:
         raise OSError(28, "No space left on device")
 
-    with monkeypatch.context() as patched:
-        patched.setattr(execution, "partition_files", fail)
-        failed = crfl("run", *small, "--out", "run")
+    monkeypatch.setattr(execution, "partition_files", fail)
+    failed = crfl("run", *small, "--out", "run")
     assert failed.returncode == 2
     assert failed.stdout.startswith("run: 50 clients")
     assert "resume with `crfl resume run`" in failed.stderr
+    monkeypatch.setattr(execution, "partition_files", partition_files)
     resumed = crfl("resume", "run")
     assert resumed.returncode == 0
     assert resumed.stdout == failed.stdout

@@ -20,8 +20,7 @@ class Digits(SplitDataset):
 
     def read(self) -> Data:
         """1797 images with values 0..16, shuffled and split."""
-        pixels, classes = load_digits()
-        images, labels = pixels.astype(np.float32), classes.astype(np.int64)
+        images, labels = load_digits()
         train, test = self.split(len(labels))
         return Data(
             x=images[train],
@@ -35,7 +34,7 @@ class Digits(SplitDataset):
         )
 
 
-def load_digits() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def load_digits() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Images and labels as scikit-learn ships them, without importing it: that takes longer than a short run."""
     package = find_spec("sklearn")
     folders = [] if package is None else package.submodule_search_locations or []
@@ -43,8 +42,8 @@ def load_digits() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         if file.is_file():
             with gzip.open(file, "rt", encoding="ascii") as lines:
                 table = np.loadtxt(lines, delimiter=",")
-            return table[:, :-1], table[:, -1]
+            return table[:, :-1].astype(np.float32), table[:, -1].astype(np.int64)
     from sklearn import datasets  # a version that keeps them elsewhere
 
     images, labels = datasets.load_digits(return_X_y=True)
-    return images, labels
+    return images.astype(np.float32), labels.astype(np.int64)
