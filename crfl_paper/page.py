@@ -86,8 +86,8 @@ BESIDE = (
     "`reserve.validation`, samples that no client holds and no number here counts, with "
     "[`examples/certified/search.py`](../examples/certified/search.py); on EMNIST nobody has chosen any.",
     "The guarantees differ in what they compare: `pathwise-linear` this run with the one that has the same batches and "
-    "no attack, the paper all runs with all runs. The sound certificate is run with one seed: between three, "
-    "[its numbers](certificates.md#the-strongest-settings) differ by .002 at most.",
+    "no attack, the paper all runs with all runs. The sound certificate is run with one seed; how much "
+    "three differ for similar settings is told [elsewhere](certificates.md#the-strongest-settings).",
 )
 
 NOT_ASKED = "*Sound:* not asked here (`--no-sound`)."

@@ -43,7 +43,7 @@ def plain(value: Any) -> str:
     if isinstance(value, tuple | list):
         return f"[{', '.join(map(plain, value))}]"
     try:
-        return toml(value)
+        return toml(str(value) if isinstance(value, Path) else value)
     except TypeError:  # an option that no config can write
         return str(value)
 

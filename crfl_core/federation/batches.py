@@ -38,13 +38,11 @@ def draw(
     step = np.arange(most_steps)
     sizes = np.where(step < steps[:, None], np.where(step % per_epoch == per_epoch - 1, last, size), 0)
     lengths = zip(clients.batch_size.tolist(), per_epoch[:, 0].tolist(), steps.tolist(), strict=True)
-    ids = clients.ids.tolist()
-    drawn = streams.generators("batches", ids, round_number=number)
+    drawn = streams.generators("batches", ids := clients.ids.tolist(), round_number=number)
     for batches, client, (width, parts, count), generator in zip(rows, ids, lengths, drawn, strict=True):
         own = partition[client]
         if count <= parts and width == most_rows:  # the usual case
-            seen = generator.permutation(own)[: count * width]
-            batches.reshape(-1)[: len(seen)] = seen
+            batches.reshape(-1)[: min(len(own), count * width)] = generator.permutation(own)[: count * width]
             continue
         order = np.zeros((-(-count // parts), parts * width), np.int64)
         for epoch in order:

@@ -76,9 +76,8 @@ def features_of(maps: FeatureMaps, x: Inputs, shown: Shown | None = None) -> Inp
     with suppress(OSError):  # a full disk, or nobody may write there: the next run computes them again
         seal(path, array_blocks(shape, (part.to(x.dtype).cpu().numpy() for part in parts)))
         found = read(path, maps, x)
-    if found is not None:
-        return found
-    return computed(maps, x, shown) if whole is None else whole
+    found = whole if found is None else found
+    return computed(maps, x, shown) if found is None else found
 
 
 def read(path: Path, maps: FeatureMaps, x: Rows) -> Tensor | None:

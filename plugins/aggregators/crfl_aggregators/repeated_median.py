@@ -40,16 +40,22 @@ def median_slopes(across: Numbers) -> Numbers:
     if count > FEW:
         medians, unknown = Search(across).narrowed()
     where = np.nonzero(unknown)
-    for first in range(0, len(where[0]), ROWS_AT_ONCE):
-        part = slice(first, first + ROWS_AT_ONCE)
-        rows, places = where[0][part], where[1][part]
-        medians[rows, places] = inner_medians(across, rows, places)
+    medians[where] = inner_medians(across, *where)
     medians.sort(axis=1)
     return middle(medians)
 
 
 def inner_medians(across: Numbers, rows: NDArray[np.intp], places: NDArray[np.intp]) -> Numbers:
-    """`median_{j != i} (y_j - y_i) / (j - i)` for some rows and places i."""
+    """`median_{j != i} (y_j - y_i) / (j - i)` for some rows and places i, not all of them in memory at once."""
+    found = np.empty(len(rows), across.dtype)
+    for first in range(0, len(rows), ROWS_AT_ONCE):
+        part = slice(first, first + ROWS_AT_ONCE)
+        found[part] = medians_at(across, rows[part], places[part])
+    return found
+
+
+def medians_at(across: Numbers, rows: NDArray[np.intp], places: NDArray[np.intp]) -> Numbers:
+    """The same, all at once."""
     slopes, each = across[rows], np.arange(len(rows))
     steps = np.arange(across.shape[1], dtype=across.dtype) - places[:, None].astype(across.dtype)
     steps[each, places] = 1.0
