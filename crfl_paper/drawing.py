@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 RADII = 23
 """Points of a line up to the largest radius of a sample."""
 NOISE_FREE = "trained without noise"
-LONG_NUMBER, INDENTATION = re.compile(rb"-?\d+\.\d{3,}"), re.compile(rb"\n +")
+LONG_NUMBER, INDENTATION, TAG = re.compile(rb"-?\d+\.\d{3,}"), re.compile(rb"\n +"), re.compile(rb"<[^>]*>")
 
 
 def drawn(figure: Figure, points: Sequence[Point], sound: Sequence[Answer], noise_free: Point | None) -> Drawing:
@@ -155,7 +155,13 @@ def line(name: str, x: Array, rows: Array) -> Line:
 def small(picture: bytes) -> bytes:
     """The same drawing with two digits behind the point, a hundredth of a point on paper, and without indentation.
 
-    >>> small(b"M 12.345678 -0.1 \\n  L 3 4.5004")
-    b'M 12.35 -0.1 \\nL 3 4.5'
+    What is written in it stays.
+
+    >>> small(b'<path d="M 12.345678 -0.1 \\n  L 3 4.5004"/><text x="1.2345">sigma = 0.005</text>')
+    b'<path d="M 12.35 -0.1 \\nL 3 4.5"/><text x="1.23">sigma = 0.005</text>'
     """
-    return INDENTATION.sub(b"\n", LONG_NUMBER.sub(lambda found: b"%g" % round(float(found[0]), 2), picture))
+
+    def rounded(tag: re.Match[bytes]) -> bytes:
+        return LONG_NUMBER.sub(lambda found: b"%g" % round(float(found[0]), 2), tag[0])
+
+    return INDENTATION.sub(b"\n", TAG.sub(rounded, picture))
