@@ -14,6 +14,7 @@ from subprocess import Popen
 from typing import Any
 
 import pytest
+from crfl_engines.ray_cluster import left_as_it_was
 
 LONGEST = 200
 """Seconds that a test with Ray may take; afterwards it fails, and a little later its process ends."""
@@ -98,7 +99,8 @@ class Nodes:
 
         self.ray, self.mark = ray, mark
         head = {"num_cpus": 1, "object_store_memory": STORE, "include_dashboard": False}
-        self._cluster: Any = Cluster(initialize_head=True, head_node_args=head)
+        with left_as_it_was():
+            self._cluster: Any = Cluster(initialize_head=True, head_node_args=head)
         self._second: Any = None
         self.complete()
 
@@ -110,7 +112,8 @@ class Nodes:
     def complete(self) -> None:
         """Have a second node."""
         if self._second is None:
-            self._second = self._cluster.add_node(num_cpus=1, object_store_memory=STORE)
+            with left_as_it_was():
+                self._second = self._cluster.add_node(num_cpus=1, object_store_memory=STORE)
 
     def kill_the_second(self) -> None:
         """End it without a word to anybody."""
@@ -149,7 +152,8 @@ def cluster() -> Iterator[Nodes]:
 def two_nodes(cluster: Nodes) -> Iterator[Nodes]:
     """The cluster with both nodes. Whatever a test does, no driver is connected and no actor alive afterwards."""
     cluster.complete()
-    yield cluster
+    with left_as_it_was():
+        yield cluster
     assert not cluster.ray.is_initialized()
     assert left_at_work(cluster) == []
 

@@ -7,7 +7,8 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -65,7 +66,6 @@ def test_an_app_of_flower_gets_a_certificate(tmp_path: Path) -> None:
     (app / "plain" / "server.py").write_text(SERVER, encoding="utf-8")
     shutil.copy(str(plain_app.__file__), app / "plain" / "client.py")
     (home / "config.toml").write_text(f'[superlink.t]\naddress = "127.0.0.1:{port}"\ninsecure = true\n')
-    environment = os.environ | {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}
     options = ["--insecure", "--host", "127.0.0.1", "--port", str(port), "--disable-runtime-dependency-installation"]
     with ExitStack() as stack:
         stack.enter_context(
@@ -77,9 +77,9 @@ def test_an_app_of_flower_gets_a_certificate(tmp_path: Path) -> None:
             stack.enter_context(running(["flower-supernode", "--insecure", *where], tmp_path / f"node-{client}.log"))
         settings = f'config="{config(tmp_path)}" out="{out}"'
         wait_until(lambda: "Uvicorn running" in (tmp_path / "superlink.log").read_text(), "the superlink")
-        started = flwr(environment, "run", str(app), "t", "--run-config", settings, "--format", "json")
+        started = flwr("run", str(app), "t", "--run-config", settings, "--format", "json")
         run = str(json.loads(started)["run-id"])
-        wait_until(lambda: ended(flwr(environment, "list", "t", "--run-id", run, "--format", "json")), "the run")
+        wait_until(lambda: ended(flwr("list", "t", "--run-id", run, "--format", "json")), "the run")
         said = (tmp_path / "superlink.log").read_text()
         assert (out / "certificates" / "pathwise-linear.csv").exists(), said[-3000:]
     found = load(out)
@@ -94,9 +94,16 @@ def ended(listed: str) -> bool:
     return str(run["status"]).startswith("finished")
 
 
-def flwr(environment: Mapping[str, str], *words: str) -> str:
+def surroundings() -> dict[str, str]:
+    """Where processes of Flower find each other's commands, in whatever environment the tests run."""
+    places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    return os.environ | {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2", "PATH": places}
+
+
+def flwr(*words: str) -> str:
     """A command of Flower; what it printed."""
-    done = subprocess.run(["flwr", *words], env=environment, capture_output=True, text=True, timeout=LONG, check=False)
+    command = [str(Path(sys.executable).with_name("flwr")), *words]
+    done = subprocess.run(command, env=surroundings(), capture_output=True, text=True, timeout=LONG, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -104,9 +111,12 @@ def flwr(environment: Mapping[str, str], *words: str) -> str:
 @contextmanager
 def running(command: list[str], log: Path) -> Iterator[None]:
     """A process of Flower, until the block is over."""
-    environment = os.environ | {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}
+    name, *options = command
     with log.open("wb") as stream:
-        process = subprocess.Popen(command, stdout=stream, stderr=stream, env=environment, start_new_session=True)
+        process = subprocess.Popen(
+            [str(Path(sys.executable).with_name(name)), *options],
+            stdout=stream, stderr=stream, env=surroundings(), start_new_session=True,
+        )  # fmt: skip
     try:
         yield
     finally:

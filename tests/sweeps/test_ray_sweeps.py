@@ -75,6 +75,7 @@ def test_a_cell_goes_on_elsewhere_when_its_worker_dies(two_nodes: Nodes, tmp_pat
     rounds = tmp_path / "sweep" / "cells"
     while process.poll() is None and sum(file.read_text().count("\n") for file in rounds.rglob("rounds.jsonl")) < 3:
         time.sleep(0.05)
+    assert process.poll() is None, process.communicate()
     found = marked(two_nodes.mark)
     victim = next(number for number, said in found.items() if said.startswith("ray::Cells") and number not in earlier)
     os.kill(victim, signal.SIGKILL)
@@ -85,7 +86,7 @@ def test_a_cell_goes_on_elsewhere_when_its_worker_dies(two_nodes: Nodes, tmp_pat
 
 
 def test_ctrl_c_saves_the_cells_and_ends_the_workers(two_nodes: Nodes, tmp_path: Path, mark: str) -> None:
-    config = {**SMALL, "rounds": 2000, "sweep": {"seeds": 2}, "evaluation": {"every": 0}}
+    config = {**SMALL, "rounds": 20_000, "sweep": {"seeds": 2}, "evaluation": {"every": 0}}
     (tmp_path / "long.toml").write_text(tomli_w.dumps(config))
     process = subprocess.Popen(
         [sys.executable, "-m", "crfl_core", "sweep", "long.toml", "--engine", "ray", "--out", "sweep", "--quiet"],
