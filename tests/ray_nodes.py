@@ -110,9 +110,10 @@ class Nodes:
         return str(self._cluster.address)
 
     def complete(self) -> None:
-        """Have a second node."""
+        """Have a second node, whose processes have the mark of the first whenever it is started."""
         if self._second is None:
-            with left_as_it_was():
+            with left_as_it_was(), pytest.MonkeyPatch.context() as patch:
+                patch.setenv(MARK, self.mark)
                 self._second = self._cluster.add_node(num_cpus=1, object_store_memory=STORE)
 
     def kill_the_second(self) -> None:
