@@ -151,6 +151,17 @@ def sample_gradient(problem: Problem, model: Vector, x: Vector, label: int) -> V
     return np.concatenate([np.outer(residual, x).ravel(), residual])
 
 
+POISON = {
+    "type": "model-replacement",
+    "clients": [0],
+    "rounds": [2],
+    "scale": 3.0,
+    "poisoned_per_batch": 3,
+    "trigger": {"type": "features", "features": [0, 3]},
+}
+"""An attack on data without pixels."""
+
+
 def tiny(**changes: Any) -> dict[str, Any]:
     """A config that trains in a blink: eight unequal clients on 300 digits, one of which attacks in round 2 of 4."""
     config: dict[str, Any] = {

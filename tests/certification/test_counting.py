@@ -33,7 +33,7 @@ from crfl_core.extend import (
     open_job,
 )
 from crfl_interface.ballots import blocks_of, count
-from tests.oracle import OTHER_CONFIG, contents, tiny
+from tests.oracle import OTHER_CONFIG, POISON, contents, tiny
 
 MODEL = Softmax().build(DataFacts(6, 3, Domain()))
 NUMBERS = torch.Generator().manual_seed(0)
@@ -163,14 +163,7 @@ ASKED: list[tuple[str, int]] = []
 SETTINGS = tiny(
     rounds=2,
     dataset={"type": "synthetic", "train_samples": 300, "test_samples": 600, "features": 12, "classes": 4},
-    attack={
-        "type": "model-replacement",
-        "clients": [0],
-        "rounds": [2],
-        "scale": 3.0,
-        "poisoned_per_batch": 3,
-        "trigger": {"type": "features", "features": [0, 3]},
-    },
+    attack=POISON,
     certificates=[
         {"type": "pathwise-smoothed", "method": "monte-carlo"},
         {"type": "tail", "continuations": 20, "selection": 10},

@@ -33,7 +33,7 @@ from crfl_core.extend import (
 from crfl_core.federation.local import LocalTraining
 from crfl_core.testing import check_plugin
 from tests.engines.test_engines import task_of
-from tests.oracle import OTHER_CONFIG, contents, federation_of, tiny
+from tests.oracle import OTHER_CONFIG, POISON, contents, federation_of, tiny
 from tests.ray_nodes import Nodes, ray_or_skip
 
 pytestmark = pytest.mark.ray
@@ -41,14 +41,7 @@ ray = ray_or_skip()
 
 EVERYTHING = tiny(
     dataset={"type": "synthetic", "train_samples": 300, "test_samples": 1100, "features": 12, "classes": 4},
-    attack={
-        "type": "model-replacement",
-        "clients": [0],
-        "rounds": [2],
-        "scale": 3.0,
-        "poisoned_per_batch": 3,
-        "trigger": {"type": "features", "features": [0, 3]},
-    },
+    attack=POISON,
     certificates=[
         {"type": "pathwise-smoothed", "method": "monte-carlo"},
         {"type": "tail", "continuations": 12, "selection": 4},
