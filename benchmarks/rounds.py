@@ -43,7 +43,7 @@ MANY = {
 
 
 class Products:
-    """The two batched products of every step, on the same batch all the time."""
+    """The two batched products of every step, on the same batch all the time; logits as the usual (batch, classes)."""
 
     def __init__(self, x: Tensor) -> None:
         self.x = x[: CLIENTS * BATCH].view(CLIENTS, BATCH, FEATURES)
@@ -54,6 +54,17 @@ class Products:
         for _ in range(STEPS):
             torch.bmm(self.x, self.weights.transpose(1, 2))
             self.weights.baddbmm_(self.residual.transpose(1, 2), self.x, alpha=-1)
+
+
+class TurnedProducts(Products):
+    """The same with logits as (classes, batch), as our steps have them: that product takes half the time."""
+
+    def __call__(self) -> None:
+        """Those of one round."""
+        turned, residual = self.x.transpose(1, 2), self.residual.view(CLIENTS, CLASSES, BATCH)
+        for _ in range(STEPS):
+            torch.bmm(self.weights, turned)
+            self.weights.baddbmm_(residual, self.x, alpha=-1)
 
 
 class Bare:
@@ -119,11 +130,13 @@ def main() -> None:
     candidates: dict[str, Callable[[], None]] = {
         "ours": ours,
         "products": Products(x),
+        "turned products": TurnedProducts(x),
         "bare": Bare(x, data.y),
         "looped": Looped(x, data.y),
     }
     times = timed(candidates, turns=15)
     report("time of a round / its batched products alone", times["ours"] / times["products"], "at most 1.5")
+    report("time of a round / these products with logits turned", times["ours"] / times["turned products"], "the less")
     report("time of a round / bare batched loop", times["ours"] / times["bare"], "at most 1.1")
     report("time of a loop over clients / a round", times["looped"] / times["ours"], "at least 1.8")
     peers = peer_times()

@@ -38,8 +38,9 @@ def generators(keys: Sequence[bytes]) -> Iterator[np.random.Generator]:
     if not np.array_equal(first["state"]["state"], found[0]):  # another NumPy than all that are known
         yield from (np.random.Generator(np.random.SFC64(int.from_bytes(key, "little"))) for key in keys)
         return
-    for state in found:
-        bits.state = first | {"state": {"state": state}}
+    inner = first["state"]
+    for inner["state"] in found:
+        bits.state = first
         yield generator
 
 

@@ -44,24 +44,30 @@ class Streams:
         >>> (a == b).all()
         np.True_
         """
-        key = self._key(purpose, round_number, client, replica)
+        (key,) = self._keys(purpose, round_number, [client], replica)
         return np.random.Generator(np.random.SFC64(int.from_bytes(key, "little")))
 
     def generators(
         self, purpose: str, clients: Iterable[int], *, round_number: int = 0
     ) -> Iterator[np.random.Generator]:
         """The generators of many clients, in turn and in less time: use each before the next is asked for."""
-        return generators([self._key(purpose, round_number, client, 0) for client in clients])
+        return generators(self._keys(purpose, round_number, clients, 0))
 
-    def _key(self, purpose: str, round_number: int, client: int, replica: int) -> bytes:
+    def _keys(self, purpose: str, round_number: int, clients: Iterable[int], replica: int) -> list[bytes]:
+        """What makes the seeds of some clients: 16 bytes that are hashed from all that a draw is for."""
         family = purpose.partition("/")[0]
         if family not in PURPOSES:
             raise ValueError(f"unknown purpose {purpose!r}: start it with one of {', '.join(PURPOSES)}")
         seed = self.seeds.get(family, self.seed)
         if seed is None:
             raise ValueError(f"the seed of {family!r} is secret: it is drawn after training")
-        key = f"{seed}|{purpose}|{round_number}|{client}|{replica}".encode()
-        return hashlib.blake2b(key, digest_size=16, person=b"crfl-streams").digest()
+        common = hashlib.blake2b(f"{seed}|{purpose}|{round_number}|".encode(), digest_size=16, person=b"crfl-streams")
+        keys = []
+        for client in clients:
+            own = common.copy()
+            own.update(f"{client}|{replica}".encode())
+            keys.append(own.digest())
+        return keys
 
     def only(self, family: str, group: int | None = None) -> Streams:
         """The streams of one purpose and its words, of one of several groups. Whoever holds them can draw from no

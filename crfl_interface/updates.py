@@ -26,6 +26,14 @@ Dependence = Literal["fixed", "own", "all"]
 
 DEPENDENCE_ORDER: tuple[Dependence, ...] = ("fixed", "own", "all")
 
+CLIENTS_AT_ONCE = 64, 256
+"""How many clients train at once, and how many if what they train and see is small."""
+SMALL_PARAMETERS, SMALL_SAMPLES = 2**21, 2**12
+"""How many parameters and samples more than the fewer of them may have together: small operations for many chunks would
+take longer than the work in these."""
+PARAMETERS_AT_ONCE = 2**26
+"""How many parameters the models of clients may have that are trained at once, 256 MiB in single precision."""
+
 
 def worst(*dependences: Dependence) -> Dependence:
     """The dependence of a chain is that of its worst link.
@@ -136,6 +144,26 @@ class TrainingTask:
     clients: Clients
     attacked: bool
     attack_state: State | None = None
+
+    def parts(self, at_once: int | None = None) -> list[slice]:
+        """The participants in chunks of this many, or of as many as `clients_at_once` says.
+
+        Bits depend on this cut, so engines that share it agree in all of them.
+        """
+        clients, parameters = len(self.clients), self.starts.shape[-1]
+        at_once = at_once or clients_at_once(parameters, int(self.clients.batch_size.max()))
+        chunk = max(1, min(at_once, PARAMETERS_AT_ONCE // parameters))
+        return [slice(first, min(first + chunk, clients)) for first in range(0, clients, chunk)]
+
+
+def clients_at_once(parameters: int, batch: int) -> int:
+    """How many clients train at once if nobody says: more of them if models and batches are small.
+
+    >>> clients_at_once(7850, batch=100), clients_at_once(7850, batch=6), clients_at_once(10**6, batch=6)
+    (64, 256, 64)
+    """
+    few, many = CLIENTS_AT_ONCE
+    return max(few, min(many, SMALL_PARAMETERS // parameters, SMALL_SAMPLES // batch))
 
 
 @dataclass(frozen=True)

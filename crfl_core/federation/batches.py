@@ -41,8 +41,10 @@ def draw(
     drawn = streams.generators("batches", ids := clients.ids.tolist(), round_number=number)
     for batches, client, (width, parts, count), generator in zip(rows, ids, lengths, drawn, strict=True):
         own = partition[client]
-        if count <= parts and width == most_rows:  # the usual case
-            batches.reshape(-1)[: min(len(own), count * width)] = generator.permutation(own)[: count * width]
+        if count == parts and width == most_rows and len(own) <= count * width:  # the usual case: one whole epoch
+            order = batches.reshape(-1)[: len(own)]
+            order[:] = own
+            generator.shuffle(order)
             continue
         order = np.zeros((-(-count // parts), parts * width), np.int64)
         for epoch in order:

@@ -21,6 +21,7 @@ from crfl_files import room
 from crfl_interface.ballots import MODELS_AT_ONCE
 from crfl_interface.errors import ConfigError
 from crfl_interface.kinds.chains import linear
+from crfl_interface.updates import clients_at_once
 
 DAY = 86_400
 LONGEST = 100 * DAY
@@ -111,8 +112,10 @@ def ledger_of(sizes: Sizes) -> tuple[str, str]:
 
 def training_memory(config: RunConfig, sizes: Sizes) -> tuple[Part, ...]:
     """Models that train at the same time, their batches, and whatever the aggregation must see together."""
-    at_once = number(config.engine, "chunk_clients")
-    chunk = sizes.participants if at_once is None else min(sizes.participants, at_once)
+    chunk = sizes.participants
+    if hasattr(config.engine, "chunk_clients"):
+        at_once = number(config.engine, "chunk_clients") or clients_at_once(sizes.parameters, int(sizes.batch))
+        chunk = min(chunk, at_once)
     model = sizes.parameters * sizes.itemsize
     batches = chunk * sizes.batch * (sizes.features * sizes.itemsize + 24 * sizes.steps)
     parts = [

@@ -67,21 +67,21 @@ class LinearModel(BoundModel):
         if replicas > 1:  # clients share their data among replicas: more columns in the same product
             weight = weight.transpose(0, 1)
         stacked = weight.reshape(clients, replicas * self._classes, self._inputs)
+        turned = x.transpose(1, 2)
         if bias is None:
-            logits = torch.bmm(x, stacked.transpose(1, 2))
+            logits = stacked.bmm(turned)
         else:
-            rows = bias.transpose(0, 1).reshape(clients, 1, replicas * self._classes)
-            logits = torch.baddbmm(rows, x, stacked.transpose(1, 2))
-        residual = logits.view(clients, -1, replicas, self._classes).softmax(-1)
-        index = y[:, :, None, None].expand(-1, -1, replicas, 1)
-        residual.scatter_add_(3, index, residual.new_full((1, 1, 1, 1), -1.0).expand(index.shape))
+            logits = bias.transpose(0, 1).reshape(clients, -1, 1).baddbmm(stacked, turned)
+        residual = logits.view(clients, replicas, self._classes, -1).softmax(2)
+        index = y[:, None, None].expand(-1, replicas, 1, -1)
+        residual.scatter_add_(2, index, residual.new_full((1, 1, 1, 1), -1.0).expand(index.shape))
         if longest is not None:
-            residual.mul_(clip_factors(residual, x, longest, classes=3, bias=bias is not None))
-        residual = residual.mul_(weights[:, :, None, None]).flatten(2)
-        product = torch.bmm(residual.transpose(1, 2), x).view(clients, replicas, -1).transpose(0, 1)
+            residual.mul_(clip_factors(residual, x, longest, classes=2, bias=bias is not None))
+        residual = residual.mul_(weights[:, None, None]).flatten(1, 2)
+        product = residual.bmm(x).view(clients, replicas, -1).transpose(0, 1)
         if bias is None:
             return product.contiguous()
-        return torch.cat([product, residual.sum(1).view(clients, replicas, -1).transpose(0, 1)], dim=-1)
+        return torch.cat([product, residual.sum(2).view(clients, replicas, -1).transpose(0, 1)], dim=-1)
 
     def local(self, start: Tensor) -> LocalModels:
         """Steps in a layout of their own."""
@@ -161,7 +161,7 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None = 
 
 def clip_factors(residual: Tensor, x: Tensor, longest: float, *, classes: int, bias: bool) -> Tensor:
     """`min(1, longest / ||g_b||)` of every sample, in closed form: `||g_b|| = ||softmax - e_y|| ||(x_b, 1)||`."""
-    squares = x.square().sum(-1)[:, :, None, None]
+    squares = x.square().sum(-1)[:, None, None]
     inputs = (squares + 1.0 if bias else squares).sqrt()
     norms = torch.linalg.vector_norm(residual, dim=classes, keepdim=True) * inputs
     factors: Tensor = (longest / norms).clamp(max=1.0)
@@ -170,7 +170,8 @@ def clip_factors(residual: Tensor, x: Tensor, longest: float, *, classes: int, b
 
 class LinearSteps(LocalModels):
     """Local training in place: weights lie as (clients, classes x replicas, features), so both products of a step are
-    single batched ones, the second adds to the weights directly, and softmax runs along contiguous replicas.
+    single batched ones, and the second adds to the weights directly. Logits lie as (clients, classes, replicas, batch):
+    that product is the faster one, and softmax runs along contiguous samples.
 
     With `longest` every sample's gradient is shortened to this norm.
     """
@@ -183,18 +184,17 @@ class LinearSteps(LocalModels):
         turned = weight.permute(1, 2, 0, 3).clone(memory_format=torch.contiguous_format)
         self._weight = turned.view(clients, -1, self._inputs)
         bias = blocks.get("bias")
-        self._bias = None if bias is None else bias.permute(1, 2, 0).reshape(clients, 1, -1).clone()
+        self._bias = None if bias is None else bias.permute(1, 2, 0).reshape(clients, -1, 1).clone()
+        self._same = start.stride(1) == 0  # until the first step, all clients have one model
 
     def step(self, x: Tensor, y: Tensor, weights: Tensor, rates: Tensor, decay: Tensor | None) -> None:
         """`W <- (1 - rate decay) W - rate sum_b weight_b (softmax(W x_b) - e_{y_b}) (+) x_b`."""
-        turned = self._weight.transpose(1, 2)
-        logits = torch.bmm(x, turned) if self._bias is None else torch.baddbmm(self._bias, x, turned)
-        residual = logits.view(*y.shape, self._classes, self._replicas).softmax(2)
-        index = y[:, :, None, None].expand(-1, -1, 1, self._replicas)
-        residual.scatter_add_(2, index, residual.new_full((1, 1, 1, 1), -1.0).expand(index.shape))
+        residual = self._logits(x).unflatten(1, (self._classes, self._replicas)).softmax(1)
+        index = y[:, None, None].expand(-1, 1, self._replicas, -1)
+        residual.scatter_add_(1, index, residual.new_full((1, 1, 1, 1), -1.0).expand(index.shape))
         if self._longest is not None:
-            residual.mul_(clip_factors(residual, x, self._longest, classes=2, bias=self._bias is not None))
-        residual = residual.mul_((weights * rates[:, None])[:, :, None, None]).flatten(2)
+            residual.mul_(clip_factors(residual, x, self._longest, classes=1, bias=self._bias is not None))
+        residual = residual.mul_((weights * rates[:, None])[:, None, None]).flatten(1, 2)
         kept = 1.0
         if decay is not None:
             keeps = 1.0 - rates * decay
@@ -204,9 +204,18 @@ class LinearSteps(LocalModels):
                 self._weight.mul_(keeps[:, None, None])
             if self._bias is not None:
                 self._bias.mul_(keeps[:, None, None])
-        self._weight.baddbmm_(residual.transpose(1, 2), x, beta=kept, alpha=-1)
+        self._weight.baddbmm_(residual, x, beta=kept, alpha=-1)
         if self._bias is not None:
-            self._bias.sub_(residual.sum(1, keepdim=True))
+            self._bias.sub_(residual.sum(2, keepdim=True))
+
+    def _logits(self, x: Tensor) -> Tensor:
+        """(clients, classes x replicas, batch); one product for all clients while they have one model."""
+        if self._same:
+            self._same, weight, turned = False, self._weight[0], x.flatten(0, 1).T
+            logits = weight.mm(turned) if self._bias is None else self._bias[0].addmm(weight, turned)
+            return logits.view(-1, *x.shape[:2]).transpose(0, 1)
+        turned = x.transpose(1, 2)
+        return self._weight.bmm(turned) if self._bias is None else self._bias.baddbmm(self._weight, turned)
 
     def parameters(self) -> Tensor:
         """Back to flat vectors, (R, n, P)."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from crfl_certificates.paper import Paper
-from crfl_engines import local
 from crfl_engines.local import Local
 
 import crfl_core
@@ -28,6 +28,7 @@ from crfl_core.extend import (
 )
 from crfl_core.federation.local import LocalTraining
 from crfl_core.federation.setup import Federation
+from crfl_interface import updates
 from tests.engines.process_engine import ProcessEngine
 from tests.oracle import OTHER_CONFIG, Median, contents, federation_of, tiny
 
@@ -122,12 +123,23 @@ def test_the_local_engine_trains_everybody_once_in_chunks(chunk: int, parts: lis
 
 
 def test_clients_of_large_models_train_in_smaller_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "PARAMETERS_AT_ONCE", 3 * 650 + 1)
+    monkeypatch.setattr(updates, "PARAMETERS_AT_ONCE", 3 * 650 + 1)
     engine, job = Local(chunk_clients=4), Noting()
     engine.open(job)
     list(engine.train(task_of(federation_of(tiny()))))
     engine.close()
     assert job.parts == [(0, 3), (3, 6), (6, 8)]
+
+
+@pytest.mark.parametrize(("batch", "parts"), [(6, [256, 44]), (32, [128, 128, 44]), (100, [64, 64, 64, 64, 44])])
+def test_more_clients_train_at_once_if_models_and_batches_are_small(batch: int, parts: list[int]) -> None:
+    """At most 4,096 samples, unless 64 clients have more."""
+    clients = federation_of(tiny()).participation.round(1).take(np.zeros(300, np.int64))
+    clients = replace(clients, batch_size=np.full(300, batch))
+    small, large = (TrainingTask(1, torch.zeros(1, 1, size), clients, attacked=False) for size in (7850, 100_000))
+    assert [part.stop - part.start for part in small.parts()] == parts
+    assert [part.stop - part.start for part in small.parts(150)] == [150, 150]
+    assert [part.stop - part.start for part in large.parts()] == [64, 64, 64, 64, 44]
 
 
 def test_the_local_engine_gives_threads_back() -> None:

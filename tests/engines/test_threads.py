@@ -12,7 +12,7 @@ import torch
 from crfl_engines.local import Local
 
 import crfl_core
-from crfl_core.extend import LocalUpdates
+from crfl_core.extend import LocalUpdates, TrainingTask
 from crfl_core.federation.local import LocalTraining
 from tests.oracle import OTHER_CONFIG, contents, federation_of, tiny
 
@@ -20,12 +20,11 @@ from tests.oracle import OTHER_CONFIG, contents, federation_of, tiny
 class InThreads(Local):
     """Trains chunks of clients in threads that share the model, as a third party might."""
 
-    def train(self, *task: Any) -> Iterator[LocalUpdates]:
+    def train(self, task: TrainingTask) -> Iterator[LocalUpdates]:
         job: Any = self._job
-        clients = len(task[-1].clients)
-        parts = [slice(first, first + self.chunk_clients) for first in range(0, clients, self.chunk_clients)]
+        parts = task.parts(self.chunk_clients)
         with ThreadPoolExecutor(len(parts)) as pool:
-            yield from pool.map(lambda part: job.train(*task, part), parts)
+            yield from pool.map(lambda part: job.train(task, part), parts)
 
 
 @pytest.mark.parametrize("model", [{"type": "mlp", "hidden": [8]}, {"type": "cnn", "channels": [3]}])

@@ -65,6 +65,15 @@ def test_an_epoch_shows_every_sample_of_a_client_once(sizes: list[int], batch_si
             np.testing.assert_array_equal(np.sort(shown), own)
 
 
+@pytest.mark.parametrize("steps", [2, 3, 4])
+def test_an_epoch_is_the_permutation_that_a_clients_own_generator_draws(steps: int) -> None:
+    """In part, as a whole, and one after the other."""
+    plan, own = drawn([17, 12], clients([17, 12], [steps, 1], batch_size=6)), holdings([17, 12])[0]
+    generator = STREAMS.generator("batches", round_number=1, client=0)
+    epochs = np.concatenate([np.append(generator.permutation(own), 0) for _ in range(2)])
+    np.testing.assert_array_equal(plan.rows[0].reshape(-1), epochs[: 6 * steps])
+
+
 def test_the_last_batch_of_an_epoch_is_short() -> None:
     plan = drawn([10], clients([10], [6], batch_size=4))
     assert plan.sizes.tolist() == [[4, 4, 2, 4, 4, 2]]

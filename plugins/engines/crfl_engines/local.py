@@ -10,15 +10,6 @@ from pydantic import Field, PrivateAttr
 
 from crfl_core.extend import Engine, Job, LocalUpdates, TrainingTask
 
-PARAMETERS_AT_ONCE = 2**26
-"""How many parameters the models of clients may have that are trained at once, 256 MiB in single precision."""
-
-
-def parts_of(task: TrainingTask, chunk_clients: int) -> list[slice]:
-    """The participants of a round in chunks. Bits depend on this cut, so engines that share it agree in all of them."""
-    clients, chunk = len(task.clients), max(1, min(chunk_clients, PARAMETERS_AT_ONCE // task.starts.shape[-1]))
-    return [slice(first, min(first + chunk, clients)) for first in range(0, clients, chunk)]
-
 
 class LentThreads:
     """PyTorch's number of threads, which all runs in a process share.
@@ -56,8 +47,11 @@ class Local(Engine):
     threads: int | None = Field(
         None, ge=1, description="threads of PyTorch, for all runs in the process; unset: as many as it chooses"
     )
-    chunk_clients: int = Field(
-        64, ge=1, description="clients trained at once; fewer if their models have more than 67 million parameters"
+    chunk_clients: int | None = Field(
+        None,
+        ge=1,
+        description="clients trained at once, fewer if their models have more than 67 million parameters; unset: 64, "
+        "or up to 256 if models and batches are small",
     )
 
     _job: Job | None = PrivateAttr(default=None)
@@ -71,7 +65,7 @@ class Local(Engine):
     def train(self, task: TrainingTask) -> Iterator[LocalUpdates]:
         """One chunk after the other."""
         assert self._job is not None
-        for part in parts_of(task, self.chunk_clients):
+        for part in task.parts(self.chunk_clients):
             yield self._job.train(task, part)
 
     def close(self) -> None:

@@ -10,7 +10,6 @@ import numpy as np
 from pydantic import Field, PrivateAttr
 
 from crfl_core.extend import Clients, Counted, CountingTask, Engine, Job, LocalUpdates, TrainingTask
-from crfl_engines.local import parts_of
 from crfl_engines.ray_cluster import CONNECTION, Wish, imported, processors
 
 PLACES = r"^(auto|local|[^\s:/]+:\d{1,5})$"
@@ -39,8 +38,11 @@ class Ray(Engine):
     workers: int | None = Field(
         None, ge=1, description="processes that train, each with one thread; unset: one per CPU of the cluster"
     )
-    chunk_clients: int = Field(
-        64, ge=1, description="clients trained at once; fewer if their models have more than 67 million parameters"
+    chunk_clients: int | None = Field(
+        None,
+        ge=1,
+        description="clients trained at once, fewer if their models have more than 67 million parameters; unset: 64, "
+        "or up to 256 if models and batches are small",
     )
     deadline: float = Field(60.0, gt=0, description="seconds that workers have to appear before the run is stopped")
     min_workers: int = Field(1, ge=1, description="how many workers must be left after faults for the run to go on")
@@ -61,7 +63,7 @@ class Ray(Engine):
 
         crew, ray = self._at_work(), imported()
         sent = ray.put(SentTask.of(task)), self._place_of(task.clients)
-        for part, answer in crew.work("train", sent, parts_of(task, self.chunk_clients)):
+        for part, answer in crew.work("train", sent, task.parts(self.chunk_clients)):
             trained = received(part, answer)
             del answer
             yield trained

@@ -26,8 +26,8 @@ class MyPlugin(Engine):
     def train(self, task: TrainingTask) -> Iterator[LocalUpdates]:
         """Every participant exactly once, in parts, in any order."""
         assert self._job is not None
-        for first in reversed(range(0, len(task.clients), self.at_once)):
-            yield self._job.train(task, slice(first, min(first + self.at_once, len(task.clients))))
+        for part in reversed(task.parts(self.at_once)):
+            yield self._job.train(task, part)
 
     def close(self) -> None:
         """Called once, also after an error."""
