@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from operator import ne
@@ -205,8 +206,8 @@ class RoundRecord(Record):
     aggregate was multiplied by before it moved the model, which is in all weights and in `breakdown`; None if an
     optimiser looked at it, and then weights are those of the largest scale of a parameter. `group` is the one whose
     model this is about; `failed` says why its training ended, after which it stands still and votes for class 0.
-    `accuracy` and `loss` of the clipped model on the clean test set, and the `success_rate` of its backdoor, are for
-    people, not for certificates.
+    `accuracy` and `loss` of the clipped model on the clean test set, the `success_rate` of its backdoor, and its L2
+    `distance` to the clipped model of the clean twin, if that was kept, are for people, not for certificates.
     """
 
     round: int
@@ -223,6 +224,7 @@ class RoundRecord(Record):
     accuracy: float | None = None
     loss: float | None = None
     success_rate: float | None = None
+    distance: float | None = None
     notes: dict[str, float] = {}
     breakdown: tuple[float, ...] | None = None
     carries_state: bool = False
@@ -350,6 +352,16 @@ class Ledger:
             tuple(record.model_copy(update={"group": 0}) for record in self.rounds if record.group == group),
             replace(rows := self.clients.take(self.clients.group == group), group=np.zeros_like(rows.group)),
         )
+
+    @property
+    def distances(self) -> tuple[float, ...]:
+        """The L2 distance to the clean twin after each round, of all groups together; nothing if it was not kept."""
+        if any(record.distance is None for record in self.rounds):
+            return ()
+        groups = (
+            self.rounds[first : first + self.facts.models] for first in range(0, len(self.rounds), self.facts.models)
+        )
+        return tuple(math.hypot(*(record.distance or 0.0 for record in group)) for group in groups)
 
     @property
     def failed(self) -> tuple[int, ...]:

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from crfl_interface import hookspecs
-from crfl_interface.errors import PluginError, closest
+from crfl_interface.errors import ConfigError, PluginError, closest
 from crfl_interface.kinds.complaints import function_of, written_at
 from crfl_interface.kinds.dependence import Dependent
 from crfl_interface.kinds.final_methods import refuse_overriding
 from crfl_interface.kinds.plugin import API_VERSION, Plugin
+from crfl_interface.kinds.tracker import Tracker
 
 HOOKS = {
     name: tuple(inspect.signature(hook).parameters)
@@ -112,3 +113,11 @@ def hook_names(plugin: type[Plugin]) -> tuple[str, ...]:
     """The methods of a plugin class that carry `@hookimpl`, sorted: the hooks that it implements."""
     names = {name for base in plugin.__mro__ for name in vars(base)}
     return tuple(sorted(name for name in names if hasattr(inspect.getattr_static(plugin, name, None), "crfl_impl")))
+
+
+def only_watching(tracker: Tracker) -> Tracker:
+    """A tracker beside the config must not change a result: the run directory would not say who did."""
+    check_hooks(f"tracker {tracker.full_name}", type(tracker))
+    if judged := {"crfl_accept_round", "crfl_effective_weights"} & set(hook_names(type(tracker))):
+        raise ConfigError(f"{tracker.configured_as!r} implements {min(judged)}: name it in the config's trackers")
+    return tracker

@@ -94,7 +94,9 @@ def check_record(record: RoundRecord) -> None:
     norms = [record.clip_norm, record.noise_std, record.start_norm, record.start_operator_norm or 0.0, record.rounding]
     sound(
         f"round {record.round}",
-        np.asarray([*norms, record.participants, record.quarantined, *(record.breakdown or ())]),
+        np.asarray(
+            [*norms, record.participants, record.quarantined, *(record.breakdown or ()), record.distance or 0.0]
+        ),
     )
 
 
@@ -126,3 +128,10 @@ def fitting(tensors: Arrays, name: str, shape: tuple[int, ...], dtype: str) -> N
     if found.shape != shape or found.dtype != np.dtype(dtype) or not np.isfinite(found).all():
         raise ValueError(f"{name!r} must be finite, of shape {shape} and {dtype}; found {found.shape} of {found.dtype}")
     return found
+
+
+def saved_round(value: NDArray[Any] | None) -> int | None:
+    """The round that a checkpoint says it is of."""
+    if value is None or value.shape != (1,) or value.dtype.kind != "i" or value[0] < 1:
+        return None
+    return int(value[0])

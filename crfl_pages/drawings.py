@@ -12,8 +12,9 @@ BACKDOOR = {
     "samples": "The trigger, inputs with it, and what attackers train on",
     "flips": "What the trigger turns predictions into",
 }
+CLOSENESS = {"closeness": "Distance to the clean twin in every round"}
 TOGETHER = {
-    "closeness": "Distance to the clean twin in every round",
+    **CLOSENESS,
     "matrix": "Attacks against defences",
 }
 
@@ -23,6 +24,11 @@ def backdoor(run: RunResult, *, trust: bool) -> Html:
     if run.directory.is_made_by_others and not trust:
         return note("This run was not made here, and drawing needs its data: `crfl report RUN --trust` draws it.")
     return pictures([run], BACKDOOR)
+
+
+def closeness(run: RunResult) -> Html:
+    """How far the attack carried the model, as the run kept it. Nothing but the ledger is read."""
+    return pictures([run], CLOSENESS)
 
 
 def together(runs: Sequence[RunResult]) -> Html:

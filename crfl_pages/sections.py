@@ -8,7 +8,7 @@ from typing import Any
 
 from crfl_core.extend import Check, CrflError, Curve, Level, Metrics, RunResult
 from crfl_pages import words
-from crfl_pages.drawings import backdoor
+from crfl_pages.drawings import backdoor, closeness
 from crfl_pages.markup import Html, element, joined, table
 from crfl_pages.receipts import receipt_of
 from crfl_pages.settings import settings
@@ -20,6 +20,8 @@ def run_sections(run: RunResult, *, trust: bool) -> Iterator[tuple[str, str, Htm
     yield "certified", "What is certified", drawn("curves", "Certified accuracy and rate")
     yield "explorer", "What if? The threat explored", explorer()
     yield "training", "Training", training()
+    if run.distances:
+        yield "closeness", "Distance to the clean twin", closeness(run)
     if run.metrics.backdoor is not None:
         yield "backdoor", "The backdoor", backdoor(run, trust=trust)
     yield "samples", "Test samples", element("div", id="sample-table")

@@ -24,7 +24,6 @@ Array = NDArray[np.float64]
 PAPER = "paper"
 CLEAN, BACKDOORED = "clean", "backdoored"
 SERIES, NOISE = "aggregation", "server.noise_std"
-PARAMETERS = "parameters"
 
 
 @dataclass(frozen=True)
@@ -66,13 +65,11 @@ class Samples:
 class Reading:
     """One finished cell. `loose_round` is the round whose L_Z counts, the attacked one if None.
 
-    `twin` is the run without the attack and with the same seed, where a figure has one. Only the `first` test samples
-    count, if that is given. `certificate` is the one whose table is read.
+    Only the `first` test samples count, if that is given. `certificate` is the one whose table is read.
     """
 
     cell: CellResult
     loose_round: int | None = None
-    twin: CellResult | None = None
     first: int | None = None
     certificate: str = PAPER
 
@@ -113,23 +110,13 @@ class Reading:
 
     @cached_property
     def distances(self) -> Array:
-        """The L2 distance of the clipped models to those of the twin from the attacked round on."""
-        assert self.twin is not None
-        first = min(self.cell.run.ledger.facts.attack_rounds)
-        pairs = ((self._model(self.cell, number), self._model(self.twin, number)) for number in self._rounds(first))
-        return np.array([np.linalg.norm(mine - other) for mine, other in pairs])
+        """The L2 distance of the clipped models to those of the clean twin from the attacked round on."""
+        return np.array(self.cell.run.distances[self.attacked - 1 :])
 
     @cached_property
     def attacked(self) -> int:
         """The attacked round."""
         return min(self.cell.run.ledger.facts.attack_rounds)
-
-    def _rounds(self, first: int) -> Iterable[int]:
-        return range(first, self.cell.run.ledger.facts.rounds + 1)
-
-    @staticmethod
-    def _model(cell: CellResult, number: int) -> Array:
-        return np.asarray(cell.run.directory.read_resampled(number)[PARAMETERS], np.float64)
 
     @cached_property
     def _sets(self) -> dict[str, Samples]:
@@ -201,13 +188,12 @@ class Source:
 def points_of(source: Source, cells: Iterable[CellResult]) -> list[Point]:
     """Cells of a figure by series and value, each in ascending order. Those to compare with are no points of it."""
     finished = [one for one in cells if one.note.state == "finished"]
-    twins = {one.settings["seed"]: one for one in finished if one.cell.config.attack is None}
     found: dict[tuple[str, float], dict[int, Reading]] = {}
     for one in finished:
         if is_reference(one):
             continue
         seed = one.settings["seed"]
-        reading = Reading(one, source.loose_round, twins.get(seed), source.first, source.certificate)
+        reading = Reading(one, source.loose_round, source.first, source.certificate)
         place = series_of(one.settings), float(one.settings.get(source.axis, 0.0))
         found.setdefault(place, {})[seed] = reading
     return [Point(source.figure, value, series, found[series, value]) for series, value in sorted(found)]

@@ -57,12 +57,13 @@ class Schedule:
     def ready(self) -> list[Job]:
         """A cell that finds everything it needs, with those of its stack, marked as running; empty if there is none."""
         waiting = [self.plans[name] for name in self.waiting]
-        first = next((plan for plan in waiting if plan.source is None or self._has_given(plan)), None)
+        first = next((plan for plan in waiting if self._finds_all(plan)), None)
         if first is None:
             return []
         chosen = [first]
         if first.cell.stack is not None and first.source is None:
-            chosen = [plan for plan in waiting if plan.source is None and plan.cell.stack == first.cell.stack]
+            mates = [plan for plan in waiting if plan.source is None and plan.cell.stack == first.cell.stack]
+            chosen = [plan for plan in mates if self._finds_all(plan)]
         self.running.update((plan.cell.name, time.monotonic()) for plan in chosen)
         return [self._job(plan) for plan in chosen]
 
@@ -86,6 +87,11 @@ class Schedule:
         self.notes[name] = note
         self.folder.write_note(name, note)
 
+    def _finds_all(self, plan: Plan) -> bool:
+        """Whether what a cell takes from others is there, or will never be."""
+        twin_is_over = plan.twin is None or plan.twin in self.finished | self.failed
+        return twin_is_over and (plan.source is None or self._has_given(plan))
+
     def _has_given(self, plan: Plan) -> bool:
         """Whether the source of a cell has given what it can; one that failed never will."""
         assert plan.source is not None
@@ -102,7 +108,8 @@ class Schedule:
                 source = None
         name = plan.cell.name
         lent = self.folder.lent(name) if plan.lends else None
-        return Job(name, dump_config(plan.cell.config), self.folder.cell(name), plan.shares, source, lent)
+        twin = self.folder.cell(plan.twin) if plan.twin in self.finished else None
+        return Job(name, dump_config(plan.cell.config), self.folder.cell(name), plan.shares, source, lent, twin)
 
 
 def perform(schedule: Schedule, workers: int, watch: Heard, pool: Callable[[], Pool | RayPool] | None = None) -> None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from pydantic import PrivateAttr
 
-from crfl_core import run
+from crfl_core import RunResult, load, run
 from crfl_core.extend import Round, RoundRecord, RunContext, RunDirectory, StoreError, Tracker, hookimpl
 from crfl_sweeps.reuse import Shared
 from crfl_sweeps.transplants import plant, played
@@ -29,6 +29,7 @@ class Job(NamedTuple):
     shares: Shared = "nothing"
     source: Path | None = None
     lent: Path | None = None
+    twin: Path | None = None
 
 
 class Stopped(BaseException):
@@ -85,7 +86,7 @@ def finished(job: Job, tell: Tell) -> Shared:
         lend(job, tell)
         tell("lent", 0, 0)
     if state_of(job.path) != "finished":
-        run(loaded(job), out=job.path, trackers=[Told.to(tell)])
+        run(loaded(job), out=job.path, trackers=[Told.to(tell)], twin=twin_of(job))
     return shared
 
 
@@ -122,7 +123,14 @@ def until(job: Job, number: int, tell: Tell | None = None) -> None:
     stop._configured_as = "stop"
     told = [] if tell is None else [Told.to(tell)]
     with contextlib.suppress(Stopped):
-        run(loaded(job), out=job.path, trackers=[*told, stop])
+        run(loaded(job), out=job.path, trackers=[*told, stop], twin=twin_of(job))
+
+
+def twin_of(job: Job) -> RunResult | None:
+    """The cell without the attack, to whose models distances are kept; None: the cell trains them itself."""
+    with contextlib.suppress(StoreError):  # damaged, or gone
+        return None if job.twin is None else load(job.twin)
+    return None
 
 
 def loaded(job: Job) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def plant(path: Path, source: Played) -> bool:
     target = RunDirectory(path)
     with target.locked():
         facts = target.read_facts(FACTS, RunFacts)
-        if not fits(facts, source):
+        if not fits(facts, source) or keeps_distances(target) != keeps_distances(source.directory):
             return False
         target.start_rounds(b"")
         for _, records in groupby(source.records, key=lambda record: record.round):
@@ -80,6 +80,11 @@ def fits(facts: RunFacts, source: Played) -> bool:
     ours, theirs = ([number for number in one.attack_rounds if number <= source.round] for one in (facts, source.facts))
     wanted = {number for number in facts.resampled if number <= source.round}
     return ours == theirs and wanted <= set(source.facts.resampled)
+
+
+def keeps_distances(directory: RunDirectory) -> bool:
+    """Whether the ledger of a run says how far it is from its clean twin."""
+    return RunResult(directory.path).config.storage.keep == "distances"
 
 
 def take_votes(target: RunDirectory, facts: RunFacts, source: Played) -> None:

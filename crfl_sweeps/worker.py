@@ -128,7 +128,7 @@ def job_of(told: dict[str, Any]) -> Job:
     """The job that a line describes."""
     from crfl_sweeps.running import Job
 
-    paths = {key: None if told[key] is None else Path(told[key]) for key in ("path", "source", "lent")}
+    paths = {key: None if told[key] is None else Path(told[key]) for key in ("path", "source", "lent", "twin")}
     return Job(**{**told, **paths})
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -16,7 +18,7 @@ from crfl_interface.errors import StoreError
 from crfl_interface.validation import fitting
 
 PARAMETERS = "parameters"
-ATTACK = "attack"
+ATTACK, TWIN, FAILED = "attack", "twin/", "failed"
 Groups = tuple[Progress, ...]
 """Where training stands: one entry for each group."""
 
@@ -39,6 +41,21 @@ def packed(progress: Sequence[Progress], models: Sequence[Tensor] | None = None)
     return {name: tensor.cpu().contiguous().numpy() for name, tensor in tensors.items()}
 
 
+def packed_twin(twin: Groups) -> dict[str, NDArray[Any]]:
+    """The same of the clean twin that is trained alongside; nothing as long as there is none."""
+    failed = np.array([group.failed is not None for group in twin])
+    tensors = {**packed(twin), FAILED: failed} if twin else {}
+    return {f"{TWIN}{name}": tensor for name, tensor in tensors.items()}
+
+
+def unpacked_twin(number: int, arrays: Mapping[str, NDArray[Any]], federation: Federation) -> Groups:
+    """Inverse of `packed_twin`."""
+    own = {name.removeprefix(TWIN): array for name, array in arrays.items() if name.startswith(TWIN)}
+    failed = dict.fromkeys(np.flatnonzero(own.pop(FAILED, np.zeros(0))).tolist(), "its training ended before")
+    groups = unpacked(number, own, failed, federation) if own else ()
+    return tuple(replace(group, attack_state=None) for group in groups)
+
+
 def unpacked(number: int, arrays: dict[str, NDArray[Any]], failed: Mapping[int, str], federation: Federation) -> Groups:
     """Inverse of `packed`; `failed` are the groups that do not train any more, and why.
 
@@ -49,7 +66,8 @@ def unpacked(number: int, arrays: dict[str, NDArray[Any]], failed: Mapping[int, 
         fitting(arrays, PARAMETERS, (size,) if groups == 1 else (groups, size), federation.config.dtype)
     except ValueError as error:
         raise StoreError(f"the model kept of round {number} cannot be used: {error}") from error
-    tensors = {name: torch.from_numpy(array).to(federation.device) for name, array in arrays.items()}
+    of_run = {name: array for name, array in arrays.items() if not name.startswith(TWIN)}
+    tensors = {name: torch.from_numpy(array).to(federation.device) for name, array in of_run.items()}
     kept = {key: tensors.pop(key) for key in [*tensors] if key.startswith(f"{ATTACK}/")}
     remembered = {key.removeprefix(f"{ATTACK}/"): tensor for key, tensor in kept.items()}
     attack_state = None if first_state(federation) is None else remembered

@@ -30,6 +30,7 @@ from crfl_core.federation.setup import Federation, build
 from crfl_core.hooks import Hooks
 from crfl_core.plugins import Registry
 from crfl_core.report.backdoors import backdoor
+from crfl_core.report.clean_twin import check_twin
 from crfl_core.report.figures import partition_files
 from crfl_core.report.metrics import ClassHistogram, Metrics, attackers
 from crfl_core.report.needs import fitting
@@ -43,10 +44,10 @@ from crfl_interface.kinds.engine import Job
 from crfl_interface.kinds.plugin import Plugin
 from crfl_interface.kinds.tracker import Tracker
 from crfl_interface.ledger import RunFacts
-from crfl_interface.refusals import check_hooks, hook_names
+from crfl_interface.refusals import only_watching
 
 
-def run(
+def run(  # noqa: PLR0913  # as many options as people may give
     config: ConfigSource | None = None,
     *,
     overrides: Sequence[str] = (),
@@ -54,18 +55,20 @@ def run(
     force: bool = False,
     plugins: Mapping[str, type[Plugin]] | None = None,
     trackers: Sequence[Tracker] = (),
+    twin: RunResult | None = None,
 ) -> RunResult:
     """Train, attack, aggregate and certify as a config says; resumes if its directory holds an unfinished run.
 
     `config` is a file, a mapping or a `RunConfig`; None is the default on embedded data. `overrides` are `key=value`
     texts. Results go to `out`, by default `runs/<name>`; a finished run there is only replaced with `force`. `plugins`
-    adds classes under names that the config may use; `trackers` watch this run without being part of its config.
+    adds classes under names that the config may use; `trackers` watch this run without being part of its config. `twin`
+    is a run without the attack that kept its models: `storage.keep = "distances"` then trains none.
     """
     registry = Registry(plugins)
     loaded = load_config(config, overrides=overrides, registry=registry)
     path = default_path(loaded.config) if out is None else Path(out)
     with located(loaded):
-        return execute(prepare(loaded.config, path, trackers), registry, loaded.origins, force=force)
+        return execute(prepare(loaded.config, path, trackers), registry, loaded.origins, force=force, twin=twin)
 
 
 def start_at(path: Path) -> str:
@@ -139,8 +142,11 @@ def prepare(config: RunConfig, path: Path, trackers: Sequence[Tracker], fitted: 
     return Session.of(federation, path, hooks)
 
 
-def execute(session: Session, registry: Registry, origins: Origins, *, force: bool = False) -> RunResult:
+def execute(
+    session: Session, registry: Registry, origins: Origins, *, force: bool = False, twin: RunResult | None = None
+) -> RunResult:
     """The way of a run through the parts of the core. `origins` are where its settings were written."""
+    check_twin(session.federation.config, twin)
     federation, path = session.federation, session.context.path
     config, registry = federation.config, registry.allowing(federation.config.plugins.allow)
     directory = claimed(federation, path, registry, force=force)
@@ -155,7 +161,7 @@ def execute(session: Session, registry: Registry, origins: Origins, *, force: bo
             with session.opened():
                 if directory.state == "training":
                     environment.record(directory, LoadedConfig(config, origins), registry, played)
-                    train(session, directory, saved)
+                    train(session, directory, saved, twin)
                 directory.remove_checkpoint()
                 certify(session, directory)
         except BaseException as error:
@@ -183,14 +189,6 @@ def as_it_was_written(text: str, file: Path, registry: Registry) -> str:
         if dump_config(load_config(file, registry=registry).config) == text:
             return file.read_text(encoding="utf-8")
     return text
-
-
-def only_watching(tracker: Tracker) -> Tracker:
-    """A tracker beside the config must not change a result: the run directory would not say who did."""
-    check_hooks(f"tracker {tracker.full_name}", type(tracker))
-    if judged := {"crfl_accept_round", "crfl_effective_weights"} & set(hook_names(type(tracker))):
-        raise ConfigError(f"{tracker.configured_as!r} implements {min(judged)}: name it in the config's trackers")
-    return tracker
 
 
 def certify(session: Session, directory: RunDirectory) -> None:

@@ -10,13 +10,15 @@ import torch
 
 from crfl_core import store
 from crfl_core._version import __version__
-from crfl_core.api.checkpoints import Groups, packed, unpacked
+from crfl_core.api.checkpoints import Groups, packed, packed_twin, unpacked, unpacked_twin
+from crfl_core.api.result import RunResult
 from crfl_core.certification.spectrum import scaled_mostly
 from crfl_core.federation import rounds
 from crfl_core.federation.group_rounds import check_room
 from crfl_core.federation.independence import check_independence
 from crfl_core.federation.recording import record
 from crfl_core.federation.session import Session
+from crfl_core.report.twin_rounds import CleanTwin
 from crfl_core.store import RunDirectory
 from crfl_interface.errors import CrflWarning
 from crfl_interface.ledger import ClientColumns
@@ -27,32 +29,35 @@ class Checkpoints:
 
     def __init__(self, directory: RunDirectory, pause: float) -> None:
         self._directory, self._pause, self._last = directory, pause, time.monotonic()
-        self._unsaved: tuple[Groups, list[ClientColumns]] | None = None
+        self._unsaved: tuple[Groups, Groups, list[ClientColumns]] | None = None
 
-    def reached(self, progress: Groups, clients: Sequence[ClientColumns]) -> None:
+    def reached(self, progress: Groups, twin: Groups, clients: Sequence[ClientColumns]) -> None:
         """A round is over. Progress and rows change together: an interrupt comes before both or behind both."""
-        self._unsaved = progress, [*(self._unsaved[1] if self._unsaved else ()), *clients]
+        self._unsaved = progress, twin, [*(self._unsaved[2] if self._unsaved else ()), *clients]
         if time.monotonic() - self._last >= self._pause:
             self.save()
 
     def save(self) -> None:
         """Write what is not saved yet."""
         if self._unsaved is not None:
-            progress, rows = self._unsaved
-            self._directory.write_checkpoint(progress[0].number, packed(progress), rows)
+            progress, twin, rows = self._unsaved
+            self._directory.write_checkpoint(progress[0].number, packed(progress) | packed_twin(twin), rows)
         self._unsaved, self._last = None, time.monotonic()
 
 
-def train(session: Session, directory: RunDirectory, saved: store.Checkpoint | None) -> None:
+def train(
+    session: Session, directory: RunDirectory, saved: store.Checkpoint | None, clean: RunResult | None = None
+) -> None:
     """All rounds that are still to do, and then the model and the ledger.
 
     The models before noise of rounds that certificates start from again are kept, too. Whatever ends a round, all
-    rounds before it are saved.
+    rounds before it are saved. `clean` is a run that distances are measured to; None: it is trained alongside.
     """
-    federation = session.federation
+    federation, twin = session.federation, CleanTwin(session, clean)
     if saved is None:
         progress, clients = rounds.initial(federation), []
     else:
+        twin.progress = unpacked_twin(saved.round, saved.tensors, federation)
         failed = {record.group: record.failed for record in saved.records if record.failed is not None}
         progress, clients = unpacked(saved.round, saved.tensors, failed, federation), saved.clients
     check_room(session)
@@ -62,6 +67,7 @@ def train(session: Session, directory: RunDirectory, saved: store.Checkpoint | N
         for outcomes in rounds.train(session, progress):
             progress = tuple(outcome.after for outcome in outcomes)
             lines, rows = zip(*(record(federation, outcome) for outcome in outcomes), strict=True)
+            lines = twin.measured(lines, outcomes)
             for line in lines:
                 session.hooks.observe("crfl_round_finished", run=session.context, record=line)
             clients += rows
@@ -69,7 +75,7 @@ def train(session: Session, directory: RunDirectory, saved: store.Checkpoint | N
                 clipped = [outcome.before_noise for outcome in outcomes]
                 directory.write_resampled(number, packed(progress, clipped))
             directory.append_rounds(lines)
-            checkpoints.reached(progress, rows)
+            checkpoints.reached(progress, twin.progress, rows)
             del outcomes
     except BaseException:
         checkpoints.save()

@@ -18,6 +18,12 @@ From = Annotated[
     Path | None,
     typer.Option("--from", metavar="RUN", help="Start at the trained model of another run.", show_default=False),
 ]
+Twin = Annotated[
+    Path | None,
+    typer.Option(
+        "--twin", metavar="RUN", help="Keep distances to this run, which kept its models.", show_default=False
+    ),
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing run.")]
 DryRun = Annotated[
     bool,
@@ -30,6 +36,7 @@ def run(
     config: arguments.ConfigArgument = None,
     overrides: arguments.SetOption = None,
     start_from: From = None,
+    twin: Twin = None,
     out: Out = None,
     force: Force = False,
     full: arguments.FullOption = False,
@@ -41,7 +48,7 @@ def run(
     """Train, attack, aggregate and certify as CONFIG says; resumes if its directory holds an unfinished run."""
     output.starting(quiet)
     with output.loading():
-        from crfl_core.api import execution
+        from crfl_core.api import execution, load
         from crfl_core.cli.results_first import Results
         from crfl_core.config import load_config
         from crfl_core.plugins import Registry
@@ -61,7 +68,8 @@ def run(
                     estimate = consent.estimate(session, time.perf_counter() - started)
                 else:
                     consent.agree(session, yes=yes)
-                    result = execution.execute(session, registry, loaded.origins, force=force)
+                    clean = None if twin is None else load(twin)
+                    result = execution.execute(session, registry, loaded.origins, force=force, twin=clean)
         except KeyboardInterrupt as stop:
             raise output.interrupted(path, stop) from None
     if dry_run:

@@ -210,8 +210,10 @@ class Storage(Table):
 
     checkpoint_seconds: float = Field(5.0, ge=0, description="a kill loses at most about so much time")
     figures: tuple[FigureFormat, ...] = Field(("svg", "png"), description="formats of the figures; []: no figures")
-    keep: Literal["needed", "models"] = Field(
-        "needed", description="which models of rounds are kept: those certificates start from again, or 'models', all"
+    keep: Literal["needed", "models", "distances"] = Field(
+        "needed",
+        description="what is kept of rounds: the models that certificates start from again; 'models': those of all; "
+        "'distances': also how far each is from that of the clean twin, which is trained alongside",
     )
 
 
@@ -277,6 +279,8 @@ class RunConfig(Table):
     def _fits_together(self) -> RunConfig:
         self._check_aggregation()
         self._check_schedules()
+        if self.storage.keep == "distances" and self.attack is None:
+            raise misfit("storage.keep", "there is no attack, and so no clean twin to be distant from: set 'models'")
         titles = [certificate.title for certificate in self.certificates]
         for position, title in enumerate(titles):
             if title in titles[:position]:
@@ -325,7 +329,8 @@ class RunConfig(Table):
 
     def without_attack(self) -> RunConfig:
         """The clean twin: the same run with the same random streams, in which nobody attacks."""
-        return self.model_copy(update={"attack": None})
+        keeps = {"keep": "needed"} if self.storage.keep == "distances" else {}  # there is nothing to be distant from
+        return self.model_copy(update={"attack": None, "storage": self.storage.model_copy(update=keeps)})
 
     @property
     def missing_stages(self) -> list[Mapping[str, Any]]:

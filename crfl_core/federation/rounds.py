@@ -82,9 +82,9 @@ def train(session: Session, progress: tuple[Progress, ...]) -> Iterator[tuple[Ou
         del outcomes  # what a rule has said about all updates is not kept through the next round
 
 
-def play(session: Session, progress: tuple[Progress, ...]) -> tuple[Outcome, ...]:
-    """One round of every group: broadcast, local training, aggregation, clip, noise."""
-    plans = session.plans(progress[0].number + 1, attacked=0 in progress[0].replicas)
+def play(session: Session, progress: tuple[Progress, ...], *, clean: bool = False) -> tuple[Outcome, ...]:
+    """One round of every group: broadcast, local training, aggregation, clip, noise. If `clean`, nobody attacks."""
+    plans = session.plans(progress[0].number + 1, attacked=0 in progress[0].replicas and not clean)
     for plan, before in zip(plans, progress, strict=True):
         if plan.attacked:
             session.hooks.observe("crfl_round_started", run=session.context, current=plan.seen_from(before.models[0]))

@@ -97,8 +97,8 @@ class Submissions:
             if not plan.attacked:  # everybody is honest, and no ledger would say whose update was left out
                 client = plan.clients.ids[part][int(bad.any(0).nonzero()[0])]
                 raise RunError(
-                    f"round {plan.number} of a continuation: the update of client {client} is not finite or of the "
-                    "wrong shape: lower training.learning_rate, or mend the engine"
+                    f"round {plan.number} of a continuation or clean twin: the update of client {client} is not finite "
+                    "or of the wrong shape: lower training.learning_rate, or mend the engine"
                 )
             updates = copied(updates)
             updates[bad.to(updates.device)] = 0.0

@@ -23,6 +23,11 @@ class Presented:
 
         return plot([cast("RunResult", self), *others], figure)
 
+    @property
+    def distances(self) -> tuple[float, ...]:
+        """The L2 distance to the clean twin after each round, if `storage.keep = "distances"` was set; else nothing."""
+        return cast("RunResult", self).ledger.distances
+
     def to_pandas(self, rows: Rows = "curves") -> DataFrame:
         """A data frame with a row per point of a curve, per guarantee of a sample, per round, or per round and client.
 

@@ -97,6 +97,8 @@ class Trial:
         looks = 1 if every == 0 else -(-total // every)
         ledger = repeated(federation, blocks)
         seconds = max(one.first for one in blocks) + sum(one.seconds for one in blocks)
+        if federation.config.storage.keep == "distances":  # the clean twin plays on from the first attack
+            seconds += (total + 1 - min(participation.attack_rounds)) * (honest or blocks[0]).seconds
         return seconds + looks * measuring + 2 * packing(ledger.clients), ledger
 
     def continued(self, count: int, left: int) -> float:

@@ -224,7 +224,7 @@ class RunDirectory(VoteFiles):
         if not (self.path / SAVED).exists():
             return None
         tensors, notes = self.read_noted(SAVED)
-        number = saved_round(tensors.pop(ROUND, None))
+        number = validation.saved_round(tensors.pop(ROUND, None))
         if number is None:
             raise self.damaged(SAVED, "it does not say which round it is of")
         self.digests.update(self.listed(SAVED, notes.get("files")))
@@ -283,10 +283,3 @@ def kept_round(name: str) -> int:
     """The round of a kept model by the name of its file; 0 for any other file."""
     found = re.fullmatch(r"resample/round-(\d+)\.safetensors", name)
     return int(found[1]) if found else 0
-
-
-def saved_round(value: NDArray[Any] | None) -> int | None:
-    """The round that a checkpoint says it is of."""
-    if value is None or value.shape != (1,) or value.dtype.kind != "i" or value[0] < 1:
-        return None
-    return int(value[0])

@@ -36,6 +36,13 @@ def test_a_folder_sets_a_run_beside_its_clean_twin(tmp_path: Path) -> None:
     assert crfl_core.FIGURES["closeness"].description in PICTURE.findall(text)
 
 
+def test_a_run_that_kept_its_distances_shows_them(tmp_path: Path) -> None:
+    run = crfl_core.run(overrides=(*SMALL, "storage.keep='distances'", "storage.figures=[]"), out=tmp_path / "run")
+    text = crfl_pages.write_report(run.path, explore=0).read_text(encoding="utf-8")
+    assert PICTURE.findall(text)[0] == crfl_core.FIGURES["closeness"].description
+    assert 'id="closeness"' in text
+
+
 def test_what_cannot_be_drawn_is_said(tmp_path: Path) -> None:
     crfl_core.run(overrides=(*SMALL, "storage.figures=[]"), out=tmp_path / "alone")
     text = crfl_pages.write_report(tmp_path).read_text(encoding="utf-8")

@@ -39,7 +39,7 @@ FIGURES = {
     "partition": Drawing("who holds how many samples of which class", partition),
     "samples": Drawing("the trigger, inputs with it, and what attackers train on", samples),
     "flips": Drawing("what the trigger turns predictions into", flips),
-    "closeness": Drawing("distance to the clean twin in every round; needs both runs", closeness),
+    "closeness": Drawing("distance to the clean twin in every round; needs both runs, or kept distances", closeness),
     "matrix": Drawing("attacks against defences; needs several runs", matrix),
 }
 """Name, and what it shows; `plot` draws it."""

@@ -11,7 +11,8 @@ from typing import Any
 
 from crfl_core.extend import Curve, Metrics, RoundRecord
 
-PER_ROUND = ("accuracy", "loss", "success_rate", "norm_before_clip", "noise_std", "participants", "quarantined")
+MEASURED = ("accuracy", "loss", "success_rate", "distance")
+PER_ROUND = (*MEASURED, "norm_before_clip", "noise_std", "participants", "quarantined")
 """Fields of a round's record that people follow."""
 
 
