@@ -38,6 +38,7 @@ from crfl_core.config import load_config as load_config
 from crfl_core.config.loading import read_source as read_source
 from crfl_core.plugins import Registry as Registry
 from crfl_core.plugins import first_line as first_line
+from crfl_core.report import differing as differing
 from crfl_core.report.gallery import FIGURES as FIGURES
 from crfl_core.report.gallery import plot as plot
 from crfl_core.report.inputs import tested_inputs as tested_inputs

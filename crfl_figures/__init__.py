@@ -4,8 +4,8 @@ Matplotlib is imported when a figure is drawn, and no window is ever opened.
 """
 
 from crfl_figures.axes import RADIUS
-from crfl_figures.heat import Heat, heat_figure
-from crfl_figures.lines import Line, Panel, lines_figure, panels_figure
+from crfl_figures.heat import Grid, Heat, heat_figure
+from crfl_figures.lines import Line, Panel, Panels, lines_figure, panels_figure
 from crfl_figures.partition import partition_figure
 from crfl_figures.pictures import Row, features_figure, pictures_figure
 from crfl_figures.style import Format, image_of
@@ -14,9 +14,11 @@ from crfl_figures.weights import weights_figure
 __all__ = [
     "RADIUS",
     "Format",
+    "Grid",
     "Heat",
     "Line",
     "Panel",
+    "Panels",
     "Row",
     "features_figure",
     "heat_figure",

@@ -34,7 +34,8 @@ NAMED = 64
 class Heat:
     """A table (rows, columns) of numbers that colours show; NaN is empty. `digits` are those written into cells.
 
-    `limits` are the ends of the colours, by default those of the numbers.
+    `limits` are the ends of the colours, by default those of the numbers. Where numbers are means, `low` and `high` are
+    the smallest and largest of what they are the means of, and `counts` of how many.
     """
 
     values: ArrayLike
@@ -42,11 +43,43 @@ class Heat:
     title: str = ""
     limits: tuple[float, float] | None = None
     digits: int = 0
+    low: ArrayLike | None = None
+    high: ArrayLike | None = None
+    counts: ArrayLike | None = None
 
     @property
     def numbers(self) -> NDArray[np.float64]:
         """The values as an array."""
         return np.asarray(self.values, np.float64)
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The numbers at which the colours begin and end."""
+        seen = self.numbers[np.isfinite(self.numbers)]
+        return self.limits or (float(seen.min(initial=0)), float(seen.max(initial=0)) or 1.0)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Tables of the same rows and columns, with the names of these. `empty` is said of a cell without a number.
+
+    A figure has the first `drawn` tables side by side; a page has room for all of them.
+    """
+
+    tables: Sequence[Heat]
+    rows: Sequence[str]
+    columns: Sequence[str]
+    y_label: str
+    x_label: str
+    title: str = ""
+    empty: str = "none"
+    drawn: int = 3
+
+    def figure(self) -> Figure:
+        """As a drawing."""
+        shown = self.tables[: self.drawn]
+        names = {"y_label": self.y_label, "x_label": self.x_label, "title": self.title}
+        return heat_figure(shown, self.rows, self.columns, **names)
 
 
 def heat_figure(
@@ -80,9 +113,7 @@ def heat_figure(
 
 def draw(figure: PaperFigure, axes: Axes, bar: Axes, table: Heat) -> None:
     """One table, with its numbers if there is room for them."""
-    values = table.numbers
-    seen = values[np.isfinite(values)]
-    low, high = table.limits or (float(seen.min(initial=0)), float(seen.max(initial=0)) or 1.0)
+    values, (low, high) = table.numbers, table.ends
     image = axes.imshow(np.ma.masked_invalid(values), COLOURS, vmin=low, vmax=high, aspect="auto")
     axes.set_title(table.title, loc="left")
     axes.spines[:].set_visible(True)

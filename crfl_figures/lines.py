@@ -69,6 +69,19 @@ class Panel:
     marked: Sequence[float] = ()
 
 
+@dataclass(frozen=True)
+class Panels:
+    """Panels that share a legend; `marked` is what it calls the places that they mark."""
+
+    panels: Sequence[Panel]
+    title: str = ""
+    marked: str = ""
+
+    def figure(self) -> Figure:
+        """As a drawing."""
+        return panels_figure(self.panels, title=self.title, marked=self.marked)
+
+
 class Span(NamedTuple):
     """From where to where, in inches."""
 

@@ -10,15 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crfl_core.extend import ClassHistogram, Curve, Ledger, RunResult
+from crfl_figures import Grid, Heat
+from crfl_pages.shapes import grid_data, rounded
 
 COLUMNS = 60
 """So many clients have a column of their own in the picture of the partition; more share columns."""
 
 MARKED = 12
 """So many attackers are drawn one by one."""
-
-DIGITS = 6
-"""Significant digits of what is drawn and not read off: weights and losses."""
 
 
 def figures(run: RunResult) -> dict[str, Any]:
@@ -28,7 +27,7 @@ def figures(run: RunResult) -> dict[str, Any]:
         "curves": [curve_data(curve) for curve in run.metrics.curves],
         "rounds": round_data(run.ledger),
         "weights": weight_data(run.ledger, run.metrics.partition.clients),
-        "partition": partition_data(run.metrics.partition),
+        "shown": {"partition": partition_data(run.metrics.partition)},
     }
 
 
@@ -134,15 +133,20 @@ def partition_data(histogram: ClassHistogram) -> dict[str, Any]:
     clients = counts.shape[1]
     if clients <= COLUMNS:
         columns = [histogram.clients[client] if histogram.clients else str(client) for client in range(clients)]
-        return {"classes": list(histogram.classes), "columns": columns, "counts": counts.tolist(), "clients": clients}
+        title = f"Samples of every class at {clients} clients"
+        return {**partition_grid(histogram, counts, columns, "client", title), "totals": list(histogram.sizes)}
     order = np.lexsort((-counts.sum(axis=0), counts.argmax(axis=0)))
     parts = np.array_split(order, COLUMNS)
-    means = [[rounded(float(row[part].mean())) for part in parts] for row in counts]
+    means = np.stack([counts[:, part].mean(axis=1) for part in parts], axis=1)
     ends = np.cumsum([len(part) for part in parts])
     columns = [f"{end - len(part) + 1} to {end}" for end, part in zip(ends.tolist(), parts, strict=True)]
-    return {"classes": list(histogram.classes), "columns": columns, "counts": means, "clients": clients}
+    title = f"Samples of every class at {clients:,} clients, sorted by their most frequent class, neighbours averaged"
+    found = partition_grid(histogram, means, columns, "clients", title)
+    return {**found, "totals": [rounded(total) for total in means.sum(axis=0)]}
 
 
-def rounded(value: float) -> float:
-    """A number that is only drawn, without digits that nobody sees."""
-    return float(f"{value:.{DIGITS}g}")
+def partition_grid(
+    histogram: ClassHistogram, counts: NDArray[Any], columns: Sequence[str], what: str, title: str
+) -> dict[str, Any]:
+    """The counts as a grid of classes and clients."""
+    return grid_data(Grid([Heat(counts, "samples")], histogram.classes, columns, "class", what, title))

@@ -8,18 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from crfl_core.extend import CertificateResult, CrflError, Curve, RunDirectory, RunResult, curves
+from crfl_core.extend import CertificateResult, CrflError, Curve, Metrics, RunDirectory, RunResult, curves, differing
 from crfl_pages import words
 from crfl_pages.contents import numbers, stated
-from crfl_pages.drawings import together
-from crfl_pages.markup import Html, Part, element, joined, table
+from crfl_pages.markup import Html, Part, drawn, element, joined, table
 from crfl_pages.samples import tables
 from crfl_sweeps.comparing import MOST_KEYS
-from crfl_sweeps.differing import UNSET, Flat, config_of, differences, parts
 from crfl_sweeps.folder import SweepFolder
 from crfl_sweeps.result import SweepResult
 from crfl_sweeps.values import inline
 
+Settings = dict[str, Any]
 MOST_TOLD = 8
 """How many settings of a run the table names."""
 
@@ -38,23 +37,23 @@ def is_finished(directory: RunDirectory) -> bool:
         return False
 
 
-def folder_sections(folder: Path, runs: Sequence[RunResult]) -> Iterator[tuple[str, str, Html]]:
-    """The sections of the page."""
+def folder_sections(folder: Path, runs: Sequence[RunResult], together: Html) -> Iterator[tuple[str, str, Html]]:
+    """The sections of the page; `together` is what is drawn of all runs."""
     yield "runs", "Runs", joined([run_table(folder, runs), *missing_cells(folder)])
-    yield "curves", "Certified", element("div", id="figure-folder", class_="drawn")
-    yield "together", "Attacks, defences and clean twins", together(runs)
+    yield "curves", "Certified", drawn("folder", "Certified accuracy and rate")
+    yield "together", "Runs side by side", together
 
 
 def run_table(folder: Path, runs: Sequence[RunResult]) -> Html:
     """A row per run: what differs in its config, and its key numbers."""
     rows: list[list[Part]] = []
-    for run, own in zip(runs, differing(runs), strict=True):
+    for run, own in zip(runs, settings_of(runs), strict=True):
         metrics = run.metrics
         success = "" if metrics.backdoor is None else words.percent(metrics.backdoor.success_rate)
         told = words_for(dict([*own.items()][:MOST_TOLD])) or "nothing"
         more = f", and {len(own) - MOST_TOLD} more" if len(own) > MOST_TOLD else ""
         where = run.path.relative_to(folder).as_posix()
-        shares = map(certified_at(metrics.curves), (1.0, 2.0))
+        shares = (certified_at(metrics, clients) for clients in (1.0, 2.0))
         rows.append([where, told + more, words.percent(metrics.accuracy), success, *shares])
     heads = ("run", "what differs", "accuracy", "backdoor", "certified, 1 client", "certified, 2 clients")
     note = element(
@@ -80,37 +79,26 @@ def missing_cells(folder: Path) -> Iterator[Html]:
         yield element("p", f"{waiting} of {len(cells)} cells are not finished: `crfl resume {folder.name}` goes on.")
 
 
-def certified_at(found: Sequence[Curve]) -> Any:
-    """A function from a number of clients to the best certified accuracy, as text."""
-
-    def text(clients: float) -> str:
-        values = [
-            (curve.certified_accuracy[curve.radii.index(clients)], curve.certificate)
-            for curve in found
-            if curve.level == "client"
-            and curve.test_set == "clean"
-            and not (curve.label or curve.conditional)
-            and clients in curve.radii
-        ]
-        return f"{words.percent(max(values)[0])} ({max(values)[1]})" if values else ""
-
-    return text
+def certified_at(metrics: Metrics, clients: float) -> str:
+    """The best certified accuracy against some clients, and who certifies it."""
+    proved = metrics.proved(clients)
+    return "" if proved is None else f"{words.percent(proved[0])} ({proved[1].certificate})"
 
 
-def differing(runs: Sequence[RunResult]) -> list[Flat]:
+def settings_of(runs: Sequence[RunResult]) -> list[Settings]:
     """The settings of each run in which not all are alike."""
-    return differences([config_of(run.directory) for run in runs])
+    return differing.differences([differing.config_of(run.directory) for run in runs])
 
 
-def words_for(settings: Flat) -> str:
+def words_for(settings: Settings) -> str:
     """Settings on one line."""
-    return ", ".join(f"{key} = {inline(value)}" for key, value in settings.items() if value != UNSET)
+    return ", ".join(f"{key} = {inline(value)}" for key, value in settings.items() if value != differing.UNSET)
 
 
 def experiments(runs: Sequence[RunResult]) -> dict[str, list[RunResult]]:
     """Runs that differ in their seeds alone, by what sets them apart, or if that is too much, by the first of them."""
     found: dict[str, list[RunResult]] = {}
-    points = [parts(own)[0] for own in differing(runs)]
+    points = [differing.parts(own)[0] for own in settings_of(runs)]
     for run, point in zip(runs, points, strict=True):
         found.setdefault(words_for(point), []).append(run)
     if len(points[0]) > MOST_KEYS:

@@ -74,6 +74,12 @@ def table(head: Iterable[Part], rows: Iterable[Iterable[Part]], caption: str, **
     )
 
 
+def drawn(name: str, title: str) -> Html:
+    """The place of a figure that the script draws."""
+    missing = element("noscript", f"{title}: drawn by a script, which is switched off here; see metrics.json.")
+    return element("div", missing, id=f"figure-{name}", class_="drawn")
+
+
 def data_block(identity: str, content: Any) -> Html:
     """Plain data for the page's script. No character in it can end the block or begin another one.
 

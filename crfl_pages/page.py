@@ -20,6 +20,7 @@ LIBRARY = ("vendored/LICENSE", "vendored/uPlot.iife.min.js")
 SCRIPTS = (
     "elements.js",
     "charts.js",
+    "grids.js",
     "figures.js",
     "explorer.js",
     "samples.js",

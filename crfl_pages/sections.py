@@ -6,24 +6,23 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from crfl_core.extend import Check, CrflError, Curve, Level, Metrics, RunResult
+from crfl_core.extend import Check, CrflError, Level, Metrics, RunResult
 from crfl_pages import words
-from crfl_pages.drawings import backdoor, closeness
-from crfl_pages.markup import Html, element, joined, table
+from crfl_pages.markup import Html, drawn, element, joined, table
 from crfl_pages.receipts import receipt_of
 from crfl_pages.settings import settings
 
 
-def run_sections(run: RunResult, *, trust: bool) -> Iterator[tuple[str, str, Html]]:
-    """The name, the title and the content of every section, in order."""
+def run_sections(run: RunResult, *, backdoor: Html, closeness: Html) -> Iterator[tuple[str, str, Html]]:
+    """The name, the title and the content of every section, in order; some are drawn elsewhere."""
     yield "summary", "Summary", summary(run)
     yield "certified", "What is certified", drawn("curves", "Certified accuracy and rate")
     yield "explorer", "What if? The threat explored", explorer()
     yield "training", "Training", training()
     if run.distances:
-        yield "closeness", "Distance to the clean twin", closeness(run)
+        yield "closeness", "Distance to the clean twin", closeness
     if run.metrics.backdoor is not None:
-        yield "backdoor", "The backdoor", backdoor(run, trust=trust)
+        yield "backdoor", "The backdoor", backdoor
     yield "samples", "Test samples", element("div", id="sample-table")
     yield "audit", "Audit in plain language", audit(run)
     yield "config", "Config, and where it came from", config(run)
@@ -46,22 +45,11 @@ def headline(metrics: Metrics) -> Iterator[tuple[str, str, str, str]]:
     yield "accuracy", "accuracy, clean", words.percent(metrics.accuracy), "measured"
     if metrics.backdoor is not None:
         yield "success_rate", "backdoor success", words.percent(metrics.backdoor.success_rate), "measured"
-    best: dict[float, tuple[float, Curve]] = {}
-    for curve in metrics.curves:
-        if curve.level == "client" and curve.test_set == "clean" and not curve.label and not curve.conditional:
-            for at, value in zip(curve.radii, curve.certified_accuracy, strict=True):
-                best[at] = max(best.get(at, (-1.0, curve)), (value, curve), key=lambda found: found[0])
     for at in (1.0, 2.0, 3.0):
-        if at in best:
-            value, curve = best[at]
+        if (proved := metrics.proved(at)) is not None:
+            value, curve = proved
             rests = f"{curve.certificate}: {words.basis(curve)}"
             yield f"certified-{at:g}", f"certified, {words.radius(at, 'client')}", words.percent(value), rests
-
-
-def drawn(name: str, title: str) -> Html:
-    """The place of a figure that the script draws."""
-    missing = element("noscript", f"{title}: drawn by a script, which is switched off here; see metrics.json.")
-    return element("div", missing, id=f"figure-{name}", class_="drawn")
 
 
 def explorer() -> Html:

@@ -9,6 +9,7 @@ from typing import Any
 from crfl_core.extend import DataError, RunDirectory, StoreError, load
 from crfl_pages import words
 from crfl_pages.contents import figures
+from crfl_pages.drawings import backdoor, closeness, together
 from crfl_pages.folder import folder_data, folder_sections, runs_in
 from crfl_pages.lattice import SECONDS, explorer_data
 from crfl_pages.page import page
@@ -57,9 +58,12 @@ def run_page(directory: Path, *, trust: bool, explore: float, progress: Progress
     """The page of one run."""
     run = load(directory, trust=trust)
     data: dict[str, Any] = {"words": WORDS, **figures(run), "samples": sample_data(run, trust=trust)}
+    attack, distance = backdoor(run, trust=trust), closeness(run)
+    data["shown"] |= attack.data | distance.data
     data["explorer"] = explorer_data(run, explore, progress)
     title = f"{directory.resolve().name}: report of a run"
-    return page(title, f"Config “{run.config.name}”, seed {run.config.seed}.", run_sections(run, trust=trust), data)
+    sections = run_sections(run, backdoor=attack.content, closeness=distance.content)
+    return page(title, f"Config “{run.config.name}”, seed {run.config.seed}.", sections, data)
 
 
 def folder_page(directory: Path, *, trust: bool) -> str:
@@ -69,12 +73,13 @@ def folder_page(directory: Path, *, trust: bool) -> str:
     runs = [load(path, trust=trust) for path in runs_in(directory)]
     if not runs:
         raise StoreError(f"{directory}: holds no finished run: give the path of one, or a folder of several")
-    data = {"words": WORDS, "folder": folder_data(runs)}
+    beside = together(runs)
+    data = {"words": WORDS, "folder": folder_data(runs), "shown": beside.data}
     title = f"{directory.resolve().name}: {words.counted(len(runs), 'run')}"
     return page(
         title,
         "Runs side by side; bands reach from the least to the largest of the seeds.",
-        folder_sections(directory, runs),
+        folder_sections(directory, runs, beside.content),
         data,
     )
 

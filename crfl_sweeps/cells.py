@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import Any
 
 from crfl_core import dump_config, load_config
-from crfl_core.extend import ConfigError, LoadedConfig, RunConfig, read_source
+from crfl_core.extend import ConfigError, LoadedConfig, RunConfig, differing, read_source
 from crfl_sweeps.configs import Tree, flat_keys, item, written
 from crfl_sweeps.expressions import in_order
 from crfl_sweeps.language import FREE, Choice, Settings, choices, fixed_of
@@ -41,7 +41,7 @@ class Cell:
     @property
     def point(self) -> Settings:
         """The same without what only changes random numbers: cells of one point are repetitions."""
-        return {key: value for key, value in self.columns.items() if not is_seed(key)}
+        return {key: value for key, value in self.columns.items() if not differing.is_seed(key)}
 
     @property
     def title(self) -> str:
@@ -124,11 +124,6 @@ def load(tree: Tree, settings: Settings) -> LoadedConfig:
 def config_keys(settings: Settings) -> Iterator[tuple[str, Any]]:
     """Those of the settings that a config knows."""
     return ((key, value) for key, value in settings.items() if not key.startswith(FREE))
-
-
-def is_seed(key: str) -> bool:
-    """Whether a key changes nothing but random numbers."""
-    return key == "seed" or key.startswith("seeds.")
 
 
 class Values:

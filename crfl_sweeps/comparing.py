@@ -16,9 +16,8 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
-from crfl_core.extend import CrflError, CrflWarning, RunDirectory, StoreError
+from crfl_core.extend import CrflError, CrflWarning, RunDirectory, StoreError, differing
 from crfl_sweeps.curves import Measured, Question, shared_radii
-from crfl_sweeps.differing import config_of, differences, parts
 from crfl_sweeps.folder import SweepFolder
 from crfl_sweeps.result import SweepResult
 from crfl_sweeps.values import shown
@@ -119,7 +118,7 @@ def runs_of_sweep(result: SweepResult) -> list[Run]:
     found = []
     for one in result.cells:
         if one.note.state == "finished":
-            point, seed = parts(one.settings)
+            point, seed = differing.parts(one.settings)
             found.append(
                 Run(one.cell.title, {key: shown(value) for key, value in point.items()}, seed, Measured(one.path))
             )
@@ -139,8 +138,8 @@ def runs_of(paths: Sequence[Path]) -> list[Run]:
             raise StoreError(f"{directory.path}: the run is not finished: continue with `crfl resume {directory.path}`")
     directories = without_copies(directories)
     places = [directory.path for directory in directories]
-    settings = differences([config_of(directory) for directory in directories])
-    split = [parts({key: shown(value) for key, value in one.items()}) for one in settings]
+    settings = differing.differences([differing.config_of(directory) for directory in directories])
+    split = [differing.parts({key: shown(value) for key, value in one.items()}) for one in settings]
     return [Run(str(place), *own, Measured(place)) for place, own in zip(places, split, strict=True)]
 
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from crfl_core.extend import CrflError, Metrics, RunDirectory, StoreError
-from crfl_sweeps.differing import config_of, differences
+from crfl_core.extend import CrflError, Metrics, RunDirectory, StoreError, differing
 from crfl_sweeps.folder import SweepFolder
 from crfl_sweeps.values import shown
 
@@ -46,10 +45,10 @@ def listing(folder: Path, sort: str = "name") -> list[Listed]:
     configs = {}
     for directory in directories:
         try:
-            configs[directory.path] = config_of(directory)
+            configs[directory.path] = differing.config_of(directory)
         except CrflError:
             continue
-    settings = dict(zip(configs, differences(list(configs.values())) if configs else [], strict=True))
+    settings = dict(zip(configs, differing.differences(list(configs.values())), strict=True))
     listed = [described(directory, folder, settings.get(directory.path, {})) for directory in directories]
     return sorted(listed, key=lambda one: sort_key(one, sort))
 
@@ -91,20 +90,9 @@ def described(directory: RunDirectory, folder: Path, settings: dict[str, Any]) -
     except CrflError:
         return Listed(name, "damaged", age, size, settings=told)
     backdoor = None if metrics.backdoor is None else metrics.backdoor.success_rate
-    certified, certificate = best(metrics)
+    proved = metrics.proved(CLIENTS)
+    certified, certificate = (None, "") if proved is None else (proved[0], proved[1].certificate)
     return Listed(name, state, age, size, metrics.accuracy, backdoor, certified, certificate, told)
-
-
-def best(metrics: Metrics) -> tuple[float | None, str]:
-    """Certified accuracy against one client on clean samples, and which certificate proves it."""
-    found = [
-        (value, curve.certificate)
-        for curve in metrics.curves
-        if (curve.level, curve.test_set) == ("client", "clean") and not (curve.label or curve.conditional)
-        for radius, value in zip(curve.radii, curve.certified_accuracy, strict=True)
-        if radius == CLIENTS
-    ]
-    return max(found, default=(None, ""), key=lambda pair: pair[0] or 0.0)
 
 
 def as_json(listed: list[Listed]) -> str:

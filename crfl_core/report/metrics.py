@@ -121,6 +121,20 @@ class Metrics(Record):
     refused: dict[str, str]
     partition: ClassHistogram
 
+    def proved(self, clients: float) -> tuple[float, Curve] | None:
+        """The largest certified accuracy on clean samples against so many clients, and the curve that it is of.
+
+        Only what is a proof without conditions counts; None if there is none.
+        """
+        found = [
+            (curve.certified_accuracy[curve.radii.index(clients)], curve)
+            for curve in self.curves
+            if (curve.level, curve.test_set) == ("client", "clean")
+            and not (curve.label or curve.conditional)
+            and clients in curve.radii
+        ]
+        return max(found, key=lambda one: one[0], default=None)
+
 
 def attackers(ledger: Ledger) -> Attackers | None:
     """Who attacked in a run; None if nobody did."""

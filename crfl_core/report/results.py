@@ -48,7 +48,7 @@ class Results:
         """Certified accuracy and rate against the radius or the number of clients."""
         from crfl_core.report.gallery.curves import answered
 
-        return answered(self.curves)
+        return answered(self.curves).figure()
 
     def to_pandas(self, rows: Literal["curves", "samples"] = "curves") -> DataFrame:
         """A data frame with a row per point of a curve, or per guarantee of a sample. Needs pandas, an extra."""

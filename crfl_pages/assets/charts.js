@@ -4,12 +4,14 @@ const charts = new Map();
 const HEIGHT = 300;
 const NARROW = 520;
 const TICK = 64;  // pixels for a number below the axis
+const LONGEST = 30;  // letters of a name beside the vertical axis; longer ones stand above only
 const PAPER = 640;
 let onPaper = false;
 
 // Draw, or draw again, a chart in a container.
-// `spec`: title, xLabel, yLabel, x (numbers), xText (number to text), share (y is a share of samples), marker (an x),
-// series [{name, values, colour, dash, points, line, band: [low, high]}].
+// `spec`: title, xLabel, yLabel, x (numbers), xText (number to text), share (y is a share of samples), log (of y),
+// marker (an x), marked {name, places} (whole numbers of x), series [{name, values, colour, dash, points, line,
+// band: [low, high]}].
 function chart(container, spec) {
   let drawn = charts.get(container);
   if (!drawn) {
@@ -38,7 +40,8 @@ function render(drawn) {
       + "are in the table below.",
   });
   const reading = create("p", { class: "reading", "aria-live": "polite" });
-  const legend = create("ul", { class: "legend" }, ...spec.series.map((one) => legendItem(one)));
+  const legend = create("ul", { class: "legend" }, ...spec.series.map((one) => legendItem(one)),
+    spec.marked ? create("li", {}, create("span", { class: "sign stripe", "aria-hidden": "true" }), spec.marked.name) : "");
   const numbers = create("details", { class: "numbers" }, create("summary", {}, "The numbers"), numbersOf(spec));
   numbers.open = open;
   figure.append(create("figcaption", {}, spec.title), legend, area, reading, numbers);
@@ -89,9 +92,10 @@ function options(spec, width, reading) {
   return {
     width, height: width < NARROW ? 240 : HEIGHT, series, bands, legend: { show: false },
     cursor: { drag: { x: false, y: false }, points: { size: 8 } },
-    scales: { x: { time: false, range: (u, low, high) => padded(low, high) }, y: { range: yRange(spec) } },
+    scales: { x: { time: false, range: (u, low, high) => padded(low, high) }, y: yScale(spec) },
     axes: [xAxis(spec, width), yAxis(spec, width)],
     hooks: {
+      drawClear: [(u) => drawStripes(u, spec)],
       draw: [(u) => drawMarker(u, spec)],
       setCursor: [(u) => { if (u.cursor.idx !== null && u.cursor.idx !== undefined) read(spec, u.cursor.idx, reading); }],
     },
@@ -103,15 +107,16 @@ function padded(low, high) {
   return [low - pad, high + pad];
 }
 
-function yRange(spec) {
-  if (spec.share) return [0, 1.02];
-  return (u, low, high) => (low === null ? [0, 1] : [Math.min(0, low), high > low ? high * 1.05 : high + 1]);
+function yScale(spec) {
+  if (spec.share) return { range: [0, 1.02] };
+  if (spec.log) return { distr: 3 };
+  return { range: (u, low, high) => (low === null ? [0, 1] : [Math.min(0, low), high > low ? high * 1.05 : high + 1]) };
 }
 
 function xAxis(spec, width) {
   const splits = spec.xText ? () => apart(spec.x, width / TICK) : undefined;
   const values = spec.xText ? (u, shown) => shown.map(spec.xText) : undefined;
-  return { ...axisLook(), label: spec.xLabel, labelSize: 22, splits, values };
+  return { ...axisLook(), label: spec.xLabel, labelSize: 22, size: 34, splits, values };
 }
 
 // Those of rising numbers that can be written below an axis with room for `most` of them; the last always.
@@ -127,7 +132,8 @@ function apart(numbers, most) {
 
 function yAxis(spec, width) {
   const values = spec.share ? (u, shown) => shown.map((value) => percent(value)) : undefined;
-  return { ...axisLook(), label: width < NARROW ? undefined : spec.yLabel, labelSize: 20, size: 56, values };
+  const fits = width >= NARROW && spec.yLabel.length <= LONGEST;
+  return { ...axisLook(), label: fits ? spec.yLabel : undefined, labelSize: 20, size: 56, values };
 }
 
 function axisLook() {
@@ -136,6 +142,16 @@ function axisLook() {
     stroke: colour("text"), font, labelFont: font,
     grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line"), width: 1 },
   };
+}
+
+// Below the lines, a stripe at every marked place.
+function drawStripes(u, spec) {
+  for (const at of spec.marked?.places || []) {
+    const [left, right] = [at - 0.5, at + 0.5].map((edge) => u.valToPos(edge, "x", true));
+    const begin = Math.max(left, u.bbox.left);
+    u.ctx.fillStyle = `${colour("faint")}55`;
+    u.ctx.fillRect(begin, u.bbox.top, Math.min(right, u.bbox.left + u.bbox.width) - begin, u.bbox.height);
+  }
 }
 
 function drawMarker(u, spec) {
@@ -211,5 +227,6 @@ function positions(radii) {
 
 function redrawAll() {
   for (const drawn of charts.values()) render(drawn);
+  for (const drawn of grids) renderGrid(drawn);
 }
 

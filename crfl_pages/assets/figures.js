@@ -1,4 +1,4 @@
-// The figures of one run: certified shares, rounds, weights and the partition.
+// The figures of one run: certified shares, rounds and weights; and those that runs of any number share.
 
 const LEVEL_ORDER = ["client", "sample", "feature"];
 const MEASURES = [["accuracy", "certified accuracy: right and certified"], ["rate", "certified rate: certified, right or not"]];
@@ -64,7 +64,7 @@ function drawCurves(area, notes, state) {
 
 function roundsFigure() {
   const home = place("rounds");
-  if (!home) return;
+  if (!home || !data.rounds) return;
   const rounds = data.rounds;
   const series = [{ name: "accuracy, clean", values: rounds.accuracy, colour: "line-1", points: false }];
   if (rounds.success_rate.some((value) => value !== null)) {
@@ -105,29 +105,22 @@ function weightsFigure() {
   if (weights.more) home.append(create("p", { class: "note" }, `${weights.more} further attackers are not drawn.`));
 }
 
-function partitionFigure() {
-  const home = place("partition");
-  if (!home) return;
-  const { classes, columns, counts, clients } = data.partition;
-  const most = Math.max(...counts.flat(), 1);
-  const sizes = columns.map((_, column) => counts.reduce((total, row) => total + row[column], 0));
-  const grid = create("div", {
-    class: "heat", role: "img",
-    "aria-label": `Samples of ${classes.length} classes at ${clients} clients; the numbers are in the table below.`,
+// Figures that came as panels of lines, or as tables of numbers.
+function shownFigures() {
+  for (const [name, found] of Object.entries(data.shown)) {
+    const home = place(name);
+    if (found.measures) grid(home, found);
+    else for (const panel of found.panels) panelFigure(home, panel, found);
+  }
+}
+
+function panelFigure(home, panel, { title, marked }) {
+  const area = create("div");
+  home.append(area);
+  chart(area, {
+    title: [panel.yLabel, title].filter(Boolean).join("; "), xLabel: panel.xLabel, yLabel: panel.yLabel,
+    x: panel.x, share: panel.share, log: panel.log,
+    marked: panel.marked.length ? { name: marked, places: panel.marked } : null,
+    series: panel.lines.map((line) => ({ ...line, colour: lineColour(line.number), dash: line.number >= 6, points: false })),
   });
-  grid.style.gridTemplateColumns = `repeat(${columns.length}, minmax(0, 1fr))`;
-  counts.forEach((row, label) => row.forEach((count, column) => {
-    const cell = create("span", { title: `class ${classes[label]}, client ${columns[column]}: ${short(count)}` });
-    cell.style.setProperty("--share", `${Math.round(100 * (count ? 0.12 + 0.88 * (count / most) : 0))}%`);
-    grid.append(cell);
-  }));
-  const shared = clients > columns.length;
-  const rows = columns.map((column, at) => [column, short(sizes[at]), ...counts.map((row) => short(row[at]))]);
-  home.append(create("figure", {},
-    create("figcaption", {}, `${clients} clients from left to right`
-      + `${shared ? ", sorted by their most frequent class, neighbours averaged" : ""}; classes from top `
-      + `(${classes[0]}) to bottom (${classes[classes.length - 1]}); the darkest cell holds ${short(most)} samples`),
-    grid,
-    create("details", { class: "numbers" }, create("summary", {}, "The numbers"),
-      table("Samples of every client", [shared ? "clients" : "client", "samples", ...classes], rows))));
 }

@@ -48,6 +48,6 @@ addEventListener("afterprint", () => {
 });
 
 for (const figure of [
-  curvesFigure, explorerFigure, roundsFigure, weightsFigure, partitionFigure, samplesFigure, folderFigure,
+  curvesFigure, explorerFigure, roundsFigure, weightsFigure, shownFigures, samplesFigure, folderFigure,
 ]) figure();
 applyTheme(remembered());

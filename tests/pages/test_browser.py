@@ -3,87 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
+from tests.pages.browsing import Opened, numbers, unreadable
+
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
-
-Opened = Callable[..., "Page"]
-CONTRAST = 4.5
-"""WCAG 2.2, level AA, for text of ordinary size."""
-
-LUMINANCE = """
-() => {
-  const parse = (text) => (text.match(/[\\d.]+/g) || []).map(Number);
-  const light = ([r, g, b]) => {
-    const linear = (v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
-    const [x, y, z] = [r, g, b].map((v) => linear(v / 255));
-    return 0.2126 * x + 0.7152 * y + 0.0722 * z;
-  };
-  const behind = (element) => {
-    for (let here = element; here; here = here.parentElement) {
-      const found = parse(getComputedStyle(here).backgroundColor);
-      if (found.length === 3 || found[3] === 1) return found;
-    }
-    return [255, 255, 255];
-  };
-  const found = [];
-  for (const element of document.querySelectorAll("body *")) {
-    const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
-    if (!own || !element.checkVisibility() || element.closest("script, .hidden, .skip, option")) continue;
-    const [one, other] = [light(parse(getComputedStyle(element).color)), light(behind(element))];
-    const ratio = (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
-    found.push([ratio, element.tagName, element.className, element.textContent.trim().slice(0, 40)]);
-  }
-  return found;
-}
-"""
-
-
-@pytest.fixture
-def opened(browser: Browser, report: Path) -> Iterator[Opened]:
-    """Opens a page, the report if no other is given, and complains about errors and requests when the test is over."""
-    complaints: list[str] = []
-    contexts = []
-
-    def open_page(path: Path | None = None, *, width: int = 1100, scheme: Literal["light", "dark"] = "light") -> Page:
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("request", lambda sent: complaints.append(sent.url) if is_elsewhere(sent.url) else None)
-        page.on("dialog", lambda dialog: complaints.append(dialog.message))
-        page.goto((path or report).as_uri())
-        page.wait_for_selector("#figure-curves canvas, #figure-folder canvas")
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert complaints == []
-
-
-def is_elsewhere(address: str) -> bool:
-    """Whether an address is not in the page itself."""
-    return not address.startswith(("file:", "data:"))
+    from playwright.sync_api import Page
 
 
 def answer(page: Page) -> str:
     return page.inner_text("#figure-explorer .answer")
-
-
-def numbers(page: Page, figure: str) -> list[list[str]]:
-    """The table below a figure."""
-    page.evaluate(f"document.querySelector('{figure} details.numbers').open = true")
-    rows: list[list[str]] = page.eval_on_selector_all(
-        f"{figure} details.numbers tbody tr", "rows => rows.map(row => [...row.cells].map(cell => cell.textContent))"
-    )
-    return rows
 
 
 def curve(run_directory: Path, certificate: str, level: str, test_set: str) -> dict[str, Any]:
@@ -181,9 +113,7 @@ def test_nothing_is_cut_off_at_400_pixels(opened: Opened) -> None:
 def test_text_can_be_read(opened: Opened, scheme: Literal["light", "dark"]) -> None:
     page = opened(scheme=scheme)
     page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
-    found = page.evaluate(LUMINANCE)
-    assert len(found) > 100
-    assert [one for one in found if one[0] < CONTRAST] == []
+    assert unreadable(page) == []
 
 
 def test_colours_can_be_chosen(opened: Opened) -> None:

@@ -187,6 +187,7 @@ EXTEND = [
     "counting_request",
     "curves",
     "data_cache",
+    "differing",
     "explained",
     "final_norm",
     "first_line",

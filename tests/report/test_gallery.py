@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 import crfl_core
 from crfl_core import FIGURES, RunResult, plot
 from crfl_core.extend import ConfigError
+from crfl_core.report.gallery.together import groups
 from crfl_core.report.gallery.training import effective_weights
+from crfl_figures import Grid
 from tests.figures.support import assert_presentable, texts
 from tests.oracle import tiny
 
@@ -255,3 +257,35 @@ class TestMatrix:
         shorter = crfl_core.run(certified(rounds=3), out=tmp_path / "short")
         with pytest.raises(ConfigError, match=r"differ in more than seeds, rounds = 6 / rounds = 3: leave some out"):
             plot([*runs.attacked, shorter, runs.other], "matrix")
+
+    def test_strengths_of_an_attack_are_rows_of_their_own(self, runs: Runs, tmp_path: Path) -> None:
+        stronger = crfl_core.run(certified(attack=ATTACK | {"scale": 3.0}), out=tmp_path / "strong")
+        grid = FIGURES["matrix"].shows([*runs.attacked, stronger, runs.clean[0]])
+        assert isinstance(grid, Grid)
+        assert grid.rows == ["model-replacement, scale = 1.5", "model-replacement, scale = 3", "none"]
+        assert grid.tables[0].counts is not None
+        assert np.ravel(grid.tables[0].counts).tolist() == [2, 1, 0]
+
+    def test_means_come_with_their_spread(self, runs: Runs) -> None:
+        grid = FIGURES["matrix"].shows([*runs.attacked, runs.other])
+        assert isinstance(grid, Grid)
+        tables = {table.title: table for table in grid.tables}
+        accuracies = [100 * run.metrics.accuracy for run in runs.attacked]
+        accuracy = tables["accuracy"]
+        assert accuracy.numbers[0, 0] == pytest.approx(np.mean(accuracies))
+        assert (np.asarray(accuracy.low)[0, 0], np.asarray(accuracy.high)[0, 0]) == (min(accuracies), max(accuracies))
+        assert_presentable(grid.figure())
+
+
+class TestTogether:
+    def test_the_settings_that_differ_are_the_name_of_a_group(self, runs: Runs, tmp_path: Path) -> None:
+        stronger = crfl_core.run(certified(attack=ATTACK | {"scale": 3.0}), out=tmp_path / "strong")
+        found = groups([*runs.attacked, stronger, runs.clean[0]])
+        labels = ["model-replacement, attack.scale = 1.5", "model-replacement, attack.scale = 3", "no attack"]
+        assert [group.label for group in found] == labels
+        assert [len(group.runs) for group in found] == [2, 1, 1]
+
+    def test_runs_that_differ_in_much_are_called_by_their_folders(self, runs: Runs, tmp_path: Path) -> None:
+        other = {"training": {"learning_rate": 0.2, "steps": 2, "weight_decay": 0.02}, "rounds": 5}
+        far = crfl_core.run(certified(**other), out=tmp_path / "far")
+        assert [group.label for group in groups([runs.attacked[0], far])] == ["seed-1", "far"]

@@ -102,6 +102,25 @@ def test_accuracies_are_those_of_the_stored_model(run: RunResult) -> None:
         assert stored == pytest.approx(float((logits.argmax(1) == chosen.labels).double().mean()))
 
 
+def test_only_proofs_without_conditions_are_proved(run: RunResult) -> None:
+    basis = next(one for one in run.metrics.curves if one.test_set == "clean")
+    facts = {"level": "client", "radii": (0.0, 1.0), "label": "", "conditional": ()}
+    weak = basis.model_copy(update={**facts, "certified_accuracy": (0.9, 0.4)})
+    strong = weak.model_copy(update={"certified_accuracy": (0.9, 0.6)})
+    doubtful = [weak.model_copy(update={"certified_accuracy": (1.0, 1.0), **one}) for one in DOUBTS]
+    found = run.metrics.model_copy(update={"curves": (weak, *doubtful, strong)})
+    assert found.proved(1) == (0.6, strong)
+    assert found.proved(2) is None
+
+
+DOUBTS: tuple[dict[str, object], ...] = (
+    {"label": "no proof"},
+    {"conditional": ("the data are clean",)},
+    {"test_set": "backdoored"},
+    {"level": "sample"},
+)
+
+
 def test_a_radius_counts_as_reached_at_itself_and_an_abstention_nowhere() -> None:
     radius = np.array([0.5, 1.0, np.nan, np.inf])
     prediction = np.array([0, 1, ABSTAIN, 1])

@@ -13,10 +13,10 @@ from scipy import stats
 
 from crfl_core import run
 from crfl_core.extend import CrflError, CrflWarning
+from crfl_core.report.differing import UNSET, differences
 from crfl_sweeps import SweepResult, sweep
 from crfl_sweeps.comparing import Difference, Run, Statistic, chosen, compared, readable, runs_of
 from crfl_sweeps.curves import Measured, Question, shared_radii
-from crfl_sweeps.differing import differences
 from crfl_sweeps.pictures import along, over_radii, picture
 from tests.sweeps.support import SMALL
 
@@ -113,6 +113,17 @@ def test_configs_differ_in_keys_that_a_person_would_name() -> None:
         {"seed": 1, "aggregation.0.type": "rfa"},
     ]
     assert differences([one, one]) == [{}, {}]
+
+
+def test_strengths_of_one_attack_stay_apart_beside_another_attack() -> None:
+    weak, strong = ({"attack": {"type": "scaled", "scale": scale, "clients": [0]}} for scale in (2, 9))
+    other = {"attack": {"type": "flipped", "share": 0.5, "clients": [1]}}
+    assert differences([weak, strong, other, {}]) == [
+        {"attack.type": "scaled", "attack.scale": 2},
+        {"attack.type": "scaled", "attack.scale": 9},
+        {"attack.type": "flipped", "attack.scale": UNSET},
+        {"attack.type": UNSET, "attack.scale": UNSET},
+    ]
 
 
 def test_an_unfinished_or_damaged_run_is_refused_with_a_remedy(done: Path, tmp_path: Path) -> None:

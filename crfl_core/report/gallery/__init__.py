@@ -12,6 +12,7 @@ from crfl_core.report.gallery.inputs import flips, samples
 from crfl_core.report.gallery.matrix import matrix
 from crfl_core.report.gallery.together import only
 from crfl_core.report.gallery.training import rounds, weights
+from crfl_figures import Grid, Panels
 from crfl_interface.errors import ConfigError, closest
 
 if TYPE_CHECKING:
@@ -21,10 +22,18 @@ if TYPE_CHECKING:
 
 
 class Drawing(NamedTuple):
-    """A figure of the gallery: what it shows, and what draws it. A `CrflError` says why some runs cannot be drawn."""
+    """A figure of the gallery: what it shows, in words and of some runs; a `CrflError` says why those cannot be drawn.
+
+    What is made of numbers is shown as `Panels` or as a `Grid`, which pages draw in their own way.
+    """
 
     description: str
-    draw: Callable[[Sequence[RunResult]], Figure]
+    shows: Callable[[Sequence[RunResult]], Figure | Panels | Grid]
+
+    def draw(self, runs: Sequence[RunResult]) -> Figure:
+        """The drawing of some runs."""
+        found = self.shows(runs)
+        return found.figure() if isinstance(found, Panels | Grid) else found
 
 
 def partition(runs: Sequence[RunResult]) -> Figure:

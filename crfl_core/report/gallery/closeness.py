@@ -9,19 +9,17 @@ import numpy as np
 
 from crfl_core.report.clean_twin import check_kept, kept_model, twin_of
 from crfl_core.report.gallery.together import banded, bands, groups
-from crfl_figures import Panel, panels_figure
+from crfl_figures import Panel, Panels
 from crfl_interface.errors import ConfigError
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from crfl_core.api import RunResult
 
 LOG_FROM = 100.0
 """Distances are drawn on a logarithmic axis if the largest exceeds the smallest by this factor."""
 
 
-def closeness(runs: Sequence[RunResult]) -> Figure:
+def closeness(runs: Sequence[RunResult]) -> Panels:
     """The distance of attacked models to those of their clean twins, as it was kept or to those among the runs."""
     clean = [run for run in runs if run.config.attack is None]
     attacked = [run for run in runs if run.config.attack is not None]
@@ -37,7 +35,7 @@ def closeness(runs: Sequence[RunResult]) -> Figure:
     ]
     rounds = sorted({number for run in attacked for number in run.ledger.facts.attack_rounds})
     panel = Panel(lines, "round", "distance to the clean model, L2 norm", log_y=log, marked=rounds)
-    return panels_figure([panel], title=bands(together), marked="attacked rounds")
+    return Panels([panel], title=bands(together), marked="attacked rounds")
 
 
 def distances(run: RunResult, clean: Sequence[RunResult]) -> Sequence[float]:

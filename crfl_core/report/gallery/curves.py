@@ -8,19 +8,17 @@ from typing import TYPE_CHECKING
 
 from crfl_core.report.gallery.together import Group, banded, bands, groups
 from crfl_core.report.metrics import Curve, curves
-from crfl_figures import RADIUS, Line, Panel, panels_figure
+from crfl_figures import RADIUS, Line, Panel, Panels
 from crfl_interface.errors import ConfigError
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from crfl_core.api import RunResult
 
 Named = tuple[str, str, str]
 """Certificate, level and test set."""
 
 
-def certified_curves(runs: Sequence[RunResult]) -> Figure:
+def certified_curves(runs: Sequence[RunResult]) -> Panels:
     """A row of panels for every level: certified accuracy and certified rate against the radius."""
     together = groups(runs)
     found = [(group, aligned(group)) for group in together]
@@ -29,21 +27,21 @@ def certified_curves(runs: Sequence[RunResult]) -> Figure:
     return drawn(found, [bands(together), *labels(one for run in runs for one in run.metrics.curves)])
 
 
-def answered(stated: Sequence[Curve]) -> Figure:
+def answered(stated: Sequence[Curve]) -> Panels:
     """The same of one answer to a what-if question."""
     if not stated:
         raise ConfigError("nothing was certified: `refused` says why")
     return drawn([(Group("", ()), {key(one): [one] for one in stated})], labels(stated))
 
 
-def drawn(found: Sequence[tuple[Group, dict[Named, list[Curve]]]], said: Iterable[str]) -> Figure:
+def drawn(found: Sequence[tuple[Group, dict[Named, list[Curve]]]], said: Iterable[str]) -> Panels:
     """The panels of all levels, under what is said about the lines."""
     panels = []
     for level in (level for level in RADIUS if any(level == one[1] for _, known in found for one in known)):
         for title, label, rates in ((f"{level} level", "certified accuracy", 0), ("", "certified rate", 1)):
             lines = [line for group, known in found for line in lines_of(group, known, level, rates)]
             panels.append(Panel(lines, RADIUS[level], f"{label} (share of samples)", title, y_range=(0, 1)))
-    return panels_figure(panels, title="; ".join(filter(None, said)))
+    return Panels(panels, title="; ".join(filter(None, said)))
 
 
 def labels(stated: Iterable[Curve]) -> list[str]:

@@ -14,7 +14,7 @@ from crfl_core.federation.attackers import moved_inputs, poisoned_batches
 from crfl_core.federation.evaluation import outputs
 from crfl_core.federation.setup import Federation, build
 from crfl_core.report.gallery.together import only
-from crfl_figures import Heat, Row, features_figure, heat_figure, pictures_figure
+from crfl_figures import Grid, Heat, Row, features_figure, pictures_figure
 from crfl_interface.data import Batches
 from crfl_interface.errors import ConfigError
 from crfl_interface.kinds.attack import Attack
@@ -176,7 +176,7 @@ def pictures(x: Tensor, shape: tuple[int, ...]) -> Numbers:
     return flat[:, 0] if flat.shape[1] != 3 else np.moveaxis(flat, 1, -1)
 
 
-def flips(runs: Sequence[RunResult]) -> Figure:
+def flips(runs: Sequence[RunResult]) -> Grid:
     """How many inputs the trigger carries from one prediction to another; without a trigger, from their true class."""
     found = backdoored(only(runs, "flips"), "flips")
     names = found.federation.data.class_names
@@ -185,7 +185,7 @@ def flips(runs: Sequence[RunResult]) -> Figure:
     np.add.at(counts, (before, found.predicted), 1)
     moved = 1 - np.trace(counts) / max(counts.sum(), 1)
     said = "are not taken for their class" if found.clean_predicted is None else "change their prediction"
-    return heat_figure(
+    return Grid(
         [Heat(np.where(counts > 0, counts, np.nan), "test inputs")],
         names,
         names,

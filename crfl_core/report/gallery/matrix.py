@@ -2,46 +2,95 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from crfl_core.report.gallery.together import groups
-from crfl_figures import Heat, heat_figure
+from crfl_core.report.differing import UNSET, config_of, differences
+from crfl_core.report.gallery.together import groups, written
+from crfl_figures import Grid, Heat
 from crfl_interface.errors import ConfigError
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from crfl_core.api import RunResult
     from crfl_core.config import RunConfig
+    from crfl_core.report.metrics import Metrics
 
 NO_ATTACK = "none"
+DEFENCE = ("groups", "aggregation", "server")
+CLIENTS = (1, 2, 3)
+"""Numbers of attackers against which certified accuracy is shown."""
+MEASURES = (
+    "attack success",
+    "accuracy",
+    *(f"certified, {number} client{'s' if number > 1 else ''}" for number in CLIENTS),
+)
+Cell = tuple[str, str]
 
 
-def matrix(runs: Sequence[RunResult]) -> Figure:
-    """Attack success rate and accuracy of every attack under every defence; means over runs of the same two."""
-    cells: dict[tuple[str, tuple[str, ...]], list[RunResult]] = {}
-    for run in runs:
-        cells.setdefault((attack_of(run.config), defence_of(run.config)), []).append(run)
-    attacks, defences = list(dict.fromkeys(pair[0] for pair in cells)), list(dict.fromkeys(pair[1] for pair in cells))
+def matrix(runs: Sequence[RunResult]) -> Grid:
+    """What every attack does under every defence; means over runs that differ in their seeds only."""
+    configs = [config_of(run.directory) for run in runs]
+    attacks = labels([attack_of(run.config) for run in runs], configs, ("attack",))
+    defences = labels(named([defence_of(run.config) for run in runs]), configs, DEFENCE)
+    cells: dict[Cell, list[RunResult]] = {}
+    for attack, defence, run in zip(attacks, defences, runs, strict=True):
+        cells.setdefault((attack, defence), []).append(run)
     if len(cells) < 2:
         raise ConfigError("figure 'matrix' needs runs with different attacks or defences")
-    success = np.full((len(attacks), len(defences)), np.nan)
-    accuracy = success.copy()
-    for (attack, defence), alike in cells.items():
-        check_alike(attack, " + ".join(defence), alike)
-        place = attacks.index(attack), defences.index(defence)
-        rates = [run.metrics.backdoor.success_rate for run in alike if run.metrics.backdoor is not None]
-        success[place] = 100 * np.mean(rates) if rates else np.nan
-        accuracy[place] = 100 * np.mean([run.metrics.accuracy for run in alike])
-    tables = [Heat(accuracy, "percent", "accuracy", (0, 100))]
-    if np.isfinite(success).any():
-        tables.insert(0, Heat(success, "percent", "attack success", (0, 100)))
-    return heat_figure(
-        tables, attacks, named(defences), y_label="attack", x_label="defence", title=counted(cells.values())
+    for pair, alike in cells.items():
+        check_alike(*pair, alike)
+    rows, columns = list(dict.fromkeys(attacks)), list(dict.fromkeys(defences))
+    return Grid(
+        list(tables(cells, rows, columns)),
+        rows,
+        columns,
+        y_label="attack",
+        x_label="defence",
+        title=counted(cells.values()),
     )
+
+
+def tables(cells: Mapping[Cell, Sequence[RunResult]], rows: Sequence[str], columns: Sequence[str]) -> Iterator[Heat]:
+    """One table for every measure that some run has."""
+    measured = {pair: [dict(measures(run.metrics)) for run in alike] for pair, alike in cells.items()}
+    for name in MEASURES:
+        mean, low, high = (np.full((len(rows), len(columns)), np.nan) for _ in range(3))
+        counts = np.zeros(mean.shape, np.int64)
+        for (row, column), found in measured.items():
+            if values := [100 * one[name] for one in found if name in one]:
+                place = rows.index(row), columns.index(column)
+                mean[place], low[place], high[place] = np.mean(values), min(values), max(values)
+                counts[place] = len(values)
+        if counts.any():
+            yield Heat(mean, "percent", name, (0, 100), low=low, high=high, counts=counts)
+
+
+def measures(metrics: Metrics) -> Iterator[tuple[str, float]]:
+    """What a run has to say, as shares."""
+    if metrics.backdoor is not None:
+        yield MEASURES[0], metrics.backdoor.success_rate
+    yield MEASURES[1], metrics.accuracy
+    for name, number in zip(MEASURES[2:], CLIENTS, strict=True):
+        if (proved := metrics.proved(number)) is not None:
+            yield name, proved[0]
+
+
+def labels(names: Sequence[str], configs: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> list[str]:
+    """Names, each with the settings in which those of the same name differ.
+
+    >>> labels(["scaled", "scaled"], [{"attack": {"scale": 9}}, {"attack": {"scale": 2}}], ["attack"])
+    ['scaled, scale = 9', 'scaled, scale = 2']
+    """
+    found = list(names)
+    for name in dict.fromkeys(names):
+        places = [place for place, one in enumerate(names) if one == name]
+        parts = [{key: configs[place][key] for key in keys if key in configs[place]} for place in places]
+        for place, own in zip(places, differences(parts), strict=True):
+            told = (f"{key.rpartition('.')[2]} = {written(value)}" for key, value in own.items() if value != UNSET)
+            found[place] = ", ".join([name, *told])
+    return found
 
 
 def check_alike(attack: str, defence: str, runs: Sequence[RunResult]) -> None:

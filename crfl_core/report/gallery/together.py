@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from crfl_core.report.differing import UNSET, Flat, config_of, differences, parts
 from crfl_figures import Line
 from crfl_interface.errors import ConfigError
 
 if TYPE_CHECKING:
     from crfl_core.api import RunResult
-    from crfl_core.config import RunConfig
 
-NOT_THE_EXPERIMENT = {"name", "seed", "seeds", "storage", "trackers", "engine", "device", "plugins"}
-"""Keys in which runs of one experiment may differ."""
 KEYS = 3
 """Runs that differ in more keys than these are told apart by their directories."""
 
@@ -35,59 +32,48 @@ class Group(NamedTuple):
 
 def groups(runs: Sequence[RunResult]) -> list[Group]:
     """The runs by experiment, in the order in which they came."""
-    found: dict[str, list[RunResult]] = {}
-    for run in runs:
-        found.setdefault(json.dumps(experiment(run.config), sort_keys=True), []).append(run)
-    flat = [dict(leaves(json.loads(key))) for key in found]
-    known = dict.fromkeys(key for one in flat for key in one)
-    keys = distinguishing([key for key in known if len({str(one.get(key)) for one in flat}) > 1])
-    together = [tuple(alike) for alike in found.values()]
+    points = [parts(own)[0] for own in differences([config_of(run.directory) for run in runs])]
+    found: dict[str, list[int]] = {}
+    for number, point in enumerate(points):
+        found.setdefault(repr(point), []).append(number)
+    together = [tuple(runs[number] for number in alike) for alike in found.values()]
     if len(together) == 1:
         return [Group("", together[0])]
-    labels = [", ".join(filter(None, (said(key, one.get(key)) for key in keys))) for one in flat]
-    if len(keys) > KEYS or len(set(labels)) < len(labels):
+    labels = [label(points[alike[0]]) for alike in found.values()]
+    if len(points[0]) > KEYS or len(set(labels)) < len(labels):
         labels = [alike[0].path.name for alike in together]
-    return [Group(label, alike) for label, alike in zip(labels, together, strict=True)]
+    return [Group(told, alike) for told, alike in zip(labels, together, strict=True)]
 
 
-def experiment(config: RunConfig) -> dict[str, Any]:
-    """The config as plain data, without what does not make another experiment."""
-    return config.model_dump(mode="json", exclude_none=True, exclude=NOT_THE_EXPERIMENT)
+def label(point: Flat) -> str:
+    """What sets an experiment apart, as a legend says it.
 
-
-def leaves(tree: object, path: str = "") -> Iterator[tuple[str, object]]:
-    """Every value of nested tables and lists, with its key.
-
-    >>> dict(leaves({"server": {"clip_norm": 2.0}, "aggregation": [{"type": "rfa"}]}))
-    {'server.clip_norm': 2.0, 'aggregation.0.type': 'rfa'}
+    >>> label({"attack.type": "scaled", "attack.scale": 9}), label({"attack.type": UNSET, "attack.scale": UNSET})
+    ('scaled, attack.scale = 9', 'no attack')
     """
-    if isinstance(tree, Mapping):
-        parts = [(str(key), value) for key, value in tree.items()]
-    elif isinstance(tree, list) and any(isinstance(value, Mapping) for value in tree):
-        parts = [(str(number), value) for number, value in enumerate(tree)]
-    else:
-        yield path, tree
-        return
-    for key, value in parts:
-        yield from leaves(value, f"{path}.{key}" if path else key)
+    types = tuple(key.removesuffix("type") for key in point if key.endswith(".type"))
+    return ", ".join(filter(None, (said(key, value, key.startswith(types)) for key, value in point.items())))
 
 
-def distinguishing(keys: Sequence[str]) -> list[str]:
-    """The keys that say enough: of a plugin that is another one its type, and none of its options.
+def said(key: str, value: object, of_plugin: bool) -> str:
+    """A setting in a legend; the type of a plugin says enough, and one step less in a list says nothing.
 
-    >>> distinguishing(["attack.type", "attack.scale", "attack.trigger.type", "seed"])
-    ['attack.type', 'seed']
+    Nothing is said either of an option that a plugin of another type does not have.
     """
-    others = [key for key in keys if key.endswith(".type")]
-    return [key for key in keys if not any(key.startswith(one.removesuffix("type")) and key != one for one in others)]
-
-
-def said(key: str, value: object) -> str:
-    """A setting in a legend; the type of a plugin says enough, and one step less in a list says nothing."""
     table = key.removesuffix(".type")
-    if value is None:
-        return "" if table.rpartition(".")[2].isdigit() else f"no {table}"
-    return f"{key} = {value}" if table == key else str(value)
+    if value != UNSET:
+        return f"{key} = {written(value)}" if table == key else str(value)
+    is_known = table.rpartition(".")[2].isdigit() or (of_plugin and table == key)
+    return "" if is_known else f"no {table}"
+
+
+def written(value: object) -> str:
+    """A value as people write it.
+
+    >>> written(10.0), written(0.5), written([1, 2])
+    ('10', '0.5', '[1, 2]')
+    """
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def banded(name: str, x: ArrayLike, values: Sequence[ArrayLike]) -> Line:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crfl_core.report.gallery.together import Group, banded, bands, groups, only
-from crfl_figures import Line, Panel, panels_figure, weights_figure
+from crfl_figures import Line, Panel, Panels, weights_figure
 from crfl_interface.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ SHARE = (0.0, 1.0)
 MEASURES = {"accuracy": "accuracy on clean inputs", "success_rate": "attack success rate"}
 
 
-def rounds(runs: Sequence[RunResult]) -> Figure:
+def rounds(runs: Sequence[RunResult]) -> Panels:
     """Accuracy and attack success rate: in one panel of one experiment, in a panel each of several."""
     together = groups(runs)
     attacked = sorted({number for run in runs for number in run.ledger.facts.attack_rounds})
@@ -40,7 +40,7 @@ def rounds(runs: Sequence[RunResult]) -> Figure:
             Panel([line(group, name, "") for group in together], "round", text, y_range=SHARE, marked=attacked)
             for name, text in shown.items()
         ]
-    return panels_figure(panels, title=bands(together), marked="attacked rounds")
+    return Panels(panels, title=bands(together), marked="attacked rounds")
 
 
 def line(group: Group, name: str, text: str) -> Line:

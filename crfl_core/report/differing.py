@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from crfl_core.extend import RunDirectory
-from crfl_sweeps.cells import is_seed
+if TYPE_CHECKING:
+    from crfl_core.store import RunDirectory
 
 NOT_ABOUT_RESULTS = ("name", "device", "engine", "storage", "plugins", "trackers")
 UNSET = "unset"
@@ -24,7 +24,11 @@ def config_of(directory: RunDirectory) -> dict[str, Any]:
 
 
 def flattened(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value under its dotted key; items of lists of tables are numbered."""
+    """Every value under its dotted key; items of lists of tables are numbered.
+
+    >>> dict(flattened({"server": {"clip_norm": 2.0}, "aggregation": [{"type": "rfa"}]}))
+    {'server.clip_norm': 2.0, 'aggregation.0.type': 'rfa'}
+    """
     for key, value in tree.items():
         here = f"{above}{key}"
         if isinstance(value, list) and value and all(isinstance(one, Mapping) for one in value):
@@ -38,14 +42,35 @@ def flattened(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, A
 def differences(configs: Sequence[Mapping[str, Any]]) -> list[Flat]:
     """What each config says about the keys in which they differ, seeds included.
 
-    Of plugins of different types the type alone is compared: their options are not the same questions.
+    Options of a plugin are compared among configs with plugins of the same types: those of others are other questions.
+
+    >>> far, near = ({"attack": {"type": "scaled", "scale": scale, "seen": 1}} for scale in (9, 2))
+    >>> differences([far, near, {"attack": {"type": "flipped", "seen": 2}}])[1:]
+    [{'attack.type': 'scaled', 'attack.scale': 2}, {'attack.type': 'flipped', 'attack.scale': 'unset'}]
     """
     flat = [dict(flattened(config)) for config in configs]
     keys = dict.fromkeys(key for one in flat for key in one if key.partition(".")[0] not in NOT_ABOUT_RESULTS)
-    varied = [key for key in keys if any(one.get(key) != flat[0].get(key) for one in flat)]
-    chosen = [key.removesuffix("type") for key in varied if key.rpartition(".")[2] == "type"]
-    shown = [key for key in varied if key.endswith("type") or not key.startswith(tuple(chosen) or ("\0",))]
+    varied = [key for key in keys if differs(key, flat)]
+    types = [key for key in varied if key.rpartition(".")[2] == "type"]
+    shown = []
+    for key in varied:
+        above = [one for one in types if one != key and key.startswith(one.removesuffix("type"))]
+        alike: dict[str, list[Flat]] = {}
+        for one in flat:
+            alike.setdefault(repr([one.get(kind) for kind in above]), []).append(one)
+        if any(differs(key, group) for group in alike.values()):
+            shown.append(key)
     return [{key: one.get(key, UNSET) for key in shown} for one in flat]
+
+
+def differs(key: str, configs: Sequence[Flat]) -> bool:
+    """Whether not all configs say the same about a key."""
+    return any(one.get(key) != configs[0].get(key) for one in configs)
+
+
+def is_seed(key: str) -> bool:
+    """Whether a key changes nothing but random numbers."""
+    return key == "seed" or key.startswith("seeds.")
 
 
 def parts(settings: Mapping[str, Any]) -> tuple[Flat, tuple[tuple[str, Any], ...]]:
