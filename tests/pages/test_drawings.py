@@ -57,9 +57,10 @@ def test_a_folder_sets_a_run_beside_its_clean_twin(tmp_path: Path) -> None:
 
 def test_a_run_that_kept_its_distances_shows_them(tmp_path: Path) -> None:
     run = crfl_core.run(overrides=(*SMALL, "storage.keep='distances'", "storage.figures=[]"), out=tmp_path / "run")
-    text = crfl_pages.write_report(run.path, explore=0).read_text(encoding="utf-8")
-    assert PICTURE.findall(text)[0] == crfl_core.FIGURES["closeness"].description
-    assert 'id="closeness"' in text
+    report = crfl_pages.write_report(run.path, explore=0)
+    (line,) = data_of(report)["shown"]["closeness"]["panels"][0]["lines"]
+    assert line["values"] == pytest.approx(run.distances)
+    assert 'id="closeness"' in report.read_text(encoding="utf-8")
 
 
 def test_what_cannot_be_drawn_is_said(tmp_path: Path) -> None:
