@@ -59,7 +59,7 @@ def test_a_run_that_kept_its_distances_shows_them(tmp_path: Path) -> None:
     run = crfl_core.run(overrides=(*SMALL, "storage.keep='distances'", "storage.figures=[]"), out=tmp_path / "run")
     report = crfl_pages.write_report(run.path, explore=0)
     (line,) = data_of(report)["shown"]["closeness"]["panels"][0]["lines"]
-    assert line["values"] == pytest.approx(run.distances)
+    assert line["values"] == pytest.approx(run.distances, rel=1e-5)
     assert 'id="closeness"' in report.read_text(encoding="utf-8")
 
 
