@@ -72,6 +72,12 @@ def test_no_color_leaves_no_escape_codes(finished_run: Path, arguments: list[str
     assert "\x1b" not in on_terminal(command, finished_run, *options, NO_COLOR="1")
 
 
+def test_the_welcome_breaks_no_line() -> None:
+    lines = re.split("[\r\n]+", on_terminal())
+    assert any(line.startswith("  crfl demo ") for line in lines)
+    assert all(len(line) < 80 for line in lines)
+
+
 def test_no_color_is_for_the_help_too() -> None:
     assert "\x1b" in on_terminal("run", "--help")
     assert "\x1b" not in on_terminal("run", "--help", NO_COLOR="1")
