@@ -42,19 +42,9 @@ from crfl_core.extend import (
 )
 from crfl_core.hooks import Hooks
 from crfl_interface.threat import ThreatSettings
-from tests.certificates.support import (
-    PLUGINS,
-    Knowledge,
-    Steering,
-    Submitting,
-    World,
-    attacked,
-    federation_of,
-    honest_world,
-    play,
-    with_attack,
-)
-from tests.certificates.support import small as small_config
+from tests.certificates.attackers import Knowledge, Steering, Submitting
+from tests.certificates.federations import small as small_config
+from tests.certificates.worlds import PLUGINS, World, attacked, federation_of, honest_world, play, with_attack
 
 CERTIFICATES: dict[str, Certificate] = {
     "paper": Paper(),
