@@ -36,9 +36,9 @@ def print_version(value: bool) -> None:
 WELCOME = f"""\
 crfl {__version__}: federated learning that proves what attackers cannot change
 
-  crfl demo          a backdoor, a defence and a proof, in a minute
-  crfl run           train and certify: the embedded digits, or a config file of yours
-  crfl advise        three questions, then a config with the certificate that answers them
+  crfl demo      a backdoor, a defence and a proof, in a minute
+  crfl run       train and certify: embedded digits, or a config file of yours
+  crfl advise    three questions, then a config whose certificate answers them
 
 `crfl --help` lists all commands, `crfl COMMAND --help` says what one does.
 """

@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 from crfl_core.certification import audits as certification
 from crfl_core.extend import Aggregator, Level
 from tests.aggregators.support import participants, updates_of
-from tests.certificates.support import attacked, federation_of, honest_world, play, small, synthetic_ledger
+from tests.certificates.federations import small
+from tests.certificates.ledgers import synthetic_ledger
+from tests.certificates.worlds import attacked, federation_of, honest_world, play
 
 BOUND = 2.0
 """The norm that no honest update exceeds."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crfl_core.extend import Attack, ConfigError, FederatedData, Known, State, Streams
-from tests.certificates.support import World, certifiable, federation_of, honest_world, play
+from tests.certificates.federations import certifiable
 from tests.certificates.test_soundness import (
     ROUNDING,
     assert_nothing_flips,
@@ -26,6 +26,7 @@ from tests.certificates.test_soundness import (
     scenarios,
     threats_of,
 )
+from tests.certificates.worlds import World, federation_of, honest_world, play
 
 
 @st.composite

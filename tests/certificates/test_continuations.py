@@ -24,7 +24,8 @@ from crfl_core import RunResult, extend
 from crfl_core.certification.scenario import Scenario
 from crfl_core.extend import Clients, CountVotes, LinearAggregator, PluginFailure, StoreError
 from crfl_interface.streams import Streams
-from tests.certificates.support import (
+from tests.certificates.federations import small
+from tests.certificates.worlds import (
     PLUGINS,
     World,
     attacked,
@@ -32,7 +33,6 @@ from tests.certificates.support import (
     federation_of,
     honest_world,
     play,
-    small,
     with_attack,
 )
 from tests.oracle import Problem, submitted

@@ -25,20 +25,9 @@ from crfl_core.extend import (
     State,
     Streams,
 )
-from tests.certificates.support import (
-    Knowledge,
-    Steering,
-    Submitting,
-    World,
-    attacked,
-    coins,
-    federation_of,
-    honest_world,
-    play,
-    scaled_world,
-    small,
-    with_attack,
-)
+from tests.certificates.attackers import Knowledge, Steering, Submitting
+from tests.certificates.federations import coins, small
+from tests.certificates.worlds import World, attacked, federation_of, honest_world, play, scaled_world, with_attack
 
 SAMPLES = 40
 """What a client of `coins` holds, and has in every batch."""

@@ -20,7 +20,8 @@ from scipy.special import ndtr
 import crfl_formulas as formulas
 from crfl_core import Threat
 from crfl_core.extend import CountVotes, Ledger, LogitVotes, VoteRequest, VoteSettings
-from tests.certificates.support import coins, federation_of, play
+from tests.certificates.federations import coins
+from tests.certificates.worlds import federation_of, play
 
 Array = NDArray[np.float64]
 RUNS, MODELS, ALPHA = 2000, 1000, 0.001

@@ -25,18 +25,10 @@ from crfl_core.certification import threats
 from crfl_core.certification.audits import Audit, audit
 from crfl_core.certification.scenario import Scenario
 from crfl_core.extend import Certificate, Check, ConfigError, Direction, Level, RunError
-from tests.certificates.support import (
-    PLUGINS,
-    World,
-    attacked,
-    certifiable,
-    federation_of,
-    honest_world,
-    play,
-    small,
-    synthetic_ledger,
-)
+from tests.certificates.federations import certifiable, small
+from tests.certificates.ledgers import synthetic_ledger
 from tests.certificates.test_soundness import ROUNDING, data_attacks, drift_between, scenarios, update_attacks
+from tests.certificates.worlds import PLUGINS, World, attacked, federation_of, honest_world, play
 
 SOUND: tuple[Certificate, ...] = (PathwiseLinear(), PathwiseSmoothed(), Tail(), Postprocess())
 CAP = [{"type": "update-cap", "bound": "honest"}, {"type": "fedavg"}]

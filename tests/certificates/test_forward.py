@@ -11,7 +11,8 @@ from crfl_certificates.pathwise_linear import PathwiseLinear
 from crfl_core import Threat
 from crfl_core.certification.audits import audit
 from crfl_core.certification.scenario import Scenario
-from tests.certificates.support import attacked, federation_of, honest_world, small
+from tests.certificates.federations import small
+from tests.certificates.worlds import attacked, federation_of, honest_world
 
 DELTA = 4.0
 ATTACK = {"type": "steering", "clients": [0], "rounds": [6], "kind": "features+labels", "ratio": 1.0, "delta": DELTA}

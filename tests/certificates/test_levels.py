@@ -18,7 +18,7 @@ from crfl_core import ABSTAIN, Threat, formulas
 from crfl_core.certification import floating
 from crfl_core.certification.scenario import Scenario
 from crfl_core.extend import CountVotes, Guarantee, Ledger, Level, LogitVotes, VoteRequest, Votes, VoteSettings
-from tests.certificates.support import synthetic_ledger
+from tests.certificates.ledgers import synthetic_ledger
 
 Array = NDArray[np.float64]
 LEVELS: tuple[Level, ...] = ("feature", "sample", "client")

@@ -16,7 +16,8 @@ from crfl_certificates.tail import Tail
 from crfl_core.certification.scenario import Scenario
 from crfl_core.extend import Ledger, LogitVotes
 from crfl_interface.measurements import observed_residuals
-from tests.certificates.support import World, attacked, certifiable, federation_of, honest_world
+from tests.certificates.federations import certifiable
+from tests.certificates.worlds import World, attacked, federation_of, honest_world
 
 
 def with_residuals(ledger: Ledger, factor: float) -> Ledger:

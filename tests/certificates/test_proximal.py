@@ -15,9 +15,11 @@ from crfl_core.certification.scenario import Scenario
 from crfl_core.extend import TrainingTask
 from crfl_core.federation.local import LocalTraining
 from crfl_interface.data import made
-from tests.certificates.support import Steering, coins, federation_of, honest_world, play, small, with_attack
-from tests.certificates.test_audit import audits, refused
+from tests.certificates.attackers import Steering
+from tests.certificates.audited import audits, refused
+from tests.certificates.federations import coins, small
 from tests.certificates.test_corners import Elsewhere, Flipping, bound, versus
+from tests.certificates.worlds import federation_of, honest_world, play, with_attack
 
 
 def proximal(mu: float, **training: Any) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from crfl_core.certification.audits import Audit
 from crfl_core.certification.scenario import Scenario
 from crfl_core.certification.spectrum import LEVELS
 from crfl_core.extend import Attack, ConfigError, Data, Dataset, Domain, FederatedData, Known, State, Streams
-from tests.certificates.support import certifiable, coins, federation_of, honest_world, play, small, with_attack
+from tests.certificates.federations import certifiable, coins, small
 from tests.certificates.test_soundness import (
     FEATURES,
     ROUNDING,
@@ -38,6 +38,7 @@ from tests.certificates.test_soundness import (
     update_attacks,
     worlds,
 )
+from tests.certificates.worlds import federation_of, honest_world, play, with_attack
 
 CAPPED = [{"type": "update-cap", "bound": "honest"}, {"type": "fedavg"}]
 

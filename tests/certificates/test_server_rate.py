@@ -15,18 +15,9 @@ from crfl_certificates.tail import Tail
 from crfl_core.certification import audits as certification
 from crfl_core.certification.scenario import Scenario
 from crfl_core.extend import Certificate, FixedRate, RoundFacts
-from tests.certificates.support import (
-    Knowledge,
-    Submitting,
-    World,
-    certifiable,
-    coins,
-    federation_of,
-    honest_world,
-    play,
-    small,
-    with_attack,
-)
+from tests.certificates.attackers import Knowledge, Submitting
+from tests.certificates.federations import certifiable, coins, small
+from tests.certificates.worlds import World, federation_of, honest_world, play, with_attack
 
 CERTIFICATES: dict[str, Certificate] = {
     "paper": Paper(),

@@ -19,17 +19,9 @@ from hypothesis import strategies as st
 from crfl_core import Threat
 from crfl_core.certification.scenario import Scenario
 from crfl_core.extend import ConfigError, Level, RunError
-from tests.certificates.support import (
-    Steering,
-    World,
-    attacked,
-    federation_of,
-    honest_world,
-    play,
-    scaled_world,
-    small,
-    with_attack,
-)
+from tests.certificates.attackers import Steering
+from tests.certificates.federations import small
+from tests.certificates.worlds import World, attacked, federation_of, honest_world, play, scaled_world, with_attack
 
 ROUNDING = 1 + 1e-12
 """Relative allowance for the sums of costs; what training rounds is `Scenario.rounding`."""

@@ -27,15 +27,9 @@ from crfl_core.certification.scenario import Scenario
 from crfl_core.extend import Certificate, ConfigError, Ledger, Level
 from crfl_core.report import tables
 from crfl_core.report.files import audit_entries
-from tests.certificates.support import (
-    World,
-    attacked,
-    certifiable,
-    federation_of,
-    honest_world,
-    small,
-    synthetic_ledger,
-)
+from tests.certificates.federations import certifiable, small
+from tests.certificates.ledgers import synthetic_ledger
+from tests.certificates.worlds import World, attacked, federation_of, honest_world
 
 Crfl = Callable[..., CompletedProcess[str]]
 ROUNDS = 5

@@ -17,7 +17,7 @@ from crfl_core import CrflError, RunResult, WhatIf
 from crfl_core.extend import CertificateResult, ConfigError, StoreError
 from crfl_core.federation import setup
 from crfl_interface.ledger import FORMAT
-from tests.certificates.support import small
+from tests.certificates.federations import small
 from tests.oracle import contents, sealed
 
 Crfl = Callable[..., CompletedProcess[str]]

@@ -17,18 +17,11 @@ from crfl_core.extend import Ledger, Realised
 from crfl_core.federation.attackers import shares
 from crfl_interface.measurements import share_error
 from crfl_interface.threat import ThreatSettings
-from tests.certificates.support import (
-    Steering,
-    World,
-    attacked,
-    federation_of,
-    honest_world,
-    play,
-    small,
-    synthetic_ledger,
-    with_attack,
-)
+from tests.certificates.attackers import Steering
+from tests.certificates.federations import small
+from tests.certificates.ledgers import synthetic_ledger
 from tests.certificates.test_corners import Flipping
+from tests.certificates.worlds import World, attacked, federation_of, honest_world, play, with_attack
 
 
 def thirds(dtype: Any = "float64") -> World:

@@ -33,9 +33,26 @@ def test_progress_names_every_phase_and_leaves_nothing_behind(tmp_path: Path) ->
     phases = [state.split()[0] for state in states]
     for phase in ("data", "training", "votes", "certificates", "figures"):
         assert phase in phases
-    assert any(re.fullmatch(r"training +#{24}  3/3 .*loss.*", state) for state in states)
+    assert any(re.fullmatch(r"training +#{12}  3/3  accuracy \d\.\d{3}  loss \d+\.\d{3}", state) for state in states)
     assert head.endswith(" \r")  # the line was wiped before the summary
     assert all(len(state) < 80 for state in states)
+
+
+@pytest.mark.parametrize(("columns", "wide"), [(60, 0), (80, 12), (120, 24)])
+def test_progress_is_whole_however_wide_the_terminal_is(tmp_path: Path, columns: int, wide: int) -> None:
+    changes = ("rounds=300", "attack.rounds=[150]", "certificates=[]", "storage.figures=[]")
+    options = [word for one in changes for word in ("--set", one)]
+    window = Terminal("run", "--out", tmp_path / "run", *options, columns=columns)
+    try:
+        text = window.shown(until=" left  accuracy 0.")
+        text += window.shown(until="\r")
+    finally:
+        window.close()
+    line = next(state for state in text.split("\r") if " left  accuracy" in state)
+    picture = rf"[#.]{{{wide}}}  " if wide else ""
+    whole = rf"training +{picture}\d+/300  \d:\d\d:\d\d left  accuracy \d\.\d{{3}}(  loss \d+\.\d{{3}})?"
+    assert re.fullmatch(whole, line.strip())
+    assert ("loss" in line) == (columns > 60)
 
 
 @pytest.mark.parametrize("command", ["ls", "compare", "plot", "report", "open"])
@@ -53,6 +70,12 @@ def test_no_color_leaves_no_escape_codes(finished_run: Path, arguments: list[str
     command, *options = arguments
     assert "\x1b" in on_terminal(command, finished_run, *options)
     assert "\x1b" not in on_terminal(command, finished_run, *options, NO_COLOR="1")
+
+
+def test_the_welcome_breaks_no_line() -> None:
+    lines = re.split("[\r\n]+", on_terminal())
+    assert any(line.startswith("  crfl demo ") for line in lines)
+    assert all(len(line) < 80 for line in lines)
 
 
 def test_no_color_is_for_the_help_too() -> None:

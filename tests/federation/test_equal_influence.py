@@ -17,18 +17,9 @@ from crfl_core.certification import audits
 from crfl_core.certification.scenario import Scenario
 from crfl_core.extend import ConfigError
 from crfl_core.federation.rates import ROOM
-from tests.certificates.support import (
-    Knowledge,
-    Submitting,
-    World,
-    attacked,
-    certifiable,
-    coins,
-    federation_of,
-    honest_world,
-    play,
-    with_attack,
-)
+from tests.certificates.attackers import Knowledge, Submitting
+from tests.certificates.federations import certifiable, coins
+from tests.certificates.worlds import World, attacked, federation_of, honest_world, play, with_attack
 
 EQUAL = {"type": "equal-influence"}
 DECAY = 0.01

@@ -19,7 +19,8 @@ from crfl_core.extend import Attack, Batches, ConfigError, CrflWarning, Federate
 from crfl_core.federation import batches, scaling
 from crfl_core.federation.local import LocalTraining
 from crfl_core.federation.setup import Federation
-from tests.certificates.support import federation_of, small
+from tests.certificates.federations import small
+from tests.certificates.worlds import federation_of
 
 Array = NDArray[np.float64]
 

@@ -31,7 +31,8 @@ from crfl_core.extend import (
     hookimpl,
 )
 from crfl_core.hooks import Hooks
-from tests.certificates.support import federation_of, play, small
+from tests.certificates.federations import small
+from tests.certificates.worlds import federation_of, play
 
 
 def mean(updates: ClientUpdates) -> RuleResult:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from crfl_core.extend import BoundModel, DataFacts, LinearModel, Model, ModelFacts, PluginFailure
-from tests.certificates.support import federation_of, play, small
+from tests.certificates.federations import small
+from tests.certificates.worlds import federation_of, play
 
 
 class Modest(BoundModel):

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from crfl_core.extend import BoundModel, DataFacts, Domain, Layout, LinearModel, Model, PluginFailure
 from crfl_core.testing import check_plugin
-from tests.certificates.support import federation_of, small
+from tests.certificates.federations import small
+from tests.certificates.worlds import federation_of
 
 FACTS = DataFacts(inputs=64, classes=10, domain=Domain(0.0, 1.0))
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 
 from pydantic import Field, PrivateAttr
 
 from crfl_core.extend import CertificateResult, RoundRecord, RunContext, Tracker, hookimpl, passing
 
-NAME, BAR = 14, 24
+NAME = 14
+BARS = {100: 24, 70: 12}
+"""How wide a bar is in terminals of so many columns or more; in narrower ones there is none."""
 REFRESH = 0.1
 """Seconds between two looks of a line in a terminal."""
 
@@ -47,17 +51,17 @@ class Progress(Tracker):
         """Advance, with loss and accuracy of the round if they were measured; of several groups, those of the first."""
         if record.group:
             return
-        figures = ""
+        figures: Sequence[str] = ()
         if record.accuracy is not None and record.loss is not None:
-            figures = f"loss {record.loss:.3f}  accuracy {record.accuracy:.3f}"
-        plain = f"round {record.round}/{run.rounds}  {figures}".rstrip()
+            figures = f"accuracy {record.accuracy:.3f}", f"loss {record.loss:.3f}"
+        plain = "  ".join([f"round {record.round}/{run.rounds}", *figures])
         self._show(record.round, run.rounds, figures, plain, last=record.round == run.rounds)
 
     @hookimpl
     def crfl_certified(self, certified: CertificateResult) -> None:
         """Name the guarantee that is ready."""
         self._enter("certificates", 0)
-        self._show(0, 0, f"{certified.certificate}, {certified.level} level, {certified.test_set}")
+        self._show(0, 0, [f"{certified.certificate}, {certified.level} level, {certified.test_set}"])
 
     @hookimpl
     def crfl_run_finished(self) -> None:
@@ -73,13 +77,13 @@ class Progress(Tracker):
         self._phase, self._from, self._began = phase, done, time.monotonic()
         self._last_line = float("-inf") if sys.stderr.isatty() else self._began
 
-    def _show(self, done: int, total: int, figures: str = "", plain: str = "", *, last: bool = True) -> None:
+    def _show(self, done: int, total: int, figures: Sequence[str] = (), plain: str = "", *, last: bool = True) -> None:
         now, terminal = time.monotonic(), sys.stderr.isatty()
         if now < self._last_line + (REFRESH if terminal else self.seconds) and not last:
             return
         if terminal:
             self._last_line = now
-            passing(f"{self._phase:<{NAME}}{bar(done, total)}  {self._left(done, total, now)}  {figures}".rstrip())
+            passing(fitting(f"{self._phase:<{NAME}}", done, total, [self._left(done, total, now), *figures]))
         elif plain:
             self._last_line = now
             sys.stderr.write(f"{plain}\n")
@@ -92,13 +96,25 @@ class Progress(Tracker):
         return f"{timedelta(seconds=round(left))} left"
 
 
-def bar(done: int, total: int) -> str:
-    """How far something is, as a picture and in numbers.
+def fitting(phase: str, done: int, total: int, figures: Sequence[str]) -> str:
+    """A line of the terminal: the phase, how far it is, then of the rest what there is room for."""
+    columns = shutil.get_terminal_size().columns
+    width = next((width for least, width in BARS.items() if columns >= least), 0)
+    parts = [bar(done, total, width), *figures] if total else [*figures]
+    line = phase
+    for part in filter(None, parts):
+        longer = f"{line}{'' if line == phase else '  '}{part}"
+        if len(longer) >= columns and line != phase:
+            break
+        line = longer
+    return line
 
-    >>> bar(3, 4)
-    '##################......  3/4'
+
+def bar(done: int, total: int, width: int) -> str:
+    """How far something is, as a picture if there is room for it, and in numbers.
+
+    >>> bar(3, 4, 8), bar(3, 4, 0)
+    ('######..  3/4', '3/4')
     """
-    if not total:
-        return ""
-    full = done * BAR // total
-    return f"{'#' * full}{'.' * (BAR - full)}  {done}/{total}"
+    full = done * width // total
+    return f"{'#' * full}{'.' * (width - full)}  {done}/{total}".strip()

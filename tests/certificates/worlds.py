@@ -1,0 +1,206 @@
+"""Coupled worlds: the same federation with the same noise and batches, attacked and not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from crfl_core import Threat, load_config
+from crfl_core.certification import audits as certification
+from crfl_core.certification import threats
+from crfl_core.certification.voting import Electorate, vote
+from crfl_core.extend import (
+    Attack,
+    Certificate,
+    ClientColumns,
+    Guarantee,
+    Ledger,
+    Level,
+    Plugin,
+    Registry,
+    RunContext,
+    VoteRequest,
+    Votes,
+)
+from crfl_core.federation import continuations, rounds
+from crfl_core.federation.participants import Participation
+from crfl_core.federation.recording import record
+from crfl_core.federation.rounds import Progress
+from crfl_core.federation.server import add_noise
+from crfl_core.federation.session import Session
+from crfl_core.federation.setup import Federation, build
+from crfl_core.hooks import Hooks
+from crfl_interface.data import made
+from crfl_interface.threat import ThreatSettings
+from tests.certificates.attackers import Knowledge, Steering, Submitting
+from tests.certificates.federations import CachedDigits, Coins, Halves, ZerosAndOnes
+from tests.oracle import Played
+
+Array = NDArray[np.float64]
+PLUGINS: dict[str, type[Plugin]] = {
+    "steering": Steering,
+    "submitting": Submitting,
+    "cached-digits": CachedDigits,
+    "zeros-and-ones": ZerosAndOnes,
+    "coins": Coins,
+    "halves": Halves,
+}
+REGISTRY = Registry(PLUGINS)
+HOOKS = Hooks([])
+
+
+@dataclass(frozen=True)
+class World:
+    """A federation and what became of it."""
+
+    federation: Federation
+    outcomes: Sequence[Played]
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        records = tuple(outcome.record for outcome in self.outcomes)
+        columns = ClientColumns.concatenate([outcome.clients for outcome in self.outcomes])
+        return Ledger(self.federation.facts, records, columns)
+
+    def aggregate(self, number: int) -> Array:
+        """The clipped model of a round before its noise."""
+        return self.outcomes[number - 1].aggregate.double().numpy()
+
+    def start(self, number: int) -> Tensor:
+        """The model that was broadcast in a round."""
+        if number == 1:
+            return rounds.initial(self.federation)[0].models[0]
+        return self.outcomes[number - 2].parameters
+
+    @property
+    def final(self) -> Tensor:
+        return self.outcomes[-1].aggregate
+
+    @cached_property
+    def _answered(self) -> dict[VoteRequest, Votes]:
+        return {}
+
+    def votes(self, certificate: Certificate, threat: Threat) -> Votes:
+        """What the final model answers to a certificate's request on the clean test set."""
+        settings = certificate.votes.apply(self.federation.config.votes)
+        request = certificate.request(self.ledger, threat, settings)
+        if request not in self._answered:
+            tests, streams = self.federation.test_sets["clean"], self.federation.streams
+            electorate = Electorate(self.federation.model, self.final, streams, self.continued)
+            self._answered[request] = vote(electorate, {"": (tests.features, tests.labels)}, request, settings)[""]
+        return self._answered[request]
+
+    def continued(self, request: VoteRequest) -> Tensor:
+        """The models that vote on a request for continuations."""
+        assert request.resample_from is not None
+        replicas = range(1, request.selection_models + request.models + 1)
+        return continued(self, request.resample_from, replicas, request.noise_std)
+
+    @cached_property
+    def predictions(self) -> NDArray[np.int64]:
+        """The classes of the clean test set by the final model."""
+        model, tests = self.federation.model, self.federation.test_sets["clean"]
+        return model.logits(self.final[None], tests.features)[0].argmax(-1).numpy()
+
+    def threat(self, **settings: Any) -> Threat:
+        """The threat that covers what was done here, with other settings where they are given."""
+        return threats.resolve(ThreatSettings(**settings), self.federation.attack, self.ledger)[0]
+
+    def uncovered(self, threat: ThreatSettings) -> tuple[str, ...]:
+        """Where the attack goes beyond a threat."""
+        return threats.resolve(threat, self.federation.attack, self.ledger)[1]
+
+    def certify(self, certificate: Certificate, threat: Threat, level: Level) -> Guarantee:
+        """The guarantees on the clean test set; the audit must not refuse them."""
+        audit = certification.audit(certificate, self.ledger, threat)
+        assert not audit.refusal, audit.refusal
+        return certificate.certify(self.ledger, self.votes(certificate, threat), threat, level)
+
+
+def federation_of(config: Mapping[str, Any], plugins: Mapping[str, type[Plugin]] | None = None) -> Federation:
+    """The federation that a config describes, which may name plugins of a test's own."""
+    registry = REGISTRY if plugins is None else Registry(PLUGINS | dict(plugins))
+    return build(load_config(config, registry=registry).config)
+
+
+def context_of(federation: Federation) -> RunContext:
+    """What plugins are told about a run that is played in memory."""
+    config = federation.config
+    return RunContext(
+        config.name, Path("nowhere"), config.rounds, 0, federation.data, federation.model, made(federation.features)
+    )
+
+
+def play(federation: Federation, hooks: Hooks = HOOKS) -> World:
+    """All rounds, in memory. The model before noise counts as kept in every round."""
+    config = federation.config
+    federation = replace(federation, resampled=tuple(range(1, config.rounds + 1)))
+    session = Session(federation, config.engine.model_copy(), hooks, context_of(federation))
+    with session.opened():
+        outcomes = rounds.train(session, rounds.initial(federation))
+        return World(federation, [Played(outcome, *record(federation, outcome)) for (outcome,) in outcomes])
+
+
+def continued(world: World, number: int, replicas: range, noise_std: float | None = None) -> Tensor:
+    """The noisy final models of continuations with fresh noise from a round on, (k, P)."""
+    federation, outcome = world.federation, world.outcomes[number - 1]
+    kept = Progress(number, outcome.aggregate[None], (outcome.states,))
+    session = Session(federation, federation.config.engine.model_copy(), HOOKS, context_of(federation))
+    with session.opened():
+        finals = continuations.continued(session, kept, replicas)
+    std = federation.facts.test_noise_std if noise_std is None else noise_std
+    return add_noise(finals, std, federation.streams, federation.config.rounds, replicas)
+
+
+def with_attack(federation: Federation, attack: Attack | None) -> Federation:
+    """The same data, model and random streams with another attack, or none."""
+    config = federation.config.model_copy(update={"attack": attack})
+    samples = federation.facts.samples
+    members = federation.participation.members
+    participation = Participation(config, samples, federation.honest, federation.streams, members)
+    return replace(federation, config=config, participation=participation)
+
+
+def toward(federation: Federation, parameters: Tensor, sample: int, runner_up: int) -> Tensor:
+    """The direction in which the class of a test sample gives way soonest to its runner-up, of norm 1, (P,)."""
+    features = federation.test_sets["clean"].features[sample]
+    model = federation.model
+    order = model.logits(parameters[None], features[None])[0, 0].argsort(descending=True)
+    direction = torch.zeros_like(parameters)
+    blocks = model.layout.unflatten(direction)
+    for label, sign in ((order[runner_up], 1.0), (order[0], -1.0)):
+        blocks["weight"][label] += sign * features
+        if "bias" in blocks:
+            blocks["bias"][label] += sign
+    unit: Tensor = direction / direction.norm()
+    return unit
+
+
+def attacked(federation: Federation, clean: World, sample: int = 0, runner_up: int = 1) -> World:
+    """The attacked world, its attackers informed about a model like the one that they start from."""
+    attack = federation.attack
+    assert isinstance(attack, (Steering, Submitting))
+    first = federation.participation.attack_rounds[0]
+    direction = toward(federation, clean.final, sample, runner_up)
+    knowledge = Knowledge(federation.maps, federation.model, clean.start(first), direction)
+    return play(with_attack(federation, attack.informed(knowledge)))
+
+
+def honest_world(federation: Federation) -> World:
+    """Nobody attacks."""
+    return play(with_attack(federation, None))
+
+
+def scaled_world(federation: Federation) -> World:
+    """The attackers train as they like, but on clean data, and multiply their updates: the paper's clean world."""
+    attack = federation.attack
+    assert isinstance(attack, Steering)
+    return play(with_attack(federation, attack.model_copy(update={"kind": "none"})))
