@@ -185,7 +185,7 @@ class LinearSteps(LocalModels):
         self._weight = turned.view(clients, -1, self._inputs)
         bias = blocks.get("bias")
         self._bias = None if bias is None else bias.permute(1, 2, 0).reshape(clients, -1, 1).clone()
-        self._same = start.stride(1) == 0  # until the first step, all clients have one model
+        self._same = clients > 1 and start.stride(1) == 0  # until the first step, all clients have one model
 
     def step(self, x: Tensor, y: Tensor, weights: Tensor, rates: Tensor, decay: Tensor | None) -> None:
         """`W <- (1 - rate decay) W - rate sum_b weight_b (softmax(W x_b) - e_{y_b}) (+) x_b`."""
