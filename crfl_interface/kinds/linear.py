@@ -13,7 +13,8 @@ from crfl_interface.kinds.model import BoundModel, LocalModels
 from crfl_interface.ledger import ModelFacts
 from crfl_interface.updates import Layout
 
-USUAL = frozenset(dir(object)) | {"__module__", "__dict__", "__weakref__", "__abstractmethods__", "__firstlineno__"}
+SINCE_3_13 = frozenset({"__firstlineno__", "__static_attributes__"})
+USUAL = frozenset(dir(object)) | {"__module__", "__dict__", "__weakref__", "__abstractmethods__"} | SINCE_3_13
 LOGITS_AT_ONCE = 2**23
 BYTES_PER_WORD = 8
 MOST_PER_BYTE = 255
