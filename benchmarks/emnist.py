@@ -47,15 +47,16 @@ def write(folder: Path, names: Names, train: int, tests: int, classes: int) -> N
     own = generator.random(some.shape) < 0.5
     some[~np.where(own, strokes[labels_of_some], generator.random(some.shape) < 0.25)] = 0
     folder.mkdir()
-    for count, images, labels in (
-        (train, names.train_images, names.train_labels),
-        (tests, names.test_images, names.test_labels),
+    for count, before, images, labels in (
+        (train, 0, names.train_images, names.train_labels),
+        (tests, train, names.test_images, names.test_labels),
     ):
         with (folder / images.removesuffix(".gz")).open("wb") as file:
             file.write(bytes([0, 0, 8, 3]) + np.array([count, 28, 28], ">u4").tobytes())
             for first in range(0, count, ROWS_AT_ONCE):
                 part = some[: count - first].copy()
-                part[:, -1, -4:] = (first + np.arange(len(part), dtype=">u4"))[:, None].view(np.uint8)
+                numbers = before + first + np.arange(len(part))
+                part[:, -1, -4:] = numbers.astype(">u4")[:, None].view(np.uint8)
                 file.write(part.tobytes())
         with (folder / labels.removesuffix(".gz")).open("wb") as file:
             file.write(bytes([0, 0, 8, 1]) + np.array([count], ">u4").tobytes())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from crfl_figures.names import room
-from crfl_figures.style import DASHES, MARKERS, PALETTE, own_style
+from crfl_figures.style import DASHES, INK, MARKERS, PALETTE, own_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,6 +35,8 @@ COUNTS = 8
 """The same for whole numbers, which are short."""
 STEPS = [1, 2, 2.5, 5, 10]
 LEGEND_NAME = 44
+THIN: dict[str, Any] = {"linestyle": (0, (3, 2)), "linewidth": 0.8}
+"""Lines that belong to others."""
 BEYOND = 1.12
 """Where infinity is drawn, as a multiple of the largest finite number."""
 
@@ -44,7 +46,8 @@ class Line:
     """A line of a figure: `y` over `x`, and a band from `low` to `high` around it.
 
     A point at infinite x stands at the right end of the axis; what else is not finite is not drawn. With `like`, the
-    name of another line, it belongs to that one: thin and dashed in the same colour, and not in the legend.
+    name of another line, it belongs to that one: thin and dashed in the same colour, and not in the legend. What is
+    `dark` looks the same in every figure, whatever else is drawn: black, the first such line without dashes.
     """
 
     name: str
@@ -53,6 +56,7 @@ class Line:
     low: ArrayLike | None = None
     high: ArrayLike | None = None
     like: str = ""
+    dark: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,11 +86,24 @@ class Panels:
         return panels_figure(self.panels, title=self.title, marked=self.marked)
 
 
-class Span(NamedTuple):
-    """From where to where, in inches."""
+class Look(NamedTuple):
+    """By which a line is told from others."""
 
-    start: float
-    stop: float
+    colour: str
+    dashes: Any
+    marker: str
+
+
+class Places(NamedTuple):
+    """The lower left corners of panels, and how high they are, in inches."""
+
+    corners: list[tuple[float, float]]
+    height: float
+
+    def beside(self, number: int) -> tuple[float, float]:
+        """Where the legend of a panel begins."""
+        left, bottom = self.corners[number]
+        return left + WIDTH + 0.1, bottom + self.height + 0.07
 
 
 def lines_figure(
@@ -96,44 +113,76 @@ def lines_figure(
     return panels_figure([Panel(lines, x_label, y_label, title, log_x, log_y)])
 
 
-def panels_figure(panels: Sequence[Panel], *, columns: int = 2, title: str = "", marked: str = "") -> Figure:
+def panels_figure(
+    panels: Sequence[Panel], *, columns: int = 2, title: str = "", marked: str = "", thin: str = "", each: bool = False
+) -> Figure:
     """Panels in rows of some columns, with one legend to their right: equal names are equal lines.
 
-    `marked` is what the legend calls the places that panels mark.
+    `marked` is what the legend calls the places that panels mark, `thin` what it calls lines that belong to others.
+    With `each`, every panel has a legend of its own, and colours begin anew.
     """
-    names = list(dict.fromkeys(line.like or line.name for panel in panels for line in panel.lines))
-    entries = [*filter(None, names), *([marked] if marked and any(panel.marked for panel in panels) else ())]
+    groups = [[panel] for panel in panels] if each else [panels]
+    columns = min(columns, len(panels))
     with own_style():
         from crfl_figures.paper import PaperFigure
 
         figure = PaperFigure()
-        shown: dict[str, Any] = {}
-        for panel in panels:
-            axes = figure.add_axes((0, 0, 1, 1))
-            shown |= draw(axes, panel, names)
-            if panel.marked:
-                shown[marked] = mark(axes, panel.marked)
+        legends = [drawn(figure, group, marked, thin) for group in groups]
         titles = TITLE * any(panel.title for panel in panels), TITLE * bool(title)
-        right, top = arrange(figure, min(columns, len(panels)), room(entries, LEGEND_NAME), len(entries), titles)
-        figure.heading(title, right.start)
-        figure.beside({name: shown[name] for name in entries}, right.stop + 0.1, top + 0.07, LEGEND_NAME)
+        places = arrange(figure, columns, legends, titles)
+        figure.heading(title, places.corners[0][0])
+        for number, entries in enumerate(legends):
+            figure.beside(entries, *places.beside(number if each else columns - 1), LEGEND_NAME)
     return figure
 
 
+def drawn(figure: PaperFigure, panels: Sequence[Panel], marked: str, thin: str) -> dict[str, Any]:
+    """Panels that share a legend, at no place yet; the entries of the legend."""
+    looks, shown = looks_of(panels), dict[str, Any]()
+    for panel in panels:
+        axes = figure.add_axes((0, 0, 1, 1))
+        shown |= draw(axes, panel, looks)
+        if panel.marked and marked:
+            shown[marked] = mark(axes, panel.marked)
+        elif panel.marked:
+            mark(axes, panel.marked)
+        if thin and any(line.like for line in panel.lines):
+            shown[thin] = axes.plot([], [], color="0.3", **THIN)[0]
+    ordered = [*filter(None, looks), thin, marked]
+    return {name: shown[name] for name in ordered if name in shown}
+
+
+def looks_of(panels: Sequence[Panel]) -> dict[str, Look]:
+    """The look of every name, in the order of the lines."""
+    dark = {line.like or line.name: line.dark for panel in panels for line in panel.lines}
+    looks, counts = {}, {True: 0, False: 0}
+    for name, is_dark in dark.items():
+        place = counts[is_dark]
+        counts[is_dark] += 1
+        colour = INK if is_dark else PALETTE[place % len(PALETTE)]
+        looks[name] = Look(colour, DASHES[place % len(DASHES)], MARKERS[place % len(MARKERS)])
+    return looks
+
+
 def arrange(
-    figure: PaperFigure, columns: int, names: float, entries: int, titles: tuple[float, float]
-) -> tuple[Span, float]:
-    """Put panels into rows, with room for numbers, names and titles; where they begin and end, and their top."""
+    figure: PaperFigure, columns: int, legends: Sequence[Mapping[str, Any]], titles: tuple[float, float]
+) -> Places:
+    """Put panels into rows, with room for numbers, names and titles: one legend to the right, or one beside each."""
     left = LEFT + max(room(numbers(axes)) for axes in figure.axes)
-    rows = -(-len(figure.axes) // columns)
-    height = HEIGHT if rows > 1 else max(HEIGHT, ENTRY * entries)
+    rows, most = -(-len(figure.axes) // columns), max(map(len, legends))
+    names = 0.75 + max(room([*one], LEGEND_NAME) for one in legends) if most else 0.15
+    height = HEIGHT if rows > 1 else max(HEIGHT, ENTRY * most)
     strip, step = height + BOTTOM + 0.1 + titles[0], WIDTH + left + 0.1
-    right = columns * step - 0.1
-    figure.set_size_inches(right + (0.75 + names if entries else 0.15), rows * strip + 0.05 + titles[1])
+    if len(legends) > 1:
+        step += names
+    across = columns * step - 0.1 + (names if len(legends) == 1 else 0.0)
+    figure.set_size_inches(across, rows * strip + 0.05 + titles[1])
+    corners = []
     for number, axes in enumerate(figure.axes):
         row, column = divmod(number, columns)
-        figure.place(axes, left + column * step, (rows - row - 1) * strip + BOTTOM, WIDTH, height)
-    return Span(left, right), (rows - 1) * strip + BOTTOM + height
+        corners.append((left + column * step, (rows - row - 1) * strip + BOTTOM))
+        figure.place(axes, *corners[-1], WIDTH, height)
+    return Places(corners, height)
 
 
 def numbers(axes: Axes) -> list[str]:
@@ -141,23 +190,22 @@ def numbers(axes: Axes) -> list[str]:
     return [str(label) for label in axes.yaxis.get_major_formatter().format_ticks([*axes.get_yticks()])]
 
 
-def draw(axes: Axes, panel: Panel, names: Sequence[str]) -> dict[str, Any]:
+def draw(axes: Axes, panel: Panel, looks: Mapping[str, Look]) -> dict[str, Any]:
     """The lines of one panel, and the artists that stand for them in a legend."""
     shown, end = {}, right_end(axes, panel)
     for line in panel.lines:
         x, y = np.asarray(line.x, np.float64), np.asarray(line.y, np.float64)
         x = np.where(np.isposinf(x), end, x)
-        keep, place = np.isfinite(x) & np.isfinite(y), names.index(line.like or line.name)
-        colour = PALETTE[place % len(PALETTE)]
+        keep, look = np.isfinite(x) & np.isfinite(y), looks[line.like or line.name]
         if line.like:
-            axes.plot(x[keep], y[keep], color=colour, linestyle=(0, (3, 2)), linewidth=0.8, zorder=1.5)
+            axes.plot(x[keep], y[keep], color=look.colour, zorder=1.5, **THIN)
         else:
             (shown[line.name],) = axes.plot(
                 x[keep],
                 y[keep],
-                color=colour,
-                linestyle=DASHES[place % len(DASHES)],
-                marker=MARKERS[place % len(MARKERS)],
+                color=look.colour,
+                linestyle=look.dashes,
+                marker=look.marker,
                 markersize=3.5,
                 markevery=max(1, int(keep.sum()) // MARKS),
                 linewidth=1.4,
@@ -165,7 +213,7 @@ def draw(axes: Axes, panel: Panel, names: Sequence[str]) -> dict[str, Any]:
             )
         if line.low is not None and line.high is not None:
             low, high = np.asarray(line.low, np.float64)[keep], np.asarray(line.high, np.float64)[keep]
-            axes.fill_between(x[keep], low, high, color=colour, alpha=0.18, linewidth=0)
+            axes.fill_between(x[keep], low, high, color=look.colour, alpha=0.18, linewidth=0)
     finish(axes, panel)
     return shown
 

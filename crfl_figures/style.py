@@ -16,7 +16,8 @@ Format = Literal["svg", "png", "pdf"]
 
 BLUE = "#0072B2"
 VERMILLION = "#D55E00"
-PALETTE = (BLUE, VERMILLION, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+INK = "#000000"
+PALETTE = (BLUE, VERMILLION, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", INK)
 """The palette of Okabe and Ito, which colour-blind people can tell apart, without its yellow, which white swallows."""
 MARKERS = ("o", "s", "^", "D", "v", "P")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5)), (0, (8, 2, 2, 2, 2, 2)))

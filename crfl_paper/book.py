@@ -279,7 +279,7 @@ BOOK: tuple[Figure, ...] = (
             Claim(
                 "the results are similar to the results on the clean test set",
                 "Appendix A.3, Experimental Results on Backdoored Test Set",
-                (SimilarSets(0.1),),
+                (SimilarSets(),),
             ),
         ),
         Beside("One line, on the backdoored test samples of its own run."),

@@ -8,7 +8,8 @@ one-sided interval of Student's t at 95 % lies above zero.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, stdev
@@ -16,7 +17,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from crfl_paper.measures import Measure, area_ratio, shared_radii, spread
+from crfl_paper.measures import SETS_APART, Measure, area_ratio, shared_radii, spread
 from crfl_paper.readings import Array, Point
 
 Verdict = Literal["holds", "does not hold", "undecided", "not measured"]
@@ -84,8 +85,28 @@ class OfMeasure:
         return f"{self.measure.name}{' at 0' if self.measure.over_radii else ''}: {', '.join(parts)}"
 
 
+class Compared(OfMeasure, ABC):
+    """A test of points against others, seed by seed."""
+
+    def margins(self, points: Sequence[Point]) -> Margins:
+        """What each pair leaves. Seeds that only one of both has do not count, nor pairs that share none."""
+        found = {
+            name: [self.margin(mine[seed], other[seed]) for seed in sorted(mine.keys() & other.keys())]
+            for name, mine, other in self.pairs(points, self.measure.values(points))
+        }
+        return {name: values for name, values in found.items() if values}
+
+    @abstractmethod
+    def pairs(self, points: Sequence[Point], measured: Sequence[BySeed]) -> Iterable[tuple[str, BySeed, BySeed]]:
+        """What is compared with what, under the name of the step."""
+
+    @abstractmethod
+    def margin(self, mine: Array, other: Array) -> float:
+        """Positive where the claim is true of a pair."""
+
+
 @dataclass(frozen=True)
-class Ordered(OfMeasure):
+class Ordered(Compared):
     """A measure that becomes larger along the axis, or smaller, from each point to the next in its series.
 
     If it has several numbers, all of them do.
@@ -99,29 +120,30 @@ class Ordered(OfMeasure):
         every = " at every radius that one of both reaches" if self.measure.over_radii else ""
         return f"{self.measure.name}{every} {'rises' if self.rises else 'falls'} from each value to the next"
 
-    def margins(self, points: Sequence[Point]) -> Margins:
-        """The differences between neighbours, in the right direction."""
-        sign = 1.0 if self.rises else -1.0
-        return without_empty(
-            {
-                f"{name_of(left)} to {right.value:g}": both(low, high, lambda one, other: smallest(one, other, sign))
-                for (left, low), (right, high) in pairwise(zip(points, self.measure.values(points), strict=True))
-                if left.series == right.series
-            }
-        )
+    def pairs(self, points: Sequence[Point], measured: Sequence[BySeed]) -> Iterable[tuple[str, BySeed, BySeed]]:
+        """Neighbours."""
+        for (left, low), (right, high) in pairwise(zip(points, measured, strict=True)):
+            if left.series == right.series:
+                yield f"{name_of(left)} to {right.value:g}", low, high
+
+    def margin(self, mine: Array, other: Array) -> float:
+        """The difference, in the right direction."""
+        return smallest(mine, other, self._sign)
 
     def told(self, points: Sequence[Point]) -> str:
         """The means; of curves also from which radius on a step holds, if not at every one."""
         if not self.measure.over_radii:
             return super().told(points)
-        sign, radii = 1.0 if self.rises else -1.0, shared_radii(points)
-        found = []
-        for (left, low), (right, high) in pairwise(zip(points, self.measure.values(points), strict=True)):
-            if left.series == right.series and (seeds := low.keys() & high.keys()):
+        radii, found = shared_radii(points), []
+        for name, low, high in self.pairs(points, self.measure.values(points)):
+            if seeds := low.keys() & high.keys():
                 first, second = (np.mean([each[seed] for seed in seeds], axis=0) for each in (low, high))
-                start = begin(first, second, radii, sign)
-                found.append(f"{name_of(left)} to {right.value:g} from radius {start:.3g} on")
+                found.append(f"{name} from radius {begin(first, second, radii, self._sign):.3g} on")
         return f"{super().told(points)}; it does so from {', '.join(found)}"
+
+    @property
+    def _sign(self) -> float:
+        return 1.0 if self.rises else -1.0
 
 
 def begin(low: Array, high: Array, radii: Sequence[float], sign: float) -> float:
@@ -160,13 +182,34 @@ class Within(OfMeasure):
     def margins(self, points: Sequence[Point]) -> Margins:
         """How much is left. What is as large as allowed is still allowed."""
         return {
-            name_of(point): [self.most - float(one.max()) + 1e-12 for one in each.values()]
+            f"{point.figure} {name_of(point)}": [self.most - float(one.max()) + 1e-12 for one in each.values()]
             for point, each in zip(points, self.measure.values(points), strict=True)
         }
 
 
 @dataclass(frozen=True)
-class Steady(OfMeasure):
+class SimilarSets(Within):
+    """The area under certified accuracy of backdoored samples is about that of clean ones of the same classes."""
+
+    measure: Measure = SETS_APART
+    most: float = 0.1
+
+    @property
+    def words(self) -> str:
+        """What is tested."""
+        return (
+            f"the area under certified accuracy on backdoored samples stays within {self.most:.0%} of that on "
+            "clean samples of the same classes, at every point of these figures"
+        )
+
+    def told(self, points: Sequence[Point]) -> str:
+        """The range of all ratios."""
+        ratios = [one for point in points for one in point.of(area_ratio)]
+        return f"backdoored / clean: {min(ratios):.3f} to {max(ratios):.3f} over {len(ratios)} runs"
+
+
+@dataclass(frozen=True)
+class Steady(Compared):
     """A measure that stays where it is at the first point, up to a part of it."""
 
     tolerance: float
@@ -176,24 +219,17 @@ class Steady(OfMeasure):
         """What is tested."""
         return f"{self.measure.name} stays within {self.tolerance:.0%} of that of the first value"
 
-    def margins(self, points: Sequence[Point]) -> Margins:
+    def pairs(self, points: Sequence[Point], measured: Sequence[BySeed]) -> Iterable[tuple[str, BySeed, BySeed]]:
+        """Every other point and the first."""
+        return ((name_of(point), each, measured[0]) for point, each in zip(points[1:], measured[1:], strict=True))
+
+    def margin(self, mine: Array, other: Array) -> float:
         """What is left of the tolerance."""
-        first, *others = self.measure.values(points)
-        return without_empty(
-            {
-                name_of(point): both(each, first, lambda one, start: self.tolerance - off(one, start))
-                for point, each in zip(points[1:], others, strict=True)
-            }
-        )
-
-
-def off(one: Array, other: Array) -> float:
-    """By which part of them some numbers differ from others, at most."""
-    return float(np.abs(one / other - 1).max())
+        return self.tolerance - float(np.abs(mine / other - 1).max())
 
 
 @dataclass(frozen=True)
-class Exceeds(OfMeasure):
+class Exceeds(Compared):
     """A measure that one series has some times larger than another, at every value of the axis."""
 
     series: str
@@ -205,56 +241,19 @@ class Exceeds(OfMeasure):
         """What is tested."""
         return f"{self.measure.name} under {self.series} is at least {self.times:g} times that under {self.other}"
 
-    def margins(self, points: Sequence[Point]) -> Margins:
-        """By how much more than that."""
-        measured = list(zip(points, self.measure.values(points), strict=True))
-        others = {point.value: each for point, each in measured if point.series == self.other}
-        return without_empty(
-            {
-                f"{point.value:g}": both(
-                    each, others.get(point.value, {}), lambda one, other: float((one / other).min()) - self.times
-                )
-                for point, each in measured
-                if point.series == self.series
-            }
-        )
-
-
-@dataclass(frozen=True)
-class SimilarSets:
-    """The area under certified accuracy of backdoored samples is about that of clean ones of the same classes."""
-
-    tolerance: float
-
-    @property
-    def words(self) -> str:
-        """What is tested."""
+    def pairs(self, points: Sequence[Point], measured: Sequence[BySeed]) -> Iterable[tuple[str, BySeed, BySeed]]:
+        """Points of both series at the same value."""
+        known = list(zip(points, measured, strict=True))
+        others = {point.value: each for point, each in known if point.series == self.other}
         return (
-            f"the area under certified accuracy on backdoored samples stays within {self.tolerance:.0%} of that on "
-            "clean samples of the same classes, at every point of these figures"
+            (f"{point.value:g}", each, others.get(point.value, {}))
+            for point, each in known
+            if point.series == self.series
         )
 
-    def margins(self, points: Sequence[Point]) -> Margins:
-        """What is left of the tolerance."""
-        return {
-            f"{point.figure} {name_of(point)}": [self.tolerance - abs(one - 1) for one in point.of(area_ratio)]
-            for point in points
-        }
-
-    def told(self, points: Sequence[Point]) -> str:
-        """The range of all ratios."""
-        ratios = [one for point in points for one in point.of(area_ratio)]
-        return f"backdoored / clean: {min(ratios):.3f} to {max(ratios):.3f} over {len(ratios)} runs"
-
-
-def both(mine: BySeed, other: BySeed, compared: Callable[[Array, Array], float]) -> list[float]:
-    """What a comparison finds with each of the seeds that two points share."""
-    return [compared(mine[seed], other[seed]) for seed in sorted(mine.keys() & other.keys())]
-
-
-def without_empty(margins: Margins) -> Margins:
-    """Steps of which nothing was measured say nothing."""
-    return {name: values for name, values in margins.items() if values}
+    def margin(self, mine: Array, other: Array) -> float:
+        """By how much more than that."""
+        return float((mine / other).min()) - self.times
 
 
 def name_of(point: Point) -> str:

@@ -1,7 +1,7 @@
 """The figures of the paper, from what was measured: means over seeds, and bands from the smallest to the largest.
 
-Lines called "sound" are what a sound certificate answers, the same at every radius. Thin dashed lines are the accuracy
-of the model itself, without the noise of the votes.
+Lines called "sound" are what a sound certificate answers, the same at every radius, in black. Thin dashed lines are the
+accuracy of the model itself, without the noise of the votes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 RADII = 23
 """Points of a line up to the largest radius of a sample."""
-NOISE_FREE = "trained without noise"
+NOISE_FREE, THIN = "trained without noise", "the model itself"
+ONE_LINE = 0.01
+"""Sound answers that differ by less are one line to the eye, and one entry of the legend."""
 LONG_NUMBER, INDENTATION, TAG = re.compile(rb"-?\d+\.\d{3,}"), re.compile(rb"\n +"), re.compile(rb"<[^>]*>")
 
 
@@ -38,11 +40,11 @@ def drawn(figure: Figure, points: Sequence[Point], sound: Sequence[Answer], nois
         sources = [one for one in BOOK if one.name in figure.takes]
         grouped = [(one, [point for point in points if point.figure == one.name]) for one in sources]
         panels = [one for source, own in grouped if own for one in curves(source, own, sound, BACKDOORED)]
-        return panels_figure(panels, columns=3)
+        return panels_figure(panels, each=True)
     panels = curves(figure, points, sound, CLEAN)
     if figure.shows_rate:
         panels = [with_bases(panels[0], figure, points, noise_free), *curves(figure, points, sound, CLEAN, rate=True)]
-    return panels_figure(panels)
+    return panels_figure(panels, thin=THIN)
 
 
 def curves(
@@ -60,8 +62,8 @@ def curves(
         for point in own:
             radii = places(reach_of(point, test_set), end)
             lines.append(line(named(figure, point.value), radii, of_seeds(point, share(radii, test_set, rate))))
-        lines += [sound_line(figure, answer, end, test_set, rate) for answer in sound]
-        title = " ".join(filter(None, (figure.title if test_set == BACKDOORED else "", series)))
+        lines += sound_lines(figure, sound, end, test_set, rate)
+        title = ": ".join(filter(None, (figure.title if test_set == BACKDOORED else "", series)))
         panels.append(Panel(lines, "radius", label, title))
     return panels
 
@@ -86,10 +88,22 @@ def share(radii: Array, test_set: str, rate: bool) -> Callable[[Reading], Array]
     return of
 
 
-def sound_line(figure: Figure, answer: Answer, end: float, test_set: str, rate: bool) -> Line:
-    """The same number at every radius."""
+def sound_lines(figure: Figure, answers: Sequence[Answer], end: float, test_set: str, rate: bool) -> list[Line]:
+    """The same number at every radius, for each answer; those that lie on each other have one name."""
+    shares = [answer.share(test_set, rate=rate) for answer in answers]
+    order = sorted(range(len(answers)), key=lambda place: float(np.mean(shares[place])))
+    groups: list[list[int]] = []
+    for place in order:
+        if groups and np.mean(shares[place]) - np.mean(shares[groups[-1][0]]) < ONE_LINE:
+            groups[-1].append(place)
+        else:
+            groups.append([place])
+    names = {place: sound_name(figure, [answers[one] for one in sorted(group)]) for group in groups for place in group}
     ends = np.array([0.0, end])
-    return line(sound_name(figure, answer), ends, np.array([[one] * 2 for one in answer.share(test_set, rate=rate)]))
+    return [
+        line(names[place], ends, np.array([[one] * 2 for one in found]), dark=True)
+        for place, found in enumerate(shares)
+    ]
 
 
 def with_bases(panel: Panel, figure: Figure, points: Sequence[Point], noise_free: Point | None) -> Panel:
@@ -123,7 +137,7 @@ def distances(figure: Figure, points: Sequence[Point], sound: Sequence[Answer]) 
         for answer in sound:
             found = distance_bounds(answer, first.attacked)
             ends = first.attacked + np.arange(found.shape[1], dtype=np.float64)
-            bounds.append(line(f"sound bound, {named(figure, point.value)}", ends, found))
+            bounds.append(line(f"sound bound, {named(figure, point.value)}", ends, found, dark=True))
     marked = sorted({one.attacked for point in points for one in point.readings.values()})
     return Panel([*lines, *bounds], "round", "distance to the clean model, L2 norm", log_y=bool(bounds), marked=marked)
 
@@ -133,9 +147,10 @@ def named(figure: Figure, value: float) -> str:
     return f"{figure.symbol} = {value:g}"
 
 
-def sound_name(figure: Figure, answer: Answer) -> str:
-    """What the legend calls an answer."""
-    return "sound" if answer.value is None else f"sound, {named(figure, answer.value)}"
+def sound_name(figure: Figure, answers: Sequence[Answer]) -> str:
+    """What the legend calls some answers."""
+    values = ", ".join(f"{answer.value:g}" for answer in answers if answer.value is not None)
+    return f"sound, {figure.symbol} = {values}" if values else "sound"
 
 
 def of_seeds(point: Point, of: Callable[[Reading], Array]) -> Array:
@@ -143,13 +158,13 @@ def of_seeds(point: Point, of: Callable[[Reading], Array]) -> Array:
     return np.array([of(one) for one in point.readings.values()])
 
 
-def line(name: str, x: Array, rows: Array) -> Line:
+def line(name: str, x: Array, rows: Array, *, dark: bool = False) -> Line:
     """The mean over seeds, with a band if there are several."""
     from crfl_figures import Line
 
     if len(rows) == 1:
-        return Line(name, x, rows[0])
-    return Line(name, x, rows.mean(axis=0), rows.min(axis=0), rows.max(axis=0))
+        return Line(name, x, rows[0], dark=dark)
+    return Line(name, x, rows.mean(axis=0), rows.min(axis=0), rows.max(axis=0), dark=dark)
 
 
 def small(picture: bytes) -> bytes:

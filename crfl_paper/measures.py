@@ -58,6 +58,11 @@ def area_ratio(reading: Reading) -> float:
     return reading.samples(BACKDOORED).without(target).area / clean if clean else math.inf
 
 
+SETS_APART = Measure(
+    "difference between the areas of backdoored and clean samples", lambda one, _: np.array([abs(area_ratio(one) - 1)])
+)
+
+
 def spread(values: Sequence[float]) -> str:
     """The mean, and the standard deviation over seeds if there are several.
 

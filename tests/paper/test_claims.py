@@ -88,8 +88,8 @@ def test_series_are_compared_at_the_same_value_and_seed() -> None:
 
 
 def test_backdoored_samples_are_set_beside_clean_ones() -> None:
-    assert verdict(SimilarSets(0.1).margins([point(1, [1.0, 2.0], backdoored=[1.0, 1.9])])) == "holds"
-    assert verdict(SimilarSets(0.1).margins([point(1, [1.0, 2.0], backdoored=[0.5, 1.0])])) == "does not hold"
+    assert verdict(SimilarSets().margins([point(1, [1.0, 2.0], backdoored=[1.0, 1.9])])) == "holds"
+    assert verdict(SimilarSets().margins([point(1, [1.0, 2.0], backdoored=[0.5, 1.0])])) == "does not hold"
 
 
 def test_several_seeds_are_told_with_their_deviation() -> None:
