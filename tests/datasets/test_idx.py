@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crfl_core.extend import DataError
-from tests.datasets.files import idx
+from tests.datasets.idx_files import idx
 
 IMAGES = np.arange(5 * 3 * 2, dtype=np.uint8).reshape(5, 3, 2)
 

@@ -14,7 +14,7 @@ from crfl_datasets.images import MNIST, ImageDataset
 from crfl_datasets.mnist import Mnist
 
 from crfl_core.extend import DataError, Domain
-from tests.datasets.files import idx, write_four
+from tests.datasets.idx_files import idx, write_four
 
 
 @pytest.fixture

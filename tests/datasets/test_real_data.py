@@ -14,7 +14,7 @@ from crfl_datasets.mnist import Mnist
 
 from crfl_core import run
 from tests.conftest import ROOT
-from tests.datasets.files import write_four
+from tests.datasets.idx_files import write_four
 
 
 @pytest.fixture(params=[Mnist, FashionMnist])

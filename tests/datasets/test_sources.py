@@ -11,7 +11,7 @@ from crfl_core import dump_config, load_config
 from crfl_core.extend import ConfigError, DataError, DataFile, DataSource, OptionError
 from crfl_core.federation.setup import build
 from crfl_files.published import cache_dir, data_dirs, sha256
-from tests.datasets.files import write_four
+from tests.datasets.idx_files import write_four
 
 SOURCE = DataSource(
     folder="two-files",
