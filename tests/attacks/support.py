@@ -1,4 +1,4 @@
-"""What the tests of attacks share: every attack with options that fit the small federation, and its ledger."""
+"""What the tests of attacks share: attacks that fit the small federation, what they know, and what is measured."""
 
 from __future__ import annotations
 
@@ -6,13 +6,28 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
+from crfl_attacks.model_replacement import ModelReplacement
 from torch import Tensor
 
-from crfl_core.extend import Attack, ClientColumns, ClientUpdates, Known, Ledger, RunFacts
+from crfl_core.extend import (
+    Attack,
+    ClientColumns,
+    ClientUpdates,
+    DataFacts,
+    Domain,
+    FederatedData,
+    Known,
+    Ledger,
+    RunFacts,
+    State,
+    Streams,
+)
 from crfl_core.federation.setup import Federation
 from tests.oracle import federation_of, played, tiny
 
+IMAGES = DataFacts(inputs=64, classes=10, domain=Domain(0.0, 1.0), image_shape=(8, 8))
 FITTING: dict[str, dict[str, Any]] = {
     "model-replacement": {"poisoned_per_batch": 3},
     "dba": {"poisoned_per_batch": 3},
@@ -67,3 +82,22 @@ def known_of(honest: ClientUpdates, own: Tensor, weights: Tensor | None = None, 
     shares = torch.full((len(own),), 1.0 / len(own), dtype=torch.float64) if weights is None else weights
     features = federation.test_sets["clean"].features
     return replace(Known(current, own, shares, honest, federation.model, features), **more)
+
+
+def attack(**changes: Any) -> dict[str, Any]:
+    """The attack table of the small config with some keys different."""
+    table: dict[str, Any] = tiny()["attack"]
+    return table | changes
+
+
+def prepared(of: ModelReplacement, facts: DataFacts = IMAGES) -> State:
+    """What the attack computes before training, in float64."""
+    x, y = torch.zeros(1, facts.inputs, dtype=torch.float64), torch.zeros(1, dtype=torch.int64)
+    names = tuple(map(str, range(facts.classes)))
+    return of.prepare(FederatedData(x, y, x, y, [np.arange(1)], facts, names), Streams(0))
+
+
+def measured(federation: Federation, number: int = 2) -> Any:
+    """The attackers' rows of the ledger in an attacked round."""
+    columns = played(federation)[number - 1].clients
+    return columns.take(columns.attacking)

@@ -29,9 +29,8 @@ def test_an_npz_file_is_split_at_random_but_always_alike(tmp_path: Path) -> None
 
 
 def test_an_npz_file_may_hold_test_arrays_and_groups_under_any_name(tmp_path: Path) -> None:
-    path = npz_file(
-        tmp_path / "a.npz", pixels=X, digit=Y, test_pixels=X[:3] + 1, test_digit=Y[:3], owner=list("ab" * 10)
-    )
+    arrays = {"pixels": X, "digit": Y, "test_pixels": X[:3] + 1, "test_digit": Y[:3], "owner": list("ab" * 10)}
+    path = npz_file(tmp_path / "a.npz", **arrays)
     data = Arrays(path=path, inputs="pixels", label="digit", group="owner").read()
     np.testing.assert_array_equal(data.x, X)
     np.testing.assert_array_equal(data.test_x, X[:3] + 1)
@@ -116,12 +115,7 @@ def test_a_missing_file_and_a_wrong_shape_are_errors(tmp_path: Path) -> None:
     ids=["constant features", "a sample for each class"],
 )
 def test_data_without_anything_to_learn_give_a_result(arrays: dict[str, Any], scaling: str, tmp_path: Path) -> None:
-    data = {
-        "type": "arrays",
-        "path": str(npz_file(tmp_path / "few.npz", **arrays)),
-        "scaling": scaling,
-        "domain": [0, 1],
-    }
+    path = npz_file(tmp_path / "few.npz", **arrays)
     config = {
         "rounds": 2,
         "dataset": {"type": "arrays", "path": str(path), "scaling": scaling, "domain": [0, 1]},
