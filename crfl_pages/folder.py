@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 
 from crfl_core.extend import CertificateResult, CrflError, Curve, Metrics, RunDirectory, RunResult, curves, differing
 from crfl_pages import words
-from crfl_pages.contents import numbers, stated
+from crfl_pages.contents import number, numbers, stated
 from crfl_pages.markup import Html, Part, drawn, element, joined, table
 from crfl_pages.samples import tables
 from crfl_sweeps.comparing import MOST_KEYS
@@ -91,8 +92,18 @@ def settings_of(runs: Sequence[RunResult]) -> list[Settings]:
 
 
 def words_for(settings: Settings) -> str:
-    """Settings on one line."""
-    return ", ".join(f"{key} = {inline(value)}" for key, value in settings.items() if value != differing.UNSET)
+    """Settings on one line; which step of a list, and that a plugin is chosen by its type, goes without saying.
+
+    >>> words_for({"aggregation.1.type": "rfa", "attack.scale": 10.0, "attack.rounds": [3], "reserve.type": "unset"})
+    'aggregation = rfa, attack.scale = 10, attack.rounds = [3]'
+    """
+    told = []
+    for key, value in settings.items():
+        plugin = re.sub(r"(\.\d+)?\.type$", "", key)
+        if value != differing.UNSET:
+            known = number(value) if isinstance(value, float) else value
+            told.append(f"{plugin} = {known if isinstance(known, str) else inline(known)}")
+    return ", ".join(told)
 
 
 def experiments(runs: Sequence[RunResult]) -> dict[str, list[RunResult]]:

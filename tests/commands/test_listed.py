@@ -49,6 +49,14 @@ def test_settings_are_worth_more_than_size_and_age() -> None:
     assert "also differ" not in narrow
 
 
+def test_what_a_sweep_varies_fits_eighty_columns() -> None:
+    settings = {"seed": 0, "aggregation.1.type": "fedavg", "attack.scale": 10.0}
+    shown = " ".join(lines(list_table(listed(settings), 80), 80))
+    assert all(word in shown for word in ("seed", "aggregation", "scale", "certified"))
+    assert "finished" not in shown
+    assert "also differ" not in shown
+
+
 def test_runs_that_differ_in_many_settings_are_called_by_their_names() -> None:
     runs = [Run(f"runs/{name}", MANY, (), SimpleNamespace()) for name in ("one", "other")]  # type: ignore[arg-type]
     points = tuple(Point("", MANY, (run,), {"accuracy": Statistic.of([0.5])}, {}) for run in runs)

@@ -29,6 +29,8 @@ NAMED = 5
 RIGHT = ("age", "size")
 DISPENSABLE = ("size", "age")
 """What a narrow terminal goes without, first what is missed least."""
+WANTED = 3
+"""So many settings are worth more than that, and than a state that all runs share."""
 
 Columns = dict[str, list[str]]
 
@@ -38,7 +40,7 @@ def list_table(listed: Sequence[Listed], width: int) -> RenderableType:
     settings = settings_of(listed)
     longest = max(len(one.name) for one in listed)
     room = width - BETWEEN - min(longest, LEAST_NAME)
-    facts = fitting_facts(facts_of(listed), room, width_of(settings))
+    facts = fitting_facts(facts_of(listed), room, width_of(dict([*settings.items()][:WANTED])))
     fitting = dict(first_that_fit(settings, room - width_of(facts)))
     room -= width_of(facts) + width_of(fitting)
     name_width = min(longest, MOST_NAME, LEAST_NAME + max(0, room))
@@ -51,7 +53,11 @@ def list_table(listed: Sequence[Listed], width: int) -> RenderableType:
 
 def fitting_facts(facts: Columns, room: int, wanted: int) -> Columns:
     """All facts if they fit; some are left out if the settings, or at least the other facts, fit then."""
-    less = [{name: facts[name] for name in facts if name not in DISPENSABLE[:count]} for count in range(3)]
+    dispensable = (*DISPENSABLE, *(("state",) if set(facts["state"]) == {"finished"} else ()))
+    less = [
+        {name: facts[name] for name in facts if name not in dispensable[:count]}
+        for count in range(len(dispensable) + 1)
+    ]
     with_settings = (some for some in less if width_of(some) + wanted <= room)
     alone = (some for some in less if width_of(some) <= room)
     return next(with_settings, None) or next(alone, less[-1])
