@@ -67,7 +67,7 @@ def test_the_tables_are_those_of_the_examples(dataset: str) -> None:
 def test_figures_share_training_and_fast_ones_keep_the_papers_radii() -> None:
     figures = [figure.name for figure in swept("mnist")]
     planned = plans(combined("mnist", figures, Question(1)).cells())
-    assert sum(plan.shares == "nothing" for plan in planned) <= 33 < len(planned)
+    assert sum(plan.shares == "nothing" for plan in planned) <= 35 < len(planned)
     slow, fast = (combined("mnist", figures, Question(1, fast)).cells() for fast in (False, True))
     for one, other in zip(slow, fast, strict=True):
         first, second = (cell.config.training for cell in (one, other))
