@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 RADII = 23
 """Points of a line up to the largest radius of a sample."""
-NOISE_FREE, THIN = "trained without noise", "the model itself"
+NOISE_FREE, THIN = "trained without noise", "accuracy of the model itself"
 ONE_LINE = 0.01
 """Sound answers that differ by less are one line to the eye, and one entry of the legend."""
 LONG_NUMBER, INDENTATION, TAG = re.compile(rb"-?\d+\.\d{3,}"), re.compile(rb"\n +"), re.compile(rb"<[^>]*>")
@@ -62,7 +62,7 @@ def curves(
         for point in own:
             radii = places(reach_of(point, test_set), end)
             lines.append(line(named(figure, point.value), radii, of_seeds(point, share(radii, test_set, rate))))
-        lines += sound_lines(figure, sound, end, test_set, rate)
+        lines += sound_lines(figure, sound, end, test_set, rate=rate)
         title = ": ".join(filter(None, (figure.title if test_set == BACKDOORED else "", series)))
         panels.append(Panel(lines, "radius", label, title))
     return panels
@@ -88,7 +88,7 @@ def share(radii: Array, test_set: str, rate: bool) -> Callable[[Reading], Array]
     return of
 
 
-def sound_lines(figure: Figure, answers: Sequence[Answer], end: float, test_set: str, rate: bool) -> list[Line]:
+def sound_lines(figure: Figure, answers: Sequence[Answer], end: float, test_set: str, *, rate: bool) -> list[Line]:
     """The same number at every radius, for each answer; those that lie on each other have one name."""
     shares = [answer.share(test_set, rate=rate) for answer in answers]
     order = sorted(range(len(answers)), key=lambda place: float(np.mean(shares[place])))

@@ -134,6 +134,36 @@ def test_a_line_that_belongs_to_another_has_its_colour_and_no_entry() -> None:
     assert_presentable(figure)
 
 
+def test_thin_lines_have_an_entry_of_their_own_if_it_is_named() -> None:
+    own = [Line("sigma = 1", X, X), Line("base", X, X + 1, like="sigma = 1")]
+    figure = panels_figure([Panel(own, "x", "y"), Panel(own[:1], "x", "y")], thin="the model itself")
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["sigma = 1", "the model itself"]
+    assert "the model itself" not in texts(panels_figure([Panel(own[:1], "x", "y")], thin="the model itself"))
+
+
+def test_dark_lines_are_black_and_take_no_colour_from_the_others() -> None:
+    sound = Line("sound", X, 0 * X + 2, dark=True)
+    for count in (1, 3):
+        drawn = lines_figure([*lines(count), sound, Line("last", X, X)], x_label="x", y_label="y").axes[0].lines
+        assert (drawn[count].get_color(), drawn[count].get_linestyle()) == ("#000000", "-")
+        expected = lines_figure([*lines(count), Line("last", X, X)], x_label="x", y_label="y").axes[0].lines
+        assert drawn[-1].get_color() == expected[-1].get_color()
+
+
+def test_panels_may_have_legends_of_their_own() -> None:
+    """Each names the lines of its panel, whose colours begin anew, and hides no panel."""
+    figure = panels_figure(
+        [Panel(lines(3), "x", "y", "a"), *[Panel([Line("other", X, X)], "x", "y", "b")] * 2], each=True
+    )
+    named = [[text.get_text() for text in legend.get_texts()] for legend in figure.legends]
+    assert named == [["line 0", "line 1", "line 2"], ["other"], ["other"]]
+    assert figure.axes[0].lines[0].get_color() == figure.axes[1].lines[0].get_color()
+    figure.canvas.draw()
+    boxes = [legend.get_window_extent() for legend in figure.legends]
+    assert not any(box.overlaps(axes.get_window_extent()) for box in boxes for axes in figure.axes)
+    assert_presentable(figure)
+
+
 def test_numbers_of_logarithmic_axes_are_numbers() -> None:
     figure = lines_figure([Line("", 10.0**X, 10.0 ** (4 * X))], x_label="x", y_label="y", log_x=True, log_y=True)
     figure.canvas.draw()

@@ -12,8 +12,10 @@ import crfl_core
 from crfl_core import load_config
 from crfl_core.api import execution
 from crfl_core.extend import Registry
+from crfl_core.federation import rounds
+from crfl_core.federation.recording import record
 from crfl_core.report.estimate import Estimate, estimated
-from crfl_core.report.trial import extrapolated
+from crfl_core.report.trial import Played, Trial, extrapolated
 from tests.oracle import contents, tiny
 
 TAIL = {"type": "tail", "continuations": 12, "selection": 4}
@@ -36,6 +38,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "a module": {"model": "mlp", "dtype": "float64"},
     "secret votes": {"seeds": {"votes": "secret"}},
+    "a twin alongside": {"storage": {"figures": [], "keep": "distances"}},
 }
 
 
@@ -54,6 +57,18 @@ def test_every_kind_of_run_can_be_estimated(case: str) -> None:
     assert (found.seconds.continuations > 0) == (TAIL in config.get("certificates", ()) and not refused)
     assert found.memory > 50e6
     assert 10e3 < found.disk < 10e6
+
+
+def test_a_twin_plays_the_rounds_from_the_first_attack_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def played(trial: Trial, *_: object) -> Played:
+        (start,) = rounds.initial(trial.federation)
+        outcomes = rounds.play(trial.session, (start,))
+        lines, rows = zip(*(record(trial.federation, outcome) for outcome in outcomes), strict=True)
+        return Played(1000.0, 0.0, list(lines), list(rows), (start,))
+
+    monkeypatch.setattr(Trial, "_played", played)
+    alone, both = (estimate(tiny(storage={"keep": keep})).seconds.training for keep in ("needed", "distances"))
+    assert both - alone == pytest.approx(3 * 1000, abs=100)  # rounds 2 to 4
 
 
 def test_an_estimate_is_told_in_lines() -> None:
