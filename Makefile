@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Nothing is installed without the constraints: an unpinned torch brings gigabytes of CUDA packages.
 export PIP_CONSTRAINT := constraints.txt
-PEERS := /tmp/crfl-peers
+# Where the peers that need other versions are installed; CRFL_PEERS tells benchmarks.
+PEERS ?= /tmp/crfl-peers
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: demo test lint types contracts unit torture peers benchmarks certified site clean
@@ -37,10 +38,10 @@ peers: $(VENV)/.installed-dev
 	$(PIP) flwr==1.41.0
 	$(PIP) --no-deps byzfl==0.0.11
 	$(BIN)/python -m pytest tests/aggregators/test_peers.py
-	$(PYTHON) -m venv $(PEERS)
+	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
 	PIP_CONSTRAINT= $(PEERS)/bin/python -m pip install --quiet torch==2.13.0 'numpy<2' scipy pfl==0.6.0
 	PIP_CONSTRAINT= $(PEERS)/bin/python -m pip install --quiet --no-deps byzfl==0.0.11
-	$(BIN)/python -m benchmarks rounds
+	CRFL_PEERS=$(PEERS) $(BIN)/python -m benchmarks rounds
 
 benchmarks: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks

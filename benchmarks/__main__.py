@@ -17,7 +17,7 @@ from benchmarks import timing
 from benchmarks.comparison import compare
 from benchmarks.results import MEASURED, BadResults, Result, Results, here, read, together, write
 
-SUPPORT = {"__main__", "comparison", "peer_rounds", "random_images", "results", "round_runner", "timing"}
+SUPPORT = {"__main__", "comparison", "peaks", "peer_rounds", "random_images", "results", "round_runner", "timing"}
 
 
 def known() -> list[str]:

@@ -2,8 +2,10 @@
 
 Times are CPU times, so that other work on the machine counts as little as possible. ByzFL is no dependency: `make
 peers` adds it, and without it only our own times are printed. Its nearest-neighbour mixing gathers a copy of the
-updates for each client, 36 GB at this size, so that one is compared on a tenth of the parameters. Peak memory is
-measured in a fresh process, also on 1,000 clients x 100,000 parameters.
+updates for each client, 36 GB at this size, so that one is compared on a tenth of the parameters. Residual-reweighting
+compares all pairs in every coordinate: it is measured beside krum, which multiplies them, on 1,000 clients x 100,000
+parameters, and takes a minute. Peak memory is measured in a process of its own on as many clients that the products of
+all pairs weigh.
 
 No rule can be faster than memory is read. What that takes is measured as the sum of all numbers, and printed beside
 fedavg, which does nothing else.
@@ -13,20 +15,22 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import multiprocessing
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import torch
+from crfl_aggregators.baffle import Baffle
 from crfl_aggregators.bucketing import Bucketing
 from crfl_aggregators.bulyan import Bulyan
 from crfl_aggregators.centered_clipping import CenteredClipping
 from crfl_aggregators.cosine_filter import CosineFilter
+from crfl_aggregators.dnc import Dnc
 from crfl_aggregators.fedavg import FedAvg
+from crfl_aggregators.flame import Flame
+from crfl_aggregators.fltrust import FLTrust
 from crfl_aggregators.foolsgold import FoolsGold
 from crfl_aggregators.krum import Krum, MultiKrum
 from crfl_aggregators.median import Median
@@ -34,16 +38,19 @@ from crfl_aggregators.median_of_means import MedianOfMeans
 from crfl_aggregators.nearest_neighbour_mixing import NearestNeighbourMixing
 from crfl_aggregators.norm_bound import NormBound
 from crfl_aggregators.norm_filter import NormFilter
+from crfl_aggregators.per_layer import PerLayer
 from crfl_aggregators.residual_reweighting import ResidualReweighting
 from crfl_aggregators.rfa import Rfa
+from crfl_aggregators.sign_majority import SignMajority
 from crfl_aggregators.trimmed_mean import TrimmedMean
 from crfl_aggregators.update_cap import UpdateCap
 from crfl_aggregators.weak_noise import WeakNoise
 from torch import Tensor
 
+from benchmarks.peaks import Steps, peaks_of, work_of
 from benchmarks.timing import best_times, report
-from crfl_core.extend import Aggregator, Clients, ClientUpdates, Layout, Round, Stage, State, Streams
-from crfl_core.federation.chain import Staged, run_chain, staged_by
+from crfl_core.extend import Aggregator, Clients, ClientUpdates, Layout, Round, Streams
+from crfl_core.testing.sample_server import server_of
 from crfl_interface.kinds.aggregator import AggregationStep
 
 MALICIOUS = 10
@@ -67,10 +74,20 @@ STEPS: dict[str, AggregationStep] = {
     "bucketing": Bucketing(size=2),
     "norm-filter": NormFilter(f=MALICIOUS),
     "cosine-filter": CosineFilter(threshold=-1.0),
+    "dnc": Dnc(f=MALICIOUS),
+    "flame": Flame(),
+    "fltrust": FLTrust(),
+    "sign-majority": SignMajority(),
+    "per-layer": PerLayer(rule=Krum(f=MALICIOUS).named("krum")),
+    "baffle": Baffle(),
 }
 
-SLOW = {"residual-reweighting": ResidualReweighting()}
-"""Compares all pairs in every coordinate; measured beside krum, which multiplies them, on many clients."""
+SLOW: dict[str, AggregationStep] = {"residual-reweighting": ResidualReweighting()}
+MANY = 1000, 100_000
+WEIGHTY = 1000, 30_000
+"""Clients and parameters for which the products of all pairs are 7 % of the updates."""
+FEWER = 300, 100_000
+"""As many numbers, for rules that take n^2 P."""
 CHAIN = [NormBound(bound=RADIUS), WeakNoise(), NormBound(bound=RADIUS), Krum(f=MALICIOUS)]
 """Three stages that have one buffer between them."""
 
@@ -99,7 +116,7 @@ def byzfl() -> dict[str, Callable[[Tensor], object]]:
 
 
 def updates(clients: int, size: int) -> ClientUpdates:
-    """Standard normal updates of alike clients without weight decay."""
+    """Standard normal updates of alike clients without weight decay, for a model of two layers."""
     values = torch.randn(clients, size, generator=torch.Generator().manual_seed(0))
     ones, zeros = np.ones(clients), np.zeros(clients)
     counts = ones.astype(np.int64)
@@ -115,48 +132,19 @@ def updates(clients: int, size: int) -> ClientUpdates:
         update_bound=ones,
         group=counts * 0,
     )
-    return ClientUpdates(values, Round(1, 1, facts, Layout((("w", (size,)),)), Streams(0), torch.zeros(size)))
+    layout, streams = Layout((("w", (size - size // 4,)), ("b", (size // 4,)))), Streams(0)
+    server = server_of(size, facts, streams)
+    return ClientUpdates(values, Round(1, 1, facts, layout, streams, torch.zeros(size), server))
 
 
-def play(step: AggregationStep, submitted: ClientUpdates, state: State | None = None) -> object:
+def play(step: AggregationStep, submitted: ClientUpdates) -> object:
     """The step's answer."""
-    if isinstance(step, Stage):
-        return staged_by(step, submitted, state or {})
-    assert isinstance(step, Aggregator)
-    return step.aggregate(submitted, state or {})
+    return work_of([step])(submitted)
 
 
-def peak_memory(clients: int, size: int, names: Sequence[str]) -> dict[str, tuple[float, float]]:
-    """Peak memory of steps in units of their input, without what a stage hands on, and in GiB with it."""
-    torch.set_num_threads(1)
-    small, submitted = updates(clients, 1000), updates(clients, size)
-    data = submitted.values.nbytes
-    peaks = {}
-    for name in names:
-        step = STEPS.get(name)
-        work = partial(run_chain, CHAIN) if step is None else partial(play, step)
-        work(small, {})  # libraries allocate their buffers once
-        before = memory("VmRSS")
-        Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
-        answer = work(submitted, {})
-        peak, handed_on = memory("VmHWM"), data if step is None else 0
-        if isinstance(answer, Staged) and answer.values.data_ptr() != submitted.values.data_ptr():
-            handed_on = answer.values.nbytes
-        peaks[name] = (1.0 + (peak - before - handed_on) / data, peak / 2**30)
-        del answer
-    return peaks
-
-
-def memory(field: str) -> int:
-    """Resident memory of this process in bytes, now (VmRSS) or at its peak (VmHWM)."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
-
-
-def in_own_process(clients: int, size: int, names: Sequence[str] = (*STEPS, "chain")) -> dict[str, tuple[float, float]]:
-    """`peak_memory` where nothing else was allocated before."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(peak_memory, (clients, size, names))
+def chains(steps: Mapping[str, AggregationStep]) -> dict[str, Steps]:
+    """Every step as a chain of its own."""
+    return {name: [step] for name, step in steps.items()}
 
 
 def compare(name: str, submitted: ClientUpdates, theirs: Callable[[Tensor], object] | None, target: str) -> None:
@@ -183,17 +171,23 @@ def main() -> None:
             "at least 8" if name == "rfa" else "at least 2" if isinstance(step, Aggregator) else "a stage: as it is"
         )
         compare(name, tenth if name == "nearest-neighbour-mixing" else full, peers.get(name), target)
-    once = best_times(
-        {"read": full.values.sum, "fedavg": lambda: play(STEPS["fedavg"], full)}, turns=5, clock=time.process_time
-    )
+    mean = partial(play, STEPS["fedavg"], full)
+    once = best_times({"read": full.values.sum, "fedavg": mean}, turns=5, clock=time.process_time)
     report("time to read the updates once / fedavg", once["read"] / once["fedavg"], "at least 0.9: memory is the limit")
-    many = updates(1000, 20_000)
-    for name, step in SLOW.items():
-        candidates = {name: partial(play, step, many), "krum": partial(play, STEPS["krum"], many)}
-        times = best_times(candidates, turns=2, clock=time.process_time)
-        report(f"time of {name} / krum, 1,000 x 20,000", times[name] / times["krum"], "at most 20")
-    for name, (ratio, _) in in_own_process(100, 1_000_000).items():
+    del full, tenth, mean
+    many = updates(*MANY)
+    times = {name: once_timed(step, many) for name, step in {**SLOW, "krum": STEPS["krum"]}.items()}
+    for name in SLOW:
+        report(f"time of {name} / krum, 1,000 x 100,000", times[name] / times["krum"], "at most 20")
+    del many
+    found = peaks_of({**chains(STEPS), "chain": CHAIN}, updates, *WEIGHTY) | peaks_of(chains(SLOW), updates, *FEWER)
+    for name, ratio in found.items():
         report(f"peak memory beside the output / input, {name}", ratio, "at most 1.1")
-    largest, worst = max((peak, name) for name, (_, peak) in in_own_process(1000, 100_000).items())
-    report("peak memory in GiB on 1,000 x 100,000, of the worst", largest, "at most 4", detail=worst)
     torch.set_num_threads(threads)
+
+
+def once_timed(step: AggregationStep, submitted: ClientUpdates) -> float:
+    """CPU seconds of one turn, for what takes so long that a second one would tell little."""
+    started = time.process_time()
+    play(step, submitted)
+    return time.process_time() - started

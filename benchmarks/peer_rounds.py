@@ -8,6 +8,7 @@ client, so it does not reshuffle; ByzFL reads its own through a DataLoader, as i
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from unittest.mock import MagicMock
 
-INTERPRETER = Path("/tmp/crfl-peers/bin/python")
+INTERPRETER = Path(os.environ.get("CRFL_PEERS", "/tmp/crfl-peers"), "bin", "python")
 CLIENTS, BATCH, STEPS, RATE = 20, 100, 30, 0.01
 CLASSES, FEATURES, PER_CLIENT = 10, 784, 3000
 ROUNDS = 8

@@ -9,6 +9,7 @@ from crfl_aggregators.flame import Flame, majority
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from sklearn.cluster import HDBSCAN
 
 from tests.aggregators.support import Array, gaussian, updates_of
 
@@ -66,7 +67,21 @@ def test_the_cluster_is_the_first_majority_of_single_linkage(seed: int, clients:
     """With many ties as well: distances are multiples of one step."""
     drawn = np.random.default_rng(seed).integers(0, steps + 1, (clients, clients)) / steps
     distances = np.triu(drawn, 1) + np.triu(drawn, 1).T
-    np.testing.assert_array_equal(majority(distances, np.arange(clients)), nearest_majority(distances))
+    np.testing.assert_array_equal(majority(1.0 - distances), nearest_majority(distances))
+
+
+@pytest.mark.parametrize("clients", [2, 5, 40, 101])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_cluster_is_that_of_hdbscan(clients: int, seed: int) -> None:
+    values = gaussian(clients, 6, seed) + 2.0 * gaussian(2, 6, seed + 9)[np.arange(clients) % 3 // 2]
+    unit = values / np.linalg.norm(values, axis=1, keepdims=True)
+    cosines = unit @ unit.T
+    distances = (1.0 - np.minimum(cosines, cosines.T)).round(12)
+    np.fill_diagonal(distances, 0.0)
+    clusters = HDBSCAN(
+        min_cluster_size=clients // 2 + 1, min_samples=1, metric="precomputed", allow_single_cluster=True, copy=True
+    )
+    np.testing.assert_array_equal(majority(cosines), clusters.fit(distances).labels_ >= 0)
 
 
 def test_a_minority_that_pulls_elsewhere_is_left_out_and_a_long_update_is_clipped() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from crfl_aggregators import geometry, residual_reweighting
+from crfl_aggregators import dnc, geometry, residual_reweighting
 from crfl_aggregators.coordinates import sorted_columns
 from crfl_aggregators.selection import ranking
 from hypothesis import given, settings
@@ -21,10 +21,12 @@ steps = pytest.mark.parametrize("step", [*RULES.values(), *STAGES.values()], ids
 
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks of three columns."""
+    """Blocks of three columns, and of one or two rows of what is known of all pairs."""
     monkeypatch.setattr(geometry, "BLOCK_NUMBERS", 27)
     monkeypatch.setattr(residual_reweighting, "BLOCK_NUMBERS", 27)
-    monkeypatch.setattr(geometry, "NARROWEST", 3)
+    for name, few in {"NARROWEST": 3, "PIECE": 3, "SQUARE": 2, "ROW_NUMBERS": 18}.items():
+        monkeypatch.setattr(geometry, name, few)
+    monkeypatch.setattr(dnc, "NARROWEST", 4)
 
 
 def play(step: AggregationStep) -> torch.Tensor:

@@ -12,18 +12,39 @@ from crfl_aggregators.trimmed_mean import TrimmedMean
 from crfl_aggregators.update_cap import UpdateCap
 from crfl_aggregators.weak_noise import WeakNoise
 
-from benchmarks.aggregators import STEPS, in_own_process, updates
-from crfl_core.extend import Stage
+from benchmarks.aggregators import CHAIN, SLOW, STEPS, chains, updates
+from benchmarks.peaks import peaks_of
+from crfl_core.extend import Aggregator, ClientUpdates, RuleResult, State
 from crfl_core.federation.chain import run_chain, staged_by
+from tests.aggregators.support import RULES, STAGES
 
-STAGES = [name for name, step in STEPS.items() if isinstance(step, Stage)]
+MODERATE = 400, 40_000
+FEWER = 100, 160_000
+"""As many numbers for those who compare all pairs in every coordinate."""
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux tells the peak of resident memory")
-def test_beside_input_and_output_every_stage_and_a_chain_of_them_needs_a_tenth_of_the_input() -> None:
-    peaks = in_own_process(100, 250_000, [*STAGES, "centered-clipping", "chain"])
-    assert {name: ratio for name, (ratio, _) in peaks.items() if ratio > 1.1} == {}
-    assert {"norm-bound", "weak-noise", "update-cap", "nearest-neighbour-mixing"} <= set(peaks)
+def test_beside_input_and_output_every_step_and_a_chain_of_them_needs_a_tenth_of_the_input() -> None:
+    peaks = peaks_of({**chains(STEPS), "chain": CHAIN}, updates, *MODERATE) | peaks_of(chains(SLOW), updates, *FEWER)
+    assert {name: ratio for name, ratio in peaks.items() if ratio > 1.1} == {}
+
+
+def test_every_registered_step_is_measured() -> None:
+    assert STEPS.keys() | SLOW.keys() == RULES.keys() | STAGES.keys()
+
+
+class Copying(Aggregator):
+    """The mean, by way of a copy of all updates."""
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
+        """What `fedavg` answers."""
+        weights = torch.full((len(updates.values),), 1.0 / len(updates.values), dtype=torch.float64)
+        return RuleResult(update=updates.values.clone().mean(0), weights=weights, state=state)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux tells the peak of resident memory")
+def test_a_copy_of_the_updates_is_seen() -> None:
+    assert peaks_of({"copying": [Copying()]}, updates, *MODERATE)["copying"] == pytest.approx(2.0, abs=0.05)
 
 
 @pytest.mark.parametrize("rule", [Krum(f=2), TrimmedMean(trim=1)])

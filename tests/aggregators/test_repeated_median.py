@@ -102,6 +102,6 @@ def test_coordinates_that_nobody_moves_need_no_medians_at_all() -> None:
 
 
 def test_more_values_than_bytes_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repeated_median, "BYTE", 2)
+    monkeypatch.setattr(repeated_median, "SECTION", 7)
     across = drawn("heavy tails", 80, np.float64)
     np.testing.assert_allclose(median_slopes(across), by_definition(across), rtol=1e-12)

@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor
 
 from crfl_aggregators.coordinates import Choice, CoordinateWise, sorted_columns
-from crfl_aggregators.geometry import Array, pairwise_distances
+from crfl_aggregators.geometry import Array, pairwise_distances, row_blocks
 from crfl_aggregators.selection import ranking
 from crfl_core.extend import Clients, ClientUpdates, OptionError
 
@@ -68,19 +68,34 @@ def from_median(values: Tensor, low: Tensor, high: Tensor) -> Tensor:
 
 
 def repeated_krum(distances: Array, ids: NDArray[np.int64], f: int, keep: int) -> NDArray[np.int64]:
-    """The clients that Krum selects if it is asked `keep` times and each winner taken away; ties go to the lower id."""
-    order = np.argsort(ids)
-    distances = distances[np.ix_(order, order)]
-    # Row i: the others from near to far. Those who are gone are taken out, so a prefix is always what counts.
-    others = np.argsort(distances, axis=1, kind="stable")
-    left, chosen = np.arange(len(distances)), []
-    for _ in range(keep):
-        neighbours = max(1, len(left) - f - 2)
-        nearest = np.take_along_axis(distances[left], others[:, 1 : neighbours + 1], axis=1)
-        winner = int(ranking(nearest.sum(axis=1), left)[0])
+    """The clients that Krum selects if it is asked `keep` times and each winner taken away; ties go to the lower id.
+
+    The distances are overwritten: row i becomes those to the others from near to far. Winners are taken out of it, and
+    the last row takes the place of theirs, so that the first rows and columns are always what counts.
+    """
+    order, clients = np.argsort(ids), len(distances)
+    others = nearest_first(distances, order)
+    left, chosen = np.argsort(order), []
+    for count in range(clients, clients - keep, -1):
+        neighbours = max(1, count - f - 2)
+        winner = int(ranking(distances[:count, 1 : neighbours + 1].sum(axis=1), left[:count])[0])
         chosen.append(left[winner])
-        others = np.delete(others, winner, axis=0)
-        others = others[others != left[winner]].reshape(len(left) - 1, len(left) - 1)
-        left = np.delete(left, winner)
+        for table in (distances, others, left):
+            table[winner] = table[count - 1]
+        for rows in row_blocks(distances[: count - 1]):
+            stay = others[rows, :count] != chosen[-1]
+            for table in (distances, others):
+                table[rows, : count - 1] = table[rows, :count][stay].reshape(-1, count - 1)
     result: NDArray[np.int64] = order[np.asarray(chosen)]
     return result
+
+
+def nearest_first(distances: Array, order: NDArray[np.int64]) -> NDArray[np.integer]:
+    """Sorts every row, and says whose the distances are by their places in this order, which also decides ties."""
+    clients = len(distances)
+    others = np.empty(distances.shape, np.min_scalar_type(-clients))  # a quarter of the distances, or half of them
+    for rows in row_blocks(distances):
+        by_id = distances[rows][:, order]
+        others[rows] = nearest = np.argsort(by_id, axis=1, kind="stable")
+        distances[rows] = np.take_along_axis(by_id, nearest, axis=1)
+    return others

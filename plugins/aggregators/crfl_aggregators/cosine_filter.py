@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from pydantic import Field
 
-from crfl_aggregators.geometry import SAME_ANGLE, Array, cosines
+from crfl_aggregators.geometry import SAME_ANGLE, Array, cosines, row_blocks
 from crfl_aggregators.selection import selected
 from crfl_core.extend import ClientUpdates, Stage, StageResult, State
 
@@ -32,6 +32,8 @@ def typical_cosines(similarity: Array) -> Array:
     clients = len(similarity)
     if clients == 1:
         return np.ones(1)
-    others = similarity[~np.eye(clients, dtype=bool)].reshape(clients, clients - 1)
-    medians: Array = np.median(others, axis=1)
-    return medians
+    found = []
+    for rows in row_blocks(similarity):
+        others = np.arange(clients) != np.arange(clients)[rows, None]
+        found.append(np.median(similarity[rows][others].reshape(-1, clients - 1), axis=1))
+    return np.concatenate(found)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from crfl_aggregators.geometry import Array, weighted_sum
+from crfl_aggregators.geometry import NARROWEST, Array, block_width, weighted_sum
 from crfl_aggregators.selection import ranking
 from crfl_core.extend import Aggregator, Clients, ClientUpdates, OptionError, Round, RuleResult, State
 
@@ -42,7 +42,7 @@ class Dnc(Aggregator):
         keep = max(1, int(len(values) - self.filtering * self.f))
         survived = np.zeros(len(values), np.int64)
         for columns in self._coordinates(updates.round, values.shape[1]):
-            survived[ranking(outlier_scores(values[:, columns], ids), ids)[:keep]] += 1
+            survived[ranking(outlier_scores(values, columns, ids), ids)[:keep]] += 1
         chosen = survived == survived.max()
         weights = chosen / chosen.sum()
         return RuleResult(
@@ -58,17 +58,32 @@ class Dnc(Aggregator):
         return [torch.from_numpy(np.sort(columns)) for columns in drawn]
 
 
-def outlier_scores(values: Tensor, ids: NDArray[np.int64]) -> Array:
+def outlier_scores(values: Tensor, coordinates: Tensor, ids: NDArray[np.int64]) -> Array:
     """`<u_i - mean, v>^2` of each row, with the main direction v of the centred rows, up to a common factor.
 
     Found from the products of the rows: if `X v = s y` with unit vectors, the scores are `s^2 y_i^2`, and y is the main
     eigenvector of `X X^T`. Rows come in the order of their ids, so that no other order changes a bit.
     """
+    from scipy.linalg import eigh  # slow to import, and nobody else needs it
+
     order = np.argsort(ids)
-    rows = values[torch.from_numpy(order).to(values.device)].double()
-    rows = rows / rows.abs().max().clamp(min=torch.finfo(torch.float64).tiny)  # squares of huge updates stay finite
-    rows = rows - rows.mean(0)
-    _, vectors = np.linalg.eigh((rows @ rows.T).cpu().numpy())
+    products = centred_products(values, coordinates, torch.from_numpy(order).to(values.device))
+    # The matrix is symmetric: transposed it has the order in which it can be worked on in place.
+    _, vectors = eigh(products.T, subset_by_index=[len(ids) - 1] * 2, overwrite_a=True, check_finite=False)
     scores: Array = np.empty(len(ids))
-    scores[order] = np.square(vectors[:, -1])
+    scores[order] = np.square(vectors[:, 0])
     return scores
+
+
+def centred_products(values: Tensor, coordinates: Tensor, order: Tensor) -> Array:
+    """The products of all pairs of rows, in this order and in some coordinates, each less its mean over the rows."""
+    blocks = coordinates.to(values.device).split(block_width(len(values), NARROWEST // 2))
+    largest = max(float(values[:, columns].abs().max()) for columns in blocks)
+    scale = max(largest, torch.finfo(torch.float64).tiny)  # squares of huge updates stay finite
+    products = values.new_zeros(len(values), len(values), dtype=torch.float64)
+    buffer = values.new_empty(len(values), len(blocks[0]), dtype=torch.float64)
+    for columns in blocks:
+        block = buffer[:, : len(columns)].copy_(values[order[:, None], columns]).div_(scale)
+        block -= block.mean(0)
+        products.addmm_(block, block.T)
+    return products.cpu().numpy()

@@ -31,10 +31,10 @@ class Flame(Aggregator):
 
     def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         """The clipped mean of the admitted, and the noise."""
-        values, ids = updates.values, updates.round.clients.ids
+        values = updates.values
         lengths = norms(values).cpu().numpy()
         median = float(np.median(lengths))
-        admitted = majority(1.0 - cosines(values), ids)
+        admitted = majority(cosines(values))
         factors = np.divide(median, lengths, out=np.ones_like(lengths), where=lengths > median)
         weights = factors * admitted / admitted.sum()
         offset = self._noise(updates.round, median).to(values) if self.noise and median else None
@@ -52,19 +52,38 @@ class Flame(Aggregator):
         return torch.from_numpy(self.noise * median * generator.standard_normal(current.layout.size))
 
 
-def majority(distances: Array, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Who is in the cluster of more than half of all; ties are broken by id, not by position."""
-    from sklearn.cluster import HDBSCAN  # slow to import, and nobody else needs it
+def majority(similarity: Array) -> NDArray[np.bool_]:
+    """Who is in the first cluster of more than half of all that single linkage finds, from the cosines of all pairs.
 
-    clients = len(distances)
-    if clients < 2:
-        return np.ones(clients, np.bool_)
-    by_id = np.argsort(ids)
-    rounded = distances[np.ix_(by_id, by_id)].round(DIGITS)
-    np.fill_diagonal(rounded, 0.0)
-    clusters = HDBSCAN(
-        min_cluster_size=clients // 2 + 1, min_samples=1, metric="precomputed", allow_single_cluster=True, copy=True
-    )
-    inside = np.zeros(clients, np.bool_)
-    inside[by_id] = clusters.fit(np.maximum(rounded, rounded.T)).labels_ >= 0
-    return inside if inside.any() else np.ones(clients, np.bool_)
+    HDBSCAN with such clusters answers the same: none can split in two, so it knows one, from which clients fall away as
+    distances become smaller, until it would be too small.
+    """
+    clients = len(similarity)
+    component, last = np.arange(clients), -1.0
+    for distance, one, other in sorted(shortest_tree(similarity)):
+        most = np.bincount(component).argmax()
+        if distance > last and (component == most).sum() > clients // 2:
+            break
+        component[component == component[one]] = component[other]
+        last = distance
+    inside: NDArray[np.bool_] = component == np.bincount(component).argmax()
+    return inside
+
+
+def shortest_tree(similarity: Array) -> list[tuple[float, int, int]]:
+    """The edges of a minimum spanning tree by cosine distance, with its length: client after client (Prim, 1957).
+
+    It has an edge between any two clusters that single linkage joins.
+    """
+    clients = len(similarity)
+    distance, neighbour = np.full(clients, np.inf), np.zeros(clients, np.int64)
+    outside, newest = np.ones(clients, np.bool_), 0
+    edges = []
+    for _ in range(clients - 1):
+        outside[newest] = False
+        away = (1.0 - np.minimum(similarity[newest], similarity[:, newest])).round(DIGITS)
+        nearer = outside & (away < distance)
+        distance[nearer], neighbour[nearer] = away[nearer], newest
+        newest = int(np.where(outside, distance, np.inf).argmin())
+        edges.append((float(distance[newest]), int(neighbour[newest]), newest))
+    return edges

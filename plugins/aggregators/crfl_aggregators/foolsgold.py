@@ -7,7 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from crfl_aggregators.geometry import SAME_ANGLE, Array, cosines, weighted_sum
+from crfl_aggregators.geometry import SAME_ANGLE, Array, cosines, row_blocks, weighted_sum
 from crfl_core.extend import Aggregator, ClientUpdates, RuleResult, State
 
 ALMOST_CERTAIN = 0.99
@@ -29,10 +29,11 @@ class FoolsGold(Aggregator):
 
     def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         """The weighted mean, with weights that sum to at most 1."""
-        compared = updates.values
+        compared, rows = updates.values, None
         if self.memory:
-            compared, state = remember(state, torch.from_numpy(updates.round.clients.ids), updates.values)
-        weights = trust(cosines(compared), self.confidence) / len(compared)
+            rows, state = remember(state, torch.from_numpy(updates.round.clients.ids), updates.values)
+            compared = state["history"]
+        weights = trust(cosines(compared, rows), self.confidence) / len(updates.values)
         return RuleResult(
             update=weighted_sum(weights, updates.values),
             weights=torch.from_numpy(weights).to(updates.values.device),
@@ -41,13 +42,11 @@ class FoolsGold(Aggregator):
 
 
 def trust(similarity: Array, confidence: float) -> Array:
-    """The paper's learning rates, in [0, 1], from the cosines of all pairs."""
-    similarity = similarity - np.diag(np.diag(similarity))
+    """The paper's learning rates, in [0, 1], from the cosines of all pairs, whose diagonal is overwritten."""
+    np.fill_diagonal(similarity, 0.0)
     conspicuous = similarity.max(axis=1)
-    ratio = np.divide(
-        conspicuous[:, None], conspicuous, out=np.ones_like(similarity), where=conspicuous > conspicuous[:, None]
-    )
-    trusted: Array = np.clip(1.0 - (similarity * ratio).max(axis=1), 0.0, 1.0)
+    likeness = [pardoned(similarity[rows], conspicuous[rows], conspicuous) for rows in row_blocks(similarity)]
+    trusted: Array = np.clip(1.0 - np.concatenate(likeness), 0.0, 1.0)
     if trusted.max() <= SAME_ANGLE:
         return np.zeros_like(trusted)
     odds = np.minimum(trusted / trusted.max(), ALMOST_CERTAIN)
@@ -56,8 +55,19 @@ def trust(similarity: Array, confidence: float) -> Array:
     return clipped
 
 
-def remember(state: State, ids: Tensor, values: Tensor) -> tuple[Tensor, State]:
-    """The histories of these clients with this round added, and the histories of all clients that ever took part."""
+def pardoned(similarity: Array, own: Array, conspicuous: Array) -> Array:
+    """The largest similarity of some clients to another, where those to more conspicuous ones are pardoned."""
+    own = own[:, None]
+    ratio = np.divide(own, conspicuous, out=np.ones_like(similarity), where=conspicuous > own)
+    largest: Array = (similarity * ratio).max(axis=1)
+    return largest
+
+
+def remember(state: State, ids: Tensor, values: Tensor) -> tuple[Tensor | None, State]:
+    """The histories of all clients that ever took part, with this round added, and the rows of those of this round.
+
+    No rows are named if they are all there are, in this order.
+    """
     known = state.get("ids", ids.new_empty(0)).cpu()
     everybody = torch.unique(torch.cat([known, ids]))
     history = values.new_zeros(len(everybody), values.shape[1])
@@ -65,5 +75,4 @@ def remember(state: State, ids: Tensor, values: Tensor) -> tuple[Tensor, State]:
         history[torch.searchsorted(everybody, known)] = state["history"]
     rows = torch.searchsorted(everybody, ids).to(values.device)
     history.index_add_(0, rows, values)
-    same = torch.equal(everybody, ids)
-    return history if same else history[rows], {"ids": everybody, "history": history}
+    return None if torch.equal(everybody, ids) else rows, {"ids": everybody, "history": history}

@@ -33,22 +33,35 @@ LONGEST = 2.0**500
 SAME_ANGLE = 1e-12
 """Cosines that differ by less than this differ by rounding."""
 
-NARROWEST = 512
-"""The least number of columns of a block, or products of many clients would mostly move their result around; and the
-length of the pieces of a row whose norm is taken."""
+NARROWEST = 256
+"""The least number of columns of a block, or products of many clients would mostly move their result around."""
+
+PIECE = 512
+"""The length of the pieces of a row whose norm is taken."""
+
+SQUARE = 128
+"""Rows and columns of the squares in which products become distances."""
+
+ROW_NUMBERS = 2**15
+"""How many numbers of the products of all pairs are looked at together: what is made of them has to be small."""
 
 
-def column_blocks(values: Tensor) -> Iterator[slice]:
+def block_width(clients: int, narrowest: int | None = None) -> int:
+    """How many columns of this number of rows are a block."""
+    return max(narrowest or NARROWEST, BLOCK_NUMBERS // clients)
+
+
+def column_blocks(values: Tensor, narrowest: int | None = None) -> Iterator[slice]:
     """The columns of (n, P) values in blocks, all rows in each."""
     clients, size = values.shape
-    width = max(NARROWEST, BLOCK_NUMBERS // clients)
+    width = block_width(clients, narrowest)
     for first in range(0, size, width):
         yield slice(first, min(size, first + width))
 
 
 def row_blocks(matrix: Array) -> Iterator[slice]:
     """The rows of (n, n) products in blocks."""
-    width = max(1, BLOCK_NUMBERS // max(1, len(matrix)))
+    width = max(1, ROW_NUMBERS // max(1, len(matrix)))
     for first in range(0, len(matrix), width):
         yield slice(first, min(len(matrix), first + width))
 
@@ -59,7 +72,7 @@ def norms(values: Tensor, shift: Tensor | None = None, shares: Tensor | None = N
         lengths = whole_norms(values)
     else:
         squares = values.new_zeros(len(values), dtype=torch.float64)
-        for columns in column_blocks(values):
+        for columns in column_blocks(values, PIECE):
             block = values[:, columns]
             squares += whole_norms(torch.addr(block, shares.to(block), shift[columns].to(block))).square()
         lengths = squares.sqrt()
@@ -76,29 +89,36 @@ def norms(values: Tensor, shift: Tensor | None = None, shares: Tensor | None = N
 
 def whole_norms(values: Tensor) -> Tensor:
     """The norms of the rows, whose pieces are short enough for the precision of the values and added in float64."""
-    pieces, rest = divmod(values.shape[1], NARROWEST)
-    head, tail = values.split([pieces * NARROWEST, rest], dim=1)
-    lengths = torch.linalg.vector_norm(head.unflatten(1, (pieces, NARROWEST)), dim=2)
+    pieces, rest = divmod(values.shape[1], PIECE)
+    head, tail = values.split([pieces * PIECE, rest], dim=1)
+    lengths = torch.linalg.vector_norm(head.unflatten(1, (pieces, PIECE)), dim=2)
     last = torch.linalg.vector_norm(tail, dim=1, keepdim=True)
     total: Tensor = torch.linalg.vector_norm(torch.cat([lengths, last], dim=1).double(), dim=1)
     return total
 
 
 def gram(
-    values: Tensor, origin: Tensor | None = None, mixing: Array | None = None, factors: Tensor | None = None
+    values: Tensor,
+    origin: Tensor | None = None,
+    mixing: Array | None = None,
+    factors: Tensor | None = None,
+    rows: Tensor | None = None,
 ) -> Array:
     """The products `<v_i, v_j>` of all pairs of `v = u - origin`, (n, n), or of the mixtures `mixing @ v`, (m, m).
 
-    With `factors`, of `v_i = factors[i] (u_i - origin)`.
+    With `factors`, of `v_i = factors[i] (u_i - origin)`, where infinite numbers count as the largest there are. With
+    `rows`, of these rows of the values.
     """
     shares = None if mixing is None else torch.from_numpy(mixing).to(values.device)
-    rows = len(values) if shares is None else len(shares)
-    products = values.new_zeros(rows, rows, dtype=torch.float64)
+    clients = len(values) if rows is None else len(rows)
+    size = clients if shares is None else len(shares)
+    products = values.new_zeros(size, size, dtype=torch.float64)
     blocks = list(column_blocks(values))
     # One buffer for all blocks: memory that is asked for anew each time costs as much as the products.
-    buffer = values.new_empty(len(values), blocks[0].stop, dtype=torch.float64)
+    buffer = values.new_empty(clients, blocks[0].stop, dtype=torch.float64)
     for columns in blocks:
-        block = buffer[:, : columns.stop - columns.start].copy_(values[:, columns])
+        seen = values[:, columns] if rows is None else values[:, columns][rows]
+        block = buffer[:, : columns.stop - columns.start].copy_(seen if factors is None else seen.nan_to_num())
         if factors is not None:
             block *= factors[:, None]
         if origin is not None:
@@ -166,42 +186,56 @@ def central_products(values: Tensor, mixing: Array | None = None) -> Array:
     return central_view(values, mixing).products
 
 
-def squared_distances(products: Array, *, in_place: bool = False) -> Array:
-    """`||u_i - u_j||^2` of all pairs, from their `central_products`, which are overwritten if that is wanted."""
-    squares, distances = np.diag(products).copy(), products if in_place else np.empty_like(products)
-    blocks = [slice(first, first + NARROWEST) for first in range(0, len(products), NARROWEST)]
+def squared_distances(products: Array) -> Array:
+    """`||u_i - u_j||^2` of all pairs, from their `central_products`, in whose place they are put."""
+    squares = np.diag(products).copy()
+    blocks = [slice(first, first + SQUARE) for first in range(0, len(products), SQUARE)]
     for number, rows in enumerate(blocks):
         for columns in blocks[number:]:
             lengths = np.add.outer(squares[rows], squares[columns])
             here, there = products[rows, columns], products[columns, rows].T
             found, mirrored = lengths - here - there, lengths - there - here
-            distances[columns, rows] = np.where(mirrored > ROUNDING * lengths, mirrored, 0.0).T
-            distances[rows, columns] = np.where(found > ROUNDING * lengths, found, 0.0)
-    return distances
+            products[columns, rows] = np.where(mirrored > ROUNDING * lengths, mirrored, 0.0).T
+            products[rows, columns] = np.where(found > ROUNDING * lengths, found, 0.0)
+    return products
+
+
+def distances_of(products: Array, squares: Array, rows: slice) -> Array:
+    """`||u_i - u_j||^2` of some i and all j, from their `central_products` and the diagonal of these."""
+    lengths = np.add.outer(squares[rows], squares)
+    found = lengths - products[rows]
+    found -= products[:, rows].T
+    lengths *= ROUNDING
+    result: Array = np.where(found > lengths, found, 0.0)
+    return result
 
 
 def pairwise_distances(values: Tensor) -> Array:
     """`||u_i - u_j||^2` of all pairs, (n, n); nothing else is as large."""
-    return squared_distances(central_products(values), in_place=True)
+    return squared_distances(central_products(values))
 
 
-def cosines(values: Tensor) -> Array:
-    """The cosine of the angle between all pairs, (n, n); 0 with an update that is zero."""
-    products = gram(values)
-    if not np.isfinite(np.diag(products)).all():
-        finite = values.nan_to_num().double()  # sums of finite updates may have overflowed
-        products = gram(finite, factors=1 / finite.abs().amax(dim=1).clamp(min=1.0))
+def cosines(values: Tensor, rows: Tensor | None = None) -> Array:
+    """The cosine of the angle between all pairs, or those of some rows, (n, n); 0 with an update that is zero."""
+    products = gram(values, rows=rows)
+    if not np.isfinite(np.diag(products)).all():  # sums of finite updates may have overflowed
+        largest = torch.stack([values[:, one].nan_to_num().abs().amax(dim=1) for one in column_blocks(values)]).amax(0)
+        factors = 1 / (largest if rows is None else largest[rows]).double().clamp(min=1.0)
+        products = gram(values, factors=factors, rows=rows)
     lengths = np.sqrt(np.diag(products))
-    scale = np.outer(lengths, lengths)
-    angles: Array = np.divide(products, scale, out=np.zeros_like(products), where=scale > 0)
-    return np.clip(angles, -1.0, 1.0)
+    for some in row_blocks(products):
+        scale = np.outer(lengths[some], lengths)
+        angles = np.divide(products[some], scale, out=np.zeros_like(scale), where=scale > 0)
+        np.clip(angles, -1.0, 1.0, out=products[some])
+    return products
 
 
 def cosines_with(values: Tensor, direction: Tensor) -> Array:
     """The cosine of the angle between every update and one direction, (n,); 0 with a vector that is zero."""
     products = values.new_zeros(len(values), dtype=torch.float64)
     # Scaled to a largest entry of 1: no square overflows, nor vanishes.
-    largest = values.abs().amax(dim=1).double().clamp(min=torch.finfo(torch.float64).tiny)
+    least, most = torch.aminmax(values, dim=1)
+    largest = torch.maximum(most, -least).double().clamp(min=torch.finfo(torch.float64).tiny)
     peak = direction.abs().max().double().clamp(min=torch.finfo(torch.float64).tiny)
     squares = torch.zeros_like(products)
     for columns in column_blocks(values):

@@ -28,8 +28,8 @@ MARGIN = 0.1
 LEFT = 10
 """Medians that are not worth another guess."""
 ROWS_AT_ONCE = 256
-BYTE = 255
-"""What a byte counts up to: then it is added to larger numbers."""
+SECTION = 250
+"""Neighbours that are compared one by one; at most 256, so that a byte can count them."""
 
 
 def median_slopes(across: Numbers) -> Numbers:
@@ -80,22 +80,38 @@ def slopes_below(across: Numbers, guess: NDArray[np.float64]) -> NDArray[np.int3
     Let `r_i` be the place of i in the order, and `f_i` those behind i that come before it there. Then `r_i - f_i` of
     the `i` in front of it come before it as well, the others after it: `f_i + i - (r_i - f_i)` slopes are below.
     """
-    rows, count = across.shape
+    count = across.shape[1]
     seen = across - guess[:, None] * np.arange(count, dtype=np.float64)
-    places = np.empty((rows, count), np.int16 if count <= np.iinfo(np.int16).max else np.int32)
-    np.put_along_axis(places, seen.argsort(axis=1), np.arange(count, dtype=places.dtype)[None], axis=1)
-    across_rows = np.ascontiguousarray(places.T)  # (n, b): pairs at one distance lie side by side
-    total = np.zeros((count, rows), np.int32)
-    few, falls = np.zeros((count, rows), np.uint8), np.empty((count, rows), bool)
-    for distance in range(1, count):
-        fall = falls[distance:]
-        np.less(across_rows[distance:], across_rows[:-distance], out=fall)
-        few[:-distance] += fall.view(np.uint8)
-        if distance % BYTE == 0:
-            total += few
-            few[:] = 0
-    total += few
-    return (2 * total).T + (np.arange(count) - places)
+    order = seen.argsort(axis=1)
+    places = np.empty(across.shape, np.int16 if count <= np.iinfo(np.int16).max else np.int32)
+    np.put_along_axis(places, order, np.arange(count, dtype=places.dtype)[None], axis=1)
+    return 2 * falls(places, order) + (np.arange(count, dtype=np.int32) - places)
+
+
+def falls(places: NDArray[np.signedinteger], order: NDArray[np.intp]) -> NDArray[np.int32]:
+    """How many behind each come before it in the order that has them at these places, (b, n).
+
+    Pairs within a section of the row are compared one by one, all that have the same distance at once. Of later
+    sections, running along the order counts who belongs to one.
+    """
+    rows, count = places.shape
+    sections = -(-count // SECTION)
+    padded = np.full((sections * SECTION, rows), count, places.dtype)  # (n, b): pairs at one distance lie side by side
+    padded[:count] = places.T
+    stacked = padded.reshape(sections, SECTION, rows)
+    few, fall = np.zeros(stacked.shape, np.uint8), np.empty(stacked.shape, bool)
+    for distance in range(1, min(count, SECTION)):
+        here = fall[:, distance:]
+        np.less(stacked[:, distance:], stacked[:, :-distance], out=here)
+        few[:, :-distance] += here.view(np.uint8)
+    found = few.reshape(-1, rows)[:count].T.astype(np.int32)
+    section = (order // SECTION).astype(places.dtype)
+    before = np.empty_like(places)
+    for number in range(sections - 1):
+        np.cumsum(section > number, axis=1, dtype=places.dtype, out=before)
+        mine = slice(number * SECTION, (number + 1) * SECTION)
+        found[:, mine] += np.take_along_axis(before, places[:, mine], axis=1)
+    return found
 
 
 class Search:

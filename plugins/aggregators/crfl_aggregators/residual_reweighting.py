@@ -45,40 +45,75 @@ class ResidualReweighting(Aggregator):
         values, clients = updates.values, len(updates.values)
         order = torch.from_numpy(np.argsort(updates.round.clients.ids)).to(values.device)
         confidence = values.new_zeros(clients, dtype=torch.float64)
-        corrected, kept = torch.empty_like(values), torch.empty_like(values, dtype=torch.bool)
-        width = max(1, BLOCK_NUMBERS // clients)
-        for first in range(0, values.shape[1], width):
-            columns = slice(first, first + width)
-            block = values[:, columns][order]  # ties in a coordinate are ranked by id
-            trusted, lines = self._judge(block)
+        slopes, doubts = torch.empty_like(values[0]), Doubts(values)
+        for columns in blocks_of(values):
+            ordered, ranks = ranked(values[:, columns][order])  # ties in a coordinate are ranked by id
+            slopes[columns] = slopes_of(ordered)
+            trusted = self._trust(ordered, fitted_lines(ordered, slopes[columns]))
             spread = trusted.std(1, keepdim=True) if clients > 1 else torch.zeros_like(trusted)
+            trusted = torch.empty_like(trusted).scatter_(1, ranks, trusted)
             confidence[order] += (trusted * spread).sum(0).double()
-            doubtful = (trusted < self.threshold).T
-            kept[order, columns] = ~doubtful
-            corrected[order, columns] = torch.where(doubtful, lines.T, block)
+            doubts.keep(columns, (trusted < self.threshold).T)
         weights = torch.from_numpy(normalised(confidence.cpu().numpy(), self.power)).to(values.device)
-        shares = weights.to(values)
-        update = shares @ corrected
+        shares, counts = weights.to(values), torch.zeros_like(weights)
+        update, offset = torch.empty_like(values[0]), torch.empty_like(values[0])
+        for columns in blocks_of(values):
+            # The order is found again: it would take more room than the updates.
+            block, doubtful = values[:, columns][order], doubts.of(columns)
+            ordered, ranks = ranked(block)
+            lines = fitted_lines(ordered, slopes[columns])
+            lines = torch.empty_like(lines).scatter_(1, ranks, lines).T
+            update[columns] = shares[order] @ torch.where(doubtful, lines, block)
+            offset[columns] = shares[order] @ lines.masked_fill(~doubtful, 0.0)
+            counts[order] += (~doubtful).sum(1)
         return RuleResult(
             update=update,
-            weights=torch.where(kept.any(1), weights, 0.0),
-            offset=shares @ corrected.masked_fill_(kept, 0.0),
-            full_weights=lambda: torch.where(kept, shares[:, None], 0.0),
+            weights=torch.where(counts > 0, weights, 0.0),
+            offset=offset,
+            full_weights=lambda: full_weights(shares, order, doubts),
             state=state,
         )
 
-    def _judge(self, block: Tensor) -> tuple[Tensor, Tensor]:
-        """The confidence in every value of an (n, b) block and the line's value at its rank, both (b, n)."""
-        clients, (ordered, order) = len(block), ranked(block)
-        lines = fitted_lines(ordered)
-        residuals = (ordered - lines).abs_()
+    def _trust(self, ordered: Tensor, lines: Tensor) -> Tensor:
+        """The confidence in sorted values, given the line of their coordinate at every rank, (b, n)."""
+        clients, residuals = ordered.shape[1], (ordered - lines).abs_()
         if clients < 3:
-            return torch.ones_like(residuals), torch.empty_like(lines).scatter_(1, order, lines)
+            return torch.ones_like(residuals)
         sizes = sort_rows(residuals.clone())[:, 1:]
         scale = NORMAL_SPREAD * (1 + 5 / (clients - 1)) * middle(sizes)
-        reach = self.clip * np.sqrt(2 / clients) * scale[:, None] * freedom(clients, block)
-        trusted = torch.where(residuals > reach, reach / residuals, 1.0)
-        return torch.empty_like(trusted).scatter_(1, order, trusted), torch.empty_like(lines).scatter_(1, order, lines)
+        reach = self.clip * np.sqrt(2 / clients) * scale[:, None] * freedom(clients, ordered)
+        return torch.where(residuals > reach, reach / residuals, 1.0)
+
+
+class Doubts:
+    """Which values are not trusted, a bit for each: eight clients, in the order of their ids, share a byte."""
+
+    def __init__(self, values: Tensor) -> None:
+        self.clients, self.size, self.device = *values.shape, values.device
+        self.bits = np.empty((-(-self.clients // 8), self.size), np.uint8)
+
+    def keep(self, columns: slice, doubtful: Tensor) -> None:
+        """Remember some columns, (n, b)."""
+        self.bits[:, columns] = np.packbits(doubtful.cpu().numpy(), axis=0)
+
+    def of(self, columns: slice) -> Tensor:
+        """The same again."""
+        found = np.unpackbits(self.bits[:, columns], axis=0, count=self.clients).view(np.bool_)
+        return torch.from_numpy(found).to(self.device)
+
+
+def blocks_of(values: Tensor) -> list[slice]:
+    """The columns of the updates in blocks that stay in the cache of a core."""
+    width = max(1, BLOCK_NUMBERS // (2 * len(values)))
+    return [slice(first, first + width) for first in range(0, values.shape[1], width)]
+
+
+def full_weights(shares: Tensor, order: Tensor, doubts: Doubts) -> Tensor:
+    """The weight of every client in every coordinate: none where its value was replaced."""
+    weights = shares.new_empty(doubts.clients, doubts.size)
+    for columns in blocks_of(weights):
+        weights[order, columns] = torch.where(doubts.of(columns), 0.0, shares[order, None])
+    return weights
 
 
 def ranked(block: Tensor) -> tuple[Tensor, Tensor]:
@@ -95,11 +130,17 @@ def ranked(block: Tensor) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(ordered), torch.from_numpy(order)
 
 
-def fitted_lines(across: Tensor) -> Tensor:
-    """The repeated-median line of sorted values against their rank, evaluated at every rank: (b, n) -> (b, n)."""
+def slopes_of(across: Tensor) -> Tensor:
+    """The repeated median of the slopes of sorted values against their rank, (b, n) -> (b,)."""
+    if across.shape[1] == 1:
+        return torch.zeros_like(across[:, 0])
+    return torch.from_numpy(median_slopes(across.cpu().numpy())).to(across)
+
+
+def fitted_lines(across: Tensor, slope: Tensor) -> Tensor:
+    """The line of sorted values against their rank, evaluated at every rank: (b, n) -> (b, n)."""
     clients = across.shape[1]
     ranks = torch.arange(clients, dtype=across.dtype, device=across.device)
-    slope = torch.from_numpy(median_slopes(across.cpu().numpy())).to(across) if clients > 1 else ranks.new_zeros(1)
     return middle(across)[:, None] + slope[:, None] * (ranks - (clients - 1) / 2)
 
 

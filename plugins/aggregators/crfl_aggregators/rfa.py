@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from crfl_aggregators.geometry import Array, CentralView, central_view, row_blocks, squared_distances, weighted_sum
+from crfl_aggregators.geometry import Array, CentralView, central_view, distances_of, row_blocks, weighted_sum
 from crfl_core.extend import Aggregator, Clients, ClientUpdates, RuleResult, State
 
 HALF_THE_DIGITS = float(np.sqrt(np.finfo(np.float64).eps))
@@ -113,26 +113,24 @@ def geometric_median(
     An update at a distance d has a weight in proportion to 1 / d, so what it adds to products with others is as small
     as theirs, however far it is: rounding is relative to the distances of the majority.
     """
-    squares = squared_distances(seen.products)
-    distances = np.sqrt(squares, out=squares)
-    radii = np.concatenate([radius_of_half(distances[rows], prior) for rows in row_blocks(distances)])
+    products, squares = seen.products, np.diag(seen.products)
+    blocks = (np.sqrt(distances_of(products, squares, rows)) for rows in row_blocks(products))
+    radii = np.concatenate([radius_of_half(distances, prior) for distances in blocks])
     centre, scale = int(radii.argmin()), float(radii.min())
-    apart = distances[centre].copy()
-    del squares, distances  # as large as all products
+    apart = np.sqrt(distances_of(products, squares, slice(centre, centre + 1)))[0]
     if scale == 0:
         together = np.where(apart == 0, prior, 0.0)
         return GeometricMedian(together / together.sum(), apart, float(prior @ apart), 0.0, 0)
     nu = max(smoothing * scale, HALF_THE_DIGITS * float(radius_of_half(seen.lengths, prior)))
     weights = np.minimum(1.0, FARTHEST_START * scale / np.maximum(apart, scale)) * prior
     weights[centre] += 1.0 - weights.sum()
-    around, done, gap = seen_from(seen.products, weights), 0, np.inf
+    around, done, gap = Viewpoint.of(products, weights), 0, np.inf
     while done < iterations and gap > tolerance * scale:
-        pull = prior / np.maximum(lengths(around), nu)
+        pull = prior / np.maximum(around.lengths, nu)
         weights, done = pull / pull.sum(), done + 1
-        around = seen_from(seen.products, weights)
+        around = Viewpoint.of(products, weights)
         gap = optimality_gap(around, prior, nu)
-    away = lengths(around)
-    return GeometricMedian(weights, away, float(prior @ away), gap, done)
+    return GeometricMedian(weights, around.lengths, float(prior @ around.lengths), gap, done)
 
 
 def radius_of_half(distances: Array, prior: Array) -> Array:
@@ -143,22 +141,42 @@ def radius_of_half(distances: Array, prior: Array) -> Array:
     return nearest
 
 
-def seen_from(products: Array, weights: Array) -> Array:
-    """`<u_i - v, u_j - v>` for `v = sum_i weights[i] u_i` with weights that sum to 1."""
-    toward = products @ weights
-    result: Array = products - toward
-    result -= toward[:, None]
-    result += weights @ toward
-    return result
+@dataclass(frozen=True)
+class Viewpoint:
+    """The updates as seen from `v = sum_i weights[i] u_i`, with weights that sum to 1.
+
+    `toward` are the products `<u_i, v>`, `square` is `<v, v>`, and `lengths` are all `||u_i - v||`. The products as
+    seen from v are made some rows at a time: all of them would be as large as those that they come from.
+    """
+
+    products: Array
+    toward: Array
+    square: float
+    lengths: Array
+
+    @staticmethod
+    def of(products: Array, weights: Array) -> Viewpoint:
+        """From the products of all pairs."""
+        toward = products @ weights
+        square = float(weights @ toward)
+        squares = np.diag(products) - toward - toward + square
+        return Viewpoint(products, toward, square, np.sqrt(np.maximum(squares, 0.0)))
+
+    def rows(self, rows: slice) -> Array:
+        """`<u_i - v, u_j - v>` of some i and all j."""
+        result: Array = self.products[rows] - self.toward
+        result -= self.toward[rows, None]
+        result += self.square
+        return result
+
+    def length_of(self, factors: Array) -> float:
+        """`||sum_i factors[i] (u_i - v)||`."""
+        square = sum(float(factors[rows] @ (self.rows(rows) @ factors)) for rows in row_blocks(self.products))
+        return float(np.sqrt(max(square, 0.0)))
 
 
-def lengths(products: Array) -> Array:
-    """The lengths of vectors with these products."""
-    return np.sqrt(np.maximum(np.diag(products), 0.0))
-
-
-def optimality_gap(products: Array, prior: Array, nu: float) -> float:
-    """A bound on `g(v) - min g` for `g(v) = sum_i a_i ||u_i - v||`, from the `<u_i - v, u_j - v>`.
+def optimality_gap(around: Viewpoint, prior: Array, nu: float) -> float:
+    """A bound on `g(v) - min g` for `g(v) = sum_i a_i ||u_i - v||`, as seen from v.
 
     For any `||z_i|| <= 1` with mean `s = sum_i a_i z_i`, `min g >= sum_i a_i <z_i, u_i - v> - ||s|| D` if the minimum
     is at most D away from v. Here `z_i = (u_i - v) / max(nu, ||u_i - v||)`. And if a weight `m > 1/2` lies within r of
@@ -166,16 +184,15 @@ def optimality_gap(products: Array, prior: Array, nu: float) -> float:
     these has at least the cosine `sqrt(1 - r^2 / D^2)`, and were m times this more than `1 - m`, a step toward v would
     lower g. Both stay as they are if an update moves away from v.
     """
-    away = lengths(products)
-    slopes = prior / np.maximum(away, nu)
-    slope = np.sqrt(max(float(slopes @ products @ slopes), 0.0))
+    away = around.lengths
+    slope = around.length_of(prior / np.maximum(away, nu))
     near = np.minimum(away, nu)
     smoothed = float(prior @ (near * (1 - near / nu)))
     order = np.argsort(away)
     held = prior[order].cumsum()
     most = held > HALF
     reach = away[order][most] * held[most] / np.sqrt(2 * held[most] - 1)
-    return smoothed + float(slope * reach.min())
+    return smoothed + slope * float(reach.min())
 
 
 def nearest_half(found: GeometricMedian, seen: CentralView) -> float:

@@ -23,5 +23,6 @@ def ranking(scores: Array, ids: NDArray[np.int64]) -> NDArray[np.int64]:
 def selected(updates: ClientUpdates, rows: NDArray[np.int64], state: State) -> StageResult:
     """The updates in these rows; the mixing matrix has a 1 for each of them."""
     chosen = torch.from_numpy(rows).to(updates.values.device)
-    everybody = torch.eye(len(updates.values), dtype=updates.values.dtype, device=updates.values.device)
-    return StageResult(values=updates.values[chosen], mixing=everybody[chosen], state=state)
+    mixing = updates.values.new_zeros(len(chosen), len(updates.values))
+    mixing.scatter_(1, chosen[:, None], 1.0)
+    return StageResult(values=updates.values[chosen], mixing=mixing, state=state)

@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from crfl_aggregators.geometry import Array
+from crfl_aggregators.geometry import Array, column_blocks
 from crfl_core.extend import Aggregator, Clients, ClientUpdates, RuleResult, State
 
 
@@ -34,7 +34,8 @@ class SignMajority(Aggregator):
     def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         """The outcome of the vote."""
         values = updates.values
-        balance = values.sign().sum(0)  # small integers, exact in any precision
+        # Small integers, exact in any precision.
+        balance = torch.cat([values[:, columns].sign().sum(0) for columns in column_blocks(values)])
         update = self.step * balance.sign()
         nobody = torch.zeros(len(values), dtype=torch.float64, device=values.device)
         return Elected(update=update, weights=nobody, offset=update.clone(), state=state, balance=balance)
