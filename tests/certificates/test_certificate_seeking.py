@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crfl_core.extend import Attack, ConfigError, FederatedData, Known, State, Streams
-from tests.certificates.federations import certifiable
-from tests.certificates.test_soundness import (
+from tests.certificates.drawn_worlds import (
     ROUNDING,
     assert_nothing_flips,
     drift_between,
@@ -26,6 +25,7 @@ from tests.certificates.test_soundness import (
     scenarios,
     threats_of,
 )
+from tests.certificates.federations import certifiable
 from tests.certificates.worlds import World, federation_of, honest_world, play
 
 

@@ -25,9 +25,9 @@ from crfl_core.certification import threats
 from crfl_core.certification.audits import Audit, audit
 from crfl_core.certification.scenario import Scenario
 from crfl_core.extend import Certificate, Check, ConfigError, Direction, Level, RunError
+from tests.certificates.drawn_worlds import ROUNDING, data_attacks, drift_between, scenarios, update_attacks
 from tests.certificates.federations import certifiable, small
 from tests.certificates.ledgers import synthetic_ledger
-from tests.certificates.test_soundness import ROUNDING, data_attacks, drift_between, scenarios, update_attacks
 from tests.certificates.worlds import PLUGINS, World, attacked, federation_of, honest_world, play
 
 SOUND: tuple[Certificate, ...] = (PathwiseLinear(), PathwiseSmoothed(), Tail(), Postprocess())

@@ -25,11 +25,11 @@ from crfl_core.certification.audits import Audit
 from crfl_core.certification.scenario import Scenario
 from crfl_core.certification.spectrum import LEVELS
 from crfl_core.extend import Attack, ConfigError, Data, Dataset, Domain, FederatedData, Known, State, Streams
-from tests.certificates.federations import certifiable, coins, small
-from tests.certificates.test_soundness import (
+from tests.certificates.drawn_worlds import (
     FEATURES,
     ROUNDING,
     assert_nothing_flips,
+    assert_poison_is_bounded,
     data_attacks,
     drift_between,
     federations,
@@ -38,6 +38,7 @@ from tests.certificates.test_soundness import (
     update_attacks,
     worlds,
 )
+from tests.certificates.federations import certifiable, coins, small
 from tests.certificates.worlds import federation_of, honest_world, play, with_attack
 
 CAPPED = [{"type": "update-cap", "bound": "honest"}, {"type": "fedavg"}]
@@ -81,21 +82,7 @@ def test_poisoned_batches_may_get_another_factor_and_stay_within_the_bound(
     config: dict[str, Any], limit: float, rate: float, sample: int
 ) -> None:
     world, clean_worlds = worlds(scaled(config, limit, rate), sample)
-    rows = world.ledger.clients
-    np.testing.assert_array_equal(rows.weight[~rows.attacking], rows.weight_bound[~rows.attacking])  # never capped
-    delta, has_radius = float(rows.delta.max()), world.federation.facts.feature_lipschitz is not None
-    for name, clean in clean_worlds.items():
-        for threat in threats_of(world, name):
-            for scenario in scenarios(world, threat):
-                actual = drift_between(world, clean, scenario.horizon) - scenario.rounding
-                if has_radius:
-                    assert actual <= scenario.feature_cost(np.array([delta]))[0] * ROUNDING
-                assert actual <= scenario.sample_cost(np.array([threat.poison_ratio]))[0] * ROUNDING
-                assert actual <= scenario.client_costs()[threat.attackers] * ROUNDING
-            if has_radius:
-                assert_nothing_flips(world, clean, threat, "feature", delta)
-            assert_nothing_flips(world, clean, threat, "sample", threat.poison_ratio)
-            assert_nothing_flips(world, clean, threat, "client", threat.attackers)
+    assert_poison_is_bounded(world, clean_worlds)
 
 
 @settings(max_examples=40, deadline=None)

@@ -13,27 +13,18 @@ import numpy as np
 import pytest
 
 import crfl_core
-from crfl_core.extend import CrflWarning, RoundRecord, RunDirectory, StoreError, Tracker, hookimpl
+from crfl_core.extend import CrflWarning, RunDirectory, StoreError
 from tests.oracle import contents, sealed, tiny
+from tests.store import runs
 
 Crfl = Callable[..., CompletedProcess[str]]
 FIXTURES = Path(__file__).parents[1] / "store" / "fixtures"
-CONFIG = tiny(
-    dtype="float64",
-    rounds=3,
-    training={"learning_rate": 0.05, "steps": 3, "batch_size": 16},
-    model={"type": "softmax", "features": ["unit-ball"]},
-    certificates=["paper", {"type": "tail", "continuations": 10, "selection": 5}],
-    storage={"figures": [], "checkpoint_seconds": 0},
-)
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One finished run with votes, continuations and an answer to a what-if question."""
-    run = crfl_core.run(CONFIG, out=tmp_path_factory.mktemp("verify") / "run")
-    crfl_core.certify(run, ["threat.clients=2", "votes.models=32"], save="two")
-    return run.path
+    return runs.finished(tmp_path_factory.mktemp("verify") / "run")
 
 
 @pytest.fixture
@@ -42,21 +33,10 @@ def run(finished: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
-class Impatient(Tracker):
-    """Stops a run in its last round."""
-
-    @hookimpl
-    def crfl_round_finished(self, record: RoundRecord) -> None:
-        if record.round == 3:
-            raise KeyboardInterrupt
-
-
 @pytest.fixture
 def unfinished(tmp_path: Path) -> Path:
     """An interrupted run."""
-    with pytest.raises(KeyboardInterrupt):
-        crfl_core.run(CONFIG, out=tmp_path / "unfinished", trackers=[Impatient()])
-    return tmp_path / "unfinished"
+    return runs.interrupted(tmp_path / "unfinished")
 
 
 class TestVerify:

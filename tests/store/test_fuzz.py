@@ -19,8 +19,9 @@ from crfl_commands.checking import check
 
 import crfl_core
 from crfl_core import CrflError
-from crfl_core.extend import RoundRecord, RunDirectory, Tracker, hookimpl
+from crfl_core.extend import RunDirectory
 from tests.oracle import contents, sealed, tiny
+from tests.store import runs
 from tests.store.fuzzing import FORGED, MEANT, Mutation, damaged_bytes
 
 SEED = int(os.environ.get("CRFL_FUZZ_SEED", "0"))
@@ -42,15 +43,6 @@ FOR_PEOPLE = ("certificates/", "resample/round-")
 """Files that no command reads to answer, but for `crfl verify`, people, and new continuations."""
 
 
-class Impatient(Tracker):
-    """Stops a run in its last round."""
-
-    @hookimpl
-    def crfl_round_finished(self, record: RoundRecord) -> None:
-        if record.round == 3:
-            raise KeyboardInterrupt
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run with votes and continuations."""
@@ -60,10 +52,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same run, stopped before its last round was over."""
-    path = tmp_path_factory.mktemp("fuzz") / "interrupted"
-    with pytest.raises(KeyboardInterrupt):
-        crfl_core.run(CONFIG, out=path, trackers=[Impatient()])
-    return path
+    return runs.interrupted(tmp_path_factory.mktemp("fuzz") / "interrupted", CONFIG)
 
 
 @pytest.fixture(autouse=True)

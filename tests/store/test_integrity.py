@@ -12,27 +12,18 @@ import numpy as np
 import pytest
 
 import crfl_core
-from crfl_core.extend import RoundRecord, StoreError, Tracker, hookimpl
+from crfl_core.extend import StoreError
 from crfl_core.store import RunDirectory
-from tests.oracle import contents, sealed, tiny
+from tests.oracle import contents, sealed
+from tests.store import runs
 
 Crfl = Callable[..., CompletedProcess[str]]
-CONFIG = tiny(
-    dtype="float64",
-    rounds=3,
-    training={"learning_rate": 0.05, "steps": 3, "batch_size": 16},
-    model={"type": "softmax", "features": ["unit-ball"]},
-    certificates=["paper", {"type": "tail", "continuations": 10, "selection": 5}],
-    storage={"figures": [], "checkpoint_seconds": 0},
-)
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One finished run with votes, continuations and an answer to a what-if question."""
-    run = crfl_core.run(CONFIG, out=tmp_path_factory.mktemp("integrity") / "run")
-    crfl_core.certify(run, ["threat.clients=2", "votes.models=32"], save="two")
-    return run.path
+    return runs.finished(tmp_path_factory.mktemp("integrity") / "run")
 
 
 @pytest.fixture
@@ -42,22 +33,10 @@ def run(finished: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
-class Impatient(Tracker):
-    """Stops a run in its last round, as Ctrl-C does."""
-
-    @hookimpl
-    def crfl_round_finished(self, record: RoundRecord) -> None:
-        if record.round == 3:
-            raise KeyboardInterrupt
-
-
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was interrupted in its third round, with a checkpoint of the second."""
-    path = tmp_path_factory.mktemp("stopped") / "run"
-    with pytest.raises(KeyboardInterrupt):
-        crfl_core.run(CONFIG, out=path, trackers=[Impatient()])
-    return path
+    return runs.interrupted(tmp_path_factory.mktemp("stopped") / "run")
 
 
 @pytest.fixture
