@@ -63,7 +63,9 @@ def curves(
             radii = places(reach_of(point, test_set), end)
             lines.append(line(named(figure, point.value), radii, of_seeds(point, share(radii, test_set, rate))))
         lines += sound_lines(figure, sound, end, test_set, rate=rate)
-        title = ": ".join(filter(None, (figure.title if test_set == BACKDOORED else "", series)))
+        # A series is a rule: its own name says which, whatever the title of the figure does.
+        title = figure.title.partition(" under ")[0] if test_set == BACKDOORED else ""
+        title = ": ".join(filter(None, (title, series)))
         panels.append(Panel(lines, "radius", label, title))
     return panels
 

@@ -7,27 +7,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from crfl_core.extend import BoundModel, DataFacts, LinearModel, Model, ModelFacts, PluginFailure
+from crfl_core.extend import BoundModel, DataFacts, Model, PluginFailure
 from tests.certificates.federations import small
 from tests.certificates.worlds import federation_of, play
+from tests.models.second_hand import Regression
 
 
-class Modest(BoundModel):
-    """Softmax regression that starts far from zero and promises gradients much shorter than they are."""
-
-    def __init__(self, inputs: int, classes: int) -> None:
-        self._own = LinearModel(inputs, classes, bias=True)
-        self.layout = self._own.layout
-        self.facts = ModelFacts(linear=False, convex=True, bias=True)
+class Modest(Regression):
+    """Starts far from zero and promises gradients much shorter than they are."""
 
     def initial(self, generator: np.random.Generator) -> Tensor:
         return torch.full((self.layout.size,), 0.15)
-
-    def logits(self, parameters: Tensor, x: Tensor) -> Tensor:
-        return self._own.logits(parameters, x)
-
-    def gradient(self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
-        return self._own.gradient(parameters, x, y, weights)
 
     def gradient_bound(self, input_norm: float) -> float:
         return 0.05
@@ -37,7 +27,7 @@ class ModestModel(Model):
     """Builds it."""
 
     def build(self, facts: DataFacts) -> BoundModel:
-        return Modest(facts.inputs, facts.classes)
+        return Modest(facts.inputs, facts.classes, bias=True)
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.3])
