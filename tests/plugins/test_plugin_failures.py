@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 
-import pytest
+from tests.plugins.called_methods import Called, every_called_method
 
 Install = Callable[..., None]
 Crfl = Callable[..., CompletedProcess[str]]
@@ -19,47 +19,14 @@ class Fragile({base}):
         raise ZeroDivisionError("out of order")
 """
 
-# group, module and class of something that works, the method that fails, and how a config names it
-FRAGILE = [
-    ("aggregators", "crfl_aggregators.median", "Median", "aggregate", "aggregation=['fragile']"),
-    ("aggregators", "crfl_aggregators.median", "Median", "breakdown", "aggregation=['fragile']"),
-    ("aggregators", "crfl_aggregators.median", "Median", "check", "aggregation=['fragile']"),
-    ("aggregators", "crfl_aggregators.fedavg", "FedAvg", "weights", "aggregation=['fragile']"),
-    ("aggregators", "crfl_aggregators.norm_bound", "NormBound", "caps", "aggregation=['fragile', 'fedavg']"),
-    ("aggregators", "crfl_aggregators.norm_bound", "NormBound", "outputs", "aggregation=['fragile', 'fedavg']"),
-    *(
-        ("attacks", "crfl_attacks.model_replacement", "ModelReplacement", method, "attack={type='fragile', rounds=[2]}")
-        for method in ("attackers", "prepare", "backdoored_set", "poison", "craft", "threat")
-    ),
-    ("datasets", "crfl_datasets.digits", "Digits", "read", "dataset='fragile'"),
-    ("partitioners", "crfl_datasets.partitioners.iid", "Iid", "split", "partition='fragile'"),
-    ("models", "crfl_models.softmax", "Softmax", "build", "model='fragile'"),
-    ("feature_maps", "crfl_models.feature_maps.unit_ball", "UnitBall", "bind", "model.features=['fragile']"),
-    *(
-        ("certificates", "crfl_certificates.paper", "Paper", method, "certificates=['fragile']")
-        for method in ("resampled_rounds", "audit", "request", "certify")
-    ),
-    ("engines", "crfl_engines.local", "Local", "train", "engine={type='fragile'}"),
-]
 
-
-@pytest.mark.parametrize(
-    ("group", "module", "base", "method", "setting"), FRAGILE, ids=[f"{x[2]}.{x[3]}" for x in FRAGILE]
-)
+@every_called_method
 def test_a_plugin_that_raises_is_named_with_its_distribution_and_version(
-    install: Install,
-    crfl: Crfl,
-    small: list[str],
-    tmp_path: Path,
-    group: str,
-    module: str,
-    base: str,
-    method: str,
-    setting: str,
+    called: Called, install: Install, crfl: Crfl, small: list[str], tmp_path: Path
 ) -> None:
-    source = SOURCE.format(module=module, base=base, method=method)
-    install("fragile-tools", "0.7", {f"crfl.{group}": {"fragile": "Fragile"}}, source)
-    result = crfl("run", "--quiet", "--out", tmp_path / "run", *small, "--set", setting)
+    source = SOURCE.format(module=called.module, base=called.base, method=called.method)
+    install("fragile-tools", "0.7", {f"crfl.{called.group}": {"fragile": "Fragile"}}, source)
+    result = crfl("run", "--quiet", "--out", tmp_path / "run", *small, "--set", called.setting_for("fragile"))
     assert result.returncode == 2
     assert "'fragile' of fragile-tools 0.7 failed" in result.stderr
     assert "ZeroDivisionError: out of order" in result.stderr

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import crfl_core
+from tests.plugins.called_methods import Called, every_called_method
 
 Install = Callable[..., None]
 Crfl = Callable[..., CompletedProcess[str]]
@@ -123,41 +124,18 @@ class Exits({base}):
     def {method}(self, *_, **__):
         sys.exit(7)
 """
-
-# group, module and class of something that works, the method that exits, and how a config names it
-METHODS = [
-    ("aggregators", "crfl_aggregators.median", "Median", "aggregate", "aggregation=['exits']"),
-    ("aggregators", "crfl_aggregators.fedavg", "FedAvg", "weights", "aggregation=['exits']"),
-    ("attacks", "crfl_attacks.model_replacement", "ModelReplacement", "craft", "attack={type='exits', rounds=[2]}"),
-    ("datasets", "crfl_datasets.digits", "Digits", "read", "dataset='exits'"),
-    ("partitioners", "crfl_datasets.partitioners.iid", "Iid", "split", "partition='exits'"),
-    ("models", "crfl_models.softmax", "Softmax", "build", "model='exits'"),
-    ("certificates", "crfl_certificates.paper", "Paper", "certify", "certificates=['exits']"),
-    ("engines", "crfl_engines.local", "Local", "train", "engine={type='exits'}"),
-    ("engines", "crfl_engines.local", "Local", "open", "engine={type='exits'}"),
-]
 SENTENCE = "SystemExit: 7: a plugin must not end the process\n"
 RESUME = "resume with `crfl resume runs/digits`\n"
 
 
 class TestExits:
-    @pytest.mark.parametrize(
-        ("group", "module", "base", "method", "setting"), METHODS, ids=[f"{x[2]}.{x[3]}" for x in METHODS]
-    )
+    @every_called_method
     def test_a_method_that_exits_is_a_failure_of_its_plugin(
-        self,
-        install: Install,
-        crfl: Crfl,
-        small: list[str],
-        group: str,
-        module: str,
-        base: str,
-        method: str,
-        setting: str,
+        self, called: Called, install: Install, crfl: Crfl, small: list[str]
     ) -> None:
-        source = EXITS.format(module=module, base=base, method=method, decorator="")
-        install("exiting-tools", "0.7", {f"crfl.{group}": {"exits": "Exits"}}, source)
-        result = crfl("run", "--quiet", *small, "--set", setting)
+        source = EXITS.format(module=called.module, base=called.base, method=called.method, decorator="")
+        install("exiting-tools", "0.7", {f"crfl.{called.group}": {"exits": "Exits"}}, source)
+        result = crfl("run", "--quiet", *small, "--set", called.setting_for("exits"))
         assert (result.returncode, result.stdout) == (2, "")
         first, *more = result.stderr.splitlines(keepends=True)
         assert first.endswith(SENTENCE)

@@ -67,6 +67,13 @@ class Unbound:
     depends = "fixed"
 
 
+def refusal(config: dict[str, Any]) -> str:
+    """Why a config that names something unusable is refused."""
+    with pytest.raises(ConfigError) as stop:
+        load_config(config)
+    return str(stop.value)
+
+
 class TestDependence:
     """What a step may look at follows from its base class alone."""
 
@@ -128,12 +135,9 @@ class TestFinalMethods:
             "    def weights(self, clients): ...\n\n    def aggregate(self, updates, state): ...\n"
         )
         install("lying-tools", "0.1", {"crfl.aggregators": {"liar": "Liar"}}, source)
-        with pytest.raises(ConfigError) as stop:
-            load_config({"aggregation": "liar"})
-        assert "aggregation.0.type = 'liar': aggregator 'liar' of lying-tools 0.1 cannot be imported: " in str(
-            stop.value
-        )
-        assert "lying_tools.py:7) replaces LinearAggregator.aggregate, which is final" in str(stop.value)
+        reason = refusal({"aggregation": "liar"})
+        assert "aggregation.0.type = 'liar': aggregator 'liar' of lying-tools 0.1 cannot be imported: " in reason
+        assert "lying_tools.py:7) replaces LinearAggregator.aggregate, which is final" in reason
         assert [line.status for line in Registry().listing() if line.name == "liar"] == ["failed"]
 
     def test_methods_of_any_sort_can_be_final_and_all_others_be_overridden(self) -> None:
@@ -181,12 +185,11 @@ class TestSignatures:
             "    def craft(self, honest, own, weights): ...\n"
         )
         install("old-tools", "0.1", {"crfl.attacks": {"old": "Old"}}, source)
-        with pytest.raises(ConfigError) as stop:
-            load_config({"attack": "old"})
-        assert "attack.type = 'old': attack 'old' of old-tools 0.1: craft (" in str(stop.value)
+        reason = refusal({"attack": "old"})
+        assert "attack.type = 'old': attack 'old' of old-tools 0.1: craft (" in reason
         assert (
             "old_tools.py:7) takes honest, own, weights, and is called with known, state since plugin API 2: "
-            "docs/writing-plugins/api-contract.md says how to migrate" in str(stop.value)
+            "docs/writing-plugins/api-contract.md says how to migrate" in reason
         )
 
     def test_names_of_arguments_and_further_ones_with_a_default_are_the_authors_own(self) -> None:
