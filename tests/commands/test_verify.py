@@ -257,11 +257,18 @@ class TestUpgrade:
         resumed = crfl_core.resume(interrupted)
         before = RunDirectory(old).read_ledger()
         newer = {"success_rate": None}  # which format 1 did not measure
-        assert [one.model_copy(update=newer) for one in resumed.ledger.rounds] == list(before.rounds)
+        rounds = [one.model_copy(update=newer) for one in resumed.ledger.rounds]
+        assert rounds[: saved.round] == list(before.rounds)[: saved.round]
+        # What is trained from there on may differ in last bits from what an older version trained.
+        for one, other in zip(rounds, before.rounds, strict=True):
+            for name, value in other.model_dump().items():
+                if isinstance(value, float):
+                    assert getattr(one, name) == pytest.approx(value, rel=1e-5)
         for name, column in vars(before.clients).items():
-            np.testing.assert_array_equal(getattr(resumed.ledger.clients, name), column)
+            np.testing.assert_allclose(getattr(resumed.ledger.clients, name), column, rtol=1e-5)
         for name, tensor in RunDirectory(old).read_tensors("model.safetensors").items():
-            np.testing.assert_array_equal(resumed.directory.read_tensors("model.safetensors")[name], tensor)
+            now = resumed.directory.read_tensors("model.safetensors")[name]
+            np.testing.assert_allclose(now, tensor, rtol=1e-5, atol=1e-6)
 
     def test_nothing_else_is_upgraded(self, tmp_path: Path, crfl: Crfl) -> None:
         (tmp_path / "folder").mkdir()
