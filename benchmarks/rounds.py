@@ -43,11 +43,12 @@ MANY = {
 
 
 class Products:
-    """The two batched products of every step, on the same batch all the time."""
+    """The two batched products of every step, for one model or several replicas, on the same batch all the time."""
 
-    def __init__(self, x: Tensor) -> None:
+    def __init__(self, x: Tensor, replicas: int = 1) -> None:
         self.x = x[: CLIENTS * BATCH].view(CLIENTS, BATCH, FEATURES)
-        self.weights, self.residual = torch.zeros(CLIENTS, CLASSES, FEATURES), torch.zeros(CLIENTS, BATCH, CLASSES)
+        outputs = replicas * CLASSES
+        self.weights, self.residual = torch.zeros(CLIENTS, outputs, FEATURES), torch.zeros(CLIENTS, BATCH, outputs)
 
     def __call__(self) -> None:
         """Those of one round."""
