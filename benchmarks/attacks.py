@@ -62,5 +62,5 @@ def main() -> None:
 
 def compare(name: str, clean: Rounds, attacked: Rounds) -> None:
     """The processor time of both, taking turns."""
-    ratio = median_ratio(attacked, clean, turns=15, clock=time.process_time)
+    ratio = median_ratio(attacked, clean, turns=7, clock=time.process_time)
     report(f"attacked / clean round: {name}", ratio, "at most 1.2")

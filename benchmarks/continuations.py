@@ -1,4 +1,8 @@
-"""300 continuations as one batch against one run: 20 clients, 784 x 10, batch 100, 30 steps.
+"""300 continuations as one batch against their batched products alone, and against one run: 20 clients, 784 x 10, batch
+100, 30 steps.
+
+What products take is all that can be asked for. A run spends most of its time on other things, which continuations
+share: the faster a single run becomes, the more runs its continuations are worth.
 
 And what a cap in front of the mean costs a round of some continuations: where it does not bite, one product adds up the
 updates of all of them, with and without weight decay, under which a part of the model is the centre of the cap.
@@ -11,7 +15,7 @@ import time
 import torch
 
 from benchmarks.round_runner import Rounds
-from benchmarks.rounds import CLIENTS, SETTINGS
+from benchmarks.rounds import BATCH, CLIENTS, FEATURES, SETTINGS, Products
 from benchmarks.timing import best_times, median_ratio, report
 from crfl_core.extend import TrainingTask
 from crfl_core.federation import rounds
@@ -33,12 +37,18 @@ def main() -> None:
         {
             "one run": lambda: training.train(one, slice(0, CLIENTS)),
             "all": lambda: training.train(task, slice(0, CLIENTS)),
+            "products": Products(torch.rand(CLIENTS * BATCH, FEATURES), CONTINUATIONS),
         },
-        turns=2,
+        turns=1,
         clock=time.process_time,
     )
-    print(f"one run {times['one run']:.3f} s, {CONTINUATIONS} continuations {times['all']:.2f} s")
-    report("time of 300 continuations / one run of the same rounds", times["all"] / times["one run"], "at most 60")
+    print(", ".join(f"{name} {seconds:.3f} s" for name, seconds in times.items()))
+    report("time of 300 continuations / their products alone", times["all"] / times["products"], "at most 1.2")
+    report(
+        "time of 300 continuations / one run of the same rounds",
+        times["all"] / times["one run"],
+        "below 300: one after the other",
+    )
     for decay in (0.0, 0.01):
         plain, capped = (Continued(aggregation, decay) for aggregation in (["fedavg"], ["update-cap", "fedavg"]))
         ratio = median_ratio(capped, plain, turns=5, clock=time.process_time)

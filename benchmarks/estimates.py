@@ -29,9 +29,9 @@ CASES: dict[str, tuple[str | None, list[str]]] = {
         ["rounds=10", "attack.rounds=[8]", "dataset.train_samples=10000", "dataset.test_samples=1000"],
     ),
     "10 groups": (None, ["groups.count=10", "certificates=group-vote", "rounds=40"]),
-    "300 continuations": (
+    "100 continuations": (
         None,
-        ["certificates=tail", "certificates.0.continuations=300", "rounds=30", "attack.rounds=[10]"],
+        ["certificates=tail", "certificates.0.continuations=100", "rounds=30", "attack.rounds=[10]"],
     ),
     "Gram products (krum, 200 clients)": (
         None,

@@ -43,11 +43,15 @@ MANY = {
 
 
 class Products:
-    """The two batched products of every step, on the same batch all the time; logits as the usual (batch, classes)."""
+    """The two batched products of every step, for one model or several replicas, on the same batch all the time.
 
-    def __init__(self, x: Tensor) -> None:
+    Logits lie as usual, (batch, classes).
+    """
+
+    def __init__(self, x: Tensor, replicas: int = 1) -> None:
         self.x = x[: CLIENTS * BATCH].view(CLIENTS, BATCH, FEATURES)
-        self.weights, self.residual = torch.zeros(CLIENTS, CLASSES, FEATURES), torch.zeros(CLIENTS, BATCH, CLASSES)
+        outputs = replicas * CLASSES
+        self.weights, self.residual = torch.zeros(CLIENTS, outputs, FEATURES), torch.zeros(CLIENTS, BATCH, outputs)
 
     def __call__(self) -> None:
         """Those of one round."""
@@ -61,7 +65,7 @@ class TurnedProducts(Products):
 
     def __call__(self) -> None:
         """Those of one round."""
-        turned, residual = self.x.transpose(1, 2), self.residual.view(CLIENTS, CLASSES, BATCH)
+        turned, residual = self.x.transpose(1, 2), self.residual.view(CLIENTS, -1, BATCH)
         for _ in range(STEPS):
             torch.bmm(self.weights, turned)
             self.weights.baddbmm_(residual, self.x, alpha=-1)

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.timing import Seconds, report
 
-TURNS = 5
+TURNS = 3
 LINE = b"training  "
 SLOWEST = 10
 TORCH = ["-c", f"import torch, time; print({LINE.decode()!r}, flush=True); time.sleep(60)"]

@@ -1,4 +1,4 @@
-"""Makes the pictures of the README: `python -m docs.screenshots [RUN]`, by default of a new run on the embedded digits.
+"""Makes the pictures of reports: `python -m docs.screenshots [RUN]`, by default of a new run on the embedded digits.
 
 Needs Chromium and the package playwright. The pictures go to docs/pictures/.
 """
@@ -13,27 +13,42 @@ from typing import Literal
 
 import crfl_core
 import crfl_pages
+from docs.pictures import ATTACKED
 
 PICTURES = Path(__file__).with_name("pictures")
 MARGIN = 16.0
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-SHOTS: tuple[tuple[str, str, int, Literal["light", "dark"]], ...] = (
+Shot = tuple[str, str, int, Literal["light", "dark"]]
+"""The name of a picture, the section that it shows, how wide the window is, and its colours."""
+OF_A_RUN: tuple[Shot, ...] = (
     ("report", "#summary", 1000, "light"),
     ("explorer", "#explorer", 1000, "dark"),
     ("narrow", "#certified", 400, "light"),
 )
-"""The name of a picture, the section that it shows, how wide the window is, and its colours."""
+OF_A_FOLDER: tuple[Shot, ...] = (("side-by-side", "#together", 1000, "light"),)
+FOCUSED = "#figure-matrix td"
+"""The cell that reads its numbers."""
 
 
 def main(arguments: list[str]) -> None:
     """Take all pictures of a run's report."""
     with TemporaryDirectory() as scratch:
         run = Path(arguments[0]) if arguments else crfl_core.run(out=Path(scratch, "digits")).path
-        report = crfl_pages.write_report(run, Path(scratch, "report.html"))
-        take(report)
+        take(crfl_pages.write_report(run, Path(scratch, "report.html")), OF_A_RUN)
+        take(crfl_pages.write_report(folder(Path(scratch, "folder"))), OF_A_FOLDER)
 
 
-def take(report: Path) -> None:
+def folder(path: Path) -> Path:
+    """Two seeds of an attack against three rules, and their clean twins."""
+    for rule in ("fedavg", "rfa", "median"):
+        for seed in (0, 1):
+            config = {**ATTACKED, "aggregation": rule, "seed": seed}
+            crfl_core.run(config, out=path / f"{rule}-{seed}")
+            crfl_core.run({**config, "attack": "none"}, out=path / f"{rule}-{seed}-clean")
+    return path
+
+
+def take(report: Path, shots: tuple[Shot, ...]) -> None:
     """The sections of a report as pictures."""
     from playwright.sync_api import sync_playwright
 
@@ -43,11 +58,14 @@ def take(report: Path) -> None:
     PICTURES.mkdir(exist_ok=True)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
-        for name, section, width, scheme in SHOTS:
+        for name, section, width, scheme in shots:
             context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
             page = context.new_page()
             page.goto(report.resolve().as_uri())
-            page.wait_for_selector("#figure-curves canvas")
+            page.wait_for_selector(f"{section} canvas, {section} dl")
+            if page.locator(FOCUSED).count():
+                page.locator(FOCUSED).first.focus()
+                page.evaluate("scrollTo({ top: 0, behavior: 'instant' })")
             target = PICTURES / f"{name}.png"
             box = page.locator(section).bounding_box()
             assert box is not None

@@ -36,12 +36,12 @@ function render(drawn) {
   figure.replaceChildren();
   const area = create("div", {
     class: "plot", tabindex: "0", role: "img",
-    "aria-label": `${spec.title}. ${spec.series.length} lines over ${spec.xLabel}. Arrow keys read points; the numbers `
+    "aria-label": `${spec.title}. ${spec.series.length === 1 ? "One line" : `${spec.series.length} lines`} over ${spec.xLabel}. Arrow keys read points; the numbers `
       + "are in the table below.",
   });
   const reading = create("p", { class: "reading", "aria-live": "polite" });
   const legend = create("ul", { class: "legend" }, ...spec.series.map((one) => legendItem(one)),
-    spec.marked ? create("li", {}, create("span", { class: "sign stripe", "aria-hidden": "true" }), spec.marked.name) : "");
+    spec.marked ? create("li", {}, create("span", { class: "sign stripe", "aria-hidden": "true" }), spec.marked.name) : null);
   const numbers = create("details", { class: "numbers" }, create("summary", {}, "The numbers"), numbersOf(spec));
   numbers.open = open;
   figure.append(create("figcaption", {}, spec.title), legend, area, reading, numbers);

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar, Literal
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -21,6 +23,8 @@ class Dnc(Aggregator):
     value. The `n - filtering f` lowest scores survive, ties going to the lower id. `aggregate` is the mean of the
     clients that survive every pass; should there be none, of those that survive most often.
     """
+
+    works_on: ClassVar[Literal["updates", "products", "blocks"]] = "products"
 
     f: int = Field(1, ge=0, description="malicious clients that are expected, m in the paper")
     filtering: float = Field(1.0, gt=0, description="c: how many times f clients are left out in a pass")

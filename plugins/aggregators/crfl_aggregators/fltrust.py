@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ class FLTrust(Aggregator):
     """
 
     needs_root: ClassVar[bool] = True
+    works_on: ClassVar[Literal["updates", "products", "blocks"]] = "blocks"
 
     learning_rate: float | None = Field(None, gt=0, description="of the server; unset: that of the median client")
     steps: int | None = Field(None, ge=1, description="of the server in a round; unset: those of the median client")

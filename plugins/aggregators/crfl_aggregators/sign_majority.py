@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -28,6 +29,8 @@ class SignMajority(Aggregator):
     weighted sum of updates: all of it is an offset that depends on them, and in nobody's weight. But R clients can turn
     only parameters whose votes differ by 2R or less, whatever they submit.
     """
+
+    works_on: ClassVar[Literal["updates", "products", "blocks"]] = "blocks"
 
     step: float = Field(0.01, gt=0, description="how far every parameter moves in a round")
 
