@@ -88,18 +88,20 @@ def entry(plan: Plan) -> dict[str, Any]:
         "settings": {key: shown(value) for key, value in plan.cell.columns.items()},
         "shares": plan.shares,
         "source": plan.source,
+        "twin": plan.twin,
         "stack": plan.cell.stack,
     }
 
 
 def sharing(plan: Plan, planned: Mapping[str, Plan]) -> str:
     """What a cell takes, in words."""
+    twin = "" if plan.twin is None else f"  <- the twin {planned[plan.twin].cell.title}"
     if plan.source is None:
-        return ""
+        return twin
     source = planned[plan.source].cell
     if plan.shares == "training":
         return f"  <- the training of {source.title}"
-    return f"  <- {source.config.rounds - 1} rounds of {source.title}"
+    return f"  <- {source.config.rounds - 1} rounds of {source.title}{twin}"
 
 
 def told(path: Path, failures: Mapping[str, str], *, as_json: bool, quiet: bool) -> None:
