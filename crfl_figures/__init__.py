@@ -6,7 +6,7 @@ Matplotlib is imported when a figure is drawn, and no window is ever opened.
 from crfl_figures.axes import RADIUS
 from crfl_figures.heat import Grid, Heat, heat_figure
 from crfl_figures.lines import Line, Panel, Panels, lines_figure, panels_figure
-from crfl_figures.partition import partition_figure
+from crfl_figures.partition import neighbours, partition_figure
 from crfl_figures.pictures import Row, features_figure, pictures_figure
 from crfl_figures.style import Format, image_of
 from crfl_figures.weights import weights_figure
@@ -24,6 +24,7 @@ __all__ = [
     "heat_figure",
     "image_of",
     "lines_figure",
+    "neighbours",
     "panels_figure",
     "partition_figure",
     "pictures_figure",

@@ -60,7 +60,7 @@ def partition_figure(held: ArrayLike, class_names: Sequence[str], client_names: 
     return panels.figure
 
 
-class Panels(NamedTuple):
+class Places(NamedTuple):
     """The parts of the figure: sizes above, the heat map below, the meaning of its colours beside it."""
 
     figure: Figure
@@ -69,7 +69,7 @@ class Panels(NamedTuple):
     colours: Axes
 
 
-def make_panels(counts: NDArray[np.int64], class_names: Sequence[str], client_names: Sequence[str]) -> Panels:
+def make_panels(counts: NDArray[np.int64], class_names: Sequence[str], client_names: Sequence[str]) -> Places:
     """Empty panels with room for all names that are shown."""
     from crfl_figures.paper import PaperFigure
 
@@ -82,7 +82,7 @@ def make_panels(counts: NDArray[np.int64], class_names: Sequence[str], client_na
     bottom = 0.5 + (room(client_names) if each else 0.15)
     gap = 0.15 if each else 0.7
     figure = PaperFigure(figsize=(left + width + 1.1, bottom + height + gap + SIZES + 0.5))
-    return Panels(
+    return Places(
         figure,
         figure.panel(left, bottom + height + gap, width, SIZES),
         figure.panel(left, bottom, width, height),
@@ -90,7 +90,7 @@ def make_panels(counts: NDArray[np.int64], class_names: Sequence[str], client_na
     )
 
 
-def draw_each(panels: Panels, counts: NDArray[np.int64], names: Sequence[str]) -> None:
+def draw_each(panels: Places, counts: NDArray[np.int64], names: Sequence[str]) -> None:
     """One column per client, with its name or number."""
     classes, clients = counts.shape
     panels.sizes.bar(range(clients), counts.sum(axis=0), width=0.8, color=BLUE)
@@ -104,23 +104,33 @@ def draw_each(panels: Panels, counts: NDArray[np.int64], names: Sequence[str]) -
     panels.heat.set_xlabel("client")
 
 
-def draw_summary(panels: Panels, counts: NDArray[np.int64]) -> None:
+def draw_summary(panels: Places, counts: NDArray[np.int64]) -> None:
     """Sorted sizes, and columns of similar clients."""
     clients = counts.shape[1]
     panels.sizes.stairs(np.sort(counts.sum(axis=0))[::-1], np.arange(clients + 1), fill=True, color=BLUE)
     panels.sizes.set_xlim(0, clients)
     panels.sizes.set_xlabel("clients, the largest first")
     panels.sizes.xaxis.set_major_formatter("{x:,.0f}")
-    by_class = counts[:, np.lexsort((-counts.sum(axis=0), counts.argmax(axis=0)))]
-    starts = np.unique(np.linspace(0, clients, min(clients, COLUMNS), endpoint=False).astype(np.int64))
-    means = np.add.reduceat(by_class, starts, axis=1) / np.diff(starts, append=clients)
+    means, starts = neighbours(counts, COLUMNS)
     label = "samples of the class" if len(starts) == clients else "samples of the class, mean of neighbours"
     draw_heat(panels, means, label, (0, clients))
     panels.heat.set_xlabel("clients, by their most frequent class")
     panels.heat.xaxis.set_major_formatter("{x:,.0f}")
 
 
-def draw_heat(panels: Panels, counts: NDArray[Any], label: str, limits: tuple[float, float]) -> None:
+def neighbours(held: ArrayLike, columns: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Counts (classes, clients) with clients sorted by their most frequent class, in so many columns of neighbours.
+
+    The means of the columns, and which of the sorted clients is the first of each.
+    """
+    counts = np.asarray(held, np.int64)
+    clients = counts.shape[1]
+    by_class = counts[:, np.lexsort((-counts.sum(axis=0), counts.argmax(axis=0)))]
+    starts = np.unique(np.linspace(0, clients, min(clients, columns), endpoint=False).astype(np.int64))
+    return np.add.reduceat(by_class, starts, axis=1) / np.diff(starts, append=clients), starts
+
+
+def draw_heat(panels: Places, counts: NDArray[Any], label: str, limits: tuple[float, float]) -> None:
     """Counts as colours between two limits of the horizontal axis; white where there is nothing."""
     from matplotlib import colormaps
     from matplotlib.colors import ListedColormap

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crfl_core.extend import ClassHistogram, Curve, Ledger, RunResult
-from crfl_figures import Grid, Heat
+from crfl_figures import Grid, Heat, neighbours
 from crfl_pages.shapes import grid_data, rounded
 
 COLUMNS = 60
@@ -135,11 +135,9 @@ def partition_data(histogram: ClassHistogram) -> dict[str, Any]:
         columns = [histogram.clients[client] if histogram.clients else str(client) for client in range(clients)]
         title = f"Samples of every class at {clients} clients"
         return {**partition_grid(histogram, counts, columns, "client", title), "totals": list(histogram.sizes)}
-    order = np.lexsort((-counts.sum(axis=0), counts.argmax(axis=0)))
-    parts = np.array_split(order, COLUMNS)
-    means = np.stack([counts[:, part].mean(axis=1) for part in parts], axis=1)
-    ends = np.cumsum([len(part) for part in parts])
-    columns = [f"{end - len(part) + 1} to {end}" for end, part in zip(ends.tolist(), parts, strict=True)]
+    means, starts = neighbours(counts, COLUMNS)
+    ends = [*starts[1:].tolist(), clients]
+    columns = [f"{start + 1} to {end}" for start, end in zip(starts.tolist(), ends, strict=True)]
     title = f"Samples of every class at {clients:,} clients, sorted by their most frequent class, neighbours averaged"
     found = partition_grid(histogram, means, columns, "clients", title)
     return {**found, "totals": [rounded(total) for total in means.sum(axis=0)]}

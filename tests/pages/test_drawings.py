@@ -10,7 +10,9 @@ import pytest
 
 import crfl_core
 import crfl_pages
+from crfl_core.extend import ClassHistogram
 from crfl_figures import Grid, Heat, Line, Panel, Panels
+from crfl_pages.contents import partition_data
 from crfl_pages.shapes import shape_data
 from tests.conftest import SMALL
 from tests.pages.conftest import data_of
@@ -32,6 +34,15 @@ def test_the_partition_of_the_page_is_that_of_the_metrics(report: Path, run_dire
     partition, shown = crfl_core.load(run_directory).metrics.partition, data_of(report)["shown"]["partition"]
     assert shown["measures"][0]["values"] == [list(row) for row in partition.counts]
     assert shown["totals"] == list(partition.sizes)
+
+
+def test_many_clients_share_columns() -> None:
+    counts = np.arange(300).reshape(3, 100) % 7
+    classes = ("a", "b", "c")
+    found = partition_data(ClassHistogram(classes=classes, clients=(), counts=tuple(map(tuple, counts.tolist()))))
+    assert (len(found["columns"]), found["columns"][0], found["columns"][-1]) == (60, "1 to 1", "99 to 100")
+    sizes = [int(end) - int(start) + 1 for start, end in (name.split(" to ") for name in found["columns"])]
+    assert np.dot(sizes, found["totals"]) == pytest.approx(counts.sum())
 
 
 def test_a_run_of_others_draws_nothing(own_run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -27,7 +27,8 @@ MARGIN = 0.1
 """How far beyond the middle a guess is, as a share of what is left."""
 LEFT = 10
 """Medians that are not worth another guess."""
-ROWS_AT_ONCE = 256
+ROWS_AT_ONCE = 64
+"""Medians that are computed together. With more, memory is asked for anew each time, which takes as long as sorting."""
 SECTION = 250
 """Neighbours that are compared one by one; at most 256, so that a byte can count them."""
 
