@@ -7,6 +7,7 @@ a checkpoint, when it is told to.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -60,6 +61,7 @@ def work(line: str, say: Say) -> None:
             attempt(jobs[0], say)
         else:
             meet(jobs, given["hands"], say)
+    gc.collect()  # what a run leaves in cycles is large, but too few objects to be looked for soon
 
 
 def meet(jobs: Sequence[Job], hands: int, say: Say) -> None:

@@ -42,8 +42,9 @@ def test_it_says_what_it_is_for(hook: str) -> None:
 @functools.cache
 def called_hooks() -> set[str]:
     """Hooks that the core observes by name, and those that a method of `Hooks` asks, if the core calls the method."""
-    sources = Path(crfl_core.__file__).parent.rglob("*.py")
-    trees = {path.name: ast.parse(path.read_text(encoding="utf-8")) for path in sources if path.name != "hookspecs.py"}
+    core = Path(crfl_core.__file__).parent
+    sources = [path for path in core.rglob("*.py") if path.name != "hookspecs.py"]
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sources}
     calls = [
         node
         for tree in trees.values()
@@ -58,7 +59,7 @@ def called_hooks() -> set[str]:
     }
     asked = {
         node.attr
-        for function in ast.walk(trees["hooks.py"])
+        for function in ast.walk(trees[core / "hooks.py"])
         if isinstance(function, ast.FunctionDef) and function.name in methods
         for node in ast.walk(function)
         if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self._manager.hook"
