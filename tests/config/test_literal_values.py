@@ -246,4 +246,3 @@ def test_defaults_of_a_plugin_that_was_only_named_are_defaults(crfl: Crfl, tmp_p
         assert origins[key] == "default", key
     assert origins["certificates.0.type"] == "--set certificates=['paper']"
     assert origins["engine.threads"] == '--set engine={type="local", threads=1}'
-    assert origins["engine.chunk_clients"] == "default"
