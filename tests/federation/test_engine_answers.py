@@ -63,15 +63,15 @@ BY_MODELS: dict[str, tuple[Callable[[Parts], Iterable[Any]], str]] = {
     ),
     "returns updates that are not finite": (
         spoilt(lambda part: replace(part, updates=part.updates * torch.nan)),
-        "of a continuation: the update of client 0 is not finite or of the wrong shape",
+        "of a continuation or clean twin: the update of client 0 is not finite or of the wrong shape",
     ),
     "returns half of an update": (
         spoilt(lambda part: replace(part, updates=part.updates[..., ::2])),
-        "of a continuation: the update of client 0 is not finite or of the wrong shape",
+        "of a continuation or clean twin: the update of client 0 is not finite or of the wrong shape",
     ),
     "loses an axis": (
         spoilt(lambda part: replace(part, updates=part.updates[0])),
-        "of a continuation: the update of client 0 is not finite or of the wrong shape",
+        "of a continuation or clean twin: the update of client 0 is not finite or of the wrong shape",
     ),
 }
 
