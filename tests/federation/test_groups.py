@@ -37,7 +37,7 @@ def starts_of(federation: Federation, models: int, groups: int) -> Tensor:
 @pytest.mark.parametrize("model", MODELS, ids=["softmax", "without bias", "mlp"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_every_client_trains_from_the_models_of_its_group(model: dict[str, Any], attack: Any, dtype: str) -> None:
-    """Bit for bit as if every group had these models, and up to rounding as if there were no groups or it were alone."""
+    """Bit for bit as if every group had these models, up to rounding as if there were no groups or it were alone."""
     training = {"learning_rate": 0.2, "steps": 5, "batch_size": 16, "weight_decay": 0.05}
     federation = federation_of(tiny(model=model, attack=attack, dtype=dtype, training=training))
     job, starts = LocalTraining(federation), starts_of(federation, models=2, groups=3)
