@@ -25,4 +25,5 @@ from crfl_core.report.metrics import Metrics as Metrics
 from crfl_interface.errors import CrflError as CrflError
 from crfl_interface.errors import CrflWarning as CrflWarning
 from crfl_interface.kinds.certificate import ABSTAIN as ABSTAIN
+from crfl_interface.reading import reading_once as reading_once
 from crfl_interface.threat import Threat as Threat

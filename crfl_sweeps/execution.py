@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from crfl_core import dump_config
+from crfl_core import dump_config, reading_once
 from crfl_sweeps.folder import Note, SweepFolder
 from crfl_sweeps.pool import Event, Pool
 from crfl_sweeps.reuse import Plan
@@ -154,10 +154,11 @@ def here(schedule: Schedule, heard: Heard) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        while jobs := schedule.ready():
-            heard(None)
-            for job in jobs:
-                heard(outcome(job, heard))
+        with reading_once():
+            while jobs := schedule.ready():
+                heard(None)
+                for job in jobs:
+                    heard(outcome(job, heard))
     finally:
         torch.set_num_threads(before)
 

@@ -9,10 +9,12 @@ import selectors
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from crfl_sweeps.running import Job
+if TYPE_CHECKING:
+    from crfl_sweeps.running import Job
 
 ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 PATIENCE = 30.0
@@ -28,20 +30,18 @@ class Event(NamedTuple):
 
 
 class Worker:
-    """One process."""
+    """One process. What is said on its standard error goes where that of this one does, until it has a log."""
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self) -> None:
         environment = os.environ | dict.fromkeys(ONE_THREAD, "1")
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))  # what can be imported here can be there
-        with log.open("ab") as errors:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "crfl_sweeps.worker"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                env=environment,
-                start_new_session=True,  # Ctrl-C comes to the parent alone, which ends the workers in order
-            )
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "crfl_sweeps.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,  # Ctrl-C comes to the parent alone, which ends the workers in order
+        )
         self.busy: list[str] = []
         self.has_ended = False
         self._rest = b""
@@ -52,12 +52,19 @@ class Worker:
         assert self._process.stdout is not None
         return self._process.stdout.fileno()
 
+    def keep_log(self, log: Path) -> None:
+        """Where it writes what plugins print, from now on. It hears nothing else before."""
+        self._tell(json.dumps(str(log.absolute())))
+
     def start(self, jobs: Sequence[Job], hands: int) -> None:
         """Give it something to do: one cell, or a stack of them, for which it may use several threads."""
         self.busy = [job.name for job in jobs]
+        self._tell(line_of(jobs, hands))
+
+    def _tell(self, line: str) -> None:
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it has died: its output says so
-            self._process.stdin.write(line_of(jobs, hands).encode() + b"\n")
+            self._process.stdin.write(line.encode() + b"\n")
             self._process.stdin.flush()
 
     def read(self) -> Iterator[Event]:
@@ -93,6 +100,23 @@ class Worker:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+AHEAD: list[Worker] = []
+"""Workers that were started before anybody knew what for."""
+
+
+@contextmanager
+def one_ahead() -> Iterator[None]:
+    """Start a worker now: it gets ready while this process reads what is to be done. The first pool takes it."""
+    AHEAD.append(Worker())
+    try:
+        yield
+    finally:
+        while AHEAD:
+            worker = AHEAD.pop()
+            worker.tell_to_end()
+            worker.wait()
 
 
 class Pool:
@@ -135,7 +159,8 @@ class Pool:
                 self._workers.remove(worker)
 
     def _hired(self) -> Worker:
-        worker = Worker(self._log)
+        worker = AHEAD.pop() if AHEAD else Worker()
+        worker.keep_log(self._log)
         self._workers.append(worker)
         self._selector.register(worker.output, selectors.EVENT_READ, worker)
         return worker

@@ -12,7 +12,7 @@ from crfl_sweeps.alike import looks_ahead, training_key
 from crfl_sweeps.configs import written
 
 MOST_MODELS = 8
-"""Of a stack. Wider products gain little, and every run of a stack holds the data."""
+"""Of a stack. Wider products gain little, and every run of a stack holds the features of the data."""
 
 
 class Placed(NamedTuple):

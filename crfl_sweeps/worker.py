@@ -1,8 +1,8 @@
 """`python -m crfl_sweeps.worker`: a process that runs cells, one after the other, in one thread.
 
-A line on standard input is a job, or a stack of jobs that train together; lines on standard output say how far each is
-and how it ended. Whatever plugins print goes to standard error. It ends when its input does, and as after Ctrl-C, with
-a checkpoint, when it is told to.
+The first line on standard input is the path of a log, where whatever plugins print goes. Every other one is a job, or
+a stack of jobs that train together; lines on standard output say how far each is and how it ended. It ends when its
+input does, and as after Ctrl-C, with a checkpoint, when it is told to.
 """
 
 from __future__ import annotations
@@ -39,11 +39,23 @@ def main() -> None:
     try:
         import torch
 
+        from crfl_core import reading_once
+
         torch.set_num_threads(1)
-        for line in sys.stdin:
-            work(line, lambda **said: answers.write(json.dumps(said) + "\n"))
+        write_to(sys.stdin.readline())
+        with reading_once():
+            for line in sys.stdin:
+                work(line, lambda **said: answers.write(json.dumps(said) + "\n"))
     except (KeyboardInterrupt, BrokenPipeError):
         os._exit(1)  # nobody reads what is left in buffers
+
+
+def write_to(line: str) -> None:
+    """Append standard error, and what is meant for standard output, to a file; nobody is there if the line is empty."""
+    if line:
+        with Path(json.loads(line)).open("ab") as file:
+            os.dup2(file.fileno(), 2)
+            os.dup2(file.fileno(), 1)
 
 
 def end(_number: int, _frame: object) -> NoReturn:

@@ -17,6 +17,7 @@ from crfl_interface.data import Data, DataFacts, FederatedData, are_here, held
 from crfl_interface.errors import PluginFailure
 from crfl_interface.kinds.complaints import settings_of
 from crfl_interface.kinds.partitioner import check_partition
+from crfl_interface.reading import data_of
 from crfl_interface.streams import Streams
 
 
@@ -30,7 +31,7 @@ class Partition(NamedTuple):
 def load_data(config: RunConfig, streams: Streams) -> tuple[Data, Partition, dict[str, Kept]]:
     """The scaled data of the clients, who holds what of the training samples, and what the server keeps of them."""
     with settings_of("dataset", config.dataset):
-        data = config.dataset.load()
+        data = data_of(config.dataset)
     data, kept = set_aside(config.reserve, data, streams)
     partitioner = config.partition
     with settings_of("partition", partitioner):

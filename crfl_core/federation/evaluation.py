@@ -46,7 +46,7 @@ def outputs(
     with settings_of("model", federation.config.model):
         for part, answers in federation.model.in_parts(models, features):
             logits, targets = answers.double(), labels[part].expand(len(models), -1)  # (G, b, C) and (G, b)
-            ballots[part] = logits.argmax(-1).T
+            ballots[part] = logits.max(-1).indices.T  # the first of several, as argmax, which takes longer
             losses.append(torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum"))
     ballots[:, list(failed)] = 0
     weights = None if settings is None or parameters.ndim == 1 else settings.weights  # one group alone elects nobody
@@ -57,11 +57,18 @@ def outputs(
 
 def backdoor_score(federation: Federation, parameters: Tensor, failed: Sequence[int] = ()) -> BackdoorScore | None:
     """How well the backdoor works in a model, or in the vote of several; None without an attack that has a target."""
+    success = taken_for_target(federation, parameters, "backdoored", failed)
+    clean = taken_for_target(federation, parameters, "clean", failed)
+    return None if success is None or clean is None else BackdoorScore(success, clean)
+
+
+def taken_for_target(
+    federation: Federation, parameters: Tensor, test_set: str = "backdoored", failed: Sequence[int] = ()
+) -> float | None:
+    """The share of a test set's inputs of other classes that are taken for the target; None if nothing is attacked."""
     target = None if federation.attack is None else federation.attack.backdoor_class
     if target is None or "backdoored" not in federation.test_sets:
         return None
-    sets = federation.test_sets["backdoored"], federation.test_sets["clean"]
-    pairs = [(one.features[one.labels != target], one.labels[one.labels != target]) for one in sets]
-    return BackdoorScore(
-        *(float((outputs(federation, parameters, pair, failed)[0] == target).double().mean()) for pair in pairs)
-    )
+    chosen = federation.test_sets[test_set]
+    classes, _ = outputs(federation, parameters, (chosen.features, chosen.labels), failed)
+    return float((classes[chosen.labels != target] == target).double().mean())

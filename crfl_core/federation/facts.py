@@ -27,7 +27,8 @@ def run_facts(federation: Federation) -> RunFacts:
     """The static part of the ledger."""
     config, data, maps, model = federation.config, federation.data, federation.maps, federation.model
     facts, scaling = data.facts, federation.scaling
-    bound = facts.domain.norm_bound(facts.inputs)
+    bound, x = facts.domain.norm_bound(facts.inputs), held(data, "x")
+    norms = largest_norms(x, data.partition, bound)
     fitted = tuple(one.facts for one in federation.fitted.values())
     return RunFacts(
         clients=data.clients,
@@ -43,8 +44,10 @@ def run_facts(federation: Federation) -> RunFacts:
         start=federation.start.facts,
         samples=tuple(len(rows) for rows in data.partition),
         partition_digest=partition_digest(data.partition) if data.complete else None,
-        input_norms=largest_norms(held(data, "x"), data.partition, bound),
-        feature_norms=largest_norms(federation.features, data.partition, maps.norm_bound(bound)),
+        input_norms=norms,
+        feature_norms=norms
+        if federation.features is x
+        else largest_norms(federation.features, data.partition, maps.norm_bound(bound)),
         measured=data.complete,
         domain=(facts.domain.low, facts.domain.high),
         image_shape=facts.image_shape,

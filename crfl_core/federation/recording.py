@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from crfl_core.federation.chain import ChainResult
-from crfl_core.federation.evaluation import backdoor_score, score
+from crfl_core.federation.evaluation import score, taken_for_target
 from crfl_core.federation.groups import keeps_to_itself
 from crfl_core.federation.rounds import Outcome
 from crfl_core.federation.setup import Federation
@@ -26,7 +26,7 @@ def record(federation: Federation, outcome: Outcome) -> tuple[RoundRecord, Clien
     if outcome.after.failed is None:
         check_honest(federation, outcome)
     model, wanted = outcome.before_noise[0], measured(federation, plan.number)
-    figures, rates = (score(federation, model), backdoor_score(federation, model)) if wanted else (None, None)
+    figures, success = (score(federation, model), taken_for_target(federation, model)) if wanted else (None, None)
     combined = start + result.update if accepted else start
     line = RoundRecord(
         round=plan.number,
@@ -42,7 +42,7 @@ def record(federation: Federation, outcome: Outcome) -> tuple[RoundRecord, Clien
         quarantined=int(aggregated.bad.sum()),
         accuracy=None if figures is None else figures.accuracy,
         loss=None if figures is None else figures.loss,
-        success_rate=None if rates is None else rates.success_rate,
+        success_rate=success,
         notes=({} if result.rule is None else dict(result.rule.notes)) | dict(result.notes),
         breakdown=breakdown(outcome, result),
         carries_state=any(outcome.after.states[0].values()) or keeps_to_itself(plan.server),

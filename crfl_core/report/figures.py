@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from crfl_core.config.schema import FigureFormat
@@ -10,6 +12,9 @@ from crfl_core.report.metrics import ClassHistogram
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+DRAWING = Lock()
+"""Runs that end together wait for the first to draw what all of them show."""
 
 
 def partition_figure(histogram: ClassHistogram) -> Figure:
@@ -26,6 +31,13 @@ def partition_files(histogram: ClassHistogram, formats: Sequence[FigureFormat]) 
     """The figure of a partition in some formats. Without formats nothing is drawn and Matplotlib not imported."""
     if not formats:
         return {}
+    with DRAWING:
+        return dict(drawn(histogram, tuple(formats)))
+
+
+@lru_cache(maxsize=1)
+def drawn(histogram: ClassHistogram, formats: tuple[FigureFormat, ...]) -> dict[FigureFormat, bytes]:
+    """As `partition_files`. The next run in this process has often the same partition: of a sweep, say."""
     import crfl_figures
 
     figure = partition_figure(histogram)

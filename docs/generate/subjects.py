@@ -25,6 +25,7 @@ SUBJECTS = (
         "[From Python](../python.md) shows it in use.",
         (
             "crfl_core.api.execution",
+            "crfl_interface.reading",
             "crfl_core.api.result",
             "crfl_core.api.what_if",
             "crfl_core.api.prediction",

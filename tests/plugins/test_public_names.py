@@ -51,6 +51,7 @@ FRONT = [
     "partition_figure",
     "plot",
     "predict",
+    "reading_once",
     "resume",
     "run",
 ]

@@ -21,6 +21,7 @@ from crfl_sweeps.api import run_sweep
 from crfl_sweeps.cells import define
 from crfl_sweeps.folder import SweepFolder
 from crfl_sweeps.overview import duration
+from crfl_sweeps.pool import AHEAD, one_ahead
 from tests.sweeps.support import SMALL, different_files, small
 
 
@@ -106,6 +107,30 @@ def test_a_cell_that_fails_is_noted_and_stops_no_other(workers: int, tmp_path: P
     assert all(one.note.reason in failures.values() for one in result.failed)
     with pytest.raises(CrflError):
         _ = result.failed[0].run
+
+
+def test_what_plugins_print_goes_to_the_log(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "loud.py").write_text(
+        "import sys, torch\n\n\ndef net():\n    print('to output')\n    print('to errors', file=sys.stderr)\n"
+        "    return torch.nn.Linear(64, 10)\n"
+    )
+    loud = {"type": "module", "path": f"{tmp_path / 'loud.py'}:net"}
+    table = {"list": [{"model": loud}, {"model": "softmax"}], "seeds": 1}
+    run_sweep(define(small(**table)), tmp_path / "sweep", workers=2, quiet=True)
+    assert {"to output", "to errors"} <= set((tmp_path / "sweep" / "workers.log").read_text().splitlines())
+    assert "to " not in "".join(capfd.readouterr())
+
+
+def test_the_worker_that_starts_ahead_takes_the_first_cell_or_ends(tmp_path: Path) -> None:
+    with one_ahead():
+        (early,) = AHEAD
+        run_sweep(define(small(seeds=2)), tmp_path / "sweep", workers=2, quiet=True)
+        assert AHEAD == []
+        assert early._process.poll() is not None
+    assert SweepResult(tmp_path / "sweep").is_finished
+    with one_ahead():
+        (unused,) = AHEAD
+    assert unused._process.poll() is not None
 
 
 def test_a_worker_that_dies_is_a_failed_cell(tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ Trust = Annotated[bool, typer.Option("--trust", help="Go on with a sweep though 
 
 
 def sweep(
+    context: typer.Context,
     config: Config = None,
     vary: Vary = None,
     zipped: Zip = None,
@@ -82,6 +83,10 @@ def sweep(
     """
     if not quiet:
         passing("starting")
+    if engine == "local" and not dry_run and (together or workers != 1):
+        from crfl_sweeps.pool import one_ahead
+
+        context.with_resource(one_ahead())
     from crfl_commands.sweeping import asked, dry, goes_on, told
     from crfl_sweeps.api import default_path, run_sweep
 
