@@ -22,6 +22,8 @@ BYTES = 256
 LARGE_PAGE = 2**21
 NUMBERS_AT_ONCE = 2**21
 """How many numbers are looked up in the table together: what they are looked up by takes as much memory again."""
+MOST_KEPT = 2**26
+"""How many numbers a thread keeps room for: 256 MiB in single precision."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,9 +140,17 @@ class Gathering(threading.local):
     def room(self, dtype: torch.dtype, device: torch.device, shape: tuple[int, ...]) -> Tensor:
         """Memory for a tensor of this type and shape; what was in it before is gone."""
         size, kept = math.prod(shape), self._room.get(dtype)
+        if size > MOST_KEPT:
+            return fresh(size, dtype, device).view(shape)
         if kept is None or kept.device != device or len(kept) < size:
             self._room[dtype] = kept = fresh(size, dtype, device)
         return kept[:size].view(shape)
+
+    def rows_of(self, source: Rows, rows: Tensor) -> Tensor:
+        """Some rows, (..., features), in room that is used again by the next call."""
+        out = self.room(source.dtype, source.device, (*rows.shape, source.shape[1]))
+        self.gather(source, rows.flatten(), out.view(-1, source.shape[1]))
+        return out
 
     def gather(self, source: Rows, rows: Tensor, out: Tensor) -> None:
         """Put some rows into `out`, (k, features)."""

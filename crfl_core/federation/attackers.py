@@ -11,6 +11,7 @@ from crfl_core.federation.checks import check_lipschitz
 from crfl_core.federation.features import mapped
 from crfl_core.federation.setup import Federation
 from crfl_core.federation.steps import ProtocolSteps
+from crfl_interface.byte_rows import Gathering
 from crfl_interface.data import Batches, held
 from crfl_interface.errors import PluginFailure
 from crfl_interface.kinds.attack import Attack
@@ -19,33 +20,49 @@ from crfl_interface.untouched import Touched, fingerprint, untouched
 from crfl_interface.updates import Poisoning, State, TrainingTask
 
 
-def poison(
-    federation: Federation,
-    task: TrainingTask,
-    rows: Tensor,
-    labels: Tensor,
-    sizes: Tensor,
-    attackers: NDArray[np.int64],
-) -> tuple[Tensor | None, Poisoning]:
-    """The attackers' features, (attackers, steps, batch, features), and what was done; None if they keep their data.
+class Poisoner:
+    """Attackers' data as they change them. What is gathered of it is valid until the next round."""
 
-    Attackers, given by their ids, are the last of the clients. Their `labels` are changed in place.
-    """
-    attack, nothing = federation.attack, Poisoning.none(len(rows))
-    first = len(rows) - len(attackers)
-    if attack is None or first == len(rows) or not overrides(attack, "poison"):
-        return None, nothing
-    own = rows[first:]
-    x = held(federation.data, "x").index_select(0, own.flatten()).unflatten(0, own.shape)
-    clean = Batches(x, labels[first:].clone(), sizes[first:], attackers, task.number)
-    dirty = poisoned_batches(attack, clean, state_of(federation, task.attack_state))
-    moved = moved_inputs(clean.x, dirty.x)
-    features = poisoned_features(federation, own, clean.x, dirty.x, moved)
-    labels[first:] = dirty.y
-    measured = measure(clean, dirty, moved, features, len(rows))
-    if not np.isfinite(measured.delta).all():
-        raise PluginFailure(f"attack {attack.full_name}: poison() made inputs that are not finite: keep to the domain")
-    return features, measured
+    def __init__(self, federation: Federation) -> None:
+        self._federation, self._inputs, self._features = federation, Gathering(), Gathering()
+
+    def poison(
+        self, task: TrainingTask, rows: Tensor, labels: Tensor, sizes: Tensor, attackers: NDArray[np.int64]
+    ) -> tuple[Tensor | None, Poisoning]:
+        """The attackers' features, (attackers, steps, batch, features), and what was done; None if it is nothing.
+
+        Attackers, given by their ids, are the last of the clients. Their `labels` are changed in place.
+        """
+        federation, nothing = self._federation, Poisoning.none(len(rows))
+        attack, first = federation.attack, len(rows) - len(attackers)
+        if attack is None or first == len(rows) or not overrides(attack, "poison"):
+            return None, nothing
+        own, source = rows[first:], held(federation.data, "x")
+        x = self._inputs.rows_of(source, own)
+        clean = Batches(x, labels[first:].clone(), sizes[first:], attackers, task.number)
+        dirty = poisoned_batches(attack, clean, state_of(federation, task.attack_state))
+        moved = moved_inputs(clean.x, dirty.x)
+        features = self._mapped(own, clean.x, dirty.x, moved)
+        labels[first:] = dirty.y
+        measured = measure(clean, dirty, moved, features, len(rows))
+        if not np.isfinite(measured.delta).all():
+            raise PluginFailure(
+                f"attack {attack.full_name}: poison() made inputs that are not finite: keep to the domain"
+            )
+        return features, measured
+
+    def _mapped(self, rows: Tensor, clean: Tensor, dirty: Tensor, moved: Tensor) -> Tensor:
+        """Inputs behind the feature maps, which may be slow: only those that were moved are mapped anew."""
+        maps = self._federation.maps
+        if not maps.links:
+            return dirty
+        found = self._features.rows_of(self._federation.features, rows)
+        features, anew = found.flatten(0, 2), moved.flatten().nonzero()[:, 0]
+        before, after = samples(clean, anew), samples(dirty, anew)
+        remapped = mapped(maps, after)
+        check_lipschitz(maps, before, after, features.index_select(0, anew), remapped)
+        features.index_copy_(0, anew, remapped)
+        return found
 
 
 def poisoned_batches(attack: Attack, clean: Batches, state: State) -> Batches:
@@ -66,20 +83,6 @@ def moved_inputs(clean: Tensor, dirty: Tensor) -> Tensor:
     if clean.device.type == "cpu":  # where NumPy compares several times faster
         return torch.from_numpy((clean.numpy() != dirty.numpy()).any(-1))
     return (clean != dirty).any(-1)
-
-
-def poisoned_features(federation: Federation, rows: Tensor, clean: Tensor, dirty: Tensor, moved: Tensor) -> Tensor:
-    """Inputs behind the feature maps, which may be slow: only those that were moved are mapped anew."""
-    if not federation.maps.links:
-        return dirty
-    features = federation.features.index_select(0, rows.flatten())
-    anew = moved.flatten().nonzero()[:, 0]
-    before, after = samples(clean, anew), samples(dirty, anew)
-    remapped = mapped(federation.maps, after)
-    check_lipschitz(federation.maps, before, after, features.index_select(0, anew), remapped)
-    features.index_copy_(0, anew, remapped)
-    unflattened: Tensor = features.unflatten(0, rows.shape)
-    return unflattened
 
 
 def measure(clean: Batches, dirty: Batches, moved: Tensor, features: Tensor, clients: int) -> Poisoning:

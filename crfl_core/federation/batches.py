@@ -37,17 +37,22 @@ def draw(
     per_epoch = (clients.samples[:, None] - last) // size + 1
     step = np.arange(most_steps)
     sizes = np.where(step < steps[:, None], np.where(step % per_epoch == per_epoch - 1, last, size), 0)
-    lengths = zip(clients.batch_size.tolist(), per_epoch[:, 0].tolist(), steps.tolist(), strict=True)
-    drawn = streams.generators("batches", ids := clients.ids.tolist(), round_number=number)
-    for batches, client, (width, parts, count), generator in zip(rows, ids, lengths, drawn, strict=True):
-        own = partition[client]
-        if count == parts and width == most_rows and len(own) <= count * width:  # the usual case: one whole epoch
-            order = batches.reshape(-1)[: len(own)]
-            order[:] = own
-            generator.shuffle(order)
+    ids, held = clients.ids.tolist(), clients.samples.tolist()
+    # The usual case: each of its samples once. Those are put there for all such clients together.
+    once = (steps == per_epoch[:, 0]) & (clients.batch_size == most_rows) & (clients.samples <= steps * most_rows)
+    orders = rows.reshape(len(ids), -1)
+    if once.any():
+        owned = np.concatenate([partition[ids[place]] for place in np.flatnonzero(once)])
+        orders[np.arange(orders.shape[1]) < np.where(once, clients.samples, 0)[:, None]] = owned
+    drawn = streams.generators("batches", ids, round_number=number)
+    for place, (whole, samples, generator) in enumerate(zip(once.tolist(), held, drawn, strict=True)):
+        if whole:
+            generator.shuffle(orders[place, :samples])
             continue
+        own, width, count = partition[ids[place]], int(clients.batch_size[place]), int(steps[place])
+        parts = int(per_epoch[place, 0])
         order = np.zeros((-(-count // parts), parts * width), np.int64)
         for epoch in order:
             epoch[: len(own)] = generator.permutation(own)[: len(epoch)]
-        batches[:count, :width] = order.reshape(-1, width)[:count]
+        rows[place, :count, :width] = order.reshape(-1, width)[:count]
     return BatchRows(rows, sizes)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crfl_core.federation import batches
-from crfl_core.federation.attackers import AttackedSteps, bends, poison, state_of
+from crfl_core.federation.attackers import AttackedSteps, Poisoner, bends, state_of
 from crfl_core.federation.scaling import BatchScaling, Spectra
 from crfl_core.federation.setup import Federation
 from crfl_core.federation.steps import honest_models
@@ -26,7 +26,8 @@ class LocalTraining:
     """The `Job` that engines run. Everything it needs is rebuilt from `specification` in another process."""
 
     def __init__(self, federation: Federation) -> None:
-        self._federation, self._spectra, self._gathering = federation, Spectra(federation), Gathering()
+        self._federation, self._spectra = federation, Spectra(federation)
+        self._gathering, self._poisoner = Gathering(), Poisoner(federation)
 
     @property
     def specification(self) -> str:
@@ -47,7 +48,7 @@ class LocalTraining:
         weights = sample_weights(sizes, rows.shape[2], dtype)
         rates = torch.from_numpy(conduct.learning_rate).to(device, dtype)[:, None] * (sizes > 0)
         decay = torch.from_numpy(clients.weight_decay).to(device, dtype) if clients.weight_decay.any() else None
-        poisoned, poisoning = poison(federation, task, rows, labels, sizes, clients.ids[honest:])
+        poisoned, poisoning = self._poisoner.poison(task, rows, labels, sizes, clients.ids[honest:])
         scaling: BatchScaling | None = None
         if federation.honest.facts.spectrum is not None:
             own_data = 0 if poisoned is None else len(poisoned)
@@ -63,8 +64,11 @@ class LocalTraining:
                     y, means = labels[group, step], weights[group, step]
                     if scaling is not None:
                         means = means * scaling.of(group, step, x, y, sizes[group, step])[:, None]
-                    models.step(x, y, means, rates[group, step], decays)
-                models.moved(start[:, group], updates[:, group])
+                    made = x, y, means, rates[group, step], decays
+                    if step < rows.shape[1] - 1:
+                        models.step(*made)
+                    else:
+                        models.last_step(*made, start[:, group], updates[:, group])
         if scaling is not None:
             poisoning = scaling.recorded(poisoning)
         if 0 < honest < len(clients):

@@ -16,6 +16,8 @@ from crfl_interface.updates import Layout
 SINCE_3_13 = frozenset({"__firstlineno__", "__static_attributes__"})
 USUAL = frozenset(dir(object)) | {"__module__", "__dict__", "__weakref__", "__abstractmethods__"} | SINCE_3_13
 LOGITS_AT_ONCE = 2**23
+NUMBERS_AT_ONCE = 2**19
+"""How many numbers of a first step are made before they are put where they belong: few enough for a cache."""
 BYTES_PER_WORD = 8
 MOST_PER_BYTE = 255
 
@@ -174,28 +176,25 @@ class LinearSteps(LocalModels):
     single batched ones, and the second adds to the weights directly. Logits lie as (clients, classes, replicas, batch):
     that product is the faster one, and softmax runs along contiguous samples.
 
-    With `longest` every sample's gradient is shortened to this norm.
+    A model that all clients start from is there once until they have made a step. With `longest` every sample's
+    gradient is shortened to this norm.
     """
 
     def __init__(self, layout: Layout, start: Tensor, longest: float | None = None) -> None:
         self._longest, self._layout = longest, layout
-        blocks = layout.unflatten(start)
-        weight = blocks["weight"]  # (replicas, clients, classes, features)
-        self._replicas, clients, self._classes, self._inputs = weight.shape
+        self._replicas, self._clients = start.shape[:2]
+        self._is_shared = self._clients > 1 and start.stride(1) == 0
+        blocks = layout.unflatten(start[:, :1] if self._is_shared else start)
+        weight, bias = blocks["weight"], blocks.get("bias")  # (replicas, clients, classes, features) without the last
+        self._classes, self._inputs = weight.shape[2:]
         turned = weight.permute(1, 2, 0, 3).clone(memory_format=torch.contiguous_format)
-        self._weight = turned.view(clients, -1, self._inputs)
-        bias = blocks.get("bias")
-        self._bias = None if bias is None else bias.permute(1, 2, 0).reshape(clients, -1, 1).clone()
-        self._same = clients > 1 and start.stride(1) == 0  # until the first step, all clients have one model
+        self._weight = turned.view(len(turned), -1, self._inputs)
+        self._bias = None if bias is None else bias.permute(1, 2, 0).reshape(len(turned), -1, 1).clone()
 
     def step(self, x: Tensor, y: Tensor, weights: Tensor, rates: Tensor, decay: Tensor | None) -> None:
         """`W <- (1 - rate decay) W - rate sum_b weight_b (softmax(W x_b) - e_{y_b}) (+) x_b`."""
-        residual = self._logits(x).unflatten(1, (self._classes, self._replicas)).softmax(1)
-        index = y[:, None, None].expand(-1, 1, self._replicas, -1)
-        residual.scatter_add_(1, index, residual.new_full((1, 1, 1, 1), -1.0).expand(index.shape))
-        if self._longest is not None:
-            residual.mul_(clip_factors(residual, x, self._longest, classes=1, bias=self._bias is not None))
-        residual = residual.mul_((weights * rates[:, None])[:, None, None]).flatten(1, 2)
+        residual = self._residual(x, y, weights * rates[:, None])
+        self._part()
         kept = 1.0
         if decay is not None:
             keeps = 1.0 - rates * decay
@@ -209,28 +208,75 @@ class LinearSteps(LocalModels):
         if self._bias is not None:
             self._bias.sub_(residual.sum(2, keepdim=True))
 
+    def last_step(  # noqa: PLR0913 - what `step` and `moved` take
+        self,
+        x: Tensor,
+        y: Tensor,
+        weights: Tensor,
+        rates: Tensor,
+        decay: Tensor | None,
+        start: Tensor,
+        out: Tensor,
+    ) -> None:
+        """If it is the first one, too, nobody needs a model: what it moves goes into `out` as it is made."""
+        if not self._is_shared or decay is not None:
+            super().last_step(x, y, weights, rates, decay, start, out)
+            return
+        residual, after = self._residual(x, y, weights * -rates[:, None]), self._layout.unflatten(out)
+        each = self._classes, self._replicas
+        together = max(1, NUMBERS_AT_ONCE // (residual.shape[1] * self._inputs))
+        room = residual.new_empty(min(together, self._clients), residual.shape[1], self._inputs)
+        for first in range(0, self._clients, together):
+            some = slice(first, first + together)
+            step = torch.bmm(residual[some], x[some], out=room[: len(residual[some])])
+            after["weight"][:, some] = turned_back(step.unflatten(1, each))
+        if self._bias is not None:
+            after["bias"].copy_(turned_back(residual.sum(2).unflatten(1, each)))
+
+    def _residual(self, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+        """What every sample's input is multiplied with, (clients, classes x replicas, batch)."""
+        residual: Tensor = self._logits(x).unflatten(1, (self._classes, self._replicas)).softmax(1)
+        index = y[:, None, None].expand(-1, 1, self._replicas, -1)
+        residual.scatter_add_(1, index, residual.new_full((1, 1, 1, 1), -1.0).expand(index.shape))
+        if self._longest is not None:
+            residual.mul_(clip_factors(residual, x, self._longest, classes=1, bias=self._bias is not None))
+        return residual.mul_(weights[:, None, None]).flatten(1, 2)
+
     def _logits(self, x: Tensor) -> Tensor:
         """(clients, classes x replicas, batch); one product for all clients while they have one model."""
-        if self._same:
-            self._same, weight, turned = False, self._weight[0], x.flatten(0, 1).T
+        if self._is_shared:
+            weight, turned = self._weight[0], x.flatten(0, 1).T
             logits = weight.mm(turned) if self._bias is None else self._bias[0].addmm(weight, turned)
             return logits.view(-1, *x.shape[:2]).transpose(0, 1)
         turned = x.transpose(1, 2)
         return self._weight.bmm(turned) if self._bias is None else self._bias.baddbmm(self._weight, turned)
 
+    def _part(self) -> None:
+        """From now on every client has a model of its own."""
+        if self._is_shared:
+            self._is_shared, each = False, (self._clients, 1, 1)
+            self._weight = self._weight.repeat(each)
+            self._bias = None if self._bias is None else self._bias.repeat(each)
+
     def parameters(self) -> Tensor:
         """Back to flat vectors, (R, n, P)."""
-        blocks = [block.flatten(2) for block in self._turned_back().values()]
+        blocks = [block.flatten(2) for block in self._blocks().values()]
         return blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=2)
 
     def moved(self, start: Tensor, out: Tensor) -> None:
         """Block by block, without flat vectors in between."""
         before, after = self._layout.unflatten(start), self._layout.unflatten(out)
-        for name, now in self._turned_back().items():
+        for name, now in self._blocks().items():
             torch.sub(now, before[name], out=after[name])
 
-    def _turned_back(self) -> dict[str, Tensor]:
+    def _blocks(self) -> dict[str, Tensor]:
         """Weight and bias as (replicas, clients, ...)."""
-        shape = len(self._weight), self._classes, self._replicas
-        blocks = {"weight": self._weight.view(*shape, self._inputs).permute(2, 0, 1, 3)}
-        return blocks if self._bias is None else blocks | {"bias": self._bias.view(shape).permute(2, 0, 1)}
+        self._part()
+        shape = self._clients, self._classes, self._replicas
+        blocks = {"weight": turned_back(self._weight.view(*shape, self._inputs))}
+        return blocks if self._bias is None else blocks | {"bias": turned_back(self._bias.view(shape))}
+
+
+def turned_back(block: Tensor) -> Tensor:
+    """From (clients, classes, replicas, ...) to (replicas, clients, classes, ...)."""
+    return block.movedim(2, 0)

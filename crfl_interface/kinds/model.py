@@ -54,6 +54,20 @@ class LocalModels(ABC):
 
         torch.sub(self.parameters(), start, out=out)
 
+    def last_step(  # noqa: PLR0913 - what `step` and `moved` take
+        self,
+        x: Tensor,
+        y: Tensor,
+        weights: Tensor,
+        rates: Tensor,
+        decay: Tensor | None,
+        start: Tensor,
+        out: Tensor,
+    ) -> None:
+        """`step` and `moved` in one; the models are not used any more. Override it if that saves work."""
+        self.step(x, y, weights, rates, decay)
+        self.moved(start, out)
+
 
 class GradientSteps(LocalModels):
     """Steps along a model's `gradient`, on flat parameters. `bend` and `project` let attackers change theirs."""

@@ -123,6 +123,29 @@ def test_steps_in_a_layout_of_their_own_are_steps_along_the_gradient(model: Mode
     torch.testing.assert_close(local.parameters()[:, 1], start, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("shared", [True, False], ids=["one model", "own models"])
+@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("decay", [None, [0.1, 0.1, 0.1]], ids=["none", "some"])
+@pytest.mark.parametrize("model", MODELS, ids=named)
+def test_the_last_step_tells_how_far_all_of_them_went(
+    model: Model, decay: list[float] | None, steps: int, shared: bool
+) -> None:
+    bound = model.build(FACTS)
+    x, y, weights = some_data(clients=3, batch=5)
+    rates = torch.tensor([0.3, 0.0, 0.7], dtype=torch.float64)
+    decays = None if decay is None else torch.tensor(decay, dtype=torch.float64)
+    start = gaussian(2, 1, bound.layout.size) * 0.3
+    start = start.expand(-1, 3, -1) if shared else start.repeat(1, 3, 1)
+    local, plain, moved = bound.local(start), bound.local(start), torch.full_like(start, torch.nan)
+    for _ in range(steps - 1):
+        local.step(x, y, weights, rates, decays)
+    local.last_step(x, y, weights, rates, decays, start, moved)
+    for _ in range(steps):
+        plain.step(x, y, weights, rates, decays)
+    torch.testing.assert_close(moved, plain.parameters() - start, rtol=1e-10, atol=1e-12)
+    assert (moved[:, 1] == 0).all()
+
+
 @pytest.mark.parametrize("model", MODELS, ids=named)
 def test_logits_of_replicas_equal_those_of_the_plain_module(model: Model) -> None:
     bound = model.build(FACTS)
