@@ -117,6 +117,14 @@ Rows = Tensor | ByteRows
 """Inputs as they are kept: floats, or the bytes that they are made of."""
 
 
+def norms_of(x: Rows) -> NDArray[np.float64]:
+    """The Euclidean norm of each row, some rows at a time: torch first copies them in double precision."""
+    norms, step = np.empty(len(x)), max(1, NUMBERS_AT_ONCE // max(1, x.shape[1]))
+    for first in range(0, len(x), step):
+        norms[first : first + step] = x[first : first + step].norm(dim=1, dtype=torch.float64).cpu().numpy()
+    return norms
+
+
 def fresh(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Memory for this many numbers; if they are many in large pages, where there are any: products read them faster."""
     length = size * dtype.itemsize

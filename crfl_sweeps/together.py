@@ -175,7 +175,11 @@ class Together(Engine):
                 yield found if self._meeting is not None else self._alone(task, found.part)
 
     def close(self) -> None:
-        """Leave the meeting."""
+        """Leave the meeting, and forget the job, which holds all data."""
+        self._leave()
+        self._job = None
+
+    def _leave(self) -> None:
         if self._meeting is not None:
             self._meeting.leave(self.place)
         self._meeting = None
@@ -200,7 +204,7 @@ class Together(Engine):
         if same(self._alone(task, slice(first, first + 1)), found) or same(self._alone(task, found.part), found):
             self._trusted.add(trainer)
         else:
-            self.close()
+            self._leave()
 
 
 def at(place: int, trained: LocalUpdates) -> LocalUpdates:

@@ -7,7 +7,6 @@ input does, and as after Ctrl-C, with a checkpoint, when it is told to.
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import signal
@@ -73,7 +72,6 @@ def work(line: str, say: Say) -> None:
             attempt(jobs[0], say)
         else:
             meet(jobs, given["hands"], say)
-    gc.collect()  # what a run leaves in cycles is large, but too few objects to be looked for soon
 
 
 def meet(jobs: Sequence[Job], hands: int, say: Say) -> None:

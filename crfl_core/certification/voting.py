@@ -12,6 +12,7 @@ from torch import Tensor
 
 import crfl_formulas as formulas
 from crfl_interface.ballots import Counted, Voters
+from crfl_interface.byte_rows import norms_of
 from crfl_interface.kinds.model import BoundModel
 from crfl_interface.ledger import GroupFacts
 from crfl_interface.streams import Streams
@@ -53,8 +54,7 @@ def vote(electorate: Electorate, sets: Sets, request: VoteRequest, settings: Vot
     """The answer to a request on every test set. The same noisy models vote on all of them, and are drawn once."""
     ballots: dict[str, tuple[Tensor, Votes]] = {}
     for name, (features, labels) in sets.items():
-        norms: NDArray[np.float64] = features.norm(dim=1, dtype=torch.float64).cpu().numpy()
-        ballots[name] = features, Votes(request, settings, labels.cpu().numpy(), norms)
+        ballots[name] = features, Votes(request, settings, labels.cpu().numpy(), norms_of(features))
     if request.kind in COUNTING:
         return {**COUNTING[request.kind](electorate, request, ballots)}
     return {name: VOTING[request.kind](electorate, *ballot) for name, ballot in ballots.items()}

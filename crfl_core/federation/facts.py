@@ -6,21 +6,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from crfl_core.federation.groups import watching
 from crfl_core.federation.reserve import users
 from crfl_interface import schedules
-from crfl_interface.byte_rows import Rows
+from crfl_interface.byte_rows import Rows, norms_of
 from crfl_interface.data import are_here, held, partition_digest
 from crfl_interface.ledger import GroupFacts, ReservedFacts, RunFacts
 from crfl_interface.refusals import hook_names
 
 if TYPE_CHECKING:
     from crfl_core.federation.setup import Federation
-
-NUMBERS_AT_ONCE = 2**22
 
 
 def run_facts(federation: Federation) -> RunFacts:
@@ -93,7 +90,5 @@ def group_facts(federation: Federation) -> GroupFacts | None:
 
 def largest_norms(x: Rows, partition: Sequence[NDArray[np.int64]], bound: float) -> tuple[float, ...]:
     """The largest Euclidean norm of each client's samples; the declared bound for those that are elsewhere."""
-    norms, step = np.empty(len(x)), max(1, NUMBERS_AT_ONCE // x.shape[1])
-    for first in range(0, len(x), step):  # some rows at a time: torch first copies them in double precision
-        norms[first : first + step] = x[first : first + step].norm(dim=1, dtype=torch.float64).cpu().numpy()
+    norms = norms_of(x)
     return tuple(float(norms[rows].max()) if are_here(rows) else bound for rows in partition)

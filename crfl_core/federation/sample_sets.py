@@ -52,5 +52,5 @@ def make_test_set(features: Tensor, labels: Tensor) -> TestSet:
     """A test set with its digest, by which stored votes are matched to it."""
     digest = hashlib.sha256()
     for tensor in (features, labels):
-        digest.update(np.ascontiguousarray(tensor.cpu().numpy()).tobytes())
+        digest.update(np.ascontiguousarray(tensor.cpu().numpy()).data)
     return TestSet(features, labels, SetFacts(samples=len(labels), digest=digest.hexdigest()))

@@ -100,9 +100,11 @@ class LinearModel(BoundModel):
         Counting adds up eight comparisons at a time: each is a byte of a 64-bit word, and no byte can overflow as long
         as it counts fewer than 256 models.
         """
-        models = len(parameters)
-        if models % BYTES_PER_WORD or models > BYTES_PER_WORD * MOST_PER_BYTE:
+        models = min(len(parameters) // BYTES_PER_WORD, MOST_PER_BYTE) * BYTES_PER_WORD
+        if models == 0:
             return super().counts(parameters, x)
+        if models < len(parameters):
+            return self.counts(parameters[:models], x) + self.counts(parameters[models:], x)
         weight, bias = self._blocks(parameters)
         stacked = weight.transpose(0, 1).reshape(-1, self._inputs)
         row = None if bias is None else bias.T.reshape(-1)

@@ -54,4 +54,4 @@ class ModelReplacement(Targeted):
 def stamped(x: Tensor, pattern: Tensor, state: State) -> Tensor:
     """Inputs plus a pattern, clamped to the valid range."""
     low, high = state["domain"].tolist()
-    return (x + pattern).clamp(low, high)
+    return (x + pattern).clamp_(low, high)

@@ -69,6 +69,7 @@ class Local(Engine):
             yield self._job.train(task, part)
 
     def close(self) -> None:
-        """Give the threads back."""
+        """Forget the job, which holds all data; give the threads back."""
+        self._job = None
         if self.threads is not None:
             LENT.give_back(self.threads)
