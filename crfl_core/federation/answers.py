@@ -157,11 +157,12 @@ def check_weights(rule: Aggregator, result: RuleResult, values: Tensor) -> None:
         check_identity(rule, result.update[None], result.weights[None], values, result.offset)
         return
     full = ask_full(rule, result, values)
-    parts = full * values
     offset = torch.zeros_like(result.update) if result.offset is None else result.offset
-    gap = (parts.sum(0) + offset - result.update).abs_()
-    limit = tolerance(len(values), values) * (parts.abs_().sum(0) + offset.abs())
-    refuse_gap(rule, gap, limit, "update = sum_i p_i u_i + offset")
+    for columns in column_blocks(values):
+        parts, shift = full[:, columns] * values[:, columns], offset[columns]
+        gap = (parts.sum(0) + shift - result.update[columns]).abs_()
+        limit = tolerance(len(values), values) * (parts.abs_().sum(0) + shift.abs())
+        refuse_gap(rule, gap, limit, "update = sum_i p_i u_i + offset")
 
 
 def ask_full(rule: Aggregator, result: RuleResult, values: Tensor) -> Tensor:
@@ -170,7 +171,7 @@ def ask_full(rule: Aggregator, result: RuleResult, values: Tensor) -> Tensor:
     with failures_named(f"aggregator {rule.full_name} failed in full_weights"):
         full = result.full_weights()
     right = isinstance(full, Tensor) and full.shape == values.shape
-    largest = full.abs().amax(1).to(result.weights) if right else result.weights
+    largest = torch.maximum(full.amax(1), -full.amin(1)).to(result.weights) if right else result.weights
     if not right or not torch.allclose(largest, result.weights.abs(), rtol=tolerance(8, full), atol=0):
         raise PluginFailure(
             f"{named(rule, 'aggregate')}: `weights` must be the largest of each client's "
@@ -196,16 +197,16 @@ def check_reported(who: str, weights: object, reported: RuleResult, values: Tens
     """Weights that a plugin puts in the place of a chain's must give the same update."""
     if not isinstance(weights, Tensor) or weights.shape != reported.weights.shape:
         raise PluginFailure(f"{who}: crfl_effective_weights must return a tensor of {len(values)} weights")
-    shares, offset = weights.to(values)[None], reported.offset
-    gap = mixed(shares, values, offset).sub_(reported.update).abs_()
-    limit = mixed(shares.abs(), values.abs(), None if offset is None else offset.abs()).mul_(
-        tolerance(len(values), values)
-    )
-    if not (gap <= limit).all():
-        raise PluginFailure(
-            f"{who}: crfl_effective_weights does not reconstruct the aggregate: sum_i p_i u_i + offset misses it by "
-            f"{float(gap.nan_to_num(torch.inf).max()):g}"
-        )
+    shares, rounding = weights.to(values)[None], tolerance(len(values), values)
+    for columns in column_blocks(values):
+        block, shift = values[:, columns], None if reported.offset is None else reported.offset[columns]
+        gap = mixed(shares, block, shift).sub_(reported.update[columns]).abs_()
+        limit = mixed(shares.abs(), block.abs(), None if shift is None else shift.abs()).mul_(rounding)
+        if not (gap <= limit).all():
+            raise PluginFailure(
+                f"{who}: crfl_effective_weights does not reconstruct the aggregate: sum_i p_i u_i + offset misses it "
+                f"by {float(gap.nan_to_num(torch.inf).max()):g}"
+            )
 
 
 def refuse_gap(step: AggregationStep, gap: Tensor, limit: Tensor, what: str) -> None:
