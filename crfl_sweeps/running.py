@@ -5,17 +5,19 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import PrivateAttr
 
 from crfl_core import RunResult, load, run
 from crfl_core.extend import Round, RoundRecord, RunContext, RunDirectory, StoreError, Tracker, hookimpl
 from crfl_sweeps.reuse import Shared
+from crfl_sweeps.together import Turns
 from crfl_sweeps.transplants import plant, played
 
+AnyTracker = TypeVar("AnyTracker", bound=Tracker)
 Tell = Callable[[str, int, int], None]
 """Told what happens: "round" with its number and how many there are, "lent" when others may start."""
 
@@ -56,8 +58,8 @@ class Told(Tracker):
     @classmethod
     def to(cls, tell: Tell) -> Told:
         """A tracker that tells somebody."""
-        tracker = cls()
-        tracker._configured_as, tracker._tell = "told", tell
+        tracker = named("told", cls())
+        tracker._tell = tell
         return tracker
 
     @hookimpl
@@ -86,8 +88,15 @@ def finished(job: Job, tell: Tell) -> Shared:
         lend(job, tell)
         tell("lent", 0, 0)
     if state_of(job.path) != "finished":
-        run(loaded(job), out=job.path, trackers=[Told.to(tell)], twin=twin_of(job))
+        run(loaded(job), out=job.path, trackers=[Told.to(tell), *turns(job)], twin=twin_of(job))
     return shared
+
+
+def turns(job: Job) -> Iterator[Turns]:
+    """Who lets a cell of a stack wait for its turn."""
+    engine = loaded(job)["engine"]
+    if engine["type"] == "together":
+        yield named("turns", Turns(place=engine.get("place", 0)))
 
 
 def taken(job: Job) -> bool:
@@ -119,8 +128,7 @@ def lend(job: Job, tell: Tell) -> None:
 
 def until(job: Job, number: int, tell: Tell | None = None) -> None:
     """Play the rounds before a round, from wherever the cell stands."""
-    stop = StopBefore(number=number)
-    stop._configured_as = "stop"
+    stop = named("stop", StopBefore(number=number))
     told = [] if tell is None else [Told.to(tell)]
     with contextlib.suppress(Stopped):
         run(loaded(job), out=job.path, trackers=[*told, stop], twin=twin_of(job))
@@ -131,6 +139,12 @@ def twin_of(job: Job) -> RunResult | None:
     with contextlib.suppress(StoreError):  # damaged, or gone
         return None if job.twin is None else load(job.twin)
     return None
+
+
+def named(name: str, tracker: AnyTracker) -> AnyTracker:
+    """A tracker that no config asks for, with a name for messages."""
+    tracker._configured_as = name
+    return tracker
 
 
 def loaded(job: Job) -> dict[str, Any]:

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from pydantic import Field, PrivateAttr, model_validator
 
-from crfl_core.extend import Engine, Job, LocalUpdates, TrainingTask
+from crfl_core.extend import Engine, Job, LocalUpdates, Tracker, TrainingTask, hookimpl
 
 PARAMETERS_AT_ONCE = 2**26
 """How many parameters a stack of clients' models may have, 256 MiB in single precision."""
@@ -35,7 +35,7 @@ class Meeting:
 
     `places` are those of the runs that were started, in stacks of `models`. A round is trained when everybody who is
     still here has come to one; whoever is behind, after an interrupt say, is served first. `hands` runs may train parts
-    of a round at once.
+    of a round at once, or count votes.
     """
 
     def __init__(self, places: Sequence[int], models: int, hands: int) -> None:
@@ -43,6 +43,8 @@ class Meeting:
         self._changed = threading.Condition()
         self._waiting: dict[int, tuple[TrainingTask, list[slice]]] = {}
         self._shared: dict[int, SharedRound] = {}
+        self._voting: set[int] = set()
+        self._queue: list[int] = []
         self._over = False
 
     def admits(self, place: int) -> bool:
@@ -60,8 +62,31 @@ class Meeting:
                 raise Parted
             return self._shared.pop(place)
 
+    def take_turn(self, place: int) -> None:
+        """Wait until fewer runs count votes than there are hands, and nobody waits longer.
+
+        More of them at once would only fight for the caches, and whoever began first would leave the last one alone.
+        """
+        with self._changed:
+            self._queue.append(place)
+            self._changed.wait_for(lambda: self._over or place in self._queue[: self._free_hands])
+            self._queue.remove(place)
+            self._voting.add(place)
+            self._changed.notify_all()
+
+    @property
+    def _free_hands(self) -> int:
+        return max(0, self._hands - len(self._voting))
+
+    def give_turn(self, place: int) -> None:
+        """A run has counted some votes, so another one may."""
+        with self._changed:
+            self._voting.discard(place)
+            self._changed.notify_all()
+
     def leave(self, place: int) -> None:
         """A run does not come any more."""
+        self.give_turn(place)
         with self._changed:
             self._here.discard(place)
             self._waiting.pop(place, None)
@@ -133,6 +158,22 @@ class SharedRound:
 
 MEETING: ContextVar[Meeting | None] = ContextVar("MEETING", default=None)
 """The meeting that runs of this thread take part in."""
+
+
+class Turns(Tracker):
+    """Lets runs that meet count their votes in turns, some models at a time."""
+
+    place: int
+
+    @hookimpl
+    def crfl_working(self, phase: str, done: int, total: int) -> None:
+        """Whenever some models have voted it is another run's turn."""
+        meeting = MEETING.get()
+        if meeting is None or not meeting.admits(self.place):
+            return
+        meeting.give_turn(self.place)
+        if phase == "votes" and (done < total or not done):
+            meeting.take_turn(self.place)
 
 
 class Together(Engine):

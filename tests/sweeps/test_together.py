@@ -24,7 +24,7 @@ from crfl_core.federation.setup import build
 from crfl_sweeps import SweepResult, sweep
 from crfl_sweeps.cells import define
 from crfl_sweeps.stacks import MOST_MODELS
-from crfl_sweeps.together import MEETING, Meeting, Parted, Together
+from crfl_sweeps.together import MEETING, Meeting, Parted, Together, Turns
 from tests.sweeps.support import SMALL, different_files, small
 
 NOISE = {"seeds.noise": [0, 1, 2]}
@@ -171,6 +171,56 @@ def test_a_meeting_that_ends_sends_everybody_away(job: LocalTraining) -> None:
             list(engine.train(task_of(job, 1, 0)))  # place 1 never comes
     finally:
         MEETING.set(None)
+
+
+@pytest.mark.parametrize("hands", [1, 2])
+def test_votes_are_counted_in_turns_by_as_many_as_there_are_hands(hands: int) -> None:
+    meeting, lock = Meeting(range(4), 4, hands), threading.Lock()
+    inside: set[int] = set()
+    counted: list[int] = []
+    most = 0
+
+    def vote(place: int) -> None:
+        nonlocal most
+        turns = Turns(place=place)
+        for done in range(3):
+            turns.crfl_working("votes", done, 3)
+            with lock:
+                inside.add(place)
+                counted.append(place)
+                most = max(most, len(inside))
+            time.sleep(0.05)
+            with lock:
+                inside.discard(place)
+        turns.crfl_working("votes", 3, 3)
+
+    MEETING.set(meeting)
+    try:
+        threads = [threading.Thread(target=copy_context().run, args=(vote, place)) for place in range(4)]
+        for busy in range(4, 4 + hands):
+            meeting.take_turn(busy)
+        for thread in threads:
+            thread.start()
+        while len(meeting._queue) < 4:
+            time.sleep(0.01)
+        for busy in range(4, 4 + hands):
+            meeting.give_turn(busy)
+        for thread in threads:
+            thread.join(60)
+    finally:
+        MEETING.set(None)
+    assert most <= hands
+    assert sorted(counted) == sorted([*range(4)] * 3)
+    assert set(counted[:4]) == set(range(4))  # nobody comes again before everybody was there
+
+
+def test_who_leaves_or_ends_lets_others_count() -> None:
+    meeting = Meeting(range(3), 3, hands=1)
+    meeting.take_turn(0)
+    threading.Timer(0.1, meeting.leave, [0]).start()
+    meeting.take_turn(1)  # 0 failed while it counted
+    threading.Timer(0.1, meeting.end).start()
+    meeting.take_turn(2)  # told to stop: nobody waits
 
 
 def test_cells_of_a_stack_are_the_runs_of_their_configs(tmp_path: Path) -> None:
