@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
@@ -95,28 +97,31 @@ class LinearModel(BoundModel):
         return math.sqrt(2.0) * math.hypot(input_norm, 1.0 if self.facts.bias else 0.0)
 
     def counts(self, parameters: Tensor, x: Tensor) -> Tensor:
-        """The winners of one matrix product, with classes ahead of models so that all comparisons run along models.
+        """The winners of one matrix product."""
+        return self.counting(parameters)(x)
+
+    def counting(self, parameters: Tensor) -> Callable[[Tensor], Tensor]:
+        """Weights in the order in which they are multiplied, and room for logits, which all samples share."""
+        models = min(len(parameters) // BYTES_PER_WORD, MOST_PER_BYTE) * BYTES_PER_WORD
+        if models == 0:
+            return partial(super().counts, parameters)
+        if models == len(parameters):
+            return partial(self._won, parameters, Room(*self._blocks(parameters)))
+        some, others = self.counting(parameters[:models]), self.counting(parameters[models:])
+        return lambda x: some(x) + others(x)
+
+    def _won(self, parameters: Tensor, room: Room, x: Tensor) -> Tensor:
+        """Classes come ahead of models, so that all comparisons run along models.
 
         Counting adds up eight comparisons at a time: each is a byte of a 64-bit word, and no byte can overflow as long
         as it counts fewer than 256 models.
         """
-        models = min(len(parameters) // BYTES_PER_WORD, MOST_PER_BYTE) * BYTES_PER_WORD
-        if models == 0:
-            return super().counts(parameters, x)
-        if models < len(parameters):
-            return self.counts(parameters[:models], x) + self.counts(parameters[models:], x)
-        weight, bias = self._blocks(parameters)
-        stacked = weight.transpose(0, 1).reshape(-1, self._inputs)
-        row = None if bias is None else bias.T.reshape(-1)
+        models = len(parameters)
         counts = torch.empty(len(x), self._classes, dtype=torch.int64, device=x.device)
-        rows = max(1, LOGITS_AT_ONCE // len(stacked))
-        # Large buffers are filled again and again: fresh memory costs more than the comparisons.
-        logits = x.new_empty(min(rows, len(x)), len(stacked))
-        wins = torch.empty(len(logits), self._classes, models, dtype=torch.bool, device=x.device)
-        for piece, count in zip(x.split(rows), counts.split(rows), strict=True):
-            flat = affine(piece, stacked, row, out=logits[: len(piece)])
-            by_class = flat.view(len(piece), self._classes, models)
-            won = torch.eq(by_class, by_class.amax(1, keepdim=True), out=wins[: len(piece)])
+        for piece, count in zip(x.split(room.rows), counts.split(room.rows), strict=True):
+            logits, wins = room.for_samples(len(piece))
+            by_class = affine(piece, room.weight, room.bias, out=logits).view(len(piece), self._classes, models)
+            won = equal(by_class, by_class.amax(1, keepdim=True), out=wins)
             words = won.view(torch.int64).sum(-1)
             torch.sum(words.view(torch.uint8).view(len(piece), self._classes, BYTES_PER_WORD), -1, out=count)
         tied = counts.sum(1) != models
@@ -157,6 +162,36 @@ def changed_method(model: LinearModel) -> str | None:
         if inspect.getattr_static(model, name) is not inspect.getattr_static(LinearModel, name):
             return name
     return None
+
+
+class Room:
+    """What counting needs for any samples: weights of all classes of all models, (C R, d), and large buffers.
+
+    These are filled again and again: fresh memory costs more than the comparisons.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        models, classes, inputs = weight.shape
+        self.weight = weight.transpose(0, 1).reshape(-1, inputs)
+        self.bias = None if bias is None else bias.T.reshape(-1)
+        self.rows = max(1, LOGITS_AT_ONCE // len(self.weight))
+        self._logits = weight.new_empty(0, len(self.weight))
+        self._wins = torch.empty(0, classes, models, dtype=torch.bool, device=weight.device)
+
+    def for_samples(self, samples: int) -> tuple[Tensor, Tensor]:
+        """Where their logits go, (samples, C R), and which of them are the largest, (samples, C, R)."""
+        if len(self._logits) < samples:
+            self._logits = self.weight.new_empty(samples, len(self.weight))
+            self._wins = self._wins.new_empty(samples, *self._wins.shape[1:])
+        return self._logits[:samples], self._wins[:samples]
+
+
+def equal(one: Tensor, other: Tensor, out: Tensor) -> Tensor:
+    """Where two tensors are equal; on processors with NumPy, which takes a fraction of the time."""
+    if one.device.type != "cpu":
+        return torch.eq(one, other, out=out)
+    np.equal(one.numpy(), other.numpy(), out=out.numpy())
+    return out
 
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None = None) -> Tensor:

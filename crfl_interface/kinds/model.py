@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
@@ -165,6 +166,10 @@ class BoundModel(ABC):
             zeros = winners.new_zeros(len(winners), logits.shape[-1])
             pieces.append(zeros.scatter_add_(1, winners, winners.new_ones(winners.shape)))
         return torch.cat(pieces)
+
+    def counting(self, parameters: Tensor) -> Callable[[Tensor], Tensor]:
+        """`counts` of these models for samples of several calls. Override it if something is prepared once for all."""
+        return partial(self.counts, parameters)
 
     def in_parts(self, parameters: Tensor, x: Tensor, pairs: int = LOGITS_AT_ONCE) -> Iterator[tuple[slice, Tensor]]:
         """The logits of all models, (R, b, C), for some samples at a time, and which these are.

@@ -73,14 +73,19 @@ def test_votes_are_the_same_whoever_counts_them(voters: Voters, chosen: Callable
 
 def test_samples_are_voted_on_in_blocks_that_do_not_depend_on_who_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     shapes: list[int] = []
-    original = LinearModel.counts
+    original = LinearModel.counting
 
-    def watched(self: LinearModel, parameters: Tensor, x: Tensor) -> Tensor:
-        shapes.append(len(x))
-        return original(self, parameters, x)
+    def watched(self: LinearModel, parameters: Tensor) -> Callable[[Tensor], Tensor]:
+        counts = original(self, parameters)
 
-    monkeypatch.setattr(LinearModel, "counts", watched)
-    Voters(TRAINED.models[:10]).counts(MODEL, FEATURES)
+        def counted(x: Tensor) -> Tensor:
+            shapes.append(len(x))
+            return counts(x)
+
+        return counted
+
+    monkeypatch.setattr(LinearModel, "counting", watched)
+    Voters(TRAINED.models[:8]).counts(MODEL, FEATURES)
     assert shapes == [512, 512, 176]
 
 
