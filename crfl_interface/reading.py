@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Shelf:
-    """The dataset that was read last. Another one takes its place: memory holds no more than one for nobody."""
+    """The dataset that was read last. Another one takes its place, so no more than one is kept for runs to come."""
 
     def __init__(self) -> None:
         self._asking = threading.Lock()

@@ -91,7 +91,10 @@ class Attack(Plugin):
         """Raise `OptionError` if the options do not fit the attackers' smallest batch. Called before training."""
 
     def poison(self, batches: Batches, state: State) -> Batches:  # noqa: ARG002
-        """The attackers' batches of a round, poisoned. Must return new tensors where it changes something."""
+        """The attackers' batches of a round, poisoned. Must return new tensors where it changes something.
+
+        What it is given lies in memory that the next round uses again: whoever wants to remember it keeps a copy.
+        """
         return batches
 
     def local_gradient(self, gradient: Tensor, weights: Tensor, start: Tensor, state: State) -> Tensor:  # noqa: ARG002

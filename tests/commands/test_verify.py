@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from crfl_commands.checking import threads_of
 
 import crfl_core
 from crfl_core.extend import CrflWarning, RunDirectory, StoreError
@@ -102,6 +104,17 @@ class TestVerify:
         result = crfl("verify", run, "--recompute")
         assert result.returncode == 0
         assert "files come out the same when the run is repeated" in result.stdout
+
+    @pytest.mark.parametrize("recorded", [{"threads": 3}, {}])
+    def test_it_is_repeated_with_as_many_threads_as_the_run_had(
+        self, recorded: dict[str, int], run: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Cells of a sweep have one, whatever the machine of who looks at them would take."""
+        before = torch.get_num_threads()
+        monkeypatch.setattr(RunDirectory, "read_json", lambda *_: recorded)
+        with threads_of(RunDirectory(run)):
+            assert torch.get_num_threads() == recorded.get("threads", before)
+        assert torch.get_num_threads() == before
 
     def test_recomputing_finds_what_no_digest_can(self, run: Path, crfl: Crfl) -> None:
         """A forged model with a manifest that fits."""

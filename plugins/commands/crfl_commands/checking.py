@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -100,7 +101,7 @@ def recompute(directory: RunDirectory) -> Findings:
     """Train again as the config says, somewhere else, and compare the bits of every file."""
     from crfl_core import run
 
-    with TemporaryDirectory(prefix="crfl-") as scratch:
+    with TemporaryDirectory(prefix="crfl-") as scratch, threads_of(directory):
         again = RunDirectory(run(directory.path / "config.toml", out=Path(scratch, "run")).path)
         secret = directory.has(SEED)
         names = [name for name in again.digests if name not in PERSONAL]
@@ -112,6 +113,19 @@ def recompute(directory: RunDirectory) -> Findings:
         remarks += list(changes(directory, again)) if different else []
     problems = [f"{directory.path / name}: another one comes out when the run is repeated" for name in different]
     return Findings(len(names), tuple(problems), tuple(remarks))
+
+
+@contextmanager
+def threads_of(directory: RunDirectory) -> Iterator[None]:
+    """As many threads as the run had, if that is known: sums of several round otherwise than those of one."""
+    import torch
+
+    before, recorded = torch.get_num_threads(), directory.read_json("environment.json").get("threads")
+    torch.set_num_threads(recorded or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def same(one: RunDirectory, other: RunDirectory, name: str) -> bool:
