@@ -184,24 +184,26 @@ def check_identity(step: AggregationStep, found: Tensor, mixing: Tensor, values:
     """`found = mixing @ values + offset` in every coordinate, up to the rounding of these sums in any order."""
     is_rule = isinstance(step, Aggregator)
     what = "update = sum_i p_i u_i + offset" if is_rule else "values = mixing @ updates + offset"
+    for gap, limit in gaps(found, mixing, values, offset):
+        refuse_gap(step, gap, limit, what)
+
+
+def gaps(found: Tensor, mixing: Tensor, values: Tensor, offset: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
+    """By how much `found` misses `mixing @ values + offset` where it does, and what rounding explains of that."""
     matrix = mixing.to(values)
     for columns in column_blocks(values):
         block, shift = values[:, columns], None if offset is None else offset[..., columns]
         gap = mixed(matrix, block, shift).sub_(found[:, columns]).abs_()
         if gap.any():
             sizes = mixed(matrix.abs(), block.abs(), None if shift is None else shift.abs())
-            refuse_gap(step, gap, sizes.mul_(tolerance(len(values), values)), what)
+            yield gap, sizes.mul_(tolerance(len(values), values))
 
 
 def check_reported(who: str, weights: object, reported: RuleResult, values: Tensor) -> None:
     """Weights that a plugin puts in the place of a chain's must give the same update."""
     if not isinstance(weights, Tensor) or weights.shape != reported.weights.shape:
         raise PluginFailure(f"{who}: crfl_effective_weights must return a tensor of {len(values)} weights")
-    shares, rounding = weights.to(values)[None], tolerance(len(values), values)
-    for columns in column_blocks(values):
-        block, shift = values[:, columns], None if reported.offset is None else reported.offset[columns]
-        gap = mixed(shares, block, shift).sub_(reported.update[columns]).abs_()
-        limit = mixed(shares.abs(), block.abs(), None if shift is None else shift.abs()).mul_(rounding)
+    for gap, limit in gaps(reported.update[None], weights[None], values, reported.offset):
         if not (gap <= limit).all():
             raise PluginFailure(
                 f"{who}: crfl_effective_weights does not reconstruct the aggregate: sum_i p_i u_i + offset misses it "
