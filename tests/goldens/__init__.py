@@ -1,0 +1,1 @@
+"""Compare what a checkout computes with what another one computed, bit for bit."""
