@@ -14,8 +14,8 @@ import torch
 from benchmarks.round_runner import Rounds
 from benchmarks.rounds import SETTINGS
 from benchmarks.timing import report
-from crfl_core.federation import answers
-from crfl_interface import untouched
+from crfl_core.plugin_loading import mutation_guard as untouched
+from crfl_core.training import aggregator_contract as answers
 
 RULES: dict[str, Any] = {
     "fedavg": "fedavg",

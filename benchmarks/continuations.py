@@ -18,8 +18,8 @@ from benchmarks.round_runner import Rounds
 from benchmarks.rounds import BATCH, CLIENTS, FEATURES, SETTINGS, Products
 from benchmarks.timing import best_times, median_ratio, report
 from crfl_core.extend import TrainingTask
-from crfl_core.federation import rounds
-from crfl_core.federation.local import LocalTraining
+from crfl_core.training import rounds
+from crfl_core.training.local_training import LocalTraining
 
 CONTINUATIONS = 300
 TOGETHER = 40

@@ -14,7 +14,7 @@ from benchmarks.timing import best_times, report
 
 PLUGINS = 50
 SOURCE = 'raise SystemExit("imported")\ndef plugin():\n    """Would do something."""\n'
-LISTING = "from crfl_core.plugins import Registry; Registry().found"
+LISTING = "from crfl_core.plugin_loading.registry import Registry; Registry().found"
 
 
 def main() -> None:

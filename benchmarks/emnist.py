@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 from crfl_datasets.emnist import split_names
 from crfl_datasets.images import Names
+from crfl_experiments.paper import reproduce
 
 from benchmarks.memory import resident, watched
 from benchmarks.timing import report
-from crfl_paper import reproduce
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "emnist.toml"
 TRAIN, TESTS, CLASSES = 697932, 116323, 47

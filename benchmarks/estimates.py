@@ -98,8 +98,8 @@ def answer(what: str, path: str, config: str | None, overrides: list[str]) -> di
 def guess(path: Path, config: str | None, overrides: list[str]) -> dict[str, float]:
     """The estimate."""
     from crfl_core import load_config
-    from crfl_core.api import execution
-    from crfl_core.report import estimate, trial
+    from crfl_core.reporting import estimate, trial
+    from crfl_core.runs import run as execution
 
     trial.clock = time.process_time
     loaded, started = load_config(config, overrides=overrides).config, time.process_time()
@@ -111,8 +111,8 @@ def guess(path: Path, config: str | None, overrides: list[str]) -> dict[str, flo
 def run(path: Path, config: str | None, overrides: list[str]) -> dict[str, float]:
     """The truth: the same run, with a clock at the door of every phase."""
     import crfl_core
-    from crfl_core.api import execution
-    from crfl_core.api.stored_votes import Voter
+    from crfl_core.runs import run as execution
+    from crfl_core.runs.stored_votes import Voter
 
     spent = dict.fromkeys(("build", "train", "certify", "voter", "continued"), 0.0)
 

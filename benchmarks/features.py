@@ -20,8 +20,8 @@ from torch import Tensor
 
 from benchmarks.timing import report
 from crfl_core.extend import FeatureMap
-from crfl_core.federation.features import features_of
-from crfl_interface.kinds.feature_map import FeatureMaps
+from crfl_core.plugin_api.feature_map import FeatureMaps
+from crfl_core.training.features import features_of
 
 IMAGES, PART = 70_000, 10
 GROUPS = {8: 27, 4: 5}

@@ -85,7 +85,7 @@ def watched() -> Iterator[list[int]]:
 def play(chain: str, clients: int) -> None:
     """One run on a machine of 2 GiB, in this process; prints its peaks, or why it was refused."""
     from crfl_core import CrflError, run
-    from crfl_files import room
+    from crfl_core import resource_limits as room
 
     def left(root: Path = Path("/")) -> room.Room | None:  # noqa: ARG001
         return room.Room(max(0, LIMIT - resident("RssAnon")), "2 GiB of this benchmark")

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from crfl_core.extend import ClientUpdates, Stage
-from crfl_core.federation.chain import run_chain, staged_by
-from crfl_interface.kinds.aggregator import AggregationStep, Aggregator
+from crfl_core.plugin_api.aggregator import AggregationStep, Aggregator
+from crfl_core.training.aggregation import run_chain, staged_by
 
 FEW_PARAMETERS = 1000
 GIVEN_BACK = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}

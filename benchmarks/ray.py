@@ -23,10 +23,10 @@ from crfl_engines.ray_cluster import imported
 from benchmarks import memory
 from benchmarks.timing import report
 from crfl_core import load_config
-from crfl_core.federation import rounds
-from crfl_core.federation.recording import record
-from crfl_core.federation.session import Session
-from crfl_core.federation.setup import build
+from crfl_core.training import rounds
+from crfl_core.training.federation import build
+from crfl_core.training.ledger_rows import record
+from crfl_core.training.session import Session
 
 SMALL = {
     "rounds": 1000,

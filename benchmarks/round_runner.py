@@ -8,11 +8,11 @@ from typing import Any
 from benchmarks.random_images import RandomImages
 from crfl_core import load_config
 from crfl_core.extend import Registry
-from crfl_core.federation import rounds
-from crfl_core.federation.local import LocalTraining
-from crfl_core.federation.recording import record
-from crfl_core.federation.session import Session
-from crfl_core.federation.setup import build
+from crfl_core.training import rounds
+from crfl_core.training.federation import build
+from crfl_core.training.ledger_rows import record
+from crfl_core.training.local_training import LocalTraining
+from crfl_core.training.session import Session
 
 
 class Rounds:

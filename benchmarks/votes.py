@@ -13,8 +13,8 @@ import torch
 
 from benchmarks.timing import best_times, report
 from crfl_core.extend import DataFacts, Domain, Registry, Streams
-from crfl_interface.ballots import MODELS_AT_ONCE, SAMPLES_AT_ONCE, count, noisy_models
-from crfl_interface.kinds.model import Model
+from crfl_core.plugin_api.model import Model
+from crfl_core.records.ballots import MODELS_AT_ONCE, SAMPLES_AT_ONCE, count, noisy_models
 
 MODELS, CLASSES, FEATURES, SAMPLES = 1000, 10, 784, 5000
 NOISE = 0.1

@@ -4,7 +4,7 @@ What `__init__.pyi` lists is for people who run; `crfl_core.extend` has what plu
 when they are first used, so `import crfl_core` costs next to nothing and PyTorch is loaded late.
 """
 
-from crfl_files.doors import attach
+from crfl_core.lazy_exports import attach
 
 _load, __dir__, __all__ = attach(__name__, __file__)
 

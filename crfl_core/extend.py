@@ -3,7 +3,7 @@
 What `extend.pyi` lists is public; a plugin needs nothing else. Names are imported when they are first used.
 """
 
-from crfl_files.doors import attach
+from crfl_core.lazy_exports import attach
 
 _load, __dir__, __all__ = attach("crfl_core.extend", __file__)
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from crfl_reports.figures import image_of
 from matplotlib.figure import Figure
 from PIL import Image
 
 from crfl_core import RunResult, plot, run
-from crfl_figures import image_of
 
 FOLDER = Path(__file__).parent / "pictures"
 COLOURS = 96

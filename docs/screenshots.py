@@ -11,8 +11,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
 
+import crfl_reports.pages
+
 import crfl_core
-import crfl_pages
 from docs.pictures import ATTACKED
 
 PICTURES = Path(__file__).with_name("pictures")
@@ -34,8 +35,8 @@ def main(arguments: list[str]) -> None:
     """Take all pictures of a run's report."""
     with TemporaryDirectory() as scratch:
         run = Path(arguments[0]) if arguments else crfl_core.run(out=Path(scratch, "digits")).path
-        take(crfl_pages.write_report(run, Path(scratch, "report.html")), OF_A_RUN)
-        take(crfl_pages.write_report(folder(Path(scratch, "folder"))), OF_A_FOLDER)
+        take(crfl_reports.pages.write_report(run, Path(scratch, "report.html")), OF_A_RUN)
+        take(crfl_reports.pages.write_report(folder(Path(scratch, "folder"))), OF_A_FOLDER)
 
 
 def folder(path: Path) -> Path:

@@ -36,12 +36,12 @@ from crfl_core.extend import (
     Tracker,
     hookimpl,
 )
-from crfl_core.federation import rounds
-from crfl_core.federation.chain import States
-from crfl_core.federation.recording import record
-from crfl_core.federation.rounds import Outcome
-from crfl_core.federation.session import Session
-from crfl_core.federation.setup import Federation, build
+from crfl_core.training import rounds
+from crfl_core.training.aggregation import States
+from crfl_core.training.federation import Federation, build
+from crfl_core.training.ledger_rows import record
+from crfl_core.training.rounds import Outcome
+from crfl_core.training.session import Session
 
 Vector = NDArray[np.float64]
 Rows = NDArray[np.int64]

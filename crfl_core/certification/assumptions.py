@@ -11,10 +11,10 @@ from dataclasses import replace
 import numpy as np
 
 from crfl_core.certification.inputs import declared_bound, input_bound, smoothness
-from crfl_interface.kinds.certificate import Check, Direction, Level
-from crfl_interface.ledger import Ledger
-from crfl_interface.measurements import norm_error, precision
-from crfl_interface.threat import Threat
+from crfl_core.plugin_api.certificate import Check, Direction, Level
+from crfl_core.records.ledger import Ledger
+from crfl_core.records.measurements import norm_error, precision
+from crfl_core.records.threat import Threat
 
 FIXED_RULE = "use a rule whose weights are fixed, as `crfl plugins` lists them"
 UNIT_BALL = "set model.features = { type = 'unit-ball' }"

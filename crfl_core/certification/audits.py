@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from crfl_core.certification.assumptions import trusted_data
-from crfl_interface.errors import OptionError, failures_named
-from crfl_interface.kinds.certificate import DIRECTIONS, Certificate, Check, Direction, Level
-from crfl_interface.ledger import Ledger
-from crfl_interface.threat import Threat
+from crfl_core.errors import OptionError, failures_named
+from crfl_core.plugin_api.certificate import DIRECTIONS, Certificate, Check, Direction, Level
+from crfl_core.records.ledger import Ledger
+from crfl_core.records.threat import Threat
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import crfl_formulas as formulas
-from crfl_interface.votes import CountVotes, VoteRequest, Votes, VoteSettings
+import crfl_core.certification.formulas as formulas
+from crfl_core.records.votes import CountVotes, VoteRequest, Votes, VoteSettings
 
 
 def counting_request(settings: VoteSettings, noise_std: float) -> VoteRequest:

@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
-import crfl_formulas as formulas
-from crfl_interface.ledger import Ledger
-from crfl_interface.measurements import norm_error, relative_error
-from crfl_interface.threat import Threat
+import crfl_core.certification.formulas as formulas
+from crfl_core.records.ledger import Ledger
+from crfl_core.records.measurements import norm_error, relative_error
+from crfl_core.records.threat import Threat
 
 OUTSIDE = 1e-6
 """How far, relative to its radius, rounding may carry models out of the ball of the ball rule; the audit checks it."""

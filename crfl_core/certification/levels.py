@@ -7,8 +7,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-import crfl_formulas as formulas
-from crfl_interface.kinds.certificate import ABSTAIN, Guarantee, Level
+import crfl_core.certification.formulas as formulas
+from crfl_core.plugin_api.certificate import ABSTAIN, Guarantee, Level
 
 Array = NDArray[np.float64]
 

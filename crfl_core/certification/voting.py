@@ -10,13 +10,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-import crfl_formulas as formulas
-from crfl_interface.ballots import Counted, Voters
-from crfl_interface.byte_rows import norms_of
-from crfl_interface.kinds.model import BoundModel
-from crfl_interface.ledger import GroupFacts
-from crfl_interface.streams import Streams
-from crfl_interface.votes import (
+import crfl_core.certification.formulas as formulas
+from crfl_core.plugin_api.model import BoundModel
+from crfl_core.records.ballots import Counted, Voters
+from crfl_core.records.input_rows import norms_of
+from crfl_core.records.ledger import GroupFacts
+from crfl_core.records.random_streams import Streams
+from crfl_core.records.votes import (
     CountVotes,
     ExactVotes,
     GroupVotes,

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import NoReturn, TextIO
 
-from crfl_interface.errors import CrflError, CrflWarning
+from crfl_core.errors import CrflError, CrflWarning
 
 BAD_INPUT = 2
 INTERRUPTED = 130

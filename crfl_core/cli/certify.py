@@ -47,7 +47,7 @@ def certify(
     For example against three clients, in a round that nobody knows: crfl certify RUN --set threat.clients=3 --any-round
     """
     output.starting(quiet=json)
-    from crfl_core import api
+    from crfl_core import runs as api
 
     asked: list[api.Attacked] = [] if rounds_at_most is None else [rounds_at_most]
     if any_round:

@@ -56,15 +56,15 @@ def settings(incomplete: str) -> list[str]:
 
 def kinds(incomplete: str) -> list[str]:
     """The kinds of plugins."""
-    from crfl_interface.kinds import KINDS
+    from crfl_core.plugin_api import KINDS
 
     return [kind for kind in KINDS if kind.startswith(incomplete)]
 
 
 def plugin_names(context: typer.Context, incomplete: str) -> list[str]:
     """The names of installed plugins, of one kind if it is given."""
-    from crfl_core.plugins import Registry
-    from crfl_interface.kinds import KINDS
+    from crfl_core.plugin_api import KINDS
+    from crfl_core.plugin_loading.registry import Registry
 
     registry, kind = Registry(), context.params.get("kind")
     chosen = (kind,) if kind in KINDS else KINDS
@@ -88,8 +88,8 @@ def keys_below(table: Any, path: str) -> Iterator[str]:
 
 def tables_in(annotation: Any) -> list[Any]:
     """The tables with keys of their own that a field may hold: not plugins, whose options depend on their type."""
-    from crfl_interface.kinds.plugin import Plugin
-    from crfl_interface.table import Table
+    from crfl_core.plugin_api.base import Plugin
+    from crfl_core.records.table import Table
 
     if get_origin(annotation) in (Union, types.UnionType):
         return [table for part in get_args(annotation) for table in tables_in(part)]
@@ -100,7 +100,7 @@ def tables_in(annotation: Any) -> list[Any]:
 def values_of(key: str) -> list[str]:
     """The values of a key: the plugins of its kind, the words that it knows, or true and false."""
     from crfl_core.config.schema import RunConfig
-    from crfl_core.plugins import Registry
+    from crfl_core.plugin_loading.registry import Registry
 
     table: Any = RunConfig
     *path, last = key.removesuffix(".type").split(".")
@@ -118,7 +118,7 @@ def values_of(key: str) -> list[str]:
 
 def kinds_in(*parts: Any) -> Iterator[str]:
     """The kinds of plugins that the parts of an annotation mark."""
-    from crfl_interface.kinds.plugin import Configured
+    from crfl_core.plugin_api.base import Configured
 
     for part in parts:
         if isinstance(part, Configured):

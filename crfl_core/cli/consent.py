@@ -10,8 +10,8 @@ import typer
 from crfl_core.cli import passing, say
 
 if TYPE_CHECKING:
-    from crfl_core.federation.session import Session
-    from crfl_core.report.estimate import Estimate
+    from crfl_core.reporting.estimate import Estimate
+    from crfl_core.training.session import Session
 
 SLOWEST = {True: 100, False: 5_000}
 """By how much a run may be slower than the least that it can take: of linear models, and of others."""
@@ -20,7 +20,7 @@ DECLINED = 1
 
 def estimate(session: Session, data_seconds: float) -> Estimate:
     """What a run that is ready to start will take."""
-    from crfl_core.report.estimate import estimated
+    from crfl_core.reporting.estimate import estimated
 
     return estimated(session, data_seconds)
 
@@ -45,8 +45,8 @@ def agree(session: Session, *, yes: bool) -> None:
 
     `yes` is the answer that was given beforehand. Pieces of a run are only tried if it could be a long one.
     """
-    from crfl_core.report.estimate import LONG, estimated
-    from crfl_core.report.needs import least_seconds, time_in_words
+    from crfl_core.reporting.estimate import LONG, estimated
+    from crfl_core.reporting.needs import least_seconds, time_in_words
 
     if yes or SLOWEST[session.federation.model.facts.linear] * least_seconds(session) < LONG:
         return

@@ -9,14 +9,14 @@ from inspect import cleandoc
 
 from crfl_core.cli.option_texts import default_text, example_value, places, plain, type_text
 from crfl_core.config.schema import RunConfig
-from crfl_core.plugins import Found, first_line
-from crfl_interface.kinds import KINDS
-from crfl_interface.kinds.aggregator import AggregationStep, Aggregator, Stage
-from crfl_interface.kinds.attack import FREE_METHODS, Attack
-from crfl_interface.kinds.certificate import Certificate
-from crfl_interface.kinds.plugin import Plugin
-from crfl_interface.refusals import hook_names
-from crfl_interface.updates import Dependence
+from crfl_core.plugin_api import KINDS
+from crfl_core.plugin_api.aggregator import AggregationStep, Aggregator, Stage
+from crfl_core.plugin_api.attack import FREE_METHODS, Attack
+from crfl_core.plugin_api.base import Plugin
+from crfl_core.plugin_api.certificate import Certificate
+from crfl_core.plugin_loading.class_checks import hook_names
+from crfl_core.plugin_loading.registry import Found, first_line
+from crfl_core.records.round import Dependence
 
 NEEDS: dict[Dependence, str] = {
     "fixed": "only their weighted sum: they are added up as they arrive, and none is kept",

@@ -16,15 +16,15 @@ def explain(
     trust: arguments.TrustOption = False,
 ) -> None:
     """Print every setting of CONFIG, a file or a run directory, as it is resolved, and where it was written."""
-    from crfl_core.absent import Reading
-    from crfl_core.api.execution import default_path, located
-    from crfl_core.api.result import reading
     from crfl_core.cli.explanation import explained
     from crfl_core.config import load_config
-    from crfl_core.plugins import Registry
-    from crfl_core.report.needs import check_config
-    from crfl_core.store import CONFIG, RunDirectory
-    from crfl_interface.stand_ins import absences
+    from crfl_core.plugin_loading.missing_plugins import Reading
+    from crfl_core.plugin_loading.registry import Registry
+    from crfl_core.plugin_loading.stand_ins import absences
+    from crfl_core.reporting.needs import check_config
+    from crfl_core.runs.results import reading
+    from crfl_core.runs.run import default_path, located
+    from crfl_core.runs.run_directory import CONFIG, RunDirectory
 
     if config is not None and (config / CONFIG).exists():
         config = config / CONFIG

@@ -9,12 +9,12 @@ from pydantic import BaseModel
 from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic.json_schema import models_json_schema
 
+from crfl_core.config.insertion import SIDES
 from crfl_core.config.schema import RunConfig
-from crfl_core.plugins import Registry, first_line
-from crfl_files.insertion import SIDES
-from crfl_interface.errors import PluginError
-from crfl_interface.kinds import CONFIGURABLE
-from crfl_interface.kinds.plugin import Plugin
+from crfl_core.errors import PluginError
+from crfl_core.plugin_api import CONFIGURABLE
+from crfl_core.plugin_api.base import Plugin
+from crfl_core.plugin_loading.registry import Registry, first_line
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 MARK = "x-crfl-kind"

@@ -14,9 +14,9 @@ from pydantic_core import PydanticUndefined
 
 from crfl_core.cli.explanation import toml
 from crfl_core.config.schema import RunConfig
-from crfl_interface.kinds import CONFIGURABLE, KINDS
-from crfl_interface.kinds.plugin import Configured, Plugin, admitted
-from crfl_interface.table import Table
+from crfl_core.plugin_api import CONFIGURABLE, KINDS
+from crfl_core.plugin_api.base import Configured, Plugin, admitted
+from crfl_core.records.table import Table
 
 WORDS = {int: "integer", float: "number", str: "string", bool: "true or false", Path: "path"}
 LIMITS = ((Ge, "ge", "≥"), (Gt, "gt", ">"), (Le, "le", "≤"), (Lt, "lt", "<"))

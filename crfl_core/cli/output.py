@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING, Literal, TextIO
 import typer
 
 from crfl_core.cli import passing, say, status_of
-from crfl_interface.errors import PluginFailure, reason
+from crfl_core.errors import PluginFailure, reason
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from crfl_core.api import AttackEffect, RunResult, WhatIf
-    from crfl_interface.kinds.tracker import Tracker
+    from crfl_core.plugin_api.tracker import Tracker
+    from crfl_core.runs.results import RunResult
+    from crfl_core.runs.what_if import WhatIf
+    from crfl_core.training.clean_twin import AttackEffect
 
 
 OUTSIDE: ContextVar[tuple[int | None, TextIO]] = ContextVar("OUTSIDE")
@@ -81,8 +83,8 @@ def loading() -> Iterator[None]:
 
 def progress(quiet: bool) -> list[Tracker]:
     """The tracker that shows progress, found like any other plugin; none if a person wants quiet or has blocked it."""
-    from crfl_core.plugins import Registry
-    from crfl_interface.errors import PluginError
+    from crfl_core.errors import PluginError
+    from crfl_core.plugin_loading.registry import Registry
 
     if quiet:
         return []
@@ -103,8 +105,9 @@ def starting(quiet: bool) -> None:
 def report(result: RunResult, *, quiet: bool = False, full: bool = False, json: bool = False) -> None:
     """What a finished run came to: a summary, every table, metrics.json, or only where it is."""
     passing("")
-    from crfl_core.report import summary, tables
-    from crfl_core.report.files import audit_entries, metrics_json
+    from crfl_core.reporting import csv_files as tables
+    from crfl_core.reporting import terminal as summary
+    from crfl_core.reporting.files import audit_entries, metrics_json
 
     if json:
         typer.echo(metrics_json(result.metrics))
@@ -130,9 +133,10 @@ def terminal() -> Console:
 def show_what_if(result: WhatIf, *, full: bool, json: bool) -> None:
     """The answer to a what-if question: the threat that was assumed, then the guarantees."""
     passing("")
-    from crfl_core.report import summary, tables
-    from crfl_core.report.files import audit_entries, metrics_json
-    from crfl_core.report.results import WhatIfAnswer
+    from crfl_core.reporting import csv_files as tables
+    from crfl_core.reporting import terminal as summary
+    from crfl_core.reporting.files import audit_entries, metrics_json
+    from crfl_core.reporting.results import WhatIfAnswer
 
     audit, console = audit_entries(result.audits), terminal()
     if json:
@@ -157,7 +161,7 @@ def show_what_if(result: WhatIf, *, full: bool, json: bool) -> None:
 
 def show_effect(effect: AttackEffect) -> None:
     """The attacked model beside the clean one."""
-    from crfl_core.report.tables import effect_table
+    from crfl_core.reporting.csv_files import effect_table
 
     terminal().print(effect_table(effect.model_dump()))
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from typer.core import TyperCommand, TyperGroup
 
-from crfl_interface.errors import CrflError, PluginError, PluginFailure, closest
-from crfl_interface.kinds.command import summary_in_source
+from crfl_core.errors import CrflError, PluginError, PluginFailure, closest
+from crfl_core.plugin_api.command import summary_in_source
 
 if TYPE_CHECKING:
-    from crfl_core.plugins import Registry
+    from crfl_core.plugin_loading.registry import Registry
 
 PANEL = "Commands of plugins"
 EXPECTED = (CrflError, click.ClickException, click.exceptions.Exit, click.Abort, EOFError, BrokenPipeError)
@@ -25,7 +25,7 @@ class AllCommands(TyperGroup):
     @cached_property
     def registry(self) -> Registry:
         """What is installed; read when a command is asked for that the core does not have."""
-        from crfl_core.plugins import Registry
+        from crfl_core.plugin_loading.registry import Registry
 
         return Registry()
 

@@ -15,9 +15,9 @@ from crfl_core.cli.arguments import JsonOption as Json
 
 if TYPE_CHECKING:
     from crfl_core.cli.description import Description
-    from crfl_core.plugins import Listed, Registry
-    from crfl_interface.kinds.command import Command
-    from crfl_interface.kinds.plugin import Plugin
+    from crfl_core.plugin_api.base import Plugin
+    from crfl_core.plugin_api.command import Command
+    from crfl_core.plugin_loading.registry import Listed, Registry
 
 BROKEN_PROMISE = 1
 WIDE, UNLIMITED = 110, 1_000_000
@@ -49,7 +49,7 @@ def list_(context: typer.Context, json: Json = False) -> None:
     """List every installed plugin: kind, name, distribution, state, and the hooks it implements."""
     if context.invoked_subcommand is not None:
         return
-    from crfl_core.plugins import Registry
+    from crfl_core.plugin_loading.registry import Registry
 
     with output.plugins_at_work():
         listing = Registry().listing()
@@ -91,8 +91,8 @@ def show_listing(listing: Iterable[Listed]) -> None:
 def show(name: Name, kind: Kind = None, json: Json = False) -> None:
     """Show what the plugin NAME is: its description, options, contract, and an example of a config."""
     from crfl_core.cli.description import described
-    from crfl_core.plugins import Registry
-    from crfl_interface.errors import PluginError
+    from crfl_core.errors import PluginError
+    from crfl_core.plugin_loading.registry import Registry
 
     with output.plugins_at_work():
         registry = Registry()
@@ -143,7 +143,7 @@ def check(
     json: Json = False,
 ) -> None:
     """Run the conformance kit on the plugin NAME; exit with 1 if it breaks a promise of its kind."""
-    from crfl_core.plugins import Registry
+    from crfl_core.plugin_loading.registry import Registry
     from crfl_core.testing import check_plugin
 
     with output.plugins_at_work():
@@ -176,9 +176,9 @@ def configured(registry: Registry, kind: str | None, name: str, options: Sequenc
     """The installed plugin of this name, with these options."""
     from pydantic import ValidationError
 
-    from crfl_files.origins import Origins, explain
-    from crfl_files.overrides import apply_override
-    from crfl_interface.errors import ConfigError, PluginError
+    from crfl_core.config.origins import Origins, explain
+    from crfl_core.config.overrides import apply_override
+    from crfl_core.errors import ConfigError, PluginError
 
     kind = kind_of(registry, kind, name)
     if kind == "command":
@@ -199,8 +199,8 @@ def configured(registry: Registry, kind: str | None, name: str, options: Sequenc
 
 def kind_of(registry: Registry, kind: str | None, name: str) -> str:
     """The kind that was given, or the only one that has a plugin of this name."""
-    from crfl_interface.errors import PluginError, closest
-    from crfl_interface.kinds import KINDS
+    from crfl_core.errors import PluginError, closest
+    from crfl_core.plugin_api import KINDS
 
     if kind in KINDS:
         return kind

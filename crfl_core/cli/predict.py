@@ -26,9 +26,9 @@ def predict(
     trust: arguments.TrustOption = False,
 ) -> None:
     """Predict the class of every row of DATA, with what each certificate says about it, as CSV or JSON."""
-    from crfl_core import api
-    from crfl_core.report.files import prediction_csv, prediction_json
-    from crfl_interface.errors import DataError
+    from crfl_core import runs as api
+    from crfl_core.errors import DataError
+    from crfl_core.reporting.files import prediction_csv, prediction_json
 
     result = api.load(run, trust=trust)
     try:
@@ -50,7 +50,7 @@ def read_inputs(path: Path):  # type: ignore[no-untyped-def]  # numpy is importe
     """The array `x` of an npz file, or the array of an npy file."""
     import numpy as np
 
-    from crfl_interface.errors import DataError
+    from crfl_core.errors import DataError
 
     remedy = "save it with np.savez(file, x=inputs)"
     try:

@@ -17,7 +17,7 @@ def resume(
     """Resume an unfinished run, bit for bit as if it had never stopped; or a sweep."""
     output.starting(quiet)
     with output.loading():
-        from crfl_core import api
+        from crfl_core import runs as api
         from crfl_core.cli.results_first import Results
 
     if (run / "sweep.toml").is_file():
@@ -34,7 +34,7 @@ def resume(
 
 def resume_sweep(path: Path, *, json: bool, quiet: bool, trust: bool) -> None:
     """What `crfl sweep` does with the folder of a sweep: that command is a plugin, found like any other."""
-    from crfl_core.plugins import Registry
+    from crfl_core.plugin_loading.registry import Registry
 
     options = [f"--{name}" for name, given in {"json": json, "quiet": quiet, "trust": trust}.items() if given]
     Registry().command("sweep").click_command.main([str(path), *options], prog_name="crfl sweep")

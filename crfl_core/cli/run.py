@@ -48,10 +48,11 @@ def run(
     """Train, attack, aggregate and certify as CONFIG says; resumes if its directory holds an unfinished run."""
     output.starting(quiet)
     with output.loading():
-        from crfl_core.api import execution, load
         from crfl_core.cli.results_first import Results
         from crfl_core.config import load_config
-        from crfl_core.plugins import Registry
+        from crfl_core.plugin_loading.registry import Registry
+        from crfl_core.runs import run as execution
+        from crfl_core.runs.results import load
 
     refuse_sweep(config)
     results = Results(full=full, json=json, quiet=quiet)
@@ -81,7 +82,7 @@ def run(
 def refuse_sweep(config: Path | None) -> None:
     """A file that describes many runs is for another command."""
     from crfl_core.config.loading import read_source
-    from crfl_interface.errors import ConfigError
+    from crfl_core.errors import ConfigError
 
     if config is not None and "sweep" in read_source(config)[0]:
         raise ConfigError(f"{config}: sweep: describes many runs: start them with `crfl sweep {config}`")

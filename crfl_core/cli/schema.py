@@ -10,6 +10,6 @@ def schema() -> None:
     import json
 
     from crfl_core.cli.json_schema import json_schema
-    from crfl_core.plugins import Registry
+    from crfl_core.plugin_loading.registry import Registry
 
     typer.echo(json.dumps(json_schema(Registry()), indent=2))

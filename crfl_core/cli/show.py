@@ -21,8 +21,9 @@ def show(
     trust: arguments.TrustOption = False,
 ) -> None:
     """Show accuracy, backdoor success and certified accuracy of a finished run; with --full also the whole audit."""
-    from crfl_core.api import attack_effect, load
-    from crfl_interface.errors import StoreError
+    from crfl_core.errors import StoreError
+    from crfl_core.runs.results import load
+    from crfl_core.training.clean_twin import attack_effect
 
     if (run / "sweep.toml").is_file():
         raise StoreError(f"{run}: holds a sweep: see it with `crfl compare {run}`, or one of its cells")

@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 import tomli_w
 from pydantic import ValidationError
 
-from crfl_core.absent import Reading
+from crfl_core.config.file_reader import added, read_file
+from crfl_core.config.merging import Tree
+from crfl_core.config.origins import KeyPath, Origins, explain
+from crfl_core.config.overrides import apply_override, with_lists
 from crfl_core.config.schema import RunConfig, Trust
-from crfl_core.plugins import Registry
-from crfl_files.origins import KeyPath, Origins, explain
-from crfl_files.overrides import apply_override, with_lists
-from crfl_files.reading import added, read_file
-from crfl_files.trees import Tree
-from crfl_interface.errors import ConfigError
+from crfl_core.errors import ConfigError
+from crfl_core.plugin_loading.missing_plugins import Reading
+from crfl_core.plugin_loading.registry import Registry
 
 ConfigSource = str | Path | Mapping[str, Any] | RunConfig
 

@@ -9,24 +9,24 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from crfl_interface import schedules
-from crfl_interface.errors import ConfigError, failures_named
-from crfl_interface.kinds import KINDS
-from crfl_interface.kinds.aggregator import AggregationStep, Aggregator, Stage
-from crfl_interface.kinds.algorithm import LocalAlgorithm
-from crfl_interface.kinds.attack import Attack
-from crfl_interface.kinds.certificate import Certificate
-from crfl_interface.kinds.dataset import Dataset
-from crfl_interface.kinds.engine import Engine
-from crfl_interface.kinds.model import Model, as_list
-from crfl_interface.kinds.optimiser import ServerOptimiser
-from crfl_interface.kinds.partitioner import Partitioner
-from crfl_interface.kinds.plugin import Configured, Plugin
-from crfl_interface.kinds.tracker import Tracker
-from crfl_interface.schedules import EqualInfluence, Linear, PerClient, Schedule
-from crfl_interface.table import Table
-from crfl_interface.threat import ThreatSettings
-from crfl_interface.votes import VoteSettings
+from crfl_core.errors import ConfigError, failures_named
+from crfl_core.plugin_api import KINDS
+from crfl_core.plugin_api.aggregator import AggregationStep, Aggregator, Stage
+from crfl_core.plugin_api.attack import Attack
+from crfl_core.plugin_api.base import Configured, Plugin
+from crfl_core.plugin_api.certificate import Certificate
+from crfl_core.plugin_api.dataset import Dataset
+from crfl_core.plugin_api.engine import Engine
+from crfl_core.plugin_api.local_algorithm import LocalAlgorithm
+from crfl_core.plugin_api.model import Model, as_list
+from crfl_core.plugin_api.partitioner import Partitioner
+from crfl_core.plugin_api.server_optimiser import ServerOptimiser
+from crfl_core.plugin_api.tracker import Tracker
+from crfl_core.records import schedules
+from crfl_core.records.schedules import EqualInfluence, Linear, PerClient, Schedule
+from crfl_core.records.table import Table
+from crfl_core.records.threat import ThreatSettings
+from crfl_core.records.votes import VoteSettings
 
 PositiveRate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]

@@ -6,16 +6,16 @@ import torch
 from torch import Tensor
 
 from crfl_core.config import load_config
-from crfl_core.federation.local import LocalTraining
-from crfl_core.federation.models import training_facts
-from crfl_core.federation.setup import build
-from crfl_core.federation.steps import directed
+from crfl_core.errors import PluginFailure
+from crfl_core.plugin_api.local_algorithm import LocalAlgorithm, LocalStep, ProximalAlgorithm
+from crfl_core.records.round import State, TrainingTask
 from crfl_core.testing.comparing import difference
 from crfl_core.testing.samples import registry_with, small_config
 from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by, used_as
-from crfl_interface.errors import PluginFailure
-from crfl_interface.kinds.algorithm import LocalAlgorithm, LocalStep, ProximalAlgorithm
-from crfl_interface.updates import State, TrainingTask
+from crfl_core.training.federation import build
+from crfl_core.training.local_training import LocalTraining
+from crfl_core.training.models import training_facts
+from crfl_core.training.steps import directed
 
 REPLICAS, CLIENTS, PARAMETERS, STEPS = 2, 3, 7, 4
 CLOSE = 1e-9

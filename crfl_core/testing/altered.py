@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crfl_interface.ledger import ClientColumns, Ledger, ModelFacts
-from crfl_interface.votes import CountVotes, ExactVotes, GroupVotes, LogitVotes, Votes
+from crfl_core.records.ledger import ClientColumns, Ledger, ModelFacts
+from crfl_core.records.votes import CountVotes, ExactVotes, GroupVotes, LogitVotes, Votes
 
 
 @singledispatch

@@ -17,16 +17,16 @@ import numpy as np
 import torch
 
 from crfl_core.config import dump_config, load_config
-from crfl_core.hooks import Hooks
-from crfl_core.plugins import Registry, first_line
+from crfl_core.errors import CrflError, PluginError
+from crfl_core.plugin_api import LOCAL
+from crfl_core.plugin_api.aggregator import Stage
+from crfl_core.plugin_api.base import Plugin
+from crfl_core.plugin_api.tracker import Tracker
+from crfl_core.plugin_loading.class_checks import check_version, hook_names
+from crfl_core.plugin_loading.hooks import Hooks
+from crfl_core.plugin_loading.registry import Registry, first_line
 from crfl_core.testing.comparing import difference
 from crfl_core.testing.suite import USES, Case, CheckFailed, Skipped, Use, promised_by
-from crfl_interface.errors import CrflError, PluginError
-from crfl_interface.kinds import LOCAL
-from crfl_interface.kinds.aggregator import Stage
-from crfl_interface.kinds.plugin import Plugin
-from crfl_interface.kinds.tracker import Tracker
-from crfl_interface.refusals import check_version, hook_names
 
 
 def use_of(plugin: type[Plugin]) -> Use:
@@ -135,7 +135,7 @@ def check_options_cannot_be_changed(case: Case[Plugin]) -> None:
 
 @promised_by(Plugin)
 def check_hooks_exist(case: Case[Plugin]) -> None:
-    """Every hook is spelled as in `crfl_interface.hookspecs`, takes its arguments, and carries `@hookimpl`."""
+    """Every hook is spelled as in `crfl_core.plugin_api.hookspecs`, takes its arguments, and carries `@hookimpl`."""
     plugin, marked = type(case.plugin), hook_names(type(case.plugin))
     bare = [name for name, _ in inspect.getmembers(plugin) if name.startswith("crfl_") and name not in marked]
     if bare:

@@ -9,6 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from crfl_core.plugin_api.attack import FREE_METHODS, Attack, Realised
+from crfl_core.records.inputs import Batches
+from crfl_core.records.random_streams import Streams
+from crfl_core.records.threat import ROUNDING, Poison, covers
 from crfl_core.testing.comparing import difference
 from crfl_core.testing.sample_attacks import (
     CLIENTS,
@@ -24,10 +28,6 @@ from crfl_core.testing.sample_attacks import (
     train,
 )
 from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by, used_as
-from crfl_interface.data import Batches
-from crfl_interface.kinds.attack import FREE_METHODS, Attack, Realised
-from crfl_interface.streams import Streams
-from crfl_interface.threat import ROUNDING, Poison, covers
 
 
 @used_as(Attack)

@@ -10,6 +10,8 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from crfl_core.plugin_api.certificate import Certificate, Guarantee, Level, Statement
+from crfl_core.records.ledger import Ledger
 from crfl_core.testing.altered import (
     ledgers,
     scaled,
@@ -22,8 +24,6 @@ from crfl_core.testing.altered import (
 )
 from crfl_core.testing.sample_run import trial_of
 from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by, used_as
-from crfl_interface.kinds.certificate import Certificate, Guarantee, Level, Statement
-from crfl_interface.ledger import Ledger
 
 ROUNDING = 1e-9
 SIZES: tuple[float, ...] = tuple(np.geomspace(1e-6, 1.0, 13).tolist())

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pydantic import ValidationError
 
+from crfl_core.plugin_api.base import Plugin
+from crfl_core.plugin_api.command import Command
 from crfl_core.testing.sample_run import Search
 from crfl_core.testing.suite import Case, Result, kind_of, results_of
-from crfl_interface.kinds.command import Command
-from crfl_interface.kinds.plugin import Plugin
 
 if TYPE_CHECKING:
     import typer

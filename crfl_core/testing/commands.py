@@ -12,10 +12,10 @@ from io import StringIO
 
 import click
 
+from crfl_core.errors import PluginError
+from crfl_core.plugin_api import KINDS
+from crfl_core.plugin_api.command import Command, summary_in_source
 from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by
-from crfl_interface.errors import PluginError
-from crfl_interface.kinds import KINDS
-from crfl_interface.kinds.command import Command, summary_in_source
 
 HEAVY = ("torch", "sklearn", "matplotlib")
 PROBE = "import sys, {module}; print(*sorted(set({heavy!r}) & set(sys.modules)))"

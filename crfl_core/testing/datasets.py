@@ -7,10 +7,10 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from crfl_core.errors import DataError, OptionError
+from crfl_core.plugin_api.dataset import Dataset, fit
+from crfl_core.records.inputs import Data, Domain
 from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by, used_as
-from crfl_interface.data import Data, Domain
-from crfl_interface.errors import DataError, OptionError
-from crfl_interface.kinds.dataset import Dataset, fit
 
 ROUNDING = 1e-6
 

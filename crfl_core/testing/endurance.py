@@ -18,7 +18,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from crfl_core.api import resume, run
+from crfl_core.plugin_api.aggregator import AggregationStep
+from crfl_core.plugin_api.attack import Attack
+from crfl_core.plugin_api.feature_map import FeatureMap
+from crfl_core.plugin_api.model import Model
+from crfl_core.runs.run import resume, run
 from crfl_core.testing.any_plugin import table_of
 from crfl_core.testing.comparing import difference
 from crfl_core.testing.feature_maps import bounds, random_inputs
@@ -29,10 +33,6 @@ from crfl_core.testing.sample_server import ROOT_SAMPLES
 from crfl_core.testing.samples import SPOTS, Spots, small_config
 from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by
 from crfl_core.testing.trackers import Stopping, left_behind
-from crfl_interface.kinds.aggregator import AggregationStep
-from crfl_interface.kinds.attack import Attack
-from crfl_interface.kinds.feature_map import FeatureMap
-from crfl_interface.kinds.model import Model
 
 THREADS, REPEATS = 4, 3
 MANY_CLIENTS, PARAMETERS = 120, 2000

@@ -10,14 +10,14 @@ import numpy as np
 import torch
 
 from crfl_core.config import load_config
-from crfl_core.federation import rounds
-from crfl_core.federation.collecting import collect, gathered
-from crfl_core.federation.local import LocalTraining
-from crfl_core.federation.setup import Federation, build
+from crfl_core.errors import PluginFailure
+from crfl_core.plugin_api.engine import Engine
+from crfl_core.records.round import LocalUpdates, TrainingTask
 from crfl_core.testing.suite import Case, CheckFailed, promised_by, used_as
-from crfl_interface.errors import PluginFailure
-from crfl_interface.kinds.engine import Engine
-from crfl_interface.updates import LocalUpdates, TrainingTask
+from crfl_core.training import rounds
+from crfl_core.training.collecting import collect, gathered
+from crfl_core.training.federation import Federation, build
+from crfl_core.training.local_training import LocalTraining
 
 REPLICAS = 3
 CLOSE = 1e-5

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from crfl_core.errors import OptionError
+from crfl_core.plugin_api.feature_map import BoundMap, FeatureMap, FittedMap, ImageMap
+from crfl_core.plugin_api.feature_map import bound as bound_to
+from crfl_core.records.blocks import digest_of
 from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by, used_as
-from crfl_interface.blocks import digest_of
-from crfl_interface.errors import OptionError
-from crfl_interface.kinds.feature_map import BoundMap, FeatureMap, FittedMap, ImageMap
-from crfl_interface.kinds.feature_map import bound as bound_to
 
 ROUNDING = 1e-9
 SHAPES: tuple[tuple[int, ...], ...] = ((1, 8, 8), (7,), (1, 1, 1), (6, 2, 3))

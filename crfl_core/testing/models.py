@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from crfl_core.federation.models import check_linear
+from crfl_core.errors import OptionError, PluginFailure
+from crfl_core.plugin_api.model import BoundModel, GradientSteps, Model
+from crfl_core.records.inputs import DataFacts, Domain
 from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by, used_as
-from crfl_interface.data import DataFacts, Domain
-from crfl_interface.errors import OptionError, PluginFailure
-from crfl_interface.kinds.model import BoundModel, GradientSteps, Model
+from crfl_core.training.models import check_linear
 
 KINDS_OF_DATA = {
     "images": DataFacts(64, 5, Domain(0.0, 1.0), (1, 8, 8)),

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from crfl_core.errors import OptionError
+from crfl_core.plugin_api.partitioner import Partitioner
+from crfl_core.records.inputs import Data
+from crfl_core.records.random_streams import Streams
 from crfl_core.testing.samples import Spots
 from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by, used_as
-from crfl_interface.data import Data
-from crfl_interface.errors import OptionError
-from crfl_interface.kinds.partitioner import Partitioner
-from crfl_interface.streams import Streams
 
 
 def examples() -> dict[str, Data]:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from crfl_core.plugin_api.base import Plugin
+from crfl_core.plugin_api.command import Command
 from crfl_core.testing.suite import SAME_CAUSE, Case, CheckFailed, Promise, Skipped, promises_of, refuse_unknown
-from crfl_interface.kinds.command import Command
-from crfl_interface.kinds.plugin import Plugin
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crfl_core.federation import answers as core
+from crfl_core.errors import PluginFailure
+from crfl_core.plugin_api.aggregator import Aggregator, LinearAggregator
+from crfl_core.records.round import ClientUpdates, RuleResult
 from crfl_core.testing.sample_rounds import (
     UPDATE_BOUND,
     above_one,
@@ -26,9 +28,7 @@ from crfl_core.testing.sample_rounds import (
     some_rows,
 )
 from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by
-from crfl_interface.errors import PluginFailure
-from crfl_interface.kinds.aggregator import Aggregator, LinearAggregator
-from crfl_interface.updates import ClientUpdates, RuleResult
+from crfl_core.training import aggregator_contract as core
 
 ROUNDING = 1e-6
 

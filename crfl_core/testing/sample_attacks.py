@@ -12,21 +12,21 @@ import torch
 from torch import Tensor
 
 from crfl_core.config import load_config
-from crfl_core.federation import batches, rounds
-from crfl_core.federation.attackers import state_of
-from crfl_core.federation.local import LocalTraining
-from crfl_core.federation.memory import observed
-from crfl_core.federation.session import Plan, Session
-from crfl_core.federation.setup import Federation, build
-from crfl_core.federation.submissions import Submissions
+from crfl_core.errors import ConfigError
+from crfl_core.plugin_api.attack import Attack, Realised
+from crfl_core.records.attacker_view import Known, Observed
+from crfl_core.records.inputs import Batches
+from crfl_core.records.round import LocalUpdates, State, TrainingTask
+from crfl_core.records.schedules import RoundRange
 from crfl_core.testing.samples import SPOTS, registry_with, small_config
 from crfl_core.testing.suite import Case, Skipped
-from crfl_interface.data import Batches
-from crfl_interface.errors import ConfigError
-from crfl_interface.kinds.attack import Attack, Realised
-from crfl_interface.knowledge import Known, Observed
-from crfl_interface.schedules import RoundRange
-from crfl_interface.updates import LocalUpdates, State, TrainingTask
+from crfl_core.training import batches, rounds
+from crfl_core.training.attackers import state_of
+from crfl_core.training.federation import Federation, build
+from crfl_core.training.local_training import LocalTraining
+from crfl_core.training.memory import observed
+from crfl_core.training.session import Plan, Session
+from crfl_core.training.submissions import Submissions
 
 CLIENTS = 20
 

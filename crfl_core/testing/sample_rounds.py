@@ -11,14 +11,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from crfl_core.federation import answers as core
-from crfl_core.federation.chain import Staged, staged_by
+from crfl_core.errors import OptionError
+from crfl_core.plugin_api.aggregator import AggregationStep, Aggregator, Stage
+from crfl_core.records.random_streams import Streams
+from crfl_core.records.round import Clients, ClientUpdates, Layout, Round, RuleResult, State
 from crfl_core.testing.sample_server import server_of
 from crfl_core.testing.suite import Case, Skipped
-from crfl_interface.errors import OptionError
-from crfl_interface.kinds.aggregator import AggregationStep, Aggregator, Stage
-from crfl_interface.streams import Streams
-from crfl_interface.updates import Clients, ClientUpdates, Layout, Round, RuleResult, State
+from crfl_core.training import aggregator_contract as core
+from crfl_core.training.aggregation import Staged, staged_by
 
 SIZES = (12, 25, 60, 120)
 """Numbers of clients that are tried until one fits the options."""

@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crfl_core.api import run
 from crfl_core.certification.audits import Audit, audit, levels_of
+from crfl_core.errors import PluginFailure, StoreError
+from crfl_core.plugin_api.attack import Attack
+from crfl_core.plugin_api.base import Plugin
+from crfl_core.plugin_api.certificate import Certificate, Guarantee, Level
+from crfl_core.records.ledger import ClientColumns, Ledger
+from crfl_core.records.threat import Threat
+from crfl_core.records.votes import Votes
+from crfl_core.runs.run import run
 from crfl_core.testing.samples import SPOTS, Spots, small_config
 from crfl_core.testing.suite import Case, CheckFailed, Skipped
-from crfl_interface.errors import PluginFailure, StoreError
-from crfl_interface.kinds.attack import Attack
-from crfl_interface.kinds.certificate import Certificate, Guarantee, Level
-from crfl_interface.kinds.plugin import Plugin
-from crfl_interface.ledger import ClientColumns, Ledger
-from crfl_interface.threat import Threat
-from crfl_interface.votes import Votes
 
 THREATS: tuple[dict[str, Any], ...] = (
     {"clients": 1, "rounds": [2], "poison_ratio": 0.1},

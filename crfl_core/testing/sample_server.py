@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crfl_interface.kinds.model import BoundModel
-from crfl_interface.kinds.server_side import Samples, ServerSide
-from crfl_interface.ledger import ModelFacts
-from crfl_interface.streams import Streams
-from crfl_interface.updates import Clients, Layout
+from crfl_core.plugin_api.model import BoundModel
+from crfl_core.plugin_api.server_view import Samples, ServerSide
+from crfl_core.records.ledger import ModelFacts
+from crfl_core.records.random_streams import Streams
+from crfl_core.records.round import Clients, Layout
 
 ROOT_SAMPLES = 20
 

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from crfl_core.plugins import Registry
-from crfl_interface.data import Data, Domain
-from crfl_interface.kinds.dataset import Dataset
-from crfl_interface.kinds.plugin import Plugin
+from crfl_core.plugin_api.base import Plugin
+from crfl_core.plugin_api.dataset import Dataset
+from crfl_core.plugin_loading.registry import Registry
+from crfl_core.records.inputs import Data, Domain
 
 SIDE = 8
 OWNERS = 10

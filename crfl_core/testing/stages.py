@@ -8,14 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crfl_core.federation import answers as core
-from crfl_core.federation.chain import Staged
+from crfl_core.errors import PluginFailure
+from crfl_core.plugin_api.aggregator import CapStage, FixedStage, Stage
+from crfl_core.records.round import ClientUpdates
 from crfl_core.testing.comparing import difference
 from crfl_core.testing.sample_rounds import above_one, answers, cast_to, every_size, is_constant, of_stage, some_rows
 from crfl_core.testing.suite import Case, CheckFailed, promised_by
-from crfl_interface.errors import PluginFailure
-from crfl_interface.kinds.aggregator import CapStage, FixedStage, Stage
-from crfl_interface.updates import ClientUpdates
+from crfl_core.training import aggregator_contract as core
+from crfl_core.training.aggregation import Staged
 
 ROUNDING = 1e-6
 

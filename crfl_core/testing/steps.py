@@ -10,7 +10,9 @@ import safetensors.numpy
 import torch
 from torch import Tensor
 
-from crfl_core.federation.chain import Staged
+from crfl_core.errors import CrflError, PluginFailure
+from crfl_core.plugin_api.aggregator import AggregationStep
+from crfl_core.records.round import ClientUpdates, RuleResult, State
 from crfl_core.testing.comparing import difference
 from crfl_core.testing.sample_rounds import (
     HUGE,
@@ -27,9 +29,7 @@ from crfl_core.testing.sample_rounds import (
     tensors,
 )
 from crfl_core.testing.suite import Case, CheckFailed, promised_by, used_as
-from crfl_interface.errors import CrflError, PluginFailure
-from crfl_interface.kinds.aggregator import AggregationStep
-from crfl_interface.updates import ClientUpdates, RuleResult, State
+from crfl_core.training.aggregation import Staged
 
 FLOATS = (torch.float32, torch.float64)
 

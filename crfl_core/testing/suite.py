@@ -11,11 +11,11 @@ from functools import cached_property
 from inspect import cleandoc
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
-from crfl_interface.errors import UNEXPECTED, CrflError, reason
-from crfl_interface.kinds import KINDS
-from crfl_interface.kinds.command import Command
-from crfl_interface.kinds.plugin import Plugin
-from crfl_interface.untouched import Touched
+from crfl_core.errors import UNEXPECTED, CrflError, reason
+from crfl_core.plugin_api import KINDS
+from crfl_core.plugin_api.base import Plugin
+from crfl_core.plugin_api.command import Command
+from crfl_core.plugin_loading.mutation_guard import Touched
 
 if TYPE_CHECKING:
     from crfl_core.testing.sample_run import Search

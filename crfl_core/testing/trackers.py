@@ -11,18 +11,19 @@ from typing import Any
 
 from pydantic import Field
 
-from crfl_core.api import RunResult, resume, run
+from crfl_core.errors import CrflWarning, RunError
+from crfl_core.plugin_api.aggregator import Aggregator
+from crfl_core.plugin_api.base import Plugin
+from crfl_core.plugin_api.hookspecs import hookimpl
+from crfl_core.plugin_api.tracker import Tracker
+from crfl_core.plugin_loading.class_checks import hook_names
+from crfl_core.records.ledger import RoundRecord
+from crfl_core.records.round import ClientUpdates, RuleResult, State
+from crfl_core.runs.results import RunResult
+from crfl_core.runs.run import resume, run
 from crfl_core.testing.comparing import difference
 from crfl_core.testing.samples import SPOTS, Spots, small_config
 from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by, used_as
-from crfl_interface.errors import CrflWarning, RunError
-from crfl_interface.hookspecs import hookimpl
-from crfl_interface.kinds.aggregator import Aggregator
-from crfl_interface.kinds.plugin import Plugin
-from crfl_interface.kinds.tracker import Tracker
-from crfl_interface.ledger import RoundRecord
-from crfl_interface.refusals import hook_names
-from crfl_interface.updates import ClientUpdates, RuleResult, State
 
 FAILING = "conformance-failing"
 

@@ -9,15 +9,15 @@ from inspect import cleandoc
 from pathlib import Path
 
 import click
-from crfl_commands.scaffold import Names, files
 
 from crfl_core import RunConfig
 from crfl_core.cli.option_texts import marks, tables
+from crfl_core.cli.scaffold import Names, files
 from crfl_core.extend import DataSource, FileDataset, Plugin, Registry
-from crfl_core.plugins import first_line
+from crfl_core.plugin_api import KINDS
+from crfl_core.plugin_api.base import Configured
+from crfl_core.plugin_loading.registry import first_line
 from crfl_core.testing.suite import PROMISES
-from crfl_interface.kinds import KINDS
-from crfl_interface.kinds.plugin import Configured
 from docs.generate.flow import flow
 from docs.generate.markdown import cell
 from docs.generate.options import options_table

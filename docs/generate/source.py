@@ -56,7 +56,7 @@ class Definition:
 
 def file_of(module: str) -> Path:
     """The file of a module, from the top of the repository; one that does not exist if there is no such module."""
-    folder = Path(*FORMULAS.sub("crfl_formulas", module).split("."))
+    folder = Path(*FORMULAS.sub("crfl_core.certification.formulas", module).split("."))
     return folder / "__init__.py" if (ROOT / folder).is_dir() else folder.with_suffix(".py")
 
 
@@ -93,7 +93,7 @@ def find(module: str, name: str) -> Definition | None:
             return Definition(name, module, statement, doc)
     for imported in imports(tree_of(module).body):
         for alias in imported.names:
-            source = re.sub(r"^crfl_formulas", f"{PACKAGE}.formulas", imported.module or "")
+            source = re.sub(r"^crfl_core.certification.formulas", f"{PACKAGE}.formulas", imported.module or "")
             foreign = source.split(".")[0] not in OURS or source == module
             if (alias.asname or alias.name) == name and not foreign:
                 return find(source, alias.name)

@@ -24,13 +24,13 @@ SUBJECTS = (
         "Train, attack, aggregate and certify; read what came out; put further questions to a finished run. "
         "[From Python](../python.md) shows it in use.",
         (
-            "crfl_core.api.execution",
-            "crfl_interface.reading",
-            "crfl_core.api.result",
-            "crfl_core.api.what_if",
-            "crfl_core.api.prediction",
-            "crfl_core.api",
-            "crfl_core.report",
+            "crfl_core.runs.run",
+            "crfl_core.plugin_loading.dataset_cache",
+            "crfl_core.runs.results",
+            "crfl_core.runs.what_if",
+            "crfl_core.runs.predict",
+            "crfl_core.runs",
+            "crfl_core.reporting",
             "crfl_core._version",
             "crfl_core.store",
         ),
@@ -39,22 +39,22 @@ SUBJECTS = (
         "metrics",
         "Figures of merit",
         "What a run is worth, as `metrics.json` has them and `RunResult.metrics` reads them.",
-        ("crfl_core.report.metrics",),
+        ("crfl_core.reporting.metrics",),
         ("AttackEffect",),
     ),
     Subject(
         "configuration",
         "Configs",
         "From files, mappings and overrides to one frozen config. [Configuration](../configuration.md) lists its keys.",
-        ("crfl_core.config", "crfl_interface.table", "crfl_interface.schedules"),
+        ("crfl_core.config", "crfl_core.records.table", "crfl_core.records.schedules"),
     ),
     Subject(
         "errors",
         "Errors",
         "What is raised on purpose. Every message says what is wrong, where, and what would be right.",
         (
-            "crfl_interface.errors",
-            "crfl_files.errors",
+            "crfl_core.errors",
+            "crfl_core.file_errors",
         ),
     ),
     Subject(
@@ -70,14 +70,14 @@ SUBJECTS = (
         "Stages that transform the updates of a round, rules that combine them, and what both are handed. See "
         "[Writing an aggregator](../writing-plugins/aggregator.md), [Writing a stage](../writing-plugins/stage.md) and "
         "[Composing defences](../composing-defences.md).",
-        ("crfl_interface.kinds.aggregator", "crfl_interface.kinds.server_side", "crfl_interface.updates"),
+        ("crfl_core.plugin_api.aggregator", "crfl_core.plugin_api.server_view", "crfl_core.records.round"),
     ),
     Subject(
         "optimisers",
         "Server optimisers",
         "How the aggregate of a round becomes the next model. See "
         "[Writing a server optimiser](../writing-plugins/optimiser.md).",
-        ("crfl_interface.kinds.optimiser",),
+        ("crfl_core.plugin_api.server_optimiser",),
         ("OptimiserResult",),
     ),
     Subject(
@@ -85,7 +85,7 @@ SUBJECTS = (
         "Attacks and threats",
         "What malicious clients do, what they were measured to have done, and what a certificate assumes about them. "
         "See [Writing an attack](../writing-plugins/attack.md).",
-        ("crfl_interface.kinds.attack", "crfl_interface.knowledge", "crfl_interface.threat"),
+        ("crfl_core.plugin_api.attack", "crfl_core.records.attacker_view", "crfl_core.records.threat"),
         ("Poisoning",),
     ),
     Subject(
@@ -95,12 +95,12 @@ SUBJECTS = (
         "[Writing a dataset](../writing-plugins/dataset.md), "
         "[Writing a partitioner](../writing-plugins/partitioner.md) and [Datasets](../datasets.md).",
         (
-            "crfl_interface.kinds.dataset",
-            "crfl_interface.kinds.partitioner",
-            "crfl_interface.data",
-            "crfl_files.published",
+            "crfl_core.plugin_api.dataset",
+            "crfl_core.plugin_api.partitioner",
+            "crfl_core.records.inputs",
+            "crfl_core.runs.data_files",
             "crfl_core.download",
-            "crfl_core.api.catalogue",
+            "crfl_core.runs.catalogue",
         ),
     ),
     Subject(
@@ -110,10 +110,10 @@ SUBJECTS = (
         "See [Writing a model](../writing-plugins/model.md) and "
         "[Writing a feature map](../writing-plugins/feature-map.md).",
         (
-            "crfl_interface.kinds.model",
-            "crfl_interface.kinds.module",
-            "crfl_interface.kinds.linear",
-            "crfl_interface.kinds.feature_map",
+            "crfl_core.plugin_api.model",
+            "crfl_core.plugin_api.torch_module",
+            "crfl_core.plugin_api.softmax_regression",
+            "crfl_core.plugin_api.feature_map",
         ),
         ("Layout", "ModelFacts"),
     ),
@@ -121,14 +121,14 @@ SUBJECTS = (
         "algorithms",
         "Local training",
         "What a client makes of its gradients. See [Writing an algorithm](../writing-plugins/algorithm.md).",
-        ("crfl_interface.kinds.algorithm",),
+        ("crfl_core.plugin_api.local_algorithm",),
         ("TrainingFacts",),
     ),
     Subject(
         "engines",
         "Engines",
         "Where clients train and votes are counted. See [Writing an engine](../writing-plugins/engine.md).",
-        ("crfl_interface.kinds.engine", "crfl_interface.ballots", "crfl_core.federation"),
+        ("crfl_core.plugin_api.engine", "crfl_core.records.ballots", "crfl_core.training"),
         ("LocalUpdates", "TrainingTask", "open_job"),
     ),
     Subject(
@@ -136,19 +136,19 @@ SUBJECTS = (
         "Hooks and trackers",
         "How a plugin watches a run or takes part in it. [Hooks](../hooks.md) describes every hook, "
         "[Writing a tracker](../writing-plugins/tracker.md) a plugin that has nothing else.",
-        ("crfl_interface.hookspecs", "crfl_core.hooks", "crfl_interface.kinds.tracker"),
+        ("crfl_core.plugin_api.hookspecs", "crfl_core.plugin_loading.hooks", "crfl_core.plugin_api.tracker"),
     ),
     Subject(
         "commands",
         "Commands",
         "Subcommands of `crfl` that plugins add.",
-        ("crfl_interface.kinds.command", "crfl_core.cli"),
+        ("crfl_core.plugin_api.command", "crfl_core.cli"),
     ),
     Subject(
         "ledger",
         "The ledger",
         "The record of a run: all that a certificate may know about training. See [Concepts](../concepts.md#ledger).",
-        ("crfl_interface.ledger",),
+        ("crfl_core.records.ledger",),
     ),
     Subject(
         "certificates",
@@ -156,7 +156,7 @@ SUBJECTS = (
         "From the ledger, the votes and a threat to a guarantee for every prediction, and the ground that the included "
         "certificates stand on. See [Writing a certificate](../writing-plugins/certificate.md) and, for the proofs, "
         "[Certificates](../certificates.md).",
-        ("crfl_interface.kinds.certificate", "crfl_interface.votes", "crfl_core.certification"),
+        ("crfl_core.plugin_api.certificate", "crfl_core.records.votes", "crfl_core.certification"),
     ),
     Subject(
         "formulas",

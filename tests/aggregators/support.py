@@ -36,9 +36,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crfl_core.extend import Aggregator, Clients, ClientUpdates, Layout, Round, RuleResult, Stage, Streams
-from crfl_core.federation.chain import run_chain
+from crfl_core.plugin_api.aggregator import AggregationStep
 from crfl_core.testing.sample_server import server_of
-from crfl_interface.kinds.aggregator import AggregationStep
+from crfl_core.training.aggregation import run_chain
 
 Array = NDArray[np.float64]
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from crfl_core.extend import Aggregator, ClientUpdates, LinearAggregator, Registry, Stage
-from crfl_core.federation.chain import staged_by
+from crfl_core.plugin_api.aggregator import AggregationStep
 from crfl_core.testing.stages import matrix_of
-from crfl_interface.kinds.aggregator import AggregationStep
+from crfl_core.training.aggregation import staged_by
 from tests.aggregators.support import (
     RULES,
     STAGES,

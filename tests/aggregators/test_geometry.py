@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crfl_core.extend import Aggregator, Stage
-from crfl_core.federation.chain import staged_by
-from crfl_interface.kinds.aggregator import AggregationStep
+from crfl_core.plugin_api.aggregator import AggregationStep
+from crfl_core.training.aggregation import staged_by
 from tests.aggregators.support import RULES, STAGES, gaussian, updates_of
 
 steps = pytest.mark.parametrize("step", [*RULES.values(), *STAGES.values()], ids=[*RULES, *STAGES])

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from crfl_core.extend import Aggregator, Stage, State
-from crfl_core.federation.chain import staged_by
+from crfl_core.training.aggregation import staged_by
 from tests.aggregators import oracles
 from tests.aggregators.support import Array, gaussian, participants, rebuilt, updates_of
 

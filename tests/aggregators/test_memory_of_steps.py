@@ -15,7 +15,7 @@ from crfl_aggregators.weak_noise import WeakNoise
 from benchmarks.aggregators import CHAIN, SLOW, STEPS, chains, updates
 from benchmarks.peaks import peaks_of
 from crfl_core.extend import Aggregator, ClientUpdates, RuleResult, State
-from crfl_core.federation.chain import run_chain, staged_by
+from crfl_core.training.aggregation import run_chain, staged_by
 from tests.aggregators.support import RULES, STAGES
 
 MODERATE = 400, 40_000

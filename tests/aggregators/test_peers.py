@@ -29,7 +29,7 @@ from crfl_aggregators.rfa import Rfa
 from crfl_aggregators.trimmed_mean import TrimmedMean
 
 from crfl_core.extend import Aggregator, Stage
-from crfl_core.federation.chain import staged_by
+from crfl_core.training.aggregation import staged_by
 from tests.aggregators.support import Array, updates_of
 
 CLIENTS, SIZE, F = 13, 30, 2

@@ -17,9 +17,9 @@ from crfl_aggregators.per_layer import PerLayer
 from crfl_aggregators.rfa import Rfa
 
 import crfl_core
+from crfl_core.errors import ConfigError
 from crfl_core.extend import ClientUpdates, Layout, Registry
-from crfl_core.federation import answers
-from crfl_interface.errors import ConfigError
+from crfl_core.training import aggregator_contract as answers
 from tests.aggregators import oracles
 from tests.aggregators.support import gaussian, updates_of
 from tests.oracle import federation_of, tiny

@@ -22,8 +22,8 @@ from crfl_core.extend import (
     Streams,
     TrainingTask,
 )
-from crfl_core.federation.local import LocalTraining
-from crfl_core.federation.setup import Federation
+from crfl_core.training.federation import Federation
+from crfl_core.training.local_training import LocalTraining
 from tests.oracle import Problem, Vector, batches, federation_of, sample_gradient, tiny
 
 TRAINING = {

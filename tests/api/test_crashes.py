@@ -34,7 +34,7 @@ from crfl_core.extend import (
     TrainingTask,
     hookimpl,
 )
-from crfl_core.store import RunDirectory
+from crfl_core.runs.run_directory import RunDirectory
 from tests.oracle import Momentum, contents, stopping, tiny
 
 Install = Callable[..., None]

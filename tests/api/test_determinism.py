@@ -11,7 +11,7 @@ import torch
 
 import crfl_core
 from crfl_core import RunResult
-from crfl_core.federation import batches
+from crfl_core.training import batches
 from tests.oracle import OTHER_CONFIG, contents, federation_of, played, tiny
 
 MODELS = [{"type": "softmax"}, {"type": "mlp", "hidden": [8]}]

@@ -19,9 +19,9 @@ import torch
 
 import crfl_core
 from crfl_core import RunResult, dump_config, extend, load_config
-from crfl_core.api.training import Checkpoints
 from crfl_core.extend import CertificateResult, Plugin, RunContext, Tracker, hookimpl
-from crfl_core.store import RunDirectory
+from crfl_core.runs.run_directory import RunDirectory
+from crfl_core.runs.training_loop import Checkpoints
 from tests.oracle import Momentum, contents, stopping, tiny
 
 PLUGINS: dict[str, type[Plugin]] = {"momentum": Momentum}

@@ -12,11 +12,11 @@ import pytest
 
 import crfl_core
 from crfl_core import RunResult
-from crfl_core.api.vote_seed import FILE
 from crfl_core.extend import ConfigError, CountVotes, StoreError
-from crfl_core.federation.setup import streams_of
-from crfl_core.store import RunDirectory
-from crfl_interface.streams import Streams
+from crfl_core.records.random_streams import Streams
+from crfl_core.runs.run_directory import RunDirectory
+from crfl_core.runs.vote_seed import FILE
+from crfl_core.training.federation import streams_of
 from tests.oracle import tiny
 
 CERTIFICATES = [{"type": "paper"}, {"type": "tail", "continuations": 12, "selection": 6}]

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import crfl_core
-from crfl_core.plugins import Found, imported
+from crfl_core.plugin_loading.registry import Found, imported
 from tests.oracle import contents, tiny
 
 RUNS = 4

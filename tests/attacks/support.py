@@ -24,7 +24,7 @@ from crfl_core.extend import (
     State,
     Streams,
 )
-from crfl_core.federation.setup import Federation
+from crfl_core.training.federation import Federation
 from tests.oracle import federation_of, played, tiny
 
 IMAGES = DataFacts(inputs=64, classes=10, domain=Domain(0.0, 1.0), image_shape=(8, 8))

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from crfl_core import dump_config, load_config
 from crfl_core.extend import Attack, ConfigError, DataFacts, Domain, Streams
-from crfl_core.federation.setup import Federation
+from crfl_core.training.federation import Federation
 from tests.attacks.support import attack_of, attacked, known_of
 from tests.attacks.test_every_attack import batches_of
 from tests.oracle import Problem, batches, federation_of, played, sample_gradient, tiny, updates_of

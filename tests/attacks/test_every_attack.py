@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 import crfl_core
 from crfl_core import RunConfig, load_config
-from crfl_core.certification.threats import realised
+from crfl_core.certification.threat_resolution import realised
 from crfl_core.extend import Batches, ConfigError, Plugin, PluginFailure, Registry, State
-from crfl_core.federation.batches import draw
-from crfl_core.federation.setup import Federation
-from crfl_interface.threat import ROUNDING, Poison, covers
+from crfl_core.records.threat import ROUNDING, Poison, covers
+from crfl_core.training.batches import draw
+from crfl_core.training.federation import Federation
 from tests.attacks.support import FITTING, attack_of, attacked, ledger_of
 from tests.oracle import federation_of, played, tiny
 

@@ -12,8 +12,8 @@ from crfl_aggregators.median import Median
 from torch import Tensor
 
 from crfl_core.extend import Attack, FederatedData, Knowledge, Known, Plugin, PluginFailure, State, Streams
-from crfl_core.federation import rounds
-from crfl_core.federation.session import Session
+from crfl_core.training import rounds
+from crfl_core.training.session import Session
 from tests.federation.test_streaming import PLUGINS as ENGINES
 from tests.federation.test_streaming import before, crowd, held
 from tests.oracle import federation_of, played, tiny

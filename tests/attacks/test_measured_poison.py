@@ -12,7 +12,7 @@ from crfl_attacks.model_replacement import ModelReplacement
 
 import crfl_core
 from crfl_core.extend import Realised
-from crfl_core.federation.batches import draw
+from crfl_core.training.batches import draw
 from tests.attacks.support import attack, measured
 from tests.oracle import federation_of, played, tiny
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crfl_core.extend import Aggregator, ClientUpdates, ConfigError, Known, Observed, State
-from crfl_core.federation.chain import run_chain
+from crfl_core.training.aggregation import run_chain
 from tests.attacks.support import attacked, known_of, public
 from tests.oracle import federation_of, played, tiny, updates_of
 

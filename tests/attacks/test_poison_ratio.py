@@ -13,8 +13,8 @@ from crfl_attacks.model_replacement import ModelReplacement
 
 import crfl_core
 from crfl_core.extend import Batches, ConfigError
-from crfl_core.federation.evaluation import backdoor_score
-from crfl_core.federation.setup import Federation
+from crfl_core.training.evaluation import backdoor_score
+from crfl_core.training.federation import Federation
 from tests.oracle import federation_of, played, tiny
 
 SEMANTIC: dict[str, Any] = {

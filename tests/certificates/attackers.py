@@ -14,8 +14,8 @@ from pydantic import Field, PrivateAttr
 from torch import Tensor
 
 from crfl_core.extend import Attack, Batches, FederatedData, Known, State, Streams
-from crfl_interface.kinds.feature_map import FeatureMaps
-from crfl_interface.kinds.model import BoundModel
+from crfl_core.plugin_api.feature_map import FeatureMaps
+from crfl_core.plugin_api.model import BoundModel
 
 ASCENT_STEPS = 6
 

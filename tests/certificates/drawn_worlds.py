@@ -17,7 +17,7 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from crfl_core import Threat
-from crfl_core.certification.scenario import Scenario
+from crfl_core.certification.drift import Scenario
 from crfl_core.extend import ConfigError, Level, RunError
 from tests.certificates.federations import small
 from tests.certificates.worlds import World, attacked, federation_of, honest_world, scaled_world

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-import crfl_formulas as formulas
+import crfl_core.certification.formulas as formulas
 from crfl_core.extend import ClientColumns, Ledger, RoundRecord, RunFacts
 from tests.certificates.federations import small
 from tests.certificates.worlds import federation_of

@@ -12,7 +12,7 @@ from crfl_certificates.pathwise_linear import PathwiseLinear
 
 import crfl_core
 from crfl_core.certification import audits as certification
-from crfl_interface.threat import ThreatSettings
+from crfl_core.records.threat import ThreatSettings
 from tests.certificates.audited import LABELS, SOUND, attacked_world, audits, refused, small
 from tests.certificates.worlds import PLUGINS, federation_of, play
 

@@ -19,7 +19,7 @@ from crfl_core.extend import (
     Tracker,
     hookimpl,
 )
-from crfl_core.hooks import Hooks
+from crfl_core.plugin_loading.hooks import Hooks
 from tests.certificates.audited import LABELS, PATHWISE, SERVER, SOUND, attacked_world, audits, refused, small
 from tests.certificates.worlds import federation_of, play
 

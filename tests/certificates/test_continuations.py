@@ -19,11 +19,11 @@ from scipy.special import ndtr, ndtri
 from torch import Tensor
 
 import crfl_core
-import crfl_formulas as formulas
+import crfl_core.certification.formulas as formulas
 from crfl_core import RunResult, extend
-from crfl_core.certification.scenario import Scenario
+from crfl_core.certification.drift import Scenario
 from crfl_core.extend import Clients, CountVotes, LinearAggregator, PluginFailure, StoreError
-from crfl_interface.streams import Streams
+from crfl_core.records.random_streams import Streams
 from tests.certificates.federations import small
 from tests.certificates.worlds import (
     PLUGINS,

@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from crfl_core import Threat
-from crfl_core.certification.scenario import Scenario
+from crfl_core.certification.drift import Scenario
 from crfl_core.extend import (
     Attack,
     Batches,

@@ -17,7 +17,7 @@ from crfl_certificates.tail import Tail
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-import crfl_formulas as formulas
+import crfl_core.certification.formulas as formulas
 from crfl_core import Threat
 from crfl_core.extend import CountVotes, Ledger, LogitVotes, VoteRequest, VoteSettings
 from tests.certificates.federations import coins

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from crfl_core import ABSTAIN, Threat, formulas
-from crfl_core.certification import floating
-from crfl_core.certification.scenario import Scenario
+from crfl_core.certification import rounding_error as floating
+from crfl_core.certification.drift import Scenario
 from crfl_core.extend import CountVotes, Guarantee, Ledger, Level, LogitVotes, VoteRequest, Votes, VoteSettings
 from tests.certificates.ledgers import synthetic_ledger
 

@@ -13,9 +13,9 @@ from crfl_certificates.pathwise_linear import PathwiseLinear
 from crfl_certificates.postprocess import Postprocess
 from crfl_certificates.tail import Tail
 
-from crfl_core.certification.scenario import Scenario
+from crfl_core.certification.drift import Scenario
 from crfl_core.extend import Ledger, LogitVotes
-from crfl_interface.measurements import observed_residuals
+from crfl_core.records.measurements import observed_residuals
 from tests.certificates.federations import certifiable
 from tests.certificates.worlds import World, attacked, federation_of, honest_world
 

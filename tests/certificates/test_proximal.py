@@ -10,11 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import crfl_formulas as formulas
-from crfl_core.certification.scenario import Scenario
+import crfl_core.certification.formulas as formulas
+from crfl_core.certification.drift import Scenario
 from crfl_core.extend import TrainingTask
-from crfl_core.federation.local import LocalTraining
-from crfl_interface.data import made
+from crfl_core.records.inputs import made
+from crfl_core.training.local_training import LocalTraining
 from tests.certificates.attackers import Steering
 from tests.certificates.audited import audits, refused
 from tests.certificates.federations import coins, small

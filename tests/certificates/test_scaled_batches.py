@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import Tensor
 
-import crfl_formulas as formulas
+import crfl_core.certification.formulas as formulas
 from crfl_core.certification import audits
 from crfl_core.certification.audits import Audit
-from crfl_core.certification.scenario import Scenario
-from crfl_core.certification.spectrum import LEVELS
+from crfl_core.certification.ball_rule_checks import LEVELS
+from crfl_core.certification.drift import Scenario
 from crfl_core.extend import Attack, ConfigError, Data, Dataset, Domain, FederatedData, Known, State, Streams
 from tests.certificates.drawn_worlds import (
     FEATURES,

@@ -13,7 +13,7 @@ from crfl_certificates.postprocess import Postprocess
 from crfl_certificates.tail import Tail
 
 from crfl_core.certification import audits as certification
-from crfl_core.certification.scenario import Scenario
+from crfl_core.certification.drift import Scenario
 from crfl_core.extend import Certificate, FixedRate, RoundFacts
 from tests.certificates.attackers import Knowledge, Submitting
 from tests.certificates.federations import certifiable, coins, small

@@ -9,7 +9,7 @@ from crfl_certificates.pathwise_linear import PathwiseLinear
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from crfl_core.certification.scenario import Scenario
+from crfl_core.certification.drift import Scenario
 from tests.certificates.attackers import Steering
 from tests.certificates.drawn_worlds import (
     ROUNDING,

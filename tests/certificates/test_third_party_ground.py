@@ -85,7 +85,7 @@ def test_it_gets_the_same_numbers_readings_and_stages_as_ours(theirs: Any, tmp_p
 
 def test_it_says_by_itself_which_stages_it_wants(theirs: Any) -> None:
     """The core knows no stage by name; a stage that is there already is not put in twice."""
-    from crfl_core.plugins import Registry
+    from crfl_core.plugin_loading.registry import Registry
 
     def chain(**changes: Any) -> list[str]:
         mapping = CONFIG | {"certificates": [{"type": "margins"}]} | changes

@@ -21,12 +21,13 @@ from crfl_certificates.tail import Tail
 from rich.console import Console
 
 import crfl_core
-from crfl_core import RunResult, Threat, api
+from crfl_core import RunResult, Threat
+from crfl_core import runs as api
 from crfl_core.certification import audits
-from crfl_core.certification.scenario import Scenario
+from crfl_core.certification.drift import Scenario
 from crfl_core.extend import Certificate, ConfigError, Ledger, Level
-from crfl_core.report import tables
-from crfl_core.report.files import audit_entries
+from crfl_core.reporting import csv_files as tables
+from crfl_core.reporting.files import audit_entries
 from tests.certificates.federations import certifiable, small
 from tests.certificates.ledgers import synthetic_ledger
 from tests.certificates.worlds import World, attacked, federation_of, honest_world

@@ -15,8 +15,8 @@ import pytest
 import crfl_core
 from crfl_core import CrflError, RunResult, WhatIf
 from crfl_core.extend import CertificateResult, ConfigError, StoreError
-from crfl_core.federation import setup
-from crfl_interface.ledger import FORMAT
+from crfl_core.records.ledger import FORMAT
+from crfl_core.training import federation as setup
 from tests.certificates.federations import small
 from tests.oracle import contents, sealed
 
@@ -84,7 +84,7 @@ def test_another_threat_needs_formulas_alone_and_no_data(run: RunResult, monkeyp
         raise AssertionError("the data were loaded")
 
     monkeypatch.setattr(setup, "build", unavailable)
-    monkeypatch.setattr("crfl_core.api.what_if.build", unavailable)
+    monkeypatch.setattr("crfl_core.runs.what_if.build", unavailable)
     before = contents(run.path)
     answer = crfl_core.certify(run, ["threat.clients=3", "threat.scale=50"])
     assert answer.needs == "formulas"

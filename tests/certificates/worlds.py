@@ -15,7 +15,7 @@ from torch import Tensor
 
 from crfl_core import Threat, load_config
 from crfl_core.certification import audits as certification
-from crfl_core.certification import threats
+from crfl_core.certification import threat_resolution as threats
 from crfl_core.certification.voting import Electorate, vote
 from crfl_core.extend import (
     Attack,
@@ -30,16 +30,16 @@ from crfl_core.extend import (
     VoteRequest,
     Votes,
 )
-from crfl_core.federation import continuations, rounds
-from crfl_core.federation.participants import Participation
-from crfl_core.federation.recording import record
-from crfl_core.federation.rounds import Progress
-from crfl_core.federation.server import add_noise
-from crfl_core.federation.session import Session
-from crfl_core.federation.setup import Federation, build
-from crfl_core.hooks import Hooks
-from crfl_interface.data import made
-from crfl_interface.threat import ThreatSettings
+from crfl_core.plugin_loading.hooks import Hooks
+from crfl_core.records.inputs import made
+from crfl_core.records.threat import ThreatSettings
+from crfl_core.training import continuations, rounds
+from crfl_core.training.client_sampling import Participation
+from crfl_core.training.federation import Federation, build
+from crfl_core.training.ledger_rows import record
+from crfl_core.training.rounds import Progress
+from crfl_core.training.server import add_noise
+from crfl_core.training.session import Session
 from tests.certificates.attackers import Knowledge, Steering, Submitting
 from tests.certificates.federations import CachedDigits, Coins, Halves, ZerosAndOnes
 from tests.oracle import Played

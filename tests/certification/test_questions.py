@@ -15,10 +15,10 @@ from crfl_certificates.tail import Tail
 
 import crfl_core
 from crfl_core import RunResult
-from crfl_core.certification import threats
+from crfl_core.certification import threat_resolution as threats
 from crfl_core.extend import Certificate
-from crfl_core.store.files import Files
-from crfl_interface.votes import VoteOverrides
+from crfl_core.records.votes import VoteOverrides
+from crfl_core.runs.array_files import Files
 from tests.oracle import tiny
 
 THREE = [

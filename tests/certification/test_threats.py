@@ -10,13 +10,13 @@ import pytest
 from crfl_certificates.pathwise_linear import PathwiseLinear
 
 from crfl_core import Threat
-from crfl_core.certification import threats
+from crfl_core.certification import threat_resolution as threats
 from crfl_core.certification.audits import audit
-from crfl_core.certification.scenario import Scenario
+from crfl_core.certification.drift import Scenario
 from crfl_core.extend import Ledger, Realised
-from crfl_core.federation.attackers import shares
-from crfl_interface.measurements import share_error
-from crfl_interface.threat import ThreatSettings
+from crfl_core.records.measurements import share_error
+from crfl_core.records.threat import ThreatSettings
+from crfl_core.training.attackers import shares
 from tests.certificates.attackers import Steering
 from tests.certificates.federations import small
 from tests.certificates.ledgers import synthetic_ledger

@@ -28,9 +28,9 @@ from crfl_core.extend import (
     Votes,
     VoteSettings,
 )
-from crfl_core.federation.setup import build
-from crfl_interface import ballots
-from crfl_interface.ballots import BLOCK
+from crfl_core.records import ballots
+from crfl_core.records.ballots import BLOCK
+from crfl_core.training.federation import build
 from tests.oracle import sealed, tiny
 
 SETTINGS = VoteSettings()

@@ -13,8 +13,8 @@ from subprocess import CompletedProcess
 
 import pytest
 
+from crfl_core import resource_limits as room
 from crfl_core.cli import BAD_INPUT, INTERRUPTED, consent
-from crfl_files import room
 from tests.cli.terminals import Terminal
 from tests.oracle import sealed
 
@@ -136,7 +136,7 @@ def test_without_a_terminal_a_long_run_is_told_and_started(
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("crfl_core.api.execution.certify", stop)
+    monkeypatch.setattr("crfl_core.runs.run.certify", stop)
     result = crfl("run", *LONG, "--out", "long", "--quiet")
     assert result.returncode == INTERRUPTED
     assert re.search(
@@ -152,7 +152,7 @@ def test_short_runs_are_not_tried(crfl: Crfl, small: list[str], monkeypatch: pyt
     def fail(*_: object, **__: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr("crfl_core.report.estimate.estimated", fail)
+    monkeypatch.setattr("crfl_core.reporting.estimate.estimated", fail)
     assert crfl("run", *small, "--quiet").returncode == 0
 
 

@@ -20,7 +20,7 @@ import pytest
 import crfl_core
 from crfl_core import cli
 from crfl_core.extend import StoreError
-from crfl_files.folder import Folder
+from crfl_core.runs.folder import Folder
 from tests.cli.terminals import Terminal
 from tests.oracle import contents, tiny
 
@@ -165,7 +165,7 @@ def test_whatever_else_the_system_refuses_is_a_sentence(
     def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO), "somewhere")
 
-    monkeypatch.setattr("crfl_core.api.load", refuse)
+    monkeypatch.setattr("crfl_core.runs.results.load", refuse)
     result = crfl("show", finished_run)
     assert (result.returncode, result.stderr) == (2, "error: somewhere: Input/output error\n")
 

@@ -13,7 +13,7 @@ import pytest
 
 from crfl_core.cli.app import app
 from crfl_core.extend import OWN_COMMANDS, Registry
-from crfl_core.plugins import Listed
+from crfl_core.plugin_loading.registry import Listed
 
 Install = Callable[..., None]
 Crfl = Callable[..., CompletedProcess[str]]

@@ -13,8 +13,8 @@ import pytest
 from crfl_core import load_config
 from crfl_core.cli.description import described
 from crfl_core.cli.option_texts import places
-from crfl_core.plugins import Registry
-from crfl_interface.kinds import CONFIGURABLE
+from crfl_core.plugin_api import CONFIGURABLE
+from crfl_core.plugin_loading.registry import Registry
 
 Crfl = Callable[..., CompletedProcess[str]]
 

@@ -15,8 +15,8 @@ import pytest
 import crfl_core
 from crfl_core import RunConfig, load_config
 from crfl_core.cli.json_schema import json_schema
-from crfl_core.plugins import Registry
-from crfl_interface.kinds import CONFIGURABLE
+from crfl_core.plugin_api import CONFIGURABLE
+from crfl_core.plugin_loading.registry import Registry
 
 Install = Callable[..., None]
 Crfl = Callable[..., CompletedProcess[str]]

@@ -12,10 +12,10 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
+from crfl_reports.partition_figures import partition_files
 
-from crfl_core.api import execution
 from crfl_core.cli import output
-from crfl_core.report.figures import partition_files
+from crfl_core.runs import run as execution
 
 Crfl = Callable[..., CompletedProcess[str]]
 
@@ -25,11 +25,11 @@ UNUSED = (
     "crfl_attacks.alie",
     "crfl_commands",
     "crfl_datasets.loan",
-    "crfl_figures",
+    "crfl_reports.figures",
     "crfl_models.cnn",
-    "crfl_pages",
-    "crfl_paper",
-    "crfl_sweeps",
+    "crfl_reports.pages",
+    "crfl_experiments.paper",
+    "crfl_experiments.sweeps",
     "crfl_trackers.mlflow",
     "flwr",
     "jinja2",

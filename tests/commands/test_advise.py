@@ -11,11 +11,11 @@ from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
-from crfl_commands.advice import AdviceError, Answers, chosen, clients_from, written
-from crfl_commands.advice.answers import ModelKind, When
-from crfl_commands.advice.recipes import RECIPES
 
 from crfl_core import RunResult, load_config, run
+from crfl_core.cli.advice import AdviceError, Answers, chosen, clients_from, written
+from crfl_core.cli.advice.answers import ModelKind, When
+from crfl_core.cli.advice.recipes import RECIPES
 
 Crfl = Callable[..., CompletedProcess[str]]
 Advised = Callable[[When, ModelKind], RunResult]

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from crfl_experiments.sweeps import sweep
+from crfl_reports.pages import write_report
 
 from crfl_core import load
-from crfl_pages import write_report
-from crfl_sweeps import sweep
 from tests.pages.conftest import data_of
 
 Crfl = Callable[..., CompletedProcess[str]]

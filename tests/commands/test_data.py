@@ -16,8 +16,8 @@ from subprocess import CompletedProcess
 from threading import Thread
 
 import pytest
-from crfl_commands.download import BYTES_AT_ONCE, fetch
 
+from crfl_core.cli.download import BYTES_AT_ONCE, fetch
 from crfl_core.extend import DataError, DataFile, DataSource
 
 CONTENT = bytes(range(256)) * 300

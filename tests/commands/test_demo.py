@@ -8,8 +8,8 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
-from crfl_commands.demo import ending
-from crfl_commands.story import ROWS, told
+from crfl_reports.commands.demo import ending
+from crfl_reports.commands.story import ROWS, told
 
 from crfl_core import RunResult, load
 

@@ -9,7 +9,7 @@ from subprocess import CompletedProcess
 
 import numpy as np
 import pytest
-from crfl_commands.leftover import leftover
+from crfl_experiments.commands.leftover import leftover
 
 import crfl_core
 from crfl_core import CrflError, RunResult

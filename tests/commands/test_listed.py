@@ -7,12 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from crfl_commands.comparison import comparison_table
-from crfl_commands.listed import list_table
+from crfl_experiments.commands.comparison import comparison_table
+from crfl_experiments.commands.listed import list_table
+from crfl_experiments.sweeps.comparing import Comparison, Point, Run, Statistic
+from crfl_experiments.sweeps.listing import Listed
 from rich.console import Console, RenderableType
-
-from crfl_sweeps.comparing import Comparison, Point, Run, Statistic
-from crfl_sweeps.listing import Listed
 
 MANY = {f"part.setting_{number}": number for number in range(30)}
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
-from crfl_commands.scaffold import LICENCES, Names, ScaffoldError, add, create, files
-from crfl_commands.scaffold.names import KINDS_OF_PACKAGES
 
+from crfl_core.cli.scaffold import LICENCES, Names, ScaffoldError, add, create, files
+from crfl_core.cli.scaffold.names import KINDS_OF_PACKAGES
 from crfl_core.extend import KINDS, Registry
 from tests.conftest import written_metadata
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
+from crfl_experiments.sweeps import sweep
 
 from crfl_core import run
-from crfl_sweeps import sweep
 from tests.sweeps.support import SMALL
 
 Crfl = Callable[..., CompletedProcess[str]]
@@ -145,7 +145,7 @@ def test_a_sweep_is_compared_in_tables_and_as_json(crfl: Crfl, done: Path) -> No
 
 
 def test_the_figure_of_a_sweep_lies_in_it(crfl: Crfl, done: Path, tmp_path: Path) -> None:
-    pytest.importorskip("crfl_figures")
+    pytest.importorskip("crfl_reports.figures")
     shutil.copytree(done, tmp_path / "sweep")
     assert "figure: sweep/compare.png" in crfl("compare", "sweep").stdout
     assert (tmp_path / "sweep" / "compare.png").read_bytes()[:4] == b"\x89PNG"

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from crfl_commands.checking import threads_of
 
 import crfl_core
+from crfl_core.cli.run_checks import threads_of
 from crfl_core.extend import CrflWarning, RunDirectory, StoreError
 from tests.oracle import contents, sealed, tiny
 from tests.store import runs

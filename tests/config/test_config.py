@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from crfl_core import RunConfig, dump_config, load_config
 from crfl_core.cli.explanation import explained
 from crfl_core.extend import ConfigError, LoadedConfig, Registry
-from crfl_interface.schedules import Linear, RoundRange
+from crfl_core.records.schedules import Linear, RoundRange
 
 Write = Callable[[str, str], Path]
 
@@ -384,7 +384,7 @@ def test_a_saved_config_reloads_to_an_equal_object(tmp_path_factory: pytest.Temp
 
 
 def test_seeds_of_single_purposes_change_their_stream_alone() -> None:
-    from crfl_core.federation.setup import streams_of
+    from crfl_core.training.federation import streams_of
 
     plain = streams_of(load_config(overrides=["seed=3"]).config)
     changed = streams_of(load_config(overrides=["seed=3", "seeds.noise=4"]).config)

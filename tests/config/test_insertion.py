@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from crfl_core.config import LoadedConfig, load_config
-from crfl_interface.errors import ConfigError
+from crfl_core.errors import ConfigError
 
 BASE = """
 model = { type = "softmax", features = { type = "unit-ball", radius = 4.0 } }

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from crfl_core.config import load_config
-from crfl_interface.errors import ConfigError
+from crfl_core.errors import ConfigError
 
 PROJECT = """
 [project]

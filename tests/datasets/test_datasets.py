@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import PrivateAttr
 
 from crfl_core.extend import Data, DataError, Dataset, Domain, OptionError
-from crfl_interface.kinds.dataset import ScalingKind
+from crfl_core.plugin_api.dataset import ScalingKind
 
 
 def table(shift: float = 0.0) -> Data:

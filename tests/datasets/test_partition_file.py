@@ -11,7 +11,7 @@ import pytest
 
 import crfl_core
 from crfl_core.extend import ConfigError, CrflError
-from crfl_interface.data import partition_digest
+from crfl_core.records.inputs import partition_digest
 from tests.oracle import federation_of, tiny
 
 SAMPLES = len(federation_of(tiny()).data.x)

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from crfl_core.extend import ConfigError, Data, DataError, OptionError, Partitioner, PluginFailure, Streams
-from crfl_interface.kinds.dataset import check
+from crfl_core.plugin_api.dataset import check
 from tests.oracle import federation_of, tiny
 
 DIGITS = Digits(train_samples=400).load()

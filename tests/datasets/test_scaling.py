@@ -14,9 +14,9 @@ from pydantic import PrivateAttr
 
 from crfl_core import load_config, predict, run
 from crfl_core.extend import Data, DataError, Dataset, Domain, Scaling
-from crfl_core.federation.setup import build
-from crfl_interface.data import NUMBERS_AT_ONCE
-from crfl_interface.kinds.dataset import ScalingKind, check, fit
+from crfl_core.plugin_api.dataset import ScalingKind, check, fit
+from crfl_core.records.inputs import NUMBERS_AT_ONCE
+from crfl_core.training.federation import build
 from tests.conftest import SMALL
 
 KINDS: list[ScalingKind] = ["none", "unit-range", "minmax", "standardise"]

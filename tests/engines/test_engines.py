@@ -27,9 +27,9 @@ from crfl_core.extend import (
     TrainingTask,
     hookimpl,
 )
-from crfl_core.federation.local import LocalTraining
-from crfl_core.federation.setup import Federation
-from crfl_interface import updates
+from crfl_core.records import round as updates
+from crfl_core.training.federation import Federation
+from crfl_core.training.local_training import LocalTraining
 from tests.engines.process_engine import ProcessEngine
 from tests.oracle import OTHER_CONFIG, Median, contents, federation_of, tiny
 

@@ -30,8 +30,8 @@ from crfl_core.extend import (
     TrainingTask,
     Voters,
 )
-from crfl_core.federation.local import LocalTraining
 from crfl_core.testing import check_plugin
+from crfl_core.training.local_training import LocalTraining
 from tests.engines.test_engines import task_of
 from tests.oracle import OTHER_CONFIG, POISON, contents, federation_of, tiny
 from tests.ray_nodes import Nodes, ray_or_skip

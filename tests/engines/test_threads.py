@@ -13,7 +13,7 @@ from crfl_engines.local import Local
 
 import crfl_core
 from crfl_core.extend import LocalUpdates, TrainingTask
-from crfl_core.federation.local import LocalTraining
+from crfl_core.training.local_training import LocalTraining
 from tests.oracle import OTHER_CONFIG, contents, federation_of, tiny
 
 

@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 
 from crfl_core import load_config, run
 from crfl_core.extend import Attack, Data, Dataset, Domain, FederatedData, Registry, RunContext, State, Streams
-from crfl_core.federation import features as features_module
-from crfl_core.federation.features import features_of, mapped
-from crfl_core.federation.local import LocalTraining
-from crfl_core.federation.session import Session
-from crfl_core.federation.setup import Federation, build
-from crfl_interface.byte_rows import ByteRows, Gathering, as_rows
-from crfl_interface.data import ScaledBytes, Scaling, held, scaled
-from crfl_interface.kinds.feature_map import FeatureMaps
-from crfl_interface.untouched import Touched, untouched
-from crfl_interface.updates import TrainingTask
+from crfl_core.plugin_api.feature_map import FeatureMaps
+from crfl_core.plugin_loading.mutation_guard import Touched, untouched
+from crfl_core.records.input_rows import ByteRows, Gathering, as_rows
+from crfl_core.records.inputs import ScaledBytes, Scaling, held, scaled
+from crfl_core.records.round import TrainingTask
+from crfl_core.training import features as features_module
+from crfl_core.training.features import features_of, mapped
+from crfl_core.training.federation import Federation, build
+from crfl_core.training.local_training import LocalTraining
+from crfl_core.training.session import Session
 
 CPU = torch.device("cpu")
 

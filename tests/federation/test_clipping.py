@@ -12,8 +12,8 @@ from torch import nn
 
 from crfl_core import run
 from crfl_core.extend import BoundModel, ConfigError, LinearModel, ModuleModel, PluginFailure
-from crfl_core.federation import steps
-from crfl_core.federation.steps import clipped_gradient
+from crfl_core.training import steps
+from crfl_core.training.steps import clipped_gradient
 from tests.oracle import federation_of, played, tiny
 
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]

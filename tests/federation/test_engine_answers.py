@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 import crfl_core
 from crfl_core.extend import CrflError, Engine, Job, LocalUpdates, PluginFailure, Poisoning, TrainingTask
-from crfl_core.federation import rounds
-from crfl_core.federation.collecting import collect, gathered
-from crfl_core.federation.continuations import continued
-from crfl_core.federation.rounds import Progress
-from crfl_core.federation.session import Session
+from crfl_core.training import rounds
+from crfl_core.training.collecting import collect, gathered
+from crfl_core.training.continuations import continued
+from crfl_core.training.rounds import Progress
+from crfl_core.training.session import Session
 from tests.oracle import Momentum, federation_of, participants, played, tiny
 
 Parts = list[LocalUpdates]

@@ -11,12 +11,12 @@ import torch
 from crfl_certificates.pathwise_linear import PathwiseLinear
 
 import crfl_core
-import crfl_formulas as formulas
+import crfl_core.certification.formulas as formulas
 from crfl_core import Threat
 from crfl_core.certification import audits
-from crfl_core.certification.scenario import Scenario
+from crfl_core.certification.drift import Scenario
 from crfl_core.extend import ConfigError
-from crfl_core.federation.rates import ROOM
+from crfl_core.training.rates import ROOM
 from tests.certificates.attackers import Knowledge, Submitting
 from tests.certificates.federations import certifiable, coins
 from tests.certificates.worlds import World, attacked, federation_of, honest_world, play, with_attack

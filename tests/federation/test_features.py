@@ -16,10 +16,10 @@ from torch import Tensor
 
 import crfl_core
 from crfl_core.extend import BoundMap, FeatureMap
-from crfl_core.federation.features import features_of, mapped
-from crfl_files import sealed
-from crfl_interface.blocks import array_blocks
-from crfl_interface.kinds.feature_map import FeatureMaps
+from crfl_core.plugin_api.feature_map import FeatureMaps
+from crfl_core.records.blocks import array_blocks
+from crfl_core.runs import feature_cache as sealed
+from crfl_core.training.features import features_of, mapped
 from tests.oracle import federation_of, tiny
 
 calls: list[int] = []
@@ -195,7 +195,7 @@ def test_quick_maps_leave_nothing_behind(folder: Path) -> None:
 
 
 def test_wide_maps_are_computed_some_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("crfl_core.federation.features.NUMBERS_AT_ONCE", 600)
+    monkeypatch.setattr("crfl_core.training.features.NUMBERS_AT_ONCE", 600)
     shown: list[tuple[int, int]] = []
     result = mapped(chain(), inputs(), lambda done, total: shown.append((done, total)))
     assert torch.equal(result, inputs() ** 2)

@@ -30,7 +30,7 @@ from crfl_core.extend import (
     Tracker,
     hookimpl,
 )
-from crfl_core.federation.setup import Federation
+from crfl_core.training.federation import Federation
 from tests.oracle import federation_of, tiny
 
 WHITEN = {"type": "whiten", "components": 12, "floor": 5, "samples": 200}

@@ -15,6 +15,7 @@ from torch import Tensor
 
 import crfl_core
 from crfl_core import RunResult
+from crfl_core.errors import ConfigError
 from crfl_core.extend import (
     Aggregator,
     BoundModel,
@@ -32,7 +33,6 @@ from crfl_core.extend import (
     formulas,
     hookimpl,
 )
-from crfl_interface.errors import ConfigError
 from tests.engines.process_engine import ProcessEngine
 from tests.oracle import federation_of, tiny
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crfl_core.extend import TrainingTask
-from crfl_core.federation.local import LocalTraining
-from crfl_core.federation.setup import Federation
+from crfl_core.training.federation import Federation
+from crfl_core.training.local_training import LocalTraining
 from tests.oracle import federation_of, tiny
 
 GROUPS = np.asarray([2, 0, 1, 1, 0, 2, 2, 0])

@@ -20,10 +20,11 @@ from crfl_aggregators.update_cap import UpdateCap
 from crfl_engines.local import Local
 
 from crfl_core import CrflError, run
+from crfl_core import resource_limits as room
 from crfl_core.extend import ConfigError, LocalUpdates, RunError, TrainingTask
-from crfl_core.federation.holding import Held, check_held, held_at_once, new_rows
-from crfl_core.report import needs
-from crfl_files import room, spill
+from crfl_core.reporting import needs
+from crfl_core.training import spill
+from crfl_core.training.update_memory import Held, check_held, held_at_once, new_rows
 from tests.oracle import federation_of, played, tiny
 
 IN_BLOCKS: list[list[Any]] = [["krum"], ["update-cap", "multi-krum"], ["rfa"], ["flame"], ["centered-clipping"]]

@@ -42,7 +42,7 @@ from crfl_core.extend import (
     Tracker,
     hookimpl,
 )
-from crfl_core.federation.setup import Federation
+from crfl_core.training.federation import Federation
 from tests.oracle import contents, federation_of, played, tiny
 
 

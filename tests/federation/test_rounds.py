@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 import crfl_core
 from crfl_core.extend import Data, Dataset, Domain, TrainingTask
-from crfl_core.federation import rounds
-from crfl_core.federation.local import LocalTraining
-from crfl_core.federation.setup import Federation
+from crfl_core.training import rounds
+from crfl_core.training.federation import Federation
+from crfl_core.training.local_training import LocalTraining
 from tests.oracle import Backdoor, Problem, Vector, Veto, algorithm_1, federation_of, played, tiny
 
 PATTERN = np.zeros(64)

@@ -13,12 +13,12 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-import crfl_formulas as formulas
+import crfl_core.certification.formulas as formulas
 from crfl_core import run
 from crfl_core.extend import Attack, Batches, ConfigError, CrflWarning, FederatedData, State, Streams, TrainingTask
-from crfl_core.federation import batches, scaling
-from crfl_core.federation.local import LocalTraining
-from crfl_core.federation.setup import Federation
+from crfl_core.training import batches, scaling
+from crfl_core.training.federation import Federation
+from crfl_core.training.local_training import LocalTraining
 from tests.certificates.federations import small
 from tests.certificates.worlds import federation_of
 

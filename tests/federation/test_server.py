@@ -35,7 +35,7 @@ from crfl_core.extend import (
     TrainingTask,
     hookimpl,
 )
-from crfl_core.federation import server
+from crfl_core.training import server
 from tests.oracle import Median, Played, federation_of, played, tiny
 
 

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from crfl_core.extend import Aggregator, ClientUpdates, PluginFailure, RuleResult, Samples, ServerSide, State
-from crfl_core.federation.setup import Federation
-from crfl_interface.kinds.model import GradientSteps
+from crfl_core.plugin_api.model import GradientSteps
+from crfl_core.training.federation import Federation
 from tests.oracle import federation_of, played, tiny
 
 Array = NDArray[np.float64]

@@ -23,9 +23,9 @@ from crfl_core.extend import (
     Stage,
     hookimpl,
 )
-from crfl_core.federation.chain import run_chain, staged_by
-from crfl_interface import hookspecs
-from crfl_interface.kinds.aggregator import AggregationStep
+from crfl_core.plugin_api import hookspecs
+from crfl_core.plugin_api.aggregator import AggregationStep
+from crfl_core.training.aggregation import run_chain, staged_by
 from tests.aggregators.support import gaussian, updates_of
 
 STEPS: list[type[AggregationStep]] = [Stage, FixedStage, CapStage, Aggregator, LinearAggregator]

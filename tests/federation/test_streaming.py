@@ -18,16 +18,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from crfl_core.extend import LocalUpdates, Plugin, Poisoning, Stage, TrainingTask
-from crfl_core.federation import rounds
-from crfl_core.federation.aggregations import LinearSums
-from crfl_core.federation.chain import row_norms, run_chain
-from crfl_core.federation.continuations import continued
-from crfl_core.federation.groups import ServerSteps
-from crfl_core.federation.participants import Conduct
-from crfl_core.federation.rounds import Progress
-from crfl_core.federation.session import Plan, Session
-from crfl_core.federation.submissions import Received
-from crfl_interface.kinds.chains import dependence
+from crfl_core.plugin_api.chains import dependence
+from crfl_core.training import rounds
+from crfl_core.training.aggregation import row_norms, run_chain
+from crfl_core.training.aggregations import LinearSums
+from crfl_core.training.client_sampling import Conduct
+from crfl_core.training.continuations import continued
+from crfl_core.training.groups import ServerSteps
+from crfl_core.training.rounds import Progress
+from crfl_core.training.session import Plan, Session
+from crfl_core.training.submissions import Received
 from tests.aggregators.support import gaussian, updates_of
 from tests.federation.test_chain import Cap, CapAtZero, Move, Pairs, Shift
 from tests.oracle import federation_of, played, tiny

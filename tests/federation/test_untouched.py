@@ -30,7 +30,7 @@ from crfl_core.extend import (
     TrainingTask,
     hookimpl,
 )
-from crfl_core.hooks import Hooks
+from crfl_core.plugin_loading.hooks import Hooks
 from tests.certificates.federations import small
 from tests.certificates.worlds import federation_of, play
 

@@ -40,7 +40,7 @@ from crfl_core.extend import (
     Tracker,
     hookimpl,
 )
-from crfl_interface import hookspecs
+from crfl_core.plugin_api import hookspecs
 from tests.oracle import federation_of, played, tiny
 
 RATE, STEPS = 0.777, 13

@@ -7,10 +7,9 @@ from xml.etree import ElementTree
 
 import matplotlib.image
 import numpy as np
+from crfl_reports.figures import image_of
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-
-from crfl_figures import image_of
 
 
 def texts(figure: Figure) -> list[str]:

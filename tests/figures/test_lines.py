@@ -9,8 +9,8 @@ from typing import Any
 import matplotlib
 import numpy as np
 import pytest
+from crfl_reports.figures import Line, Panel, image_of, lines_figure, panels_figure
 
-from crfl_figures import Line, Panel, image_of, lines_figure, panels_figure
 from tests.figures.support import assert_presentable, texts
 
 X = np.linspace(0, 1, 11)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from crfl_reports.figures import Heat, Row, features_figure, heat_figure, pictures_figure, weights_figure
+from crfl_reports.figures.style import VERMILLION
 from matplotlib.colors import to_hex
 
-from crfl_figures import Heat, Row, features_figure, heat_figure, pictures_figure, weights_figure
-from crfl_figures.style import VERMILLION
 from tests.figures.support import assert_presentable, texts
 
 

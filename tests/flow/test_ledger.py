@@ -26,9 +26,9 @@ from crfl_core.extend import (
     TrainingTask,
     hookimpl,
 )
-from crfl_core.federation.local import LocalTraining
-from crfl_core.federation.setup import Federation
-from crfl_interface.ledger import FORMAT
+from crfl_core.records.ledger import FORMAT
+from crfl_core.training.federation import Federation
+from crfl_core.training.local_training import LocalTraining
 from tests.oracle import Momentum, Veto, federation_of, played, sealed, tiny
 
 CONFIG = tiny(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from crfl_core import load_config
 from crfl_core.extend import ConfigError
-from crfl_interface.schedules import (
+from crfl_core.records.schedules import (
     Linear,
     PerClient,
     RoundRange,

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crfl_core.extend import Streams
-from crfl_interface import seeding
-from crfl_interface.streams import PURPOSES
+from crfl_core.records import seeding
+from crfl_core.records.random_streams import PURPOSES
 
 counts = st.integers(min_value=0, max_value=10**6)
 

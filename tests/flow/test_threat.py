@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from crfl_core import Threat
 from crfl_core.extend import ConfigError
-from crfl_interface.schedules import RoundRange
-from crfl_interface.threat import Poison, ThreatSettings, covers
+from crfl_core.records.schedules import RoundRange
+from crfl_core.records.threat import Poison, ThreatSettings, covers
 from tests.oracle import federation_of, tiny
 
 ASSUMED = Threat(clients=(0, 3), rounds=(10,), poison="features", poison_ratio=0.1, delta=0.5, scale=10.0)

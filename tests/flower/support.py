@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 import tomli_w
-from flwr.app import Context, Message, RecordDict
-from flwr.supercore.task_identity import TaskIdentity
-
-from crfl_core import RunResult, load_config, run
 from crfl_flower.bounded_grid import TooLarge
 from crfl_flower.client_app import NODE_FILE, app
 from crfl_flower.exchange import CURRENT, Exchange
 from crfl_flower.founding import found
+from flwr.app import Context, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+
+from crfl_core import RunResult, load_config, run
 
 Answer = Callable[[Message, Context], Message | None]
 """What a node does with a message; None: it never answers."""

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from crfl_flower.superlink import Door, Receive, Scope, Send
 
 NODES, RUNS = "/v1/fleet/pull-messages", "/v1/control/start-run"

@@ -11,7 +11,7 @@ from crfl_datasets.partitioners.elsewhere import Elsewhere
 
 import crfl_core
 from crfl_core.extend import ConfigError, OptionError, Streams, held_elsewhere, load_config
-from crfl_interface.data import are_here
+from crfl_core.records.inputs import are_here
 from tests.flower.support import experiment, federated, founded, honest
 from tests.oracle import federation_of
 

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 import tomli_w
-from typer.testing import CliRunner
-
-from crfl_core.cli.app import app
-from crfl_core.extend import ConfigError, Data, DataError, Domain, StoreError
 from crfl_flower.founding import found
 from crfl_flower.keys import registered_keys
 from crfl_flower.node import read_node_file, specification_for_nodes
 from crfl_flower.registration import Question
 from crfl_flower.server_app import settings
 from crfl_flower.starting import serve
+from typer.testing import CliRunner
+
+from crfl_core.cli.app import app
+from crfl_core.extend import ConfigError, Data, DataError, Domain, StoreError
 from tests.flower.support import experiment, federated, founded, honest
 
 

@@ -15,12 +15,12 @@ import httpx
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, Context, Message
-
-from crfl_core import load
 from crfl_flower import beneath, link
 from crfl_flower.client_app import NODE_FILE, node_of
 from crfl_flower.wire import RAW, Order, packed
+from flwr.app import Array, ArrayRecord, Context, Message
+
+from crfl_core import load
 from tests.flower.processes import commands, wait_until
 from tests.flower.support import experiment, founded, honest, problems
 

@@ -13,9 +13,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from crfl_flower.beneath import free_port
 
 from crfl_core import load
-from crfl_flower.beneath import free_port
 from tests.flower import plain_app
 from tests.flower.conftest import processes_of
 from tests.flower.processes import LONG, wait_until

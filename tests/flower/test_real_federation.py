@@ -6,12 +6,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+from crfl_flower.beneath import free_port
+from crfl_flower.keys import write_authority, write_node_key
 from typer.testing import CliRunner
 
 import crfl_core
 from crfl_core.cli.app import app
-from crfl_flower.beneath import free_port
-from crfl_flower.keys import write_authority, write_node_key
 from tests.flower.conftest import processes_of
 from tests.flower.processes import commands, wait_until
 from tests.flower.support import experiment, founded

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from crfl_flower.client_app import node_of
+from crfl_flower.wire import RAW, Order, packed
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 
 from crfl_core.extend import RunError
-from crfl_flower.client_app import node_of
-from crfl_flower.wire import RAW, Order, packed
 from tests.flower.support import Answer, experiment, federated, founded, honest, problems
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tomli_w
+from crfl_flower.strategy import CrflStrategy
 from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
@@ -16,7 +17,6 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from crfl_core.extend import ConfigError, RunError
-from crfl_flower.strategy import CrflStrategy
 from tests.flower.plain_app import CLIENTS, RATE, SAMPLES, app, share, trained
 
 Answer = Callable[[Message, Context], Message | None]

@@ -8,7 +8,14 @@ from functools import cached_property
 import numpy as np
 from scipy.special import softmax
 
-from crfl_formulas import Array, batch_factor, batch_spectrum, largest_rate, residual_bound, retention
+from crfl_core.certification.formulas import (
+    Array,
+    batch_factor,
+    batch_spectrum,
+    largest_rate,
+    residual_bound,
+    retention,
+)
 
 
 def gradient(x: Array, labels: Array, weights: Array) -> Array:

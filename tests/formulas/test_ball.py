@@ -9,7 +9,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from crfl_formulas import (
+from crfl_core.certification.formulas import (
     Array,
     ball_gradient_bound,
     ball_room,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from crfl_formulas import Array, krum_drift
+from crfl_core.certification.formulas import Array, krum_drift
 
 DIMENSION = 3
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import nnls
 
-from crfl_formulas import Array, budget_per_unit_drift, tradeoff_budget
+from crfl_core.certification.formulas import Array, budget_per_unit_drift, tradeoff_budget
 from tests.formulas.reference import vectors
 
 runs = st.integers(1, 8).flatmap(

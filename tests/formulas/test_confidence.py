@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.special import gammaln, xlogy
 from scipy.stats import binom
 
-from crfl_formulas import (
+from crfl_core.certification.formulas import (
     Array,
     clopper_pearson_lower,
     clopper_pearson_upper,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from crfl_formulas import (
+from crfl_core.certification.formulas import (
     Array,
     attack_strength,
     byzantine_terms,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from crfl_formulas import ensemble_count
+from crfl_core.certification.formulas import ensemble_count
 
 CLASSES = 3
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import log_ndtr, logsumexp
 
-from crfl_formulas import Array, exact_votes, gaussian_threshold_of_logs, margin_threshold
+from crfl_core.certification.formulas import Array, exact_votes, gaussian_threshold_of_logs, margin_threshold
 from tests.formulas.reference import vectors
 
 LOG_SQRT_2PI = 0.5 * np.log(2.0 * np.pi)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from crfl_formulas import (
+from crfl_core.certification.formulas import (
     Array,
     certified_by_costs,
     certified_groups,
@@ -19,7 +19,7 @@ from crfl_formulas import (
     group_costs,
     vote_counts,
 )
-from crfl_formulas import group_vote as module
+from crfl_core.certification.formulas import group_vote as module
 from tests.formulas.reference import every_round
 
 SIZES = [(1, 3), (2, 4), (3, 3), (4, 3), (5, 2), (5, 3), (4, 4), (7, 2)]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import ArrayLike
 from scipy.special import ndtr
 
-from crfl_formulas import (
+from crfl_core.certification.formulas import (
     Array,
     gaussian_threshold,
     hockey_stick_threshold,
@@ -19,7 +19,7 @@ from crfl_formulas import (
     log_divergence,
     log_theta,
 )
-from crfl_formulas.hockey_stick import LOG_GAMMAS
+from crfl_core.certification.formulas.hockey_stick import LOG_GAMMAS
 from tests.formulas.reference import vectors
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crfl_formulas import (
+from crfl_core.certification.formulas import (
     Array,
     attackers_in_any_rounds,
     changing_attackers,

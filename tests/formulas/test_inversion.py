@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crfl_formulas import (
+from crfl_core.certification.formulas import (
     Array,
     SampleChange,
     attack_strength,

@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from crfl_formulas import Array, median_box, median_count
+from crfl_core.certification.formulas import Array, median_box, median_count
 
 
 def replaced(generator: np.random.Generator, models: Array, chosen: list[int]) -> Array:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crfl_formulas import (
+from crfl_core.certification.formulas import (
     attack_divergence,
     combined_log_radius,
     divergence_by_round,

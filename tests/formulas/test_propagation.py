@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import softmax
 
-from crfl_formulas import (
+from crfl_core.certification.formulas import (
     Array,
     accumulated_drift,
     later_products,

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from crfl_core.extend import BoundModel, LinearModel
-from crfl_formulas import (
+from crfl_core.certification.formulas import (
     Aggregation,
     Array,
     LocalSteps,
@@ -36,7 +35,8 @@ from crfl_formulas import (
     tradeoff_budget,
     update_bound,
 )
-from crfl_interface.kinds.model import GradientSteps
+from crfl_core.extend import BoundModel, LinearModel
+from crfl_core.plugin_api.model import GradientSteps
 
 Long = NDArray[np.longdouble]
 """64 bits of mantissa: its rounding is 1/2048 of what is measured."""

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import log_ndtr, ndtri
 
-from crfl_formulas import (
+from crfl_core.certification.formulas import (
     attack_strength,
     budget_per_unit_drift,
     certified_size,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtri
 
-from crfl_formulas import (
+from crfl_core.certification.formulas import (
     Array,
     certified_size,
     clopper_pearson_lower,
@@ -23,8 +23,8 @@ from crfl_formulas import (
     log_theta,
     margin_threshold,
 )
-from crfl_formulas.hockey_stick import MARGIN
-from crfl_formulas.rounding import UNIT
+from crfl_core.certification.formulas.hockey_stick import MARGIN
+from crfl_core.certification.formulas.rounding import UNIT
 
 Number = Any
 """A number of mpmath, which has no types."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from crfl_formulas import (
+from crfl_core.certification.formulas import (
     Array,
     feature_shift,
     gradient_shift,

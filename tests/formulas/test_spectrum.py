@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from crfl_formulas import (
+from crfl_core.certification.formulas import (
     Array,
     batch_factor,
     batch_spectrum,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from crfl_core.extend import FeatureMap
-from crfl_interface.kinds.feature_map import FeatureMaps
+from crfl_core.plugin_api.feature_map import FeatureMaps
 from tests.oracle import federation_of, tiny
 
 inputs = arrays(np.float64, (2, 5), elements=st.floats(-20, 20, width=32))

@@ -16,7 +16,7 @@ from crfl_models.feature_maps.whiten import Whiten
 from numpy.typing import NDArray
 
 from crfl_core.extend import ConfigError, FeatureMap, OptionError
-from crfl_interface.kinds.feature_map import FeatureMaps
+from crfl_core.plugin_api.feature_map import FeatureMaps
 
 Image = NDArray[np.float64]
 

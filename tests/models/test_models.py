@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import crfl_core
+from crfl_core import resource_limits as room
 from crfl_core.extend import (
     BoundModel,
     ConfigError,
@@ -28,8 +29,7 @@ from crfl_core.extend import (
     OptionError,
     PluginFailure,
 )
-from crfl_files import room
-from crfl_interface.kinds import model as kind
+from crfl_core.plugin_api import model as kind
 from tests.oracle import federation_of, played, tiny
 
 FACTS = DataFacts(inputs=36, classes=4, domain=Domain(0.0, 1.0), image_shape=(6, 6))

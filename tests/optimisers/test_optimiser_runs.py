@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from crfl_core import resume, run
+from crfl_core.errors import ConfigError, PluginError, PluginFailure
 from crfl_core.extend import (
     FixedRate,
     OptimiserResult,
@@ -22,9 +23,8 @@ from crfl_core.extend import (
     Tracker,
     hookimpl,
 )
-from crfl_core.federation import rounds
-from crfl_core.federation.session import Session
-from crfl_interface.errors import ConfigError, PluginError, PluginFailure
+from crfl_core.training import rounds
+from crfl_core.training.session import Session
 from tests.oracle import Veto, contents, federation_of, played, tiny
 
 

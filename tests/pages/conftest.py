@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import crfl_reports.pages
 import pytest
 
 import crfl_core
-import crfl_pages
 from tests.pages.browsing import Opened, is_elsewhere
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def run_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def report(run_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of that run."""
-    return crfl_pages.write_report(run_directory, tmp_path_factory.mktemp("report") / "report.html")
+    return crfl_reports.pages.write_report(run_directory, tmp_path_factory.mktemp("report") / "report.html")
 
 
 @pytest.fixture(scope="session")
@@ -61,7 +61,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     median = ("aggregation=median", "certificates=[]")
     crfl_core.run(overrides=[*kept, *median], out=path / "median")
     crfl_core.run(overrides=[*clean, "attack=none", *median], out=path / "clean-median")
-    crfl_pages.write_report(path)
+    crfl_reports.pages.write_report(path)
     return path
 
 

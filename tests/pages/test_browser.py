@@ -145,9 +145,9 @@ def test_a_report_can_be_printed(opened: Opened, tmp_path: Path) -> None:
 
 
 def test_a_folder_of_runs_is_drawn(opened: Opened, run_directory: Path) -> None:
-    import crfl_pages
+    import crfl_reports.pages
 
-    folder = crfl_pages.write_report(run_directory.parent)
+    folder = crfl_reports.pages.write_report(run_directory.parent)
     page = opened(folder)
     expected = curve(run_directory, "paper", "feature", "clean")
     values = {row[0]: row[1] for row in numbers(page, "#figure-folder")}
@@ -155,12 +155,13 @@ def test_a_folder_of_runs_is_drawn(opened: Opened, run_directory: Path) -> None:
 
 
 def test_hostile_names_run_nothing(opened: Opened, tmp_path: Path) -> None:
+    import crfl_reports.pages
+
     import crfl_core
-    import crfl_pages
     from tests.pages.test_report import EVIL, Hostile
 
     config = {"dataset": "hostile", "partition": {"type": "iid", "clients": 3}, "rounds": 2, "votes": {"models": 16}}
     run = crfl_core.run(config, out=tmp_path / "run", plugins={"hostile": Hostile})
-    page = opened(crfl_pages.write_report(run.path))
+    page = opened(crfl_reports.pages.write_report(run.path))
     assert page.locator("img").count() == 0
     assert EVIL in page.inner_text("#sample-table tbody")

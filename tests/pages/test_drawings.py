@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import crfl_reports.pages
 import numpy as np
 import pytest
+from crfl_reports.figures import Grid, Heat, Line, Panel, Panels
+from crfl_reports.pages.contents import partition_data
+from crfl_reports.pages.shapes import shape_data
 
 import crfl_core
-import crfl_pages
 from crfl_core.extend import ClassHistogram
-from crfl_figures import Grid, Heat, Line, Panel, Panels
-from crfl_pages.contents import partition_data
-from crfl_pages.shapes import shape_data
 from tests.conftest import SMALL
 from tests.pages.conftest import data_of
 
@@ -47,7 +47,7 @@ def test_many_clients_share_columns() -> None:
 
 def test_a_run_of_others_draws_nothing(own_run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CRFL_CONFIG_DIR", str(tmp_path / "somebody-else"))
-    text = crfl_pages.write_report(own_run, explore=0).read_text(encoding="utf-8")
+    text = crfl_reports.pages.write_report(own_run, explore=0).read_text(encoding="utf-8")
     assert not PICTURE.findall(text)
     assert "crfl report RUN --trust" in text
 
@@ -58,7 +58,7 @@ def test_a_folder_sets_a_run_beside_its_clean_twin(tmp_path: Path) -> None:
     crfl_core.run(
         overrides=[one for one in kept if not one.startswith("attack")] + ["attack=none"], out=tmp_path / "clean"
     )
-    shown = data_of(crfl_pages.write_report(tmp_path))["shown"]
+    shown = data_of(crfl_reports.pages.write_report(tmp_path))["shown"]
     (line,) = shown["closeness"]["panels"][0]["lines"]
     attacked, clean = (crfl_core.load(tmp_path / name) for name in ("attacked", "clean"))
     assert line["values"][-1] == pytest.approx(float((attacked.parameters - clean.parameters).norm()), rel=1e-5)
@@ -68,7 +68,7 @@ def test_a_folder_sets_a_run_beside_its_clean_twin(tmp_path: Path) -> None:
 
 def test_a_run_that_kept_its_distances_shows_them(tmp_path: Path) -> None:
     run = crfl_core.run(overrides=(*SMALL, "storage.keep='distances'", "storage.figures=[]"), out=tmp_path / "run")
-    report = crfl_pages.write_report(run.path, explore=0)
+    report = crfl_reports.pages.write_report(run.path, explore=0)
     (line,) = data_of(report)["shown"]["closeness"]["panels"][0]["lines"]
     assert line["values"] == pytest.approx(run.distances, rel=1e-5)
     assert 'id="closeness"' in report.read_text(encoding="utf-8")
@@ -76,7 +76,7 @@ def test_a_run_that_kept_its_distances_shows_them(tmp_path: Path) -> None:
 
 def test_what_cannot_be_drawn_is_said(tmp_path: Path) -> None:
     crfl_core.run(overrides=(*SMALL, "storage.figures=[]"), out=tmp_path / "alone")
-    text = crfl_pages.write_report(tmp_path).read_text(encoding="utf-8")
+    text = crfl_reports.pages.write_report(tmp_path).read_text(encoding="utf-8")
     assert "Distance to the clean twin in every round: " in text
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from crfl_reports.pages.lattice import axes, explorer_data, round_axis
 
 import crfl_core
 from crfl_core import Curve, RunResult
 from crfl_core.extend import Threat
-from crfl_pages.lattice import axes, explorer_data, round_axis
 from tests.pages.conftest import data_of
 
 
@@ -90,8 +90,9 @@ def test_without_time_only_the_nearest_points_are_answered(run: RunResult) -> No
 
 
 def test_votes_that_are_not_stored_are_named(own_run: Path) -> None:
+    from crfl_reports.pages.lattice import missing_votes
+
     from crfl_core.extend import VoteRequest
-    from crfl_pages.lattice import missing_votes
 
     assert "continuations from round 7" in missing_votes(VoteRequest("continuations", 10, 0.1, 5, 7))
     assert "crfl certify" in missing_votes(VoteRequest("monte-carlo", 10, 0.1))

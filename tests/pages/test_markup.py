@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from html.parser import HTMLParser
 
+from crfl_reports.pages.markup import data_block, element, html, joined, table
 from hypothesis import given
 from hypothesis import strategies as st
-
-from crfl_pages.markup import data_block, element, html, joined, table
 
 
 class Reader(HTMLParser):

@@ -9,15 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 
+import crfl_reports.pages
 import numpy as np
 import pytest
+from crfl_experiments.sweeps.cells import define
+from crfl_experiments.sweeps.folder import Note, SweepFolder
+from crfl_reports.pages.samples import floored, tables
 
 import crfl_core
-import crfl_pages
 from crfl_core.extend import Data, DataError, Dataset, Domain, StoreError
-from crfl_pages.samples import floored, tables
-from crfl_sweeps.cells import define
-from crfl_sweeps.folder import Note, SweepFolder
 from tests.pages.conftest import SMALL, data_of
 
 Crfl = Callable[..., CompletedProcess[str]]
@@ -89,7 +89,7 @@ def test_a_report_leaves_the_run_what_it_was(own_run: Path, crfl: Crfl) -> None:
 def test_a_replaced_run_takes_its_report_along(tmp_path: Path) -> None:
     fast = (*SMALL, 'certificates=["paper"]')
     run = crfl_core.run(overrides=fast, out=tmp_path / "run").path
-    crfl_pages.write_report(run, explore=0)
+    crfl_reports.pages.write_report(run, explore=0)
     crfl_core.run(overrides=fast, out=run, force=True)
     assert not (run / "report.html").exists()
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
@@ -123,7 +123,7 @@ def test_names_in_a_run_never_become_markup(tmp_path: Path) -> None:
     }
     run = crfl_core.run(config, out=tmp_path / "run", plugins={"hostile": Hostile})
     assert EVIL in run.metrics.partition.classes
-    report = crfl_pages.write_report(run.path)
+    report = crfl_reports.pages.write_report(run.path)
     text = report.read_text(encoding="utf-8")
     assert "alert(1)" in text
     assert "<script>alert" not in text
@@ -135,10 +135,10 @@ def test_a_run_of_others_is_shown_without_its_data(
     own_run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("CRFL_CONFIG_DIR", str(tmp_path / "somebody-else"))
-    samples = data_of(crfl_pages.write_report(own_run, explore=0))["samples"]
+    samples = data_of(crfl_reports.pages.write_report(own_run, explore=0))["samples"]
     assert "--trust" in samples["without"]
     assert "pictures" not in samples["sets"]["clean"]
-    trusted = data_of(crfl_pages.write_report(own_run, explore=0, trust=True))["samples"]
+    trusted = data_of(crfl_reports.pages.write_report(own_run, explore=0, trust=True))["samples"]
     assert trusted["sets"]["clean"]["pictures"]["count"] == len(trusted["sets"]["clean"]["labels"])
 
 
@@ -156,7 +156,7 @@ def test_what_is_no_run_is_said_so(tmp_path: Path, crfl: Crfl) -> None:
     assert "holds no finished run" in crfl("report", "empty").stderr
     assert "no run directory" in crfl("report", "nowhere").stderr
     with pytest.raises(StoreError, match="not finished"):
-        crfl_pages.write_report(unfinished(tmp_path))
+        crfl_reports.pages.write_report(unfinished(tmp_path))
 
 
 def unfinished(tmp_path: Path) -> Path:
@@ -177,7 +177,7 @@ def unfinished(tmp_path: Path) -> Path:
 
 def test_a_place_that_cannot_be_written_is_named(run_directory: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="choose another --out"):
-        crfl_pages.write_report(run_directory, tmp_path / "no" / "folder.html", explore=0)
+        crfl_reports.pages.write_report(run_directory, tmp_path / "no" / "folder.html", explore=0)
 
 
 def test_the_page_of_a_sweep_tells_which_cells_are_missing(own_run: Path, tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_the_page_of_a_sweep_tells_which_cells_are_missing(own_run: Path, tmp_pa
     finished, failed, _ = definition.cells()
     shutil.copytree(own_run, folder.cell(finished.name))
     folder.write_note(failed.name, Note("failed", "no <memory> left"))
-    text = crfl_pages.write_report(folder.path).read_text(encoding="utf-8")
+    text = crfl_reports.pages.write_report(folder.path).read_text(encoding="utf-8")
     assert "1 of 3 cells failed" in text
     assert "no &lt;memory&gt; left" in text
     assert "1 of 3 cells are not finished" in text
@@ -198,7 +198,7 @@ def test_a_folder_of_runs_is_one_page_with_bands(own_run: Path, tmp_path: Path) 
     shutil.copytree(own_run, cells / "a")
     crfl_core.run(overrides=(*SMALL, "seed=1"), out=cells / "b")
     crfl_core.run(overrides=(*SMALL, "training.learning_rate=0.25"), out=cells / "c")
-    report = crfl_pages.write_report(tmp_path / "sweep")
+    report = crfl_reports.pages.write_report(tmp_path / "sweep")
     assert report == tmp_path / "sweep" / "report.html"
     text, folder = report.read_text(encoding="utf-8"), data_of(report)["folder"]
     assert "cells/b" in text
@@ -221,9 +221,9 @@ def test_a_folder_of_runs_is_one_page_with_bands(own_run: Path, tmp_path: Path) 
 def test_open_writes_a_missing_report_and_prints_its_path(
     own_run: Path, crfl: Crfl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("crfl_pages.lattice.ATTACKERS", ())
-    monkeypatch.setattr("crfl_pages.lattice.SCALES", ())
-    monkeypatch.setattr("crfl_pages.lattice.RATIOS", ())
+    monkeypatch.setattr("crfl_reports.pages.lattice.ATTACKERS", ())
+    monkeypatch.setattr("crfl_reports.pages.lattice.SCALES", ())
+    monkeypatch.setattr("crfl_reports.pages.lattice.RATIOS", ())
     for name in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
     assert crfl("open", own_run).stdout.strip() == str(own_run / "report.html")

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+from crfl_reports.pages.settings import origin_of, settings
 
 import crfl_core
 from crfl_core.extend import RoundRecord, Tracker, hookimpl
-from crfl_pages.settings import origin_of, settings
 
 FAST = ("attack=none", "certificates=['paper']", "votes.models=16", "storage.checkpoint_seconds=0")
 
@@ -52,7 +52,7 @@ def test_of_runs_that_recorded_no_origins_only_defaults_are_known(tmp_path: Path
 
 
 def test_receipts_hold_versions_and_no_paths(tmp_path: Path) -> None:
-    from crfl_pages.receipts import receipt_of
+    from crfl_core.reporting.receipts import receipt_of
 
     run = crfl_core.run(overrides=("rounds=3", *FAST), out=tmp_path / "run")
     assert "origins" not in receipt_of(run.directory)["versions"]

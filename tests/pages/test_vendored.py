@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from crfl_reports.pages.page import asset
 
-from crfl_pages.page import asset
 from docs import vendored
 
 

@@ -12,19 +12,19 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from crfl_experiments.paper import reproduce
+from crfl_experiments.paper.api import names, select
+from crfl_experiments.paper.beside import Answer, distance_bounds
+from crfl_experiments.paper.book import BOOK, DATASETS, swept
+from crfl_experiments.paper.drawing import sound_lines
+from crfl_experiments.paper.readings import Point, Reading, Samples
+from crfl_experiments.paper.sweeping import SHARED_KEYS, SOUND, SWEEPS, Question, combined, missing_data, sweep_file
+from crfl_experiments.sweeps.cells import define
+from crfl_experiments.sweeps.result import CellResult
+from crfl_experiments.sweeps.reuse import plans
 
 from crfl_core import load_config, run
 from crfl_core.extend import ConfigError
-from crfl_paper import reproduce
-from crfl_paper.api import names, select
-from crfl_paper.beside import Answer, distance_bounds
-from crfl_paper.book import BOOK, DATASETS, swept
-from crfl_paper.drawing import sound_lines
-from crfl_paper.readings import Point, Reading, Samples
-from crfl_paper.sweeping import SHARED_KEYS, SOUND, SWEEPS, Question, combined, missing_data, sweep_file
-from crfl_sweeps.cells import define
-from crfl_sweeps.result import CellResult
-from crfl_sweeps.reuse import plans
 
 Crfl = Callable[..., CompletedProcess[str]]
 ROOT = Path(__file__).parents[2]

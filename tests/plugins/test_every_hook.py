@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import crfl_core
-from crfl_interface import hookspecs
+from crfl_core.plugin_api import hookspecs
 
 HOOKS = {name: hook for name, hook in vars(hookspecs).items() if name.startswith("crfl_")}
 every_hook = pytest.mark.parametrize("hook", HOOKS)

@@ -14,9 +14,9 @@ from crfl_datasets.digits import Digits
 import crfl_core
 from crfl_core import dump_config, load_config
 from crfl_core.extend import ConfigError, PluginError, Registry, Tracker
-from crfl_core.plugins import Listed
-from crfl_interface import refusals
-from crfl_interface.kinds import KINDS
+from crfl_core.plugin_api import KINDS
+from crfl_core.plugin_loading import class_checks as refusals
+from crfl_core.plugin_loading.registry import Listed
 
 Install = Callable[..., None]
 Crfl = Callable[..., CompletedProcess[str]]

@@ -33,7 +33,7 @@ from crfl_core.extend import (
     Tracker,
     hookimpl,
 )
-from crfl_core.plugins import Listed
+from crfl_core.plugin_loading.registry import Listed
 
 Install = Callable[..., None]
 Crfl = Callable[..., CompletedProcess[str]]

@@ -10,12 +10,12 @@ import pytest
 
 import crfl_core
 from crfl_core import load_config
-from crfl_core.api import execution
 from crfl_core.extend import Registry
-from crfl_core.federation import rounds
-from crfl_core.federation.recording import record
-from crfl_core.report.estimate import Estimate, estimated
-from crfl_core.report.trial import Played, Trial, extrapolated
+from crfl_core.reporting.estimate import Estimate, estimated
+from crfl_core.reporting.trial import Played, Trial, extrapolated
+from crfl_core.runs import run as execution
+from crfl_core.training import rounds
+from crfl_core.training.ledger_rows import record
 from tests.oracle import contents, tiny
 
 TAIL = {"type": "tail", "continuations": 12, "selection": 4}

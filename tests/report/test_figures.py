@@ -13,14 +13,14 @@ from xml.etree import ElementTree
 import matplotlib.image
 import numpy as np
 import pytest
+from crfl_reports.figures import image_of
+from crfl_reports.partition_figures import partition_files
 from numpy.typing import NDArray
 
 import crfl_core
 from crfl_core import ClassHistogram, class_histogram, partition_figure
 from crfl_core.extend import ConfigError
-from crfl_core.report.figures import partition_files
-from crfl_core.report.files import metrics_json
-from crfl_figures import image_of
+from crfl_core.reporting.files import metrics_json
 from tests.oracle import contents, federation_of, tiny
 
 

@@ -7,15 +7,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from crfl_reports.figures import Grid
+from crfl_reports.gallery.together import groups
+from crfl_reports.gallery.training import effective_weights
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 import crfl_core
 from crfl_core import FIGURES, RunResult, plot
 from crfl_core.extend import ConfigError
-from crfl_core.report.gallery.together import groups
-from crfl_core.report.gallery.training import effective_weights
-from crfl_figures import Grid
 from tests.figures.support import assert_presentable, texts
 from tests.oracle import tiny
 

@@ -16,9 +16,10 @@ from rich.console import Console
 import crfl_core
 from crfl_core import ABSTAIN, Curve, RunResult
 from crfl_core.extend import Aggregator, CertificateResult, ClientUpdates, Guarantee, RuleResult, State
-from crfl_core.report import metrics, tables
-from crfl_core.report.files import COLUMNS
-from crfl_core.report.metrics import default_grid
+from crfl_core.reporting import csv_files as tables
+from crfl_core.reporting import metrics
+from crfl_core.reporting.files import COLUMNS
+from crfl_core.reporting.metrics import default_grid
 from tests.oracle import federation_of, tiny
 
 Rows = list[dict[str, str]]

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 import crfl_core
 from crfl_core import load_config
+from crfl_core import resource_limits as room
 from crfl_core.extend import ConfigError
-from crfl_core.report import sizes
-from crfl_core.report.needs import check_config, needs_of, total
-from crfl_core.report.sizes import Asked, Sizes
-from crfl_files import room
+from crfl_core.reporting import sizes
+from crfl_core.reporting.needs import check_config, needs_of, total
+from crfl_core.reporting.sizes import Asked, Sizes
 from tests.oracle import tiny
 
 HERE = Path("runs/none")

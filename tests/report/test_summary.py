@@ -11,8 +11,8 @@ import pytest
 from rich.console import Console
 
 from crfl_core import Curve, load
-from crfl_core.report import summary
-from crfl_core.report.files import audit_entries
+from crfl_core.reporting import terminal as summary
+from crfl_core.reporting.files import audit_entries
 
 
 def curve(**changes: object) -> Curve:

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from crfl_commands.checking import check
 
 import crfl_core
 from crfl_core import CrflError
+from crfl_core.cli.run_checks import check
 from crfl_core.extend import RunDirectory
 from tests.oracle import contents, sealed, tiny
 from tests.store import runs

@@ -13,7 +13,7 @@ import pytest
 
 import crfl_core
 from crfl_core.extend import StoreError
-from crfl_core.store import RunDirectory
+from crfl_core.runs.run_directory import RunDirectory
 from tests.oracle import contents, sealed
 from tests.store import runs
 

@@ -14,9 +14,9 @@ import pytest
 
 import crfl_core
 from crfl_core.extend import RunDirectory, StoreError
-from crfl_files import sealed
-from crfl_files.folder import replace_file
-from crfl_files.scratch import remove_abandoned, scratch
+from crfl_core.runs import feature_cache as sealed
+from crfl_core.runs.atomic_files import remove_abandoned, scratch
+from crfl_core.runs.folder import replace_file
 from tests.oracle import contents, tiny
 
 Crfl = Callable[..., CompletedProcess[str]]
@@ -154,7 +154,7 @@ def test_a_run_that_is_half_deleted_is_deleted_by_whoever_comes_next(
     config = CONFIG | {"trackers": [{"type": "jsonl", "path": "log.jsonl"}]}
     crfl_core.run(config, out=run, force=True)
     with monkeypatch.context() as patch:
-        patch.setattr("crfl_core.api.execution.clean_up", lambda folder: None)
+        patch.setattr("crfl_core.runs.run.clean_up", lambda folder: None)
         crfl_core.run(config, out=run, force=True)
     previous = run.with_name("run.previous")
     assert contents(previous).keys() - {".replaced"} == contents(run).keys()
@@ -231,6 +231,6 @@ def test_files_that_killed_processes_wrote_to_the_cache_go(tmp_path: Path, monke
 def test_every_command_says_that_it_was_interrupted(
     number: signal.Signals, status: int, run: Path, crfl: Crfl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("crfl_core.api.certify", lambda *_, **__: signal.raise_signal(number))
+    monkeypatch.setattr("crfl_core.runs.what_if.certify", lambda *_, **__: signal.raise_signal(number))
     result = crfl("certify", run, "--save", "more")
     assert (result.returncode, result.stdout, result.stderr) == (status, "", "interrupted\n")

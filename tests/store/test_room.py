@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from crfl_files import room
+from crfl_core import resource_limits as room
 
 GIBIBYTE = 2**30
 

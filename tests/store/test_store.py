@@ -15,8 +15,8 @@ from safetensors.numpy import load_file
 import crfl_core
 from crfl_core import RunResult, dump_config, extend
 from crfl_core.extend import Plugin, StoreError, Tracker, hookimpl
-from crfl_core.store import RunDirectory
-from crfl_core.store.files import Files
+from crfl_core.runs.array_files import Files
+from crfl_core.runs.run_directory import RunDirectory
 from tests.oracle import Momentum, contents, stopping, tiny
 
 PLUGINS: dict[str, type[Plugin]] = {"momentum": Momentum}
@@ -174,7 +174,7 @@ def test_force_replaces_a_run_whose_status_is_damaged(run: Path) -> None:
 def test_a_run_that_cannot_be_created_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody else was faster between the look and the rename."""
     path = tmp_path / "run"
-    monkeypatch.setattr("crfl_core.store.claim", lambda *_, **__: None)
+    monkeypatch.setattr("crfl_core.runs.run.claim", lambda *_, **__: None)
     path.mkdir()
     (path / "theirs").touch()
     with pytest.raises(StoreError, match="cannot create the run directory: Directory not empty"):

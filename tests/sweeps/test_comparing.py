@@ -9,15 +9,15 @@ from statistics import fmean
 
 import numpy as np
 import pytest
+from crfl_experiments.sweeps import SweepResult, sweep
+from crfl_experiments.sweeps.comparing import Difference, Run, Statistic, chosen, compared, readable, runs_of
+from crfl_experiments.sweeps.curves import Measured, Question, shared_radii
+from crfl_experiments.sweeps.pictures import along, over_radii, picture
 from scipy import stats
 
 from crfl_core import run
 from crfl_core.extend import CrflError, CrflWarning
-from crfl_core.report.differing import UNSET, differences
-from crfl_sweeps import SweepResult, sweep
-from crfl_sweeps.comparing import Difference, Run, Statistic, chosen, compared, readable, runs_of
-from crfl_sweeps.curves import Measured, Question, shared_radii
-from crfl_sweeps.pictures import along, over_radii, picture
+from crfl_core.reporting.config_diff import UNSET, differences
 from tests.sweeps.support import SMALL
 
 
@@ -136,7 +136,7 @@ def test_an_unfinished_or_damaged_run_is_refused_with_a_remedy(done: Path, tmp_p
 
 
 def test_lines_have_bands_over_seeds(done: Path) -> None:
-    pytest.importorskip("crfl_figures")
+    pytest.importorskip("crfl_reports.figures")
     runs = readable([done])
     question = next(iter(runs[0].measured.curves))
     first, second = over_radii(runs, question)

@@ -6,11 +6,11 @@ import math
 from typing import Any
 
 import pytest
+from crfl_experiments.sweeps.expressions import Expression, in_order
 from hypothesis import given
 from hypothesis import strategies as st
 
 from crfl_core.extend import ConfigError
-from crfl_sweeps.expressions import Expression, in_order
 
 KNOWN: dict[str, Any] = {
     "rounds": 50,

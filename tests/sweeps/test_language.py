@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from crfl_experiments.sweeps.cells import Cell, define
+from crfl_experiments.sweeps.language import choices
+from crfl_experiments.sweeps.values import inline, parsed, split
 
 from crfl_core.extend import ConfigError
-from crfl_sweeps.cells import Cell, define
-from crfl_sweeps.language import choices
-from crfl_sweeps.values import inline, parsed, split
 from tests.sweeps.support import small
 
 

@@ -6,14 +6,14 @@ import io
 from pathlib import Path
 
 import pytest
+from crfl_experiments.sweeps.cells import define
+from crfl_experiments.sweeps.execution import Schedule
+from crfl_experiments.sweeps.folder import SweepFolder
+from crfl_experiments.sweeps.overview import Overview, remaining
+from crfl_experiments.sweeps.pool import Event
+from crfl_experiments.sweeps.reuse import plans
 from rich.console import Console
 
-from crfl_sweeps.cells import define
-from crfl_sweeps.execution import Schedule
-from crfl_sweeps.folder import SweepFolder
-from crfl_sweeps.overview import Overview, remaining
-from crfl_sweeps.pool import Event
-from crfl_sweeps.reuse import plans
 from tests.sweeps.support import small
 
 

@@ -14,14 +14,14 @@ from subprocess import CompletedProcess
 
 import pytest
 import tomli_w
+from crfl_experiments.sweeps.api import run_sweep
+from crfl_experiments.sweeps.cells import define
+from crfl_experiments.sweeps.folder import SweepFolder
+from crfl_experiments.sweeps.pool import line_of
+from crfl_experiments.sweeps.ray_cells import Cells
+from crfl_experiments.sweeps.running import Job
 
 from crfl_core.extend import ConfigError, RunDirectory
-from crfl_sweeps.api import run_sweep
-from crfl_sweeps.cells import define
-from crfl_sweeps.folder import SweepFolder
-from crfl_sweeps.pool import line_of
-from crfl_sweeps.ray_cells import Cells
-from crfl_sweeps.running import Job
 from tests.ray_nodes import Nodes, all_ended, ended, marked, ray_or_skip
 from tests.sweeps.support import SMALL, different_files, small
 
@@ -63,7 +63,7 @@ def test_a_cell_goes_on_elsewhere_when_its_worker_dies(two_nodes: Nodes, tmp_pat
             sys.executable,
             "-c",
             "import sys, warnings, json; from pathlib import Path\n"
-            "from crfl_sweeps.api import run_sweep; from crfl_sweeps.cells import define\n"
+            "from crfl_experiments.sweeps.api import run_sweep; from crfl_experiments.sweeps.cells import define\n"
             "print(run_sweep(define(json.loads(sys.argv[1])), Path(sys.argv[2]), quiet=True, engine='ray'))",
             json.dumps(config),
             str(tmp_path / "sweep"),

@@ -7,20 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import crfl_aggregators
-import crfl_algorithms
+import crfl_aggregators.server_optimisers
 import crfl_attacks
-import crfl_optimisers
+import crfl_models.local_algorithms
 import pytest
+from crfl_experiments.sweeps.api import run_sweep
+from crfl_experiments.sweeps.cells import define
+from crfl_experiments.sweeps.checkpoint_reuse import fits, plant, played
+from crfl_experiments.sweeps.folder import SweepFolder
+from crfl_experiments.sweeps.result import SweepResult
+from crfl_experiments.sweeps.reuse import Plan, plans
+from crfl_experiments.sweeps.training_key import LOOK_AHEAD
 
 from crfl_core import run
 from crfl_core.extend import RunDirectory
-from crfl_sweeps.alike import LOOK_AHEAD
-from crfl_sweeps.api import run_sweep
-from crfl_sweeps.cells import define
-from crfl_sweeps.folder import SweepFolder
-from crfl_sweeps.result import SweepResult
-from crfl_sweeps.reuse import Plan, plans
-from crfl_sweeps.transplants import fits, plant, played
 from tests.sweeps.support import SMALL, different_files, small
 
 
@@ -85,7 +85,7 @@ def test_nothing_is_shared_between_lengths_where_somebody_looks_ahead(changed: d
 
 def test_plugins_that_look_at_the_number_of_rounds_are_known() -> None:
     looking = set()
-    for package in (crfl_aggregators, crfl_algorithms, crfl_attacks, crfl_optimisers):
+    for package in (crfl_aggregators, crfl_models.local_algorithms, crfl_attacks, crfl_aggregators.server_optimisers):
         for file in Path(str(package.__file__)).parent.rglob("*.py"):
             text = file.read_text(encoding="utf-8")
             if re.search(r"\.total\b|(server|run|side)\.rounds\b", text):
@@ -185,7 +185,7 @@ class TestDistancesToTheCleanTwin:
         assert [found[cell.name] for cell in (*cells, other, clean)] == [clean.name, clean.name, None, None]
         alone = [run(cell.config, out=tmp_path / cell.name) for cell in cells]
         only = [*cells, clean]
-        monkeypatch.setattr("crfl_core.report.twin_rounds.apart", None)
+        monkeypatch.setattr("crfl_core.training.twin_rounds.apart", None)
         failures = run_sweep(definition, tmp_path / "sweep", workers=1, quiet=True, only=lambda cell: cell in only)
         assert failures == {}
         for one in alone:

@@ -13,15 +13,15 @@ import time
 from pathlib import Path
 
 import pytest
+from crfl_experiments.sweeps import SweepResult, sweep
+from crfl_experiments.sweeps.api import run_sweep
+from crfl_experiments.sweeps.cells import define
+from crfl_experiments.sweeps.folder import SweepFolder
+from crfl_experiments.sweeps.overview import duration
+from crfl_experiments.sweeps.pool import AHEAD, one_ahead
 
 from crfl_core import CrflError, run
 from crfl_core.extend import RunDirectory
-from crfl_sweeps import SweepResult, sweep
-from crfl_sweeps.api import run_sweep
-from crfl_sweeps.cells import define
-from crfl_sweeps.folder import SweepFolder
-from crfl_sweeps.overview import duration
-from crfl_sweeps.pool import AHEAD, one_ahead
 from tests.sweeps.support import SMALL, different_files, small
 
 

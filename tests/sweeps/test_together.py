@@ -15,16 +15,16 @@ from typing import Any
 
 import pytest
 import torch
+from crfl_engines.stacked import MEETING, Meeting, Parted, Together, Turns
+from crfl_experiments.sweeps import SweepResult, sweep
+from crfl_experiments.sweeps.cells import define
+from crfl_experiments.sweeps.stacks import MOST_MODELS
 
 from crfl_core import load_config, run
 from crfl_core.extend import ConfigError, Counted, CountingTask, Job, LocalUpdates, RunDirectory, TrainingTask
-from crfl_core.federation import rounds
-from crfl_core.federation.local import LocalTraining
-from crfl_core.federation.setup import build
-from crfl_sweeps import SweepResult, sweep
-from crfl_sweeps.cells import define
-from crfl_sweeps.stacks import MOST_MODELS
-from crfl_sweeps.together import MEETING, Meeting, Parted, Together, Turns
+from crfl_core.training import rounds
+from crfl_core.training.federation import build
+from crfl_core.training.local_training import LocalTraining
 from tests.sweeps.support import SMALL, different_files, small
 
 NOISE = {"seeds.noise": [0, 1, 2]}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from crfl_core.extend import Plugin
+from crfl_core.plugin_api.command import Command
 from crfl_core.testing import Search, promises_of
 from crfl_core.testing.suite import PROMISES, Case, outcome
-from crfl_interface.kinds.command import Command
 
 
 def verdict(plugin: Plugin | Command, check: str, search: Search | None = None) -> tuple[str, str]:

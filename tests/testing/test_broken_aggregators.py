@@ -27,7 +27,7 @@ from crfl_core.extend import (
     StageResult,
     State,
 )
-from crfl_interface.kinds.aggregator import AggregationStep
+from crfl_core.plugin_api.aggregator import AggregationStep
 from tests.testing.support import assert_fails, checks_of
 
 

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import pytest
 import typer
 
+from crfl_core.plugin_api.command import Command
 from crfl_core.testing import check_plugin
-from crfl_interface.kinds.command import Command
 from tests.testing import heavy_command, loud_command
 from tests.testing.good_command import plot
 from tests.testing.support import assert_fails, checks_of, verdict

@@ -19,9 +19,9 @@ from crfl_models.feature_maps.whiten import Whiten
 from crfl_models.softmax import Softmax
 
 from crfl_core.extend import Plugin, Registry
+from crfl_core.plugin_api import KINDS
+from crfl_core.plugin_api.command import Command
 from crfl_core.testing import check_plugin, parametrize_with_checks
-from crfl_interface.kinds import KINDS
-from crfl_interface.kinds.command import Command
 from tests.testing.own_data import shared_out
 from tests.testing.own_modules import stored
 

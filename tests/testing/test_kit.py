@@ -32,9 +32,9 @@ from crfl_core.extend import (
     RuleResult,
     State,
 )
+from crfl_core.plugin_api import CONFIGURABLE, KINDS
 from crfl_core.testing import check_plugin, parametrize_with_checks
 from crfl_core.testing.suite import PROMISES
-from crfl_interface.kinds import CONFIGURABLE, KINDS
 from tests.testing.test_broken_aggregators import FirstComeFirstServed
 
 ORDER = "order_of_clients_does_not_matter"

@@ -7,10 +7,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from crfl_reports.figures import image_of
 from pydantic import Field, PrivateAttr
 
 from crfl_core.extend import CrflError, PluginError, RoundRecord, RunContext, RunResult, Tracker, hookimpl
-from crfl_figures import image_of
 from crfl_trackers.numbers import in_the_end, of_round, points, settings
 from crfl_trackers.pictures import figures_of
 

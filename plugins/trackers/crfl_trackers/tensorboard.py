@@ -6,10 +6,10 @@ import io
 from pathlib import Path
 from typing import Any
 
+from crfl_reports.figures import image_of
 from pydantic import Field, PrivateAttr
 
 from crfl_core.extend import PluginError, RoundRecord, RunContext, RunResult, Tracker, hookimpl
-from crfl_figures import image_of
 from crfl_trackers.numbers import curve_name, in_the_end, of_round, points, settings
 from crfl_trackers.pictures import figures_of
 

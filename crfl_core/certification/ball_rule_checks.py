@@ -1,0 +1,146 @@
+"""What the audit says of the batch-spectrum rule and of the ball rule: docs/certificates/every-round.md."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+import crfl_core.certification.formulas as formulas
+from crfl_core.certification import rounding_error as floating
+from crfl_core.certification.assumptions import check, only
+from crfl_core.certification.drift import capped_as_honest
+from crfl_core.certification.inputs import OUTSIDE, input_bound
+from crfl_core.plugin_api.certificate import Check, Level
+from crfl_core.records.ledger import BallFacts, ClientColumns, Ledger, TrainingFacts
+from crfl_core.records.measurements import precision
+from crfl_core.records.threat import Threat
+
+MOST = 0.5
+"""The share of scaled batches from which on a limit is called too small."""
+
+LEVELS: tuple[Level, ...] = ("feature", "sample")
+
+
+class Scaled(NamedTuple):
+    """How many of all honest `batches` were `scaled`, and by what at least; the largest L_s and F_s among them."""
+
+    batches: int
+    scaled: int
+    factor: float
+    spectrum: float
+    start_gradient: float
+
+    def sentence(self, facts: TrainingFacts, asked: float | None) -> str:
+        """What there is to say of them; `asked` is F, if the ball rule is used."""
+        limit = f"L = {facts.spectrum:g}" + ("" if asked is None else f" and F = {asked:g}")
+        if not self.scaled:
+            return f"{limit}: none of {self.batches} honest batches was scaled, the largest L_s is {self.spectrum:.4g}"
+        enough = max(facts.spectrum or 0.0, self.spectrum)
+        instead = f"L = {enough:.4g}" + ("" if asked is None else f" and F = {max(asked, self.start_gradient):.4g}")
+        return (
+            f"{limit}: {self.scaled} of {self.batches} honest batches were scaled, by {self.factor:.3g} at least; "
+            f"{instead} would scale none"
+        )
+
+
+def scaled_batches(rows: ClientColumns) -> Scaled:
+    """What the rule did to the batches of honest clients."""
+    honest = rows.take(~rows.attacking)
+    return Scaled(
+        int(honest.steps.sum()),
+        int(honest.scaled_batches.sum()),
+        float(honest.batch_factor.min(initial=1.0)),
+        float(honest.spectrum.max(initial=0.0)),
+        float(honest.start_gradient.max(initial=0.0)),
+    )
+
+
+def scaled_mostly(facts: TrainingFacts, rows: ClientColumns, asked: float | None) -> str:
+    """What to warn of: a limit so small that most batches are scaled; empty if it is not."""
+    if facts.spectrum is None:
+        return ""
+    found = scaled_batches(rows)
+    if found.scaled <= MOST * found.batches:
+        return ""
+    return f"training.spectrum scales most batches, so models learn slowly: {found.sentence(facts, asked)}"
+
+
+def spectrum_checks(ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
+    """How often honest batches were scaled, and whether the ball rule holds; nothing in a run without these rules.
+
+    Certificates that rest on `update_bound` or `smoothness` need them.
+    """
+    facts = ledger.facts.training
+    if facts.spectrum is None:
+        return ()
+    asked = None if facts.ball is None else facts.ball.start_limit
+    found = scaled_batches(ledger.clients).sentence(facts, asked)
+    scaled = Check("honest clients scale their batches", "held", found, "anybody who does not is an arbitrary client")
+    return (scaled,) if facts.ball is None else (scaled, *ball_checks(ledger, threat, facts.ball, facts.spectrum))
+
+
+def ball_checks(ledger: Ledger, threat: Threat, ball: BallFacts, limit: float) -> tuple[Check, ...]:
+    """Models of both worlds stay in the ball, inside which gradients and curvature are as small as was promised.
+
+    Poisoned data may change factors in a way that is not bounded, so that there is nothing below the client level.
+    """
+    problem, remedy = leaves_ball(ledger, threat, ball, limit)
+    inside = check(
+        "models stay in the ball",
+        not problem,
+        problem or f"kappa = {ball.gradient_bound:.4g}, radius {ball.radius:.4g}, farthest {farthest(ledger):.4g}",
+        "capped messages, no training noise, bounded inputs",
+        remedy,
+    )
+    if not problem and not floating.is_proved(ledger):
+        inside = Check(inside.name, "declared", f"{inside.measured}, in single precision", inside.required)
+    return inside, *(only(counts_clients(level), level=level) for level in LEVELS)
+
+
+def counts_clients(level: str) -> Check:
+    """Poisoned data may change F_s as they like."""
+    name = f"the ball rule has no {level} level"
+    return check(name, False, "factors depend on labels", "the client level", "use that level, or the spectrum rule")
+
+
+def leaves_ball(ledger: Ledger, threat: Threat, ball: BallFacts, limit: float) -> tuple[str, str]:
+    """Why a model of some world may leave the ball, and the remedy; empty if none can."""
+    rows, capped = ledger.clients, "set server.cap_updates = true"
+    attacked = rows.take(np.isin(rows.round, threat.rounds))
+    pulled = np.bincount(rows.round, weights=rows.weight_bound * (1.0 - rows.retention))
+    if any(record.noise_std > 0 for record in ledger.rounds):
+        return "training noise", "set server.noise_std = 0"
+    if ledger.rounds[0].start_norm > ball.radius:
+        return f"a start model of norm {ledger.rounds[0].start_norm:.4g}", "set model.start = 'zeros'"
+    if not capped_as_honest(ledger, attacked).all():
+        return "attackers whose messages are not capped at what is honest", capped
+    if farthest(ledger) > ball.radius * (1.0 + OUTSIDE):
+        return f"a model of norm {farthest(ledger):.4g}", capped
+    if input_bound(ledger) > ball.input_bound:
+        return f"an input of norm {input_bound(ledger):.6g}", "mend the feature map that promises less"
+    if (rows.weight_decay != ball.weight_decay).any() or pulled.max() > 1.0:
+        return "weights or decays of other rounds", "use a rule whose weights sum to 1"
+    if threat.clean_world != "honest":
+        return "the scaled clean world", "set threat.clean_world = 'honest'"
+    error = carried_out(ledger, ball)
+    facts = ledger.facts
+    room = formulas.ball_room(
+        ball.gradient_bound, ball.start_limit, limit, ball.weight_decay, ball.input_bound, facts.classes
+    )
+    if error > OUTSIDE * ball.radius or limit / 2.0 * error > room:
+        return f"rounding of {error:.2g}, for which gradients leave {float(room):.2g}", "raise training.weight_decay"
+    return "", ""
+
+
+def farthest(ledger: Ledger) -> float:
+    """The largest norm of a broadcast model."""
+    return max(record.start_norm for record in ledger.rounds)
+
+
+def carried_out(ledger: Ledger, ball: BallFacts) -> float:
+    """How far rounding can carry any model out of the ball, in all rounds together: no round makes it more."""
+    starts = np.full(ledger.facts.rounds, ball.radius * (1.0 + OUTSIDE))
+    found = floating.roundings(ledger, starts, input_bound(ledger), 1.0)
+    caps = 4.0 * precision(ledger.facts) * float(ledger.clients.update_bound.max())
+    return float(found.error.sum() + ledger.facts.rounds * caps) if floating.is_proved(ledger) else 0.0

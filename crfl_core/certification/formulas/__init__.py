@@ -1,0 +1,232 @@
+"""The mathematics of certification: pure functions on numpy arrays, float64, in log space where it matters.
+
+From an attack to a certificate: `shift` (one sample's gradient) -> `drift` (one round's aggregate, `breakdown` for
+aggregators that look at the updates) -> `propagation`, `budget` or `hockey_stick` (the end of the run). From the votes:
+`confidence` or `exact_votes` -> `rules`. `inversion` puts the two together, and `rounding` says what floating-point
+arithmetic adds. `paper` is the paper's own radius.
+
+Against attackers in every round, or in one that nobody knows: `group_vote` and `ensemble` (votes of models from
+different clients), `median` (of models that are sent once), `spectrum` and `ball` (smaller bounds for batches that
+honest clients scale), `influence` (rates that give all rounds the same influence).
+"""
+
+from crfl_core.certification.formulas._arrays import Array
+from crfl_core.certification.formulas.ball import ball_gradient_bound, ball_room, ball_smoothness
+from crfl_core.certification.formulas.breakdown import (
+    krum_drift,
+)
+from crfl_core.certification.formulas.budget import budget_per_unit_drift, tradeoff_budget
+from crfl_core.certification.formulas.confidence import (
+    Bounds,
+    clopper_pearson_lower,
+    clopper_pearson_upper,
+    hoeffding,
+    one_stage,
+    one_stage_bonferroni,
+    two_stage,
+)
+from crfl_core.certification.formulas.drift import (
+    attack_strength,
+    byzantine_terms,
+    changing_attackers,
+    effective_steps,
+    largest_rate,
+    lasting_attackers,
+    residual_bound,
+    retention,
+    scaling_terms,
+    update_bound,
+    worst_poisoned_share,
+    worst_totals,
+)
+from crfl_core.certification.formulas.ensemble import ensemble_count
+from crfl_core.certification.formulas.exact_votes import ExactVotes, exact_votes
+from crfl_core.certification.formulas.group_vote import (
+    certified_by_costs,
+    certified_groups,
+    certified_weighted_groups,
+    group_costs,
+    vote_counts,
+)
+from crfl_core.certification.formulas.hockey_stick import (
+    hockey_stick_threshold,
+    log_divergence,
+    log_theta,
+)
+from crfl_core.certification.formulas.influence import (
+    attackers_in_any_rounds,
+    equal_influence_drift,
+    equal_influence_rates,
+    equal_influence_start,
+    worst_rounds,
+)
+from crfl_core.certification.formulas.inversion import client_count, feature_radius, sample_count, sample_ratio
+from crfl_core.certification.formulas.median import Box, median_box, median_count
+from crfl_core.certification.formulas.paper import (
+    attack_divergence,
+    combined_log_radius,
+    divergence_by_round,
+    gradient_lipschitz,
+    kl_budget,
+    log_contraction,
+    log_radius,
+)
+from crfl_core.certification.formulas.propagation import (
+    accumulated_drift,
+    averaged_constant,
+    capped_round_expansion,
+    later_products,
+    persistent_drift,
+    persistent_drift_limit,
+    round_contraction,
+    scaled_round_expansion,
+)
+from crfl_core.certification.formulas.rounding import (
+    Aggregation,
+    LocalSteps,
+    ModelSize,
+    Rounding,
+    computed_weight_norm,
+    gamma,
+    local_rounding,
+    logit_rounding,
+    noisy_norm,
+    round_rounding,
+    rounding_budget,
+    rounding_drift,
+    server_rounding,
+)
+from crfl_core.certification.formulas.rules import (
+    certified_size,
+    gaussian_threshold,
+    gaussian_threshold_of_logs,
+    margin_threshold,
+)
+from crfl_core.certification.formulas.shift import (
+    SampleChange,
+    feature_shift,
+    gradient_shift,
+    gradient_shift_rate,
+    label_shift,
+    local_weight_norm,
+    poisoned_input_bound,
+    replacement_shift,
+    saturating_shift,
+)
+from crfl_core.certification.formulas.spectrum import (
+    batch_factor,
+    batch_spectrum,
+    factor_shift,
+    spectrum_change,
+    spectrum_gradient_bound,
+    start_gradient,
+)
+
+__all__ = [
+    "Array",
+    # from gradients to drift
+    "SampleChange",
+    "feature_shift",
+    "gradient_shift",
+    "gradient_shift_rate",
+    "label_shift",
+    "local_weight_norm",
+    "poisoned_input_bound",
+    "replacement_shift",
+    "saturating_shift",
+    "attack_strength",
+    "byzantine_terms",
+    "changing_attackers",
+    "effective_steps",
+    "largest_rate",
+    "lasting_attackers",
+    "residual_bound",
+    "retention",
+    "scaling_terms",
+    "update_bound",
+    "worst_poisoned_share",
+    "worst_totals",
+    "krum_drift",
+    # batches that honest clients scale
+    "ball_gradient_bound",
+    "ball_room",
+    "ball_smoothness",
+    "batch_factor",
+    "batch_spectrum",
+    "factor_shift",
+    "spectrum_change",
+    "spectrum_gradient_bound",
+    "start_gradient",
+    # rounds that are not known
+    "attackers_in_any_rounds",
+    "equal_influence_drift",
+    "equal_influence_rates",
+    "equal_influence_start",
+    "worst_rounds",
+    # from drift to the end of the run
+    "accumulated_drift",
+    "averaged_constant",
+    "capped_round_expansion",
+    "later_products",
+    "persistent_drift",
+    "persistent_drift_limit",
+    "round_contraction",
+    "scaled_round_expansion",
+    "budget_per_unit_drift",
+    "tradeoff_budget",
+    "hockey_stick_threshold",
+    "log_divergence",
+    "log_theta",
+    # what floating-point arithmetic adds
+    "Aggregation",
+    "LocalSteps",
+    "ModelSize",
+    "Rounding",
+    "computed_weight_norm",
+    "gamma",
+    "local_rounding",
+    "logit_rounding",
+    "noisy_norm",
+    "round_rounding",
+    "rounding_budget",
+    "rounding_drift",
+    "server_rounding",
+    # from votes to thresholds
+    "Bounds",
+    "clopper_pearson_lower",
+    "clopper_pearson_upper",
+    "hoeffding",
+    "one_stage",
+    "one_stage_bonferroni",
+    "two_stage",
+    "ExactVotes",
+    "exact_votes",
+    "certified_size",
+    "gaussian_threshold",
+    "gaussian_threshold_of_logs",
+    "margin_threshold",
+    # votes of groups
+    "certified_by_costs",
+    "certified_groups",
+    "certified_weighted_groups",
+    "ensemble_count",
+    "group_costs",
+    "vote_counts",
+    # a median of local models
+    "Box",
+    "median_box",
+    "median_count",
+    # the answers
+    "client_count",
+    "feature_radius",
+    "sample_count",
+    "sample_ratio",
+    # the paper's radius
+    "gradient_lipschitz",
+    "attack_divergence",
+    "combined_log_radius",
+    "divergence_by_round",
+    "kl_budget",
+    "log_contraction",
+    "log_radius",
+]

@@ -1,0 +1,167 @@
+"""How many clients a vote of separately trained groups stands: docs/certificates/every-round.md#group-vote.
+
+Every client belongs to one of G groups, every group trains a model with its own members' messages and public data
+alone, and the class with most votes wins, ties going to the lowest class. `votes` is (m, G): the class that each
+group's model predicts for each of m samples. Every answer is a number of clients for each sample that may do anything,
+in every round, without changing the winner; `inf` says that no number of them can. Nothing here is estimated or
+rounded: all sums are of whole numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from crfl_core.certification.formulas._arrays import Array, floats
+
+LARGEST_TOTAL = 2.0**51
+"""Weights add up to no more, so that twice their sum is exact in floating point."""
+AT_ONCE = 1 << 20
+"""As many votes are looked at together, which bounds the memory."""
+
+
+def vote_counts(votes: ArrayLike, classes: int, weights: ArrayLike = 1) -> NDArray[np.int64]:
+    """How many groups vote for each class, (m, C), or with `weights` (G,) the sum of theirs. `argmax` is the winner.
+
+    Weights are whole numbers of at least 0 that are fixed and public before training; sample counts that clients report
+    are not.
+
+    >>> vote_counts([[0, 2, 2], [1, 1, 1]], classes=3)
+    array([[1, 0, 2],
+           [0, 3, 0]])
+    >>> vote_counts([[0, 2, 2]], classes=3, weights=[5, 1, 1])
+    array([[5, 0, 2]])
+    """
+    chosen = _votes(votes, classes)
+    samples, groups = chosen.shape
+    places = (chosen + classes * np.arange(samples)[:, None]).ravel()
+    shares = np.broadcast_to(_whole(weights, groups), chosen.shape).ravel()
+    return np.bincount(places, shares, samples * classes).reshape(samples, classes).astype(np.int64)
+
+
+def certified_groups(counts: ArrayLike) -> Array:
+    """`R* = floor((n_A - max_{c != A} (n_c + [c < A])) / 2)`: how many groups may be reached: one by each attacker.
+
+    `counts` is (..., C). A client reaches one group, and a vote that changes narrows a lead by at most 2; a class below
+    the winner needs a tie only. Exact: one more reached group can be enough.
+
+    >>> certified_groups([[0, 12, 3, 5], [7, 0, 8, 5]])
+    array([3., 0.])
+    """
+    numbers = np.asarray(counts, np.int64)
+    first = numbers.argmax(axis=-1)[..., None]
+    classes = np.arange(numbers.shape[-1])
+    lead = np.take_along_axis(numbers, first, axis=-1) - numbers - (classes < first)
+    smallest = np.where(classes == first, np.iinfo(np.int64).max, lead).min(axis=-1)
+    found: Array = np.floor_divide(smallest, 2).astype(np.float64)
+    return found
+
+
+def certified_weighted_groups(votes: ArrayLike, classes: int, weights: ArrayLike, reachable: ArrayLike = True) -> Array:
+    """The same for a vote with fixed public `weights` (G,), see `vote_counts`: exact for every class, in every order.
+
+    Attackers take the groups that move the lead over a class c most: `2 v_g` where g votes for the winner, `v_g` where
+    it votes for a third class, nothing where it votes for c. `reachable` (G,) says which groups have a client that may
+    attack, if the threat names candidates; `inf` if all of these together change nothing.
+
+    >>> certified_weighted_groups([[1, 1, 1, 0], [1, 0, 1, 0]], 2, [3, 3, 2, 1])
+    array([1., 0.])
+    >>> certified_weighted_groups([[1, 1, 1, 0]], 2, [3, 3, 2, 1], reachable=[False, False, True, True])
+    array([inf])
+    """
+    chosen = _votes(votes, classes)
+    weight = _whole(weights, chosen.shape[1]) * np.broadcast_to(np.asarray(reachable, np.bool_), chosen.shape[1:])
+    totals = vote_counts(chosen, classes, weights)
+    found = np.full(len(chosen), np.inf)
+    for rows in _blocks(chosen.shape):
+        cast, total = chosen[rows], totals[rows]
+        first = total.argmax(axis=1)
+        best = np.take_along_axis(total, first[:, None], axis=1)[:, 0]
+        for rival in range(classes):
+            gains = weight * (1.0 * (cast == first[:, None]) + (cast != rival))
+            losses = np.flip(np.sort(gains, axis=1), axis=1).cumsum(axis=1)
+            room = best - total[:, rival] - (rival < first)
+            stood = np.less_equal(losses, room[:, None]).sum(axis=1)
+            certified = np.where((losses[:, -1] <= room) | (first == rival), np.inf, stood)
+            found[rows] = np.minimum(found[rows], certified)
+    return found
+
+
+def group_costs(certified: ArrayLike, members: ArrayLike) -> Array:
+    """`k_g = r_g + 1`: how many clients it takes to change a group's vote, (m, G) or any shape that broadcasts.
+
+    `certified` is how many attackers among its own members the group's prediction stands, r_g (NaN or 0: none),
+    `members` how many clients of the group may attack: all of them, or the candidates that the threat names. Infinite
+    where these are too few.
+
+    >>> group_costs([2, 0, np.nan, 3, 0], [3, 3, 3, 3, 0])
+    array([ 3.,  1.,  1., inf, inf])
+    """
+    stands, size = floats(certified, members)
+    cost = np.floor(np.where(np.isnan(stands), 0.0, np.maximum(stands, 0.0))) + 1.0
+    return np.where(cost > size, np.inf, cost)[()]
+
+
+def certified_by_costs(votes: ArrayLike, classes: int, costs: ArrayLike) -> Array:
+    """How many clients may attack if it takes `costs` of them to change a group's vote; (m, G), or (G,) for all.
+
+    For every class c other than the winner, the lead is gone after `D_c = n_A - n_c + 1 - [c < A]` votes. A group that
+    votes for the winner and changes to c takes two of them, one that votes for a third class takes one. With the prefix
+    sums PA and PO_c of both kinds' costs, in increasing order,
+
+        cost_c = min_j  PA[j] + PO_c[max(0, D_c - 2 j)],      R* = min_c cost_c - 1.
+
+    Exact. Taking the cheapest groups one by one, or looking at the second class only, would promise too much.
+    With costs of 1 it is `certified_groups`; costs of 1 and `inf` answer for candidates, see `group_costs`.
+
+    >>> certified_by_costs([[2, 2, 3, 2, 2], [2, 1, 0, 0, 0]], 4, [[3, 5, 1, 1, np.inf], [3, 1, np.inf, 5, 2]])
+    array([3., 2.])
+    """
+    chosen = _votes(votes, classes)
+    prices = np.broadcast_to(floats(costs)[0], chosen.shape)
+    if not (prices >= 1.0).all():
+        raise ValueError("costs must be at least 1 client in every group, see group_costs")
+    counts = vote_counts(chosen, classes)
+    found = np.full(len(chosen), np.inf)
+    for rows in _blocks(chosen.shape):
+        cast, price, count = chosen[rows], prices[rows], counts[rows]
+        first = count.argmax(axis=1)[:, None]
+        best = np.take_along_axis(count, first, axis=1)
+        own = _prefix_sums(price, cast == first)
+        for rival in range(classes):
+            others = _prefix_sums(price, (cast != first) & (cast != rival))
+            lead = best - count[:, [rival]] + 1 - (rival < first)
+            # Beyond all groups that there are, prefix sums are infinite.
+            missing = np.clip(lead - 2 * np.arange(own.shape[1]), 0, own.shape[1] - 1)
+            cheapest = (own + np.take_along_axis(others, missing, axis=1)).min(axis=1)
+            found[rows] = np.minimum(found[rows], np.where(first[:, 0] == rival, np.inf, cheapest - 1.0))
+    return found
+
+
+def _prefix_sums(costs: Array, chosen: NDArray[np.bool_]) -> Array:
+    """The cost of the cheapest 0, 1, ..., G + 1 chosen groups; infinite beyond their number."""
+    ordered = np.sort(np.where(chosen, costs, np.inf), axis=1)
+    return np.pad(ordered, ((0, 0), (1, 1)), constant_values=((0.0, 0.0), (0.0, np.inf))).cumsum(axis=1)
+
+
+def _votes(votes: ArrayLike, classes: int) -> NDArray[np.int64]:
+    chosen = np.asarray(votes, np.int64)
+    if chosen.ndim != 2 or chosen.shape[1] == 0:
+        raise ValueError(f"votes must be (samples, groups), found the shape {chosen.shape}")
+    if classes < 2 or (chosen < 0).any() or (chosen >= classes).any():
+        raise ValueError(f"votes must be classes 0 to C - 1 of at least 2, found C = {classes}")
+    return chosen
+
+
+def _whole(weights: ArrayLike, groups: int) -> Array:
+    weight = np.broadcast_to(floats(weights)[0], groups)
+    if not ((weight >= 0.0) & (weight == np.floor(weight))).all() or weight.sum() > LARGEST_TOTAL:
+        raise ValueError(f"weights of groups must be whole numbers of at least 0, found {weight.tolist()}")
+    return weight
+
+
+def _blocks(shape: tuple[int, ...]) -> Iterator[slice]:
+    rows = max(1, AT_ONCE // shape[1])
+    return (slice(first, first + rows) for first in range(0, shape[0], rows))

@@ -1,0 +1,61 @@
+"""`crfl new`: a package for a plugin of one's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Kind = Annotated[
+    str,
+    typer.Argument(
+        help="What to write: aggregator, stage, attack, dataset, partitioner, model, feature-map, algorithm, "
+        "certificate, engine, tracker or command.",
+        show_default=False,
+    ),
+]
+Name = Annotated[str, typer.Argument(help="Its name, such as trimmed-mean.", show_default=False)]
+Out = Annotated[Path | None, typer.Option("--out", help="Folder to write; default: crfl-NAME.", show_default=False)]
+INSTALL_AGAIN = "\nInstall the package again, so that the new entry point is known, run its tests, try it:\n"
+Into = Annotated[
+    Path | None,
+    typer.Option("--into", help="Folder of a package that gets one plugin more.", show_default=False),
+]
+Licence = Annotated[str, typer.Option("--licence", help="apache-2.0, mit, bsd-3-clause or none.")]
+Author = Annotated[str | None, typer.Option("--author", help="Who holds the copyright.", show_default=False)]
+
+
+def new(
+    kind: Kind,
+    name: Name,
+    out: Out = None,
+    into: Into = None,
+    licence: Licence = "apache-2.0",
+    author: Author = None,
+) -> None:
+    """Write a package with a working plugin: module, entry point, tests, example config, README, CI and licence."""
+    from crfl_core.cli.scaffold import Names, ScaffoldError, add, create
+    from crfl_core.extend import Registry
+
+    names, registry = Names(kind, name), Registry()
+    if into is None:
+        target, distribution, module = out or Path(names.distribution), names.distribution, "__init__"
+        create(names, target, licence=licence, author=author, registry=registry)
+        folder = Path("src", names.module)
+    elif out is not None:
+        raise ScaffoldError("--into adds to a package and --out begins one: give one of them")
+    else:
+        package = add(names, into, registry=registry)
+        target, distribution, module, folder = into, package.distribution, names.function_name, package.folder
+    is_command = kind == "command"
+    what, users = ("function", "people") if is_command else ("class", "configs")
+    typer.echo(f"{target}: the {kind} {name!r}, {what} {names.target} in {(folder / module).as_posix()}.py")
+    for rival in names.rivals(registry):
+        typer.echo(f"note: {rival} declares {name!r}, too: {users} must write '{distribution}:{name}'")
+    if is_command and into is not None:
+        typer.echo(f"note: `crfl {name} --help` waits for all that {(folder / '__init__.py').as_posix()} imports")
+    typer.echo("\nInstall it, run its tests, try it:\n" if into is None else INSTALL_AGAIN)
+    example = "example.toml" if into is None else f"example-{name}.toml"
+    trial = f"crfl {name} --help" if is_command else f"crfl run {example}"
+    typer.echo(f"  cd {target}\n  pip install --editable '.[test]'\n  pytest\n  {trial}")

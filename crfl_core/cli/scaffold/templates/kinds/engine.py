@@ -1,0 +1,35 @@
+"""An engine for crfl."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pydantic import Field, PrivateAttr
+
+from crfl_core.extend import Engine, Job, LocalUpdates, TrainingTask
+
+
+class MyPlugin(Engine):
+    """Trains clients in this process, the last ones first: no result depends on who trains when.
+
+    An engine for other processes sends `Job.specification` there, opens it with `crfl_core.extend.open_job`, and lets
+    every process train a part.
+    """
+
+    at_once: int = Field(8, ge=1, description="clients that are trained together")
+
+    _job: Job | None = PrivateAttr(default=None)
+
+    def open(self, job: Job) -> None:
+        """What the engine holds while it is open lives in private attributes: options are frozen."""
+        self._job = job
+
+    def train(self, task: TrainingTask) -> Iterator[LocalUpdates]:
+        """Every participant exactly once, in parts, in any order."""
+        assert self._job is not None
+        for part in reversed(task.parts(self.at_once)):
+            yield self._job.train(task, part)
+
+    def close(self) -> None:
+        """Called once, also after an error."""
+        self._job = None

@@ -1,0 +1,21 @@
+"""A server optimiser for crfl."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from crfl_core.extend import FixedRate, RoundFacts
+
+
+class MyPlugin(FixedRate):
+    """A rate of the server that grows from round to round, up to 1.
+
+    `w_t = w + min(1, t / rounds) aggregate` in round t. To look at the aggregate, or to remember earlier ones, derive
+    from ServerOptimiser: certificates that need a plain step are refused then.
+    """
+
+    rounds: int = Field(5, ge=1, description="rounds until the rate is 1")
+
+    def rate(self, facts: RoundFacts) -> float:
+        """The rate of this round, from facts alone; the core multiplies. Up to 1 all certificates hold."""
+        return min(1.0, facts.number / self.rounds)

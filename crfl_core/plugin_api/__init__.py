@@ -1,0 +1,45 @@
+"""The base class of each plugin kind, one file per kind, and the table of all kinds."""
+
+from __future__ import annotations
+
+from pkgutil import resolve_name
+from typing import Any, NamedTuple, cast
+
+LOCAL = "(this process)"
+"""Where plugins come from that no distribution declares."""
+
+
+class Kind(NamedTuple):
+    """A kind of plugin: the entry-point group it is found in, and where the class is that it derives from."""
+
+    group: str
+    target: str
+
+    @property
+    def base(self) -> type[Any]:
+        """The class, imported when it is first asked for: reading what is installed should cost next to nothing."""
+        return cast("type[Any]", resolve_name(self.target))
+
+    def has(self, candidate: object) -> bool:
+        """Whether something is a plugin class of this kind."""
+        return isinstance(candidate, type) and issubclass(candidate, self.base)
+
+
+KINDS = {
+    "aggregator": Kind("crfl.aggregators", "crfl_core.plugin_api.aggregator:AggregationStep"),
+    "optimiser": Kind("crfl.optimisers", "crfl_core.plugin_api.server_optimiser:ServerOptimiser"),
+    "attack": Kind("crfl.attacks", "crfl_core.plugin_api.attack:Attack"),
+    "dataset": Kind("crfl.datasets", "crfl_core.plugin_api.dataset:Dataset"),
+    "partitioner": Kind("crfl.partitioners", "crfl_core.plugin_api.partitioner:Partitioner"),
+    "model": Kind("crfl.models", "crfl_core.plugin_api.model:Model"),
+    "feature-map": Kind("crfl.feature_maps", "crfl_core.plugin_api.feature_map:FeatureMap"),
+    "algorithm": Kind("crfl.algorithms", "crfl_core.plugin_api.local_algorithm:LocalAlgorithm"),
+    "certificate": Kind("crfl.certificates", "crfl_core.plugin_api.certificate:Certificate"),
+    "engine": Kind("crfl.engines", "crfl_core.plugin_api.engine:Engine"),
+    "tracker": Kind("crfl.trackers", "crfl_core.plugin_api.tracker:Tracker"),
+    "command": Kind("crfl.commands", "crfl_core.plugin_api.command:Command"),
+}
+"""Every kind of plugin, by the name that messages and `crfl plugins` give it."""
+
+CONFIGURABLE = tuple(kind for kind in KINDS if kind != "command")
+"""The kinds that a config names. A command is typed."""

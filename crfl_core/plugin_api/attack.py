@@ -1,0 +1,157 @@
+"""Attacks: what malicious clients do to their data, their training and their update."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from crfl_core.errors import OptionError
+from crfl_core.plugin_api.base import Plugin
+from crfl_core.records.attacker_view import Knowledge, Known, Observed
+from crfl_core.records.inputs import Batches, FederatedData
+from crfl_core.records.random_streams import Streams
+from crfl_core.records.round import State
+from crfl_core.records.schedules import Rounds
+from crfl_core.records.threat import ROUNDING, Poison, Threat
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+FREE_METHODS = ("local_gradient", "after_step", "scales", "craft")
+"""Methods through which an attack leaves the protocol of local training, whatever its data are."""
+
+
+@dataclass(frozen=True)
+class Realised:
+    """What the attackers of a run really did, measured: one entry per attacked round and attacker."""
+
+    round: NDArray[np.int64]
+    client: NDArray[np.int64]
+    poison_ratio: NDArray[np.float64]
+    delta: NDArray[np.float64]
+    flips: NDArray[np.int64]
+    scale: NDArray[np.float64]
+
+
+class Attack(Plugin):
+    """Malicious clients: who they are, when they are active, and what they do then.
+
+    Outside the attacked rounds, and while they are not sampled, they are honest. The methods that change something
+    all have a neutral default, so an attack overrides only what it is about. What it remembers from round to round is
+    its state: `prepare` makes it, `learn` makes the next one, and every other method is handed the one of the round.
+    """
+
+    knowledge: ClassVar[Knowledge] = "own"
+    """What `craft` is shown: "own" updates alone, all "updates", or in addition the "rule" of the server."""
+
+    clients: Annotated[int, Field(ge=1)] | tuple[int, ...] = Field(
+        1, description="ids of the attackers, or how many to draw"
+    )
+    rounds: Rounds = Field((1,), description="attacked rounds: a list, or {first, every, last}")
+    scale: Annotated[float, Field(ge=1)] | Literal["replace"] = Field(
+        1.0,
+        description="factor on the malicious update, gamma; 'replace' is 1 / p_i among the participants of the round, "
+        "which puts the attacker's model in place of the global one",
+    )
+    learning_rate: float | None = Field(None, gt=0, description="attackers' rate; unset: as honest clients")
+    steps: int | None = Field(None, ge=1, description="attackers' local steps; unset: as honest clients")
+
+    @abstractmethod
+    def prepare(self, data: FederatedData, streams: Streams) -> State:
+        """Called once before training: the state of the first round. Raises `OptionError`."""
+
+    def learn(self, seen: Observed, state: State) -> State:  # noqa: ARG002
+        """The state of the next round, after every round of the run, attacked or not; by default what it was.
+
+        It is tensors by name, kept in the checkpoint and sent to wherever clients train: keep it small.
+        """
+        return state
+
+    def attackers(self, clients: int, streams: Streams) -> tuple[int, ...]:
+        """The ids of the attackers among all clients, ascending: as given, or drawn. Raises `OptionError`."""
+        if isinstance(self.clients, int):
+            if self.clients > clients:
+                raise OptionError("clients", f"found {self.clients}, but there are only {clients} clients")
+            drawn = streams.generator("attack/clients").choice(clients, self.clients, replace=False)
+            return tuple(int(client) for client in np.sort(drawn))
+        if not self.clients:
+            raise OptionError("clients", "name at least one client, or set attack = 'none'")
+        for client in self.clients:
+            if not 0 <= client < clients:
+                raise OptionError("clients", f"there is no client {client}: clients are 0..{clients - 1}")
+        return tuple(sorted(set(self.clients)))
+
+    def check(self, batch_size: int) -> None:
+        """Raise `OptionError` if the options do not fit the attackers' smallest batch. Called before training."""
+
+    def poison(self, batches: Batches, state: State) -> Batches:  # noqa: ARG002
+        """The attackers' batches of a round, poisoned. Must return new tensors where it changes something.
+
+        What it is given lies in memory that the next round uses again: whoever wants to remember it keeps a copy.
+        """
+        return batches
+
+    def local_gradient(self, gradient: Tensor, weights: Tensor, start: Tensor, state: State) -> Tensor:  # noqa: ARG002
+        """The gradient that attackers follow, all (R, attackers, P); `start` is the model of the round."""
+        return gradient
+
+    def after_step(self, weights: Tensor, start: Tensor, state: State) -> Tensor:  # noqa: ARG002
+        """The attackers' weights after a local step, for example projected."""
+        return weights
+
+    def scales(self, weights: Tensor) -> Tensor:
+        """The factor of each attacker, given the aggregation weights p_i of this round."""
+        return 1.0 / weights if self.scale == "replace" else weights.new_full(weights.shape, self.scale)
+
+    def craft(self, known: Known, state: State) -> Tensor:  # noqa: ARG002
+        """What the attackers of a round submit, (a, P): by default what they trained times `scales(weights)`."""
+        return self.scales(known.weights)[:, None].to(known.own) * known.own
+
+    @property
+    def backdoor_class(self) -> int | None:
+        """The class that backdoored inputs should be taken for, if the attack has one."""
+        return None
+
+    def backdoored(self, x: Tensor, state: State) -> Tensor | None:  # noqa: ARG002
+        """Test inputs with the backdoor, clamped to the domain, as prepared; None if the attack has no trigger."""
+        return None
+
+    def backdoored_set(self, data: FederatedData, state: State) -> tuple[Tensor, Tensor] | None:
+        """The backdoored test set, inputs and their true labels; None if there is none.
+
+        By default every test input of a class that is not the target, as `backdoored` changes it. An attack without a
+        trigger names the inputs that it is about. Those of the target class never count as successes.
+        """
+        others = data.test_y != (-1 if self.backdoor_class is None else self.backdoor_class)
+        triggered = self.backdoored(data.test_x[others], state)
+        return None if triggered is None else (triggered, data.test_y[others])
+
+    def threat(self, realised: Realised) -> Threat:
+        """The threat that covers what was measured in this run.
+
+        An attack with steps, gradients or updates of its own making has done more than can be measured on its data.
+        """
+        flips, moves = bool(realised.flips.any()), bool((realised.delta > 0).any())
+        poison: Poison = "features" if not flips else "features+labels" if moves else "labels"
+        if any(getattr(type(self), name) is not getattr(Attack, name) for name in FREE_METHODS):
+            poison = "update"
+        return Threat(
+            clients=tuple(int(client) for client in np.unique(realised.client)),
+            rounds=tuple(int(number) for number in np.unique(realised.round)),
+            poison=poison,
+            poison_ratio=min(1.0, float(realised.poison_ratio.max(initial=0.0))),
+            delta=float(realised.delta.max(initial=0.0)),
+            scale=self._realised_scale(realised),
+        )
+
+    def _realised_scale(self, realised: Realised) -> float:
+        """What was measured, or what was declared if that is the same: norms are not exact, and multiplying is."""
+        measured = float(realised.scale.max(initial=1.0))
+        same = self.scale != "replace" and measured <= self.scale * (1 + ROUNDING)
+        return float(self.scale) if same else measured

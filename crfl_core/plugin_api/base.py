@@ -1,0 +1,178 @@
+"""The base of every plugin, and how a plugin is written as a field of a config."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Protocol, Unpack
+
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    PrivateAttr,
+    ValidationError,
+    ValidationInfo,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from crfl_core.errors import UNEXPECTED, CrflError, PluginError, reason
+from crfl_core.plugin_api import LOCAL
+from crfl_core.plugin_api.final_methods import refuse_overriding
+from crfl_core.records.table import Table
+from crfl_core.runs.data_files import from_here
+
+API_VERSION = 2
+"""The plugin interface of this release. A plugin class may name the one it was written for in `api_version`."""
+
+
+class Plugin(Table):
+    """A plugin is a class that is its own config: its fields are its options, unknown ones are refused.
+
+    Instances are frozen and hold no state of a run: state is passed in, returned, and kept by the core.
+    """
+
+    # No option means anything at infinity, and a dumped config would have nothing in its place.
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    api_version: ClassVar[int] = 2
+    """The plugin interface that the class was written for."""
+
+    # The `type` under which a config named this plugin. Not a field, so a plugin's options are its own.
+    _configured_as: str | None = PrivateAttr(default=None)
+    _provided_by: str = PrivateAttr(default=LOCAL)
+
+    def __init_subclass__(cls, **settings: Unpack[ConfigDict]) -> None:
+        super().__init_subclass__(**settings)
+        refuse_overriding(cls, Plugin)
+
+    @property
+    def configured_as(self) -> str:
+        """The name under which this plugin was configured; its class name if Python code made it."""
+        return self._configured_as or type(self).__name__
+
+    @property
+    def full_name(self) -> str:
+        """Name, distribution and version, as messages give them: `'krum' of crfl 0.1.0`."""
+        return f"{self.configured_as!r} of {self._provided_by}"
+
+    def named(self, name: str, origin: str | None = None) -> Plugin:
+        """A copy that remembers the name under which it is configured, and the distribution it comes from."""
+        copy = self.model_copy()
+        copy._configured_as, copy._provided_by = name, origin or self._provided_by
+        return copy
+
+
+class Resolver(Protocol):
+    """Turns names of plugins into classes; handed to the fields below in pydantic's validation context."""
+
+    def load(self, kind: str, name: str) -> type[Plugin]:
+        """The class that a name stands for, or a `PluginError`."""
+
+    def name_of(self, kind: str, plugin: type[Plugin]) -> str:
+        """The name that stands for a class, or a `PluginError`."""
+
+    def origin(self, kind: str, name: str) -> str:
+        """Distribution and version that a name stands for, or a `PluginError`."""
+
+    def import_refusal(self, path: str) -> str:
+        """Why code that an option names must not be imported; empty if it may be."""
+
+
+def admitted(path: str, info: ValidationInfo) -> str:
+    """A path that may be imported, absolute if it is that of a file, so that a run can be resumed from elsewhere."""
+    place, _, name = path.rpartition(":")
+    if not place or not name:
+        raise ValueError('must be "package.module:name" or "file.py:name"')
+    if place.endswith(".py"):
+        path = f"{from_here(Path(place))}:{name}"
+    resolver: Resolver | None = (info.context or {}).get("resolver")
+    if resolver is not None and (refusal := resolver.import_refusal(path)):
+        raise PydanticCustomError("plugin", "{message}", {"message": refusal})
+    return path
+
+
+ImportPath = Annotated[str, AfterValidator(admitted)]
+"""The type of an option that names code to import, "package.module:name" or "file.py:name". It runs the code that a
+config names: with `plugins.allow`, only that of distributions which it lists."""
+
+
+class Configured:
+    """Marks a field that holds a plugin: `dataset: Annotated[Dataset, Configured("dataset")]`.
+
+    In a config it is a table with the plugin's name in `type` and its options beside it. Only the named plugin is
+    imported. Options are validated by the plugin's own class, so an error names the exact key.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def __get_pydantic_core_schema__(self, source: type[Any], handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.with_info_plain_validator_function(
+            self._validate,
+            serialization=core_schema.plain_serializer_function_ser_schema(self._serialise),
+        )
+
+    def __get_pydantic_json_schema__(self, _schema: CoreSchema, _handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        # `crfl schema` puts the options of every installed plugin here.
+        return {"x-crfl-kind": self.kind}
+
+    def _validate(self, value: object, info: ValidationInfo) -> Plugin:
+        resolver: Resolver | None = (info.context or {}).get("resolver")
+        if isinstance(value, Plugin):
+            return value if resolver is None else self._named(value, resolver, info)
+        if isinstance(value, str):
+            value = {"type": value}
+        if not isinstance(value, Mapping):
+            raise ValueError(f"must be a table with the name of {with_article(self.kind)} in `type`")
+        name = value.get("type")
+        if not isinstance(name, str):
+            raise ValueError(f"needs `type`, the name of an installed {self.kind}: `crfl plugins` lists them")
+        if resolver is None:
+            raise ValueError(f"{name!r} alone needs a registry: pass an instance of its class instead")
+        options = {key: option for key, option in value.items() if key != "type"}
+        try:
+            plugin_class = resolver.load(self.kind, name)
+        except PluginError as error:
+            raise PydanticCustomError("plugin", "{message}", {"message": str(error), "key": "type"}) from error
+        origin = resolver.origin(self.kind, name)
+        try:
+            plugin = plugin_class.model_validate(options, context=info.context)
+        except (ValidationError, CrflError):
+            raise
+        except UNEXPECTED as error:
+            message = f"{self.kind} {name!r} of {origin} failed to check its options: {reason(error)}"
+            raise PydanticCustomError("plugin", "{message}", {"message": message}) from error
+        plugin._configured_as, plugin._provided_by = name, origin
+        return plugin
+
+    def _named(self, value: Plugin, resolver: Resolver, info: ValidationInfo) -> Plugin:
+        """An instance that Python code made, under the name that a config gives it; plugins among its options too."""
+        if any(isinstance(part, Plugin) and part._configured_as is None for _, part in value):
+            options = {option: getattr(value, option) for option in value.model_fields_set}
+            known_as, origin = value._configured_as, value._provided_by
+            value = type(value).model_validate(options, context=info.context)
+            value._configured_as, value._provided_by = known_as, origin
+        if value._configured_as is not None:
+            return value
+        try:
+            name = resolver.name_of(self.kind, type(value))
+            resolver.load(self.kind, name)  # which refuses a class that cannot be used
+            return value.named(name, resolver.origin(self.kind, name))
+        except PluginError as error:
+            raise PydanticCustomError("plugin", "{message}", {"message": str(error)}) from error
+
+    @staticmethod
+    def _serialise(value: Plugin) -> dict[str, Any]:
+        return {"type": value.configured_as} | value.model_dump(mode="json", exclude_none=True)
+
+
+def with_article(kind: str) -> str:
+    """A kind as a sentence names one of it.
+
+    >>> with_article("aggregator"), with_article("model")
+    ('an aggregator', 'a model')
+    """
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"

@@ -1,0 +1,107 @@
+"""Commands: what people type behind `crfl`."""
+
+from __future__ import annotations
+
+import ast
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from crfl_core.errors import PluginError
+from crfl_core.plugin_api import LOCAL
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+    import click
+
+OWN_COMMANDS = ("run", "resume", "show", "certify", "predict", "plugins", "explain", "schema")
+"""The commands of the core, whose names no plugin can take."""
+
+NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+
+
+@dataclass(frozen=True)
+class Command:
+    """What an entry point of `crfl.commands` names, under the name that people type.
+
+    `target` should be a function, whose parameters typer turns into arguments and options and whose docstring is the
+    help, or a `typer.Typer`, which is a command with subcommands. `origin` is its distribution, for messages; `point`
+    is None for what no distribution declares.
+    """
+
+    configured_as: str
+    target: object
+    origin: str = LOCAL
+    point: EntryPoint | None = None
+
+    @property
+    def full_name(self) -> str:
+        """Name, distribution and version, as messages give them: `command 'new' of crfl 0.1.0`."""
+        return f"command {self.configured_as!r} of {self.origin}"
+
+    @cached_property
+    def click_command(self) -> click.Command:
+        """The command as click runs it. Raises `PluginError` if its name or what is behind it cannot be used."""
+        import typer
+
+        name = self.configured_as
+        if name in OWN_COMMANDS:
+            raise PluginError(f"{self.full_name} has the name of a command of crfl itself: it needs another one")
+        if not NAME.fullmatch(name):
+            raise PluginError(f"{self.full_name} cannot be typed: use lower-case words with '-' between them")
+        app = typer.Typer()
+        if isinstance(self.target, typer.Typer):
+            app.add_typer(self.target, name=name)
+        elif callable(self.target) and not isinstance(self.target, type):
+            app.command(name)(self.target)
+        else:
+            raise PluginError(f"{self.full_name} is {self.target!r}, not a function and not a typer.Typer")
+        try:
+            return typer.main.get_group(app).commands[name]
+        except Exception as error:
+            raise PluginError(f"{self.full_name} cannot be read by typer: {type(error).__name__}: {error}") from error
+
+    @property
+    def summary(self) -> str:
+        """The first line of its help."""
+        return (self.click_command.help or "").strip().partition("\n")[0]
+
+
+def summary_in_source(point: EntryPoint) -> str:
+    """The first line of a command's help, read from its source without importing anything; empty if it is not there.
+
+    So a command that is slow to import, or broken, is listed like any other: `crfl --help` runs no code of plugins.
+    """
+    try:
+        texts = list(help_texts(ast.parse(source_of(point.module)), point.attr))
+    except Exception:  # whatever is wrong with it, it is not for those to hear who did not call it
+        return ""
+    return texts[-1].strip().partition("\n")[0] if texts else ""
+
+
+def source_of(module: str) -> str:
+    """The source of a module. Not even the packages around it are imported."""
+    first, *others = module.split(".")
+    spec = importlib.util.find_spec(first)
+    for part in others:
+        assert spec is not None
+        spec = importlib.machinery.PathFinder.find_spec(f"{spec.name}.{part}", spec.submodule_search_locations)
+    assert spec is not None
+    assert isinstance(spec.loader, importlib.abc.InspectLoader)
+    return spec.loader.get_source(module) or ""
+
+
+def help_texts(module: ast.Module, name: str) -> Iterator[str]:
+    """The docstrings of functions of this name, and `help` of what is assigned to it, as in `typer.Typer(help=...)`."""
+    for node in module.body:
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            yield ast.get_docstring(node) or ""
+        elif isinstance(node, ast.Assign) and name in map(ast.unparse, node.targets):
+            keywords = node.value.keywords if isinstance(node.value, ast.Call) else ()
+            yield from (ast.literal_eval(one.value) for one in keywords if one.arg == "help")

@@ -1,0 +1,151 @@
+"""Feature maps: public functions between the scaled input and the model, fixed before any client's data are seen."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar, final
+
+from crfl_core.errors import OptionError, PluginFailure, failures_named
+from crfl_core.plugin_api.base import Plugin
+from crfl_core.plugin_api.plugin_errors import settings_of
+from crfl_core.records.inputs import DataFacts
+from crfl_core.records.round import State
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Shape = tuple[int, ...]
+
+
+class BoundMap(ABC):
+    """A feature map for inputs of a known size.
+
+    `outputs` is the number of features, `lipschitz` the Lipschitz constant (None if there is none). `image_shape` is
+    (channels, height, width) if the features are an image of another shape than the inputs were. A map that was made
+    elsewhere, from a file or by training, gives its `digest`, by which the ledger says which one it was.
+    """
+
+    outputs: int
+    lipschitz: float | None
+    digest: str = ""
+    image_shape: Shape | None = None
+
+    @abstractmethod
+    def __call__(self, x: Tensor) -> Tensor:
+        """(..., inputs) -> (..., outputs)."""
+
+    @abstractmethod
+    def norm_bound(self, inputs: float) -> float:
+        """A bound on the norm of an output, given one on the norm of an input (which may be infinite)."""
+
+
+class FeatureMap(Plugin):
+    """A function that everybody knows before the data are seen, so that it leaks and learns nothing."""
+
+    slow: ClassVar[bool] = False
+    """Whether it takes long: what comes out of a chain with such a map is kept in the user's cache."""
+
+    @abstractmethod
+    def bind(self, inputs: int) -> BoundMap:
+        """The map for inputs of this size. Raises `OptionError`."""
+
+
+class ImageMap(FeatureMap):
+    """A feature map that must know the shape of its inputs: images, or what another such map made of them."""
+
+    @abstractmethod
+    def bind_image(self, shape: Shape) -> BoundMap:
+        """The map for images of this shape, (channels, height, width). Raises `OptionError`."""
+
+    @final
+    def bind(self, inputs: int) -> BoundMap:
+        """Refuses inputs without a shape."""
+        raise OptionError(
+            "type",
+            f"{self.configured_as!r} needs images, found {inputs} features of no shape: put it in front of maps that "
+            "make vectors, or set the dataset's image_shape",
+        )
+
+
+class FittedMap(FeatureMap):
+    """A feature map with numbers that are computed once, from inputs that no client holds, and kept with the run."""
+
+    def own_inputs(self, facts: DataFacts) -> Tensor | None:  # noqa: ARG002
+        """Inputs to fit to, (m, inputs), as the data are in front of all maps; None: those of the trusted curator.
+
+        They depend on options alone, so that nobody has to be trusted with them.
+        """
+        return None
+
+    @abstractmethod
+    def fit(self, samples: Tensor) -> State:
+        """The numbers to keep, for samples as they arrive at this place of the chain, (m, inputs)."""
+
+    @abstractmethod
+    def bind_fitted(self, inputs: int, fitted: State) -> BoundMap:
+        """The map for inputs of this size, with what `fit` returned."""
+
+    @final
+    def bind(self, inputs: int) -> BoundMap:
+        """Refuses: it must be fitted first."""
+        raise PluginFailure(f"feature map {self.full_name} was not fitted: call fit(), then bind_fitted({inputs}, ...)")
+
+
+class FeatureMaps(BoundMap):
+    """Several maps, one after the other; none is the identity.
+
+    `fitted` has what was fitted, by the place in the chain.
+    """
+
+    def __init__(
+        self,
+        maps: Sequence[FeatureMap],
+        inputs: int,
+        image_shape: Shape | None = None,
+        fitted: Mapping[int, State] | None = None,
+    ) -> None:
+        self.maps, self.fitted = tuple(maps), dict(fitted or {})
+        self.links: list[BoundMap] = []
+        self.outputs, self.lipschitz, self.image_shape = inputs, 1.0, image_shape
+        for place, feature_map in enumerate(maps):
+            with settings_of(f"model.features.{place}", feature_map):
+                link = bound(feature_map, self.outputs, self.image_shape, self.fitted.get(place))
+            self.links.append(link)
+            # What is no longer than before is still the image that it was.
+            kept = self.image_shape if link.outputs == self.outputs else None
+            self.outputs, self.image_shape = link.outputs, link.image_shape or kept
+            known = self.lipschitz is not None and link.lipschitz is not None
+            self.lipschitz = self.lipschitz * link.lipschitz if known else None  # type: ignore[operator]
+
+    @property
+    def names(self) -> str:
+        """What they are called, in order."""
+        return ", ".join(feature_map.full_name for feature_map in self.maps)
+
+    @property
+    def widest(self) -> int:
+        """The largest number of features anywhere in the chain."""
+        return max((link.outputs for link in self.links), default=1)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(..., inputs) -> (..., outputs)."""
+        for feature_map, link in zip(self.maps, self.links, strict=True):
+            with failures_named(f"feature map {feature_map.full_name} failed"):
+                x = link(x)
+        return x
+
+    def norm_bound(self, inputs: float) -> float:
+        """The bound of the last map, given those before it."""
+        for link in self.links:
+            inputs = link.norm_bound(inputs)
+        return inputs
+
+
+def bound(feature_map: FeatureMap, inputs: int, shape: Shape | None, fitted: State | None) -> BoundMap:
+    """A map for what is known about its inputs."""
+    if isinstance(feature_map, FittedMap) and fitted is not None:
+        return feature_map.bind_fitted(inputs, fitted)
+    if isinstance(feature_map, ImageMap) and shape is not None:
+        return feature_map.bind_image((1,) * (3 - len(shape)) + shape)
+    return feature_map.bind(inputs)

@@ -1,0 +1,81 @@
+"""Every hook of a run, in one place.
+
+A run makes its own pluggy manager and registers the plugin instances that its config names, if they carry methods
+marked with `@crfl_core.hookimpl`. Installing a package therefore never changes a result. An implementation takes
+any subset of a hook's arguments, by name.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pluggy
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from crfl_core.plugin_api.certificate import CertificateResult
+    from crfl_core.plugin_api.tracker import RunContext
+    from crfl_core.records.ledger import RoundRecord
+    from crfl_core.records.round import ClientUpdates, Round, RuleResult, State
+    from crfl_core.runs.results import RunResult
+
+hookspec = pluggy.HookspecMarker("crfl")
+hookimpl = pluggy.HookimplMarker("crfl")
+"""Marks a plugin's method as its implementation of the hook of the same name."""
+
+
+@hookspec
+def crfl_working(phase: str, done: int, total: int) -> None:
+    """Observe how far a phase is that is not training: before the rounds, "data" and "feature maps", which are skipped
+    if they are cached; after them "votes", "continuations", "certificates" and "figures". `total` is 0 if nobody knows.
+    """
+
+
+@hookspec
+def crfl_run_started(run: RunContext) -> None:
+    """Observe that a run begins, or resumes after `run.resumed_from` rounds."""
+
+
+@hookspec
+def crfl_round_started(run: RunContext, current: Round) -> None:
+    """Observe that a round begins: who takes part and the model that is broadcast."""
+
+
+@hookspec(firstresult=True)
+def crfl_effective_weights(updates: ClientUpdates, aggregate: RuleResult) -> Tensor | None:
+    """Answer with the weights p_i, (n,), that a round's record and the radius should use, or None to pass.
+
+    The first answer counts; the weights that the aggregation chain reported come last. An answer must reconstruct the
+    aggregate, `sum_i p_i u_i + offset`, or the run stops. A round whose weights were replaced counts as data-dependent.
+    """
+
+
+@hookspec
+def crfl_accept_round(run: RunContext, current: Round, candidate: Tensor, state: State) -> bool | None:
+    """Accept (True) or reject (False) the clipped model of a round, (P,), before noise; None has no opinion.
+
+    `state` is what the plugin itself returned as a step of this round's aggregation, empty for any other plugin. One
+    rejection is enough. The round then continues from the model it was broadcast with, clipped and with fresh noise,
+    and from the states that its aggregation started with.
+    """
+
+
+@hookspec
+def crfl_round_finished(run: RunContext, record: RoundRecord) -> None:
+    """Observe what a round's record in the ledger says."""
+
+
+@hookspec
+def crfl_certified(run: RunContext, certified: CertificateResult) -> None:
+    """Observe one guarantee: one certificate, one level, one test set."""
+
+
+@hookspec
+def crfl_run_failed(run: RunContext, error: BaseException) -> None:
+    """Observe that a run ends early, by an error or an interrupt. What is on disk can be resumed."""
+
+
+@hookspec
+def crfl_run_finished(run: RunContext, result: RunResult) -> None:
+    """Observe the finished run; everything is on disk."""

@@ -1,0 +1,209 @@
+"""Models: from flat parameters and inputs to logits and gradients, for many models at once."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import numpy as np
+from pydantic import BeforeValidator, Field
+
+from crfl_core.plugin_api.base import Configured, Plugin
+from crfl_core.plugin_api.feature_map import FeatureMap
+from crfl_core.records.inputs import DataFacts
+from crfl_core.records.ledger import ModelFacts
+from crfl_core.records.round import Layout
+from crfl_core.runs.data_files import UserPath
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+VOTES_AT_ONCE = 2**18
+LOGITS_AT_ONCE = 2**16
+"""Pairs of a model and a sample whose votes, or logits, are in memory at a time."""
+NUMBERS_AT_ONCE = 2**26
+"""Numbers that models may make of samples on the way to logits, and that are in memory together."""
+
+
+def as_list(value: object) -> object:
+    """A single table stands for a list of one."""
+    return tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
+
+
+class LocalModels(ABC):
+    """The models of some clients in the middle of local training, in whatever layout is fastest."""
+
+    @abstractmethod
+    def step(self, x: Tensor, y: Tensor, weights: Tensor, rates: Tensor, decay: Tensor | None) -> None:
+        """`w <- w - rate (gradient + decay w)` for all clients and replicas.
+
+        `x`, `y` and `weights` are those of `BoundModel.gradient`; `rates` and `decay` are (n,). A rate of 0 makes no
+        step.
+        """
+
+    @abstractmethod
+    def parameters(self) -> Tensor:
+        """The models as they are now, (R, n, P)."""
+
+    def moved(self, start: Tensor, out: Tensor) -> None:
+        """Put into `out` how far the models are from `start`, all (R, n, P). Override it if that saves a copy."""
+        import torch
+
+        torch.sub(self.parameters(), start, out=out)
+
+    def last_step(  # noqa: PLR0913 - what `step` and `moved` take
+        self,
+        x: Tensor,
+        y: Tensor,
+        weights: Tensor,
+        rates: Tensor,
+        decay: Tensor | None,
+        start: Tensor,
+        out: Tensor,
+    ) -> None:
+        """`step` and `moved` in one; the models are not used any more. Override it if that saves work."""
+        self.step(x, y, weights, rates, decay)
+        self.moved(start, out)
+
+
+class GradientSteps(LocalModels):
+    """Steps along a model's `gradient`, on flat parameters. `bend` and `project` let attackers change theirs."""
+
+    def __init__(self, model: BoundModel, start: Tensor) -> None:
+        import torch
+
+        self._model = model
+        self._parameters = start.clone(memory_format=torch.contiguous_format)
+
+    def step(self, x: Tensor, y: Tensor, weights: Tensor, rates: Tensor, decay: Tensor | None) -> None:
+        """One gradient for all, then one step."""
+        gradient = self.gradient(x, y, weights)
+        if decay is not None:
+            gradient = gradient.addcmul(self._parameters, decay[:, None])
+        self._parameters.addcmul_(self.bend(gradient, self._parameters), rates[:, None], value=-1)
+        self.project(self._parameters)
+
+    def gradient(self, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+        """The gradients of all models at the parameters that they have now, (R, n, P)."""
+        return self._model.gradient(self._parameters, x, y, weights)
+
+    def bend(self, gradient: Tensor, parameters: Tensor) -> Tensor:  # noqa: ARG002
+        """The gradients to follow, (R, n, P)."""
+        return gradient
+
+    def project(self, parameters: Tensor) -> None:
+        """Change the models after a step, in place."""
+
+    def parameters(self) -> Tensor:
+        """The models as they are now, (R, n, P)."""
+        return self._parameters
+
+
+class BoundModel(ABC):
+    """A model for data of a known shape. Parameters are flat vectors that `layout` describes.
+
+    R replicas of a model are handled in one call, because votes and continuations need many at once.
+    """
+
+    layout: Layout
+    facts: ModelFacts
+
+    @abstractmethod
+    def initial(self, generator: np.random.Generator) -> Tensor:
+        """Parameters to start from, (P,)."""
+
+    @abstractmethod
+    def logits(self, parameters: Tensor, x: Tensor) -> Tensor:
+        """(R, P) and (b, features) -> (R, b, C)."""
+
+    @abstractmethod
+    def gradient(self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+        """Gradients of each client's weighted cross-entropy: (R, n, P), (n, b, features), (n, b), (n, b) -> (R, n, P).
+
+        `weights` are those of the samples in the mean; padding has weight 0.
+        """
+
+    def sample_gradients(self, parameters: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """The gradient of every sample by itself: (R, n, P), (n, b, features), (n, b) -> (R, n, b, P).
+
+        Asked for when gradients are clipped. Override it if there is a faster way than one `gradient` for each sample.
+        """
+        each = parameters.repeat_interleave(y.shape[1], dim=1)
+        rows, labels = x.flatten(0, 1)[:, None], y.flatten()[:, None]
+        alone = self.gradient(each, rows, labels, x.new_ones(labels.shape))
+        apart: Tensor = alone.unflatten(1, y.shape)
+        return apart
+
+    def local(self, start: Tensor) -> LocalModels:
+        """Local training from the models `start`, (R, n, P), which are read-only. Override it for a faster layout."""
+        return GradientSteps(self, start)
+
+    def gradient_bound(self, input_norm: float) -> float:  # noqa: ARG002
+        """A norm that no sample's gradient exceeds if its input is at most this long; infinite if there is none.
+
+        The core checks it on every honest update.
+        """
+        return math.inf
+
+    def operator_norm(self, parameters: Tensor) -> float | None:  # noqa: ARG002
+        """Spectral norm of the column-centred weight block of (P,), for linear models; None for others."""
+        return None
+
+    def counts(self, parameters: Tensor, x: Tensor) -> Tensor:
+        """How many of the R models vote for each class, ties to the lowest: (R, P), (b, features) -> (b, C).
+
+        Memory is bounded: only some samples are voted on at a time.
+        """
+        import torch
+
+        pieces = []
+        for _, logits in self.in_parts(parameters, x, VOTES_AT_ONCE):
+            winners = logits.argmax(-1).T
+            zeros = winners.new_zeros(len(winners), logits.shape[-1])
+            pieces.append(zeros.scatter_add_(1, winners, winners.new_ones(winners.shape)))
+        return torch.cat(pieces)
+
+    def counting(self, parameters: Tensor) -> Callable[[Tensor], Tensor]:
+        """`counts` of these models for samples of several calls. Override it if something is prepared once for all."""
+        return partial(self.counts, parameters)
+
+    def in_parts(self, parameters: Tensor, x: Tensor, pairs: int = LOGITS_AT_ONCE) -> Iterator[tuple[slice, Tensor]]:
+        """The logits of all models, (R, b, C), for some samples at a time, and which these are.
+
+        At most this number of pairs of a model and a sample is answered together, and fewer if a model makes many
+        numbers of a sample: so memory is bounded, whatever the number of samples.
+        """
+        import torch
+
+        together = max(1, min(pairs, NUMBERS_AT_ONCE // max(1, self.numbers_per_sample(x))))
+        step = max(1, together // len(parameters))
+        for first in range(0, max(1, len(x)), step):
+            part = slice(first, first + step)
+            each = [self.logits(some, x[part].to(parameters.dtype)) for some in parameters.split(together)]
+            yield part, each[0] if len(each) == 1 else torch.cat(each)
+
+    def numbers_per_sample(self, x: Tensor) -> int:  # noqa: ARG002
+        """About how many numbers one model makes of one sample of `x`, all layers together. Override it if many."""
+        return 1
+
+
+class Model(Plugin):
+    """A classifier over the outputs of fixed, public feature maps."""
+
+    features: Annotated[tuple[Annotated[FeatureMap, Configured("feature-map")], ...], BeforeValidator(as_list)] = Field(
+        (), description="feature maps between input and model, in order; none: the scaled input itself"
+    )
+
+    start: Literal["zeros", "random"] | UserPath | None = Field(
+        None,
+        description="the model before the first round: 'zeros', 'random', or a safetensors file, such as that of "
+        "another run; unset: where the model itself starts",
+    )
+
+    @abstractmethod
+    def build(self, facts: DataFacts) -> BoundModel:
+        """The model for inputs (behind the feature maps) and classes like these. Raises `OptionError`."""

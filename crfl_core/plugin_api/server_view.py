@@ -1,0 +1,101 @@
+"""What the server has besides the updates: the model, the whole federation, and samples that it trusts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from crfl_core.errors import PluginFailure
+from crfl_core.plugin_api.model import BoundModel
+from crfl_core.records.random_streams import Streams
+from crfl_core.records.round import Clients, Layout
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Samples behind the feature maps: `x` is (m, features), `y` is (m,). Read-only."""
+
+    x: Tensor
+    y: Tensor
+
+
+@dataclass(frozen=True)
+class ServerSide:
+    """The server, as aggregation steps see it that look at the updates.
+
+    `clients` are all of the federation, whether they take part in a round or not: ids are 0..N-1 and N is
+    `len(clients)`. `root` are the samples of `reserve.root`, None for steps whose class does not say `needs_root`.
+    `streams` are those of aggregation. Parameters are (P,), or (R, P) for several models, and answers alike.
+    """
+
+    model: BoundModel
+    clients: Clients
+    rounds: int
+    streams: Streams
+    root: Samples | None = None
+
+    @property
+    def layout(self) -> Layout:
+        """How the model's tensors lie in the parameter vector."""
+        return self.model.layout
+
+    def logits(self, parameters: Tensor) -> Tensor:
+        """Those of the root samples, (m, C) or (R, m, C)."""
+        found = self.model.logits(parameters.reshape(-1, self.layout.size), self._root(parameters).x)
+        return found if parameters.ndim > 1 else found[0]
+
+    def loss(self, parameters: Tensor) -> Tensor:
+        """The mean cross-entropy of the root samples, () or (R,)."""
+        import torch
+
+        logits, labels = self.logits(parameters), self._root(parameters).y
+        per_sample = torch.nn.functional.cross_entropy(
+            logits.movedim(-1, 1) if logits.ndim > 2 else logits,
+            labels.expand(logits.shape[:-1]),
+            reduction="none",
+        )
+        return per_sample.mean(-1)
+
+    def gradient(self, parameters: Tensor) -> Tensor:
+        """The gradient of `loss`, (P,) or (R, P)."""
+        root = self._root(parameters)
+        weights = root.x.new_full((1, len(root.y)), 1.0 / len(root.y))
+        models = parameters.reshape(-1, 1, self.layout.size)
+        return self.model.gradient(models, root.x[None], root.y[None], weights).reshape(parameters.shape)
+
+    def local_update(self, start: Tensor, *, learning_rate: float, steps: int, batch_size: int, number: int) -> Tensor:
+        """What a client that holds the root samples would submit in round `number` from the model `start`, (P,).
+
+        Plain SGD with the weight decay of the clients. As theirs, every epoch is a fresh order of the samples, cut into
+        batches of which the last may be short; it depends on the round alone.
+        """
+        import torch
+
+        root, decay = self._root(start), float(self.clients.weight_decay[0])
+        size = min(batch_size, len(root.y))
+        per_epoch = -(-len(root.y) // size)
+        generator = self.streams.generator("aggregation/root", round_number=number)
+        models = self.model.local(start.reshape(1, 1, -1))
+        rates = start.new_full((1,), learning_rate)
+        order = torch.empty(0)
+        for step in range(steps):
+            position = step % per_epoch
+            if position == 0:
+                order = torch.from_numpy(generator.permutation(len(root.y))).to(root.y.device)
+            rows = order[position * size : (position + 1) * size]
+            weights = start.new_full((1, len(rows)), 1.0 / len(rows))
+            models.step(
+                root.x[rows][None], root.y[rows][None], weights, rates, start.new_full((1,), decay) if decay else None
+            )
+        return models.parameters()[0, 0] - start
+
+    def _root(self, parameters: Tensor) -> Samples:
+        if self.root is None:
+            raise PluginFailure(
+                "there are no root samples here: set `needs_root = True` on the class of the step, so that they are "
+                "handed to it and a config without reserve.root is refused"
+            )
+        return Samples(self.root.x.to(parameters), self.root.y.to(parameters.device))

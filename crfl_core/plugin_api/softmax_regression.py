@@ -1,0 +1,319 @@
+"""Models that are linear in their parameters: the paper's, convex, with gradients in closed form."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from crfl_core.plugin_api.model import BoundModel, LocalModels
+from crfl_core.records.ledger import ModelFacts
+from crfl_core.records.round import Layout
+
+SINCE_3_13 = frozenset({"__firstlineno__", "__static_attributes__"})
+USUAL = frozenset(dir(object)) | {"__module__", "__dict__", "__weakref__", "__abstractmethods__"} | SINCE_3_13
+LOGITS_AT_ONCE = 2**23
+NUMBERS_AT_ONCE = 2**19
+"""How many numbers of a first step are made before they are put where they belong: few enough for a cache."""
+BYTES_PER_WORD = 8
+MOST_PER_BYTE = 255
+
+
+class LinearModel(BoundModel):
+    """`logits = W x + b` with W of shape (C, d), trained by cross-entropy: multi-class logistic regression.
+
+    Certificates rest on the form of these logits and gradients, so they are the core's: a subclass may only choose
+    where to start. What a model does to its inputs belongs into a feature map.
+    """
+
+    def __init_subclass__(cls, **options: object) -> None:
+        super().__init_subclass__(**options)
+        if changed := {name for name in vars(cls) if name != "initial" and name in dir(LinearModel)} - USUAL:
+            raise TypeError(
+                f"{cls.__name__} overrides {min(changed)}() of LinearModel: certificates rest on it; override "
+                "initial(), write a feature map, or derive from BoundModel"
+            )
+
+    def __init__(self, inputs: int, classes: int, *, bias: bool) -> None:
+        self._inputs, self._classes = inputs, classes
+        shapes: tuple[tuple[str, tuple[int, ...]], ...] = (("weight", (classes, inputs)),)
+        self.layout = Layout((*shapes, ("bias", (classes,))) if bias else shapes)
+        self.facts = self.facts_of(self)
+
+    @staticmethod
+    def facts_of(model: BoundModel) -> ModelFacts:
+        """What is true of a linear model with this layout."""
+        return ModelFacts(linear=True, convex=True, bias="bias" in dict(model.layout.shapes))
+
+    def initial(self, generator: np.random.Generator) -> Tensor:  # noqa: ARG002 - convex: any start will do
+        """All zeros."""
+        return torch.zeros(self.layout.size)
+
+    def logits(self, parameters: Tensor, x: Tensor) -> Tensor:
+        """One matrix product for all replicas."""
+        weight, bias = self._blocks(parameters)
+        flat = affine(x, weight.reshape(-1, self._inputs), None if bias is None else bias.reshape(-1))
+        return flat.view(len(x), len(parameters), self._classes).transpose(0, 1)
+
+    def gradient(
+        self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor, longest: float | None = None
+    ) -> Tensor:
+        """`sum_b weight_b (softmax(W x_b) - e_{y_b}) (+) x_b`: two batched products for all clients and replicas.
+
+        With `longest` every sample's gradient is shortened to this norm before.
+        """
+        replicas, clients, _ = parameters.shape
+        weight, bias = self._blocks(parameters)
+        if replicas > 1:  # clients share their data among replicas: more columns in the same product
+            weight = weight.transpose(0, 1)
+        stacked = weight.reshape(clients, replicas * self._classes, self._inputs)
+        turned = x.transpose(1, 2)
+        if bias is None:
+            logits = stacked.bmm(turned)
+        else:
+            logits = bias.transpose(0, 1).reshape(clients, -1, 1).baddbmm(stacked, turned)
+        residual = logits.view(clients, replicas, self._classes, -1).softmax(2)
+        index = y[:, None, None].expand(-1, replicas, 1, -1)
+        residual.scatter_add_(2, index, residual.new_full((1, 1, 1, 1), -1.0).expand(index.shape))
+        if longest is not None:
+            residual.mul_(clip_factors(residual, x, longest, classes=2, bias=bias is not None))
+        residual = residual.mul_(weights[:, None, None]).flatten(1, 2)
+        product = residual.bmm(x).view(clients, replicas, -1).transpose(0, 1)
+        if bias is None:
+            return product.contiguous()
+        return torch.cat([product, residual.sum(2).view(clients, replicas, -1).transpose(0, 1)], dim=-1)
+
+    def local(self, start: Tensor) -> LocalModels:
+        """Steps in a layout of their own."""
+        return LinearSteps(self.layout, start)
+
+    def gradient_bound(self, input_norm: float) -> float:
+        """`sqrt(2) ||(x, 1)||`, since `||softmax - e_y|| <= sqrt(2)`; without the 1 if there is no bias."""
+        return math.sqrt(2.0) * math.hypot(input_norm, 1.0 if self.facts.bias else 0.0)
+
+    def counts(self, parameters: Tensor, x: Tensor) -> Tensor:
+        """The winners of one matrix product."""
+        return self.counting(parameters)(x)
+
+    def counting(self, parameters: Tensor) -> Callable[[Tensor], Tensor]:
+        """Weights in the order in which they are multiplied, and room for logits, which all samples share."""
+        models = min(len(parameters) // BYTES_PER_WORD, MOST_PER_BYTE) * BYTES_PER_WORD
+        if models == 0:
+            return partial(super().counts, parameters)
+        if models == len(parameters):
+            return partial(self._won, parameters, Room(*self._blocks(parameters)))
+        some, others = self.counting(parameters[:models]), self.counting(parameters[models:])
+        return lambda x: some(x) + others(x)
+
+    def _won(self, parameters: Tensor, room: Room, x: Tensor) -> Tensor:
+        """Classes come ahead of models, so that all comparisons run along models.
+
+        Counting adds up eight comparisons at a time: each is a byte of a 64-bit word, and no byte can overflow as long
+        as it counts fewer than 256 models.
+        """
+        models = len(parameters)
+        counts = torch.empty(len(x), self._classes, dtype=torch.int64, device=x.device)
+        for piece, count in zip(x.split(room.rows), counts.split(room.rows), strict=True):
+            logits, wins = room.for_samples(len(piece))
+            by_class = affine(piece, room.weight, room.bias, out=logits).view(len(piece), self._classes, models)
+            won = equal(by_class, by_class.amax(1, keepdim=True), out=wins)
+            words = won.view(torch.int64).sum(-1)
+            torch.sum(words.view(torch.uint8).view(len(piece), self._classes, BYTES_PER_WORD), -1, out=count)
+        tied = counts.sum(1) != models
+        if tied.any():
+            counts[tied] = super().counts(parameters, x[tied])
+        return counts
+
+    def operator_norm(self, parameters: Tensor) -> float:
+        """Spectral norm of the weight block without its mean row: adding the same to all classes changes no vote."""
+        weight = self._blocks(parameters[None])[0][0].double()
+        centred = weight - weight.mean(0)
+        return float(torch.linalg.eigvalsh(centred @ centred.T)[-1].clamp(min=0).sqrt())
+
+    def _blocks(self, parameters: Tensor) -> tuple[Tensor, Tensor | None]:
+        blocks = self.layout.unflatten(parameters)
+        return blocks["weight"], blocks.get("bias")
+
+
+class StartedLinear(LinearModel):
+    """The core's own linear model, which starts where that of a plugin does and takes nothing else from it."""
+
+    def __init__(self, model: LinearModel, inputs: int, classes: int) -> None:
+        super().__init__(inputs, classes, bias=model.facts.bias)
+        self._model = model
+
+    def initial(self, generator: np.random.Generator) -> Tensor:
+        """As the plugin says."""
+        return self._model.initial(generator)
+
+
+def changed_method(model: LinearModel) -> str | None:
+    """A method that is not the core's, by a mixin, an assignment or `__getattribute__`; None if all are the core's.
+
+    What `__init_subclass__` refuses is what a class says in its own body.
+    """
+    names = {name for name in dir(LinearModel) if callable(inspect.getattr_static(LinearModel, name))}
+    for name in sorted(names - USUAL - {"initial", "__init_subclass__"} | {"__getattribute__"}):
+        if inspect.getattr_static(model, name) is not inspect.getattr_static(LinearModel, name):
+            return name
+    return None
+
+
+class Room:
+    """What counting needs for any samples: weights of all classes of all models, (C R, d), and large buffers.
+
+    These are filled again and again: fresh memory costs more than the comparisons.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        models, classes, inputs = weight.shape
+        self.weight = weight.transpose(0, 1).reshape(-1, inputs)
+        self.bias = None if bias is None else bias.T.reshape(-1)
+        self.rows = max(1, LOGITS_AT_ONCE // len(self.weight))
+        self._logits = weight.new_empty(0, len(self.weight))
+        self._wins = torch.empty(0, classes, models, dtype=torch.bool, device=weight.device)
+
+    def for_samples(self, samples: int) -> tuple[Tensor, Tensor]:
+        """Where their logits go, (samples, C R), and which of them are the largest, (samples, C, R)."""
+        if len(self._logits) < samples:
+            self._logits = self.weight.new_empty(samples, len(self.weight))
+            self._wins = self._wins.new_empty(samples, *self._wins.shape[1:])
+        return self._logits[:samples], self._wins[:samples]
+
+
+def equal(one: Tensor, other: Tensor, out: Tensor) -> Tensor:
+    """Where two tensors are equal; on processors with NumPy, which takes a fraction of the time."""
+    if one.device.type != "cpu":
+        return torch.eq(one, other, out=out)
+    np.equal(one.numpy(), other.numpy(), out=out.numpy())
+    return out
+
+
+def affine(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None = None) -> Tensor:
+    """`x weight^T + bias`."""
+    return torch.mm(x, weight.T, out=out) if bias is None else torch.addmm(bias, x, weight.T, out=out)
+
+
+def clip_factors(residual: Tensor, x: Tensor, longest: float, *, classes: int, bias: bool) -> Tensor:
+    """`min(1, longest / ||g_b||)` of every sample, in closed form: `||g_b|| = ||softmax - e_y|| ||(x_b, 1)||`."""
+    squares = x.square().sum(-1)[:, None, None]
+    inputs = (squares + 1.0 if bias else squares).sqrt()
+    norms = torch.linalg.vector_norm(residual, dim=classes, keepdim=True) * inputs
+    factors: Tensor = (longest / norms).clamp(max=1.0)
+    return factors
+
+
+class LinearSteps(LocalModels):
+    """Local training in place: weights lie as (clients, classes x replicas, features), so both products of a step are
+    single batched ones, and the second adds to the weights directly. Logits lie as (clients, classes, replicas, batch):
+    that product is the faster one, and softmax runs along contiguous samples.
+
+    A model that all clients start from is there once until they have made a step. With `longest` every sample's
+    gradient is shortened to this norm.
+    """
+
+    def __init__(self, layout: Layout, start: Tensor, longest: float | None = None) -> None:
+        self._longest, self._layout = longest, layout
+        self._replicas, self._clients = start.shape[:2]
+        self._is_shared = self._clients > 1 and start.stride(1) == 0
+        blocks = layout.unflatten(start[:, :1] if self._is_shared else start)
+        weight, bias = blocks["weight"], blocks.get("bias")  # (replicas, clients, classes, features) without the last
+        self._classes, self._inputs = weight.shape[2:]
+        turned = weight.permute(1, 2, 0, 3).clone(memory_format=torch.contiguous_format)
+        self._weight = turned.view(len(turned), -1, self._inputs)
+        self._bias = None if bias is None else bias.permute(1, 2, 0).reshape(len(turned), -1, 1).clone()
+
+    def step(self, x: Tensor, y: Tensor, weights: Tensor, rates: Tensor, decay: Tensor | None) -> None:
+        """`W <- (1 - rate decay) W - rate sum_b weight_b (softmax(W x_b) - e_{y_b}) (+) x_b`."""
+        residual = self._residual(x, y, weights * rates[:, None])
+        self._part()
+        kept = 1.0
+        if decay is not None:
+            keeps = 1.0 - rates * decay
+            kept = float(keeps[0])
+            if not bool((keeps == keeps[0]).all()):
+                kept = 1.0
+                self._weight.mul_(keeps[:, None, None])
+            if self._bias is not None:
+                self._bias.mul_(keeps[:, None, None])
+        self._weight.baddbmm_(residual, x, beta=kept, alpha=-1)
+        if self._bias is not None:
+            self._bias.sub_(residual.sum(2, keepdim=True))
+
+    def last_step(  # noqa: PLR0913 - what `step` and `moved` take
+        self,
+        x: Tensor,
+        y: Tensor,
+        weights: Tensor,
+        rates: Tensor,
+        decay: Tensor | None,
+        start: Tensor,
+        out: Tensor,
+    ) -> None:
+        """If it is the first one, too, nobody needs a model: what it moves goes into `out` as it is made."""
+        if not self._is_shared or decay is not None:
+            super().last_step(x, y, weights, rates, decay, start, out)
+            return
+        residual, after = self._residual(x, y, weights * -rates[:, None]), self._layout.unflatten(out)
+        each = self._classes, self._replicas
+        together = max(1, NUMBERS_AT_ONCE // (residual.shape[1] * self._inputs))
+        room = residual.new_empty(min(together, self._clients), residual.shape[1], self._inputs)
+        for first in range(0, self._clients, together):
+            some = slice(first, first + together)
+            step = torch.bmm(residual[some], x[some], out=room[: len(residual[some])])
+            after["weight"][:, some] = turned_back(step.unflatten(1, each))
+        if self._bias is not None:
+            after["bias"].copy_(turned_back(residual.sum(2).unflatten(1, each)))
+
+    def _residual(self, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+        """What every sample's input is multiplied with, (clients, classes x replicas, batch)."""
+        residual: Tensor = self._logits(x).unflatten(1, (self._classes, self._replicas)).softmax(1)
+        index = y[:, None, None].expand(-1, 1, self._replicas, -1)
+        residual.scatter_add_(1, index, residual.new_full((1, 1, 1, 1), -1.0).expand(index.shape))
+        if self._longest is not None:
+            residual.mul_(clip_factors(residual, x, self._longest, classes=1, bias=self._bias is not None))
+        return residual.mul_(weights[:, None, None]).flatten(1, 2)
+
+    def _logits(self, x: Tensor) -> Tensor:
+        """(clients, classes x replicas, batch); one product for all clients while they have one model."""
+        if self._is_shared:
+            weight, turned = self._weight[0], x.flatten(0, 1).T
+            logits = weight.mm(turned) if self._bias is None else self._bias[0].addmm(weight, turned)
+            return logits.view(-1, *x.shape[:2]).transpose(0, 1)
+        turned = x.transpose(1, 2)
+        return self._weight.bmm(turned) if self._bias is None else self._bias.baddbmm(self._weight, turned)
+
+    def _part(self) -> None:
+        """From now on every client has a model of its own."""
+        if self._is_shared:
+            self._is_shared, each = False, (self._clients, 1, 1)
+            self._weight = self._weight.repeat(each)
+            self._bias = None if self._bias is None else self._bias.repeat(each)
+
+    def parameters(self) -> Tensor:
+        """Back to flat vectors, (R, n, P)."""
+        blocks = [block.flatten(2) for block in self._blocks().values()]
+        return blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=2)
+
+    def moved(self, start: Tensor, out: Tensor) -> None:
+        """Block by block, without flat vectors in between."""
+        before, after = self._layout.unflatten(start), self._layout.unflatten(out)
+        for name, now in self._blocks().items():
+            torch.sub(now, before[name], out=after[name])
+
+    def _blocks(self) -> dict[str, Tensor]:
+        """Weight and bias as (replicas, clients, ...)."""
+        self._part()
+        shape = self._clients, self._classes, self._replicas
+        blocks = {"weight": turned_back(self._weight.view(*shape, self._inputs))}
+        return blocks if self._bias is None else blocks | {"bias": turned_back(self._bias.view(shape))}
+
+
+def turned_back(block: Tensor) -> Tensor:
+    """From (clients, classes, replicas, ...) to (replicas, clients, classes, ...)."""
+    return block.movedim(2, 0)

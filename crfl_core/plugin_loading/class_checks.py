@@ -1,0 +1,123 @@
+"""Why a class cannot be used as a plugin, said before a run starts and in `crfl plugins`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from crfl_core.errors import ConfigError, PluginError, closest
+from crfl_core.plugin_api import hookspecs
+from crfl_core.plugin_api.base import API_VERSION, Plugin
+from crfl_core.plugin_api.dependence import Dependent
+from crfl_core.plugin_api.final_methods import refuse_overriding
+from crfl_core.plugin_api.plugin_errors import function_of, written_at
+from crfl_core.plugin_api.tracker import Tracker
+
+HOOKS = {
+    name: tuple(inspect.signature(hook).parameters)
+    for name, hook in vars(hookspecs).items()
+    if hasattr(hook, "crfl_spec")
+}
+"""Every hook and its arguments."""
+
+MIGRATING = "docs/writing-plugins/api-contract.md says how to migrate"
+RENAMED_ARGUMENTS = {"round": "current"}
+"""Arguments of hooks in plugin API 1 that have another name since API 2."""
+
+
+def checked(who: str, candidate: object, base: type[Plugin], distribution: str) -> type[Plugin]:
+    """The object as a plugin class of its kind, or a `PluginError` that says what is wrong with it."""
+    if not (isinstance(candidate, type) and issubclass(candidate, base)):
+        raise PluginError(f"{who} is {candidate!r}, not a subclass of crfl_core.extend.{base.__name__}")
+    check_version(who, candidate, distribution)
+    if inspect.isabstract(candidate):
+        missing = ", ".join(sorted(candidate.__abstractmethods__))
+        raise PluginError(f"{who} does not implement {missing}")
+    try:
+        refuse_overriding(candidate, Plugin)  # again: a class can be changed after its definition
+        if issubclass(candidate, Dependent):
+            candidate.check_dependence()
+    except PluginError as error:
+        raise PluginError(f"{who}: {error}") from error
+    check_methods(who, candidate)
+    check_hooks(who, candidate)
+    return candidate
+
+
+def check_version(who: str, plugin: type[Plugin], distribution: str) -> None:
+    """Refuse a class that was written for another plugin interface than this one."""
+    needs = plugin.api_version
+    if not isinstance(needs, int) or needs > API_VERSION:
+        raise PluginError(f"{who} needs plugin API {needs}, this crfl offers {API_VERSION}: upgrade crfl")
+    if needs < API_VERSION:
+        upgrade = f"upgrade {distribution}; if it is yours, {MIGRATING}"
+        raise PluginError(f"{who} was written for plugin API {needs}, this crfl offers {API_VERSION}: {upgrade}")
+
+
+def check_methods(who: str, plugin: type[Plugin]) -> None:
+    """Refuse methods that cannot be called as those that they replace are, which end a run when it is under way."""
+    ours = [base for base in plugin.__mro__ if base.__module__.startswith(f"{Plugin.__module__.partition('.')[0]}.")]
+    for name, called in {name: member for base in reversed(ours) for name, member in vars(base).items()}.items():
+        found = inspect.getattr_static(plugin, name)
+        if found is called or not (inspect.isfunction(found) and inspect.isfunction(called)):
+            continue
+        wanted, taken = inspect.signature(called), inspect.signature(found)
+        try:
+            taken.bind(*wanted.parameters)
+        except TypeError:
+            takes, gives = ([*signature.parameters][1:] for signature in (taken, wanted))
+            raise PluginError(
+                f"{who}: {name} ({written_at(found)}) takes {', '.join(takes) or 'nothing'}, and is called with "
+                f"{', '.join(gives) or 'nothing'} since plugin API {API_VERSION}: {MIGRATING}"
+            ) from None
+
+
+def check_hooks(who: str, plugin: type[Plugin]) -> None:
+    """Refuse methods that nobody would call: hooks that do not exist, do not fit, or are not marked."""
+    for name in sorted({*HOOKS, *hook_names(plugin)}):
+        member = inspect.getattr_static(plugin, name, None)
+        if member is not None and (problem := misfit(name, member)):
+            raise PluginError(f"{who}: {problem}")
+
+
+def misfit(name: str, member: Any) -> str:
+    """Why a method is no implementation of a hook; empty if it is one."""
+    place = written_at(member)
+    if not hasattr(member, "crfl_impl"):
+        return f"nobody would call {name} ({place}): mark it with @hookimpl"
+    options, function = member.crfl_impl, function_of(member)
+    hook = options.get("specname") or name
+    if hook not in HOOKS:
+        hint = closest(hook, HOOKS) or f"hooks are {', '.join(HOOKS)}"
+        return "" if options.get("optionalhook") else f"there is no hook {hook!r} ({place}): {hint}"
+    if inspect.isgeneratorfunction(function):
+        return f"{name} ({place}) is a hook wrapper, which a run has no use for: write a plain method"
+    for argument in unknown_arguments(function, HOOKS[hook]):
+        new = RENAMED_ARGUMENTS.get(argument)
+        hint = f"it is {new!r} since plugin API 2, {MIGRATING}" if new else f"it has {', '.join(HOOKS[hook])}"
+        return f"the hook {hook} has no argument {argument!r} ({place}): {hint}"
+    return ""
+
+
+def unknown_arguments(function: Callable[..., object], known: tuple[str, ...]) -> Iterator[str]:
+    """Arguments of an implementation that its hook would not fill."""
+    parameters = list(inspect.signature(function).parameters.values())
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    for parameter in parameters[1:]:  # the first is the plugin itself
+        if parameter.kind in positional and parameter.default is parameter.empty and parameter.name not in known:
+            yield parameter.name
+
+
+def hook_names(plugin: type[Plugin]) -> tuple[str, ...]:
+    """The methods of a plugin class that carry `@hookimpl`, sorted: the hooks that it implements."""
+    names = {name for base in plugin.__mro__ for name in vars(base)}
+    return tuple(sorted(name for name in names if hasattr(inspect.getattr_static(plugin, name, None), "crfl_impl")))
+
+
+def only_watching(tracker: Tracker) -> Tracker:
+    """A tracker beside the config must not change a result: the run directory would not say who did."""
+    check_hooks(f"tracker {tracker.full_name}", type(tracker))
+    if judged := {"crfl_accept_round", "crfl_effective_weights"} & set(hook_names(type(tracker))):
+        raise ConfigError(f"{tracker.configured_as!r} implements {min(judged)}: name it in the config's trackers")
+    return tracker

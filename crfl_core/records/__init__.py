@@ -1,0 +1,1 @@
+"""Plain data that flows between plugins, rounds and certificates."""

@@ -1,0 +1,63 @@
+"""What attackers know: when they craft what they submit, and when a round is over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from crfl_core.errors import PluginFailure
+from crfl_core.records.round import ClientUpdates, Round
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from crfl_core.plugin_api.aggregator import Aggregator
+    from crfl_core.plugin_api.model import BoundModel
+
+Knowledge = Literal["own", "updates", "rule"]
+"""What attackers see when they craft: their own updates, those of all participants, or the server's rule as well."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What attackers have at hand when they craft what they submit. Read-only.
+
+    `round` is as they see it: its clients are the attackers that take part, its streams those of the attack. `own` are
+    the updates that they trained, (a, P), and `weights` the p_i that they expect, (a,). The `model` is public, and so
+    are the clean test inputs behind the feature maps, `features`, (m, features). `honest` has the updates of all other
+    participants if the attack's `knowledge` is "updates" or "rule", and no rows if it is "own".
+    """
+
+    round: Round
+    own: Tensor
+    weights: Tensor
+    honest: ClientUpdates
+    model: BoundModel
+    features: Tensor
+    through: Callable[[Tensor, Aggregator | None], Tensor] | None = None
+
+    def aggregate(self, candidates: Tensor, rule: Aggregator | None = None) -> Tensor:
+        """What the server would make of the round, (P,), if attackers submitted these, (a, P).
+
+        Through the run's own chain with its state, or through another `rule`. Raises `PluginFailure` if the attack's
+        `knowledge` is not "rule".
+        """
+        if self.through is None:
+            raise PluginFailure("aggregate() is for attacks that know the rule: set knowledge = 'rule' in the class")
+        return self.through(candidates, rule)
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What attackers have seen when a round of the run is over. Read-only.
+
+    `round.start` was broadcast, and `following` is the model of the next round, clipped and noisy, (P,). The clients of
+    `round` are the attackers that took part, and `submitted`, (a, P), is what the server took from them: crafted if the
+    round was `attacked`, as trained if not.
+    """
+
+    round: Round
+    following: Tensor
+    submitted: Tensor
+    attacked: bool

@@ -1,0 +1,169 @@
+"""Inputs that came as bytes: a quarter of the memory of floats, which are made of them where they are used."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from crfl_core.records.inputs import ScaledBytes, Unmade
+
+BYTES = 256
+LARGE_PAGE = 2**21
+NUMBERS_AT_ONCE = 2**21
+"""How many numbers are looked up in the table together: what they are looked up by takes as much memory again."""
+MOST_KEPT = 2**26
+"""How many numbers a thread keeps room for: 256 MiB in single precision."""
+
+
+@dataclass(frozen=True, eq=False)
+class ByteRows(Unmade):
+    """Rows of bytes, (m, features), and the number that each of the 256 bytes stands for, (256,).
+
+    What is read of it is what a tensor of these numbers would have, bit for bit.
+    """
+
+    raw: Tensor
+    values: Tensor
+
+    def __len__(self) -> int:
+        return len(self.raw)
+
+    def __getitem__(self, rows: Tensor | slice) -> Tensor:
+        """The numbers of some rows, in a tensor of their own."""
+        some = self.raw[rows]
+        return self.fill(some, self.values.new_empty(some.shape))
+
+    def __iter__(self) -> Iterator[Tensor]:
+        """Rows one by one."""
+        return (self[row : row + 1][0] for row in range(len(self)))
+
+    @property
+    def shape(self) -> torch.Size:
+        """(m, features)."""
+        return self.raw.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the numbers."""
+        return self.values.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the bytes are."""
+        return self.raw.device
+
+    def whole(self) -> Tensor:
+        """All numbers: four times the memory, or eight in double precision."""
+        return self[:]
+
+    def split(self, rows: int) -> Iterator[Tensor]:
+        """The numbers of this many rows at a time."""
+        return (self[first : first + rows] for first in range(0, len(self), rows))
+
+    def index_select(self, dimension: int, rows: Tensor) -> Tensor:
+        """The numbers of some rows; the dimension is 0."""
+        assert dimension == 0
+        return self[rows]
+
+    def fill(self, some: Tensor, out: Tensor) -> Tensor:
+        """Put the numbers that some bytes stand for into `out`, which has the same shape and is contiguous."""
+        if self.divisor is not None:
+            return divided(some, self.divisor, out)
+        flat = out.view(-1)
+        for bytes_, numbers in zip(some.reshape(-1).split(NUMBERS_AT_ONCE), flat.split(NUMBERS_AT_ONCE), strict=True):
+            torch.index_select(self.values, 0, bytes_.int(), out=numbers)
+        return out
+
+    @cached_property
+    def divisor(self) -> float | None:
+        """What bytes are divided by; None if no quotient gives exactly the numbers of the table, so they are looked up.
+
+        Dividing takes half the time. The numbers of pixels in [0, 1] are quotients by 255, and those of unscaled bytes
+        by 1.
+        """
+        largest = float(self.values[-1])
+        divisor = float(round((BYTES - 1) / largest)) if largest > 0 else 0.0
+        every = torch.arange(BYTES, dtype=torch.uint8, device=self.device)
+        same = divisor > 0 and torch.equal(divided(every, divisor, torch.empty_like(self.values)), self.values)
+        return divisor if same else None
+
+
+def divided(some: Tensor, divisor: float, out: Tensor) -> Tensor:
+    """Bytes divided by a number, in `out`. First copied: PyTorch is slow to divide numbers of another type."""
+    out.copy_(some)
+    return out if divisor == 1.0 else out.div_(divisor)
+
+
+def as_rows(x: NDArray[np.generic] | ScaledBytes, device: torch.device, dtype: torch.dtype) -> Any:
+    """Inputs as a tensor, or as `ByteRows` if they are bytes."""
+    if not isinstance(x, ScaledBytes):
+        return torch.from_numpy(np.ascontiguousarray(x)).to(device, dtype)
+    raw = torch.from_numpy(np.require(x.raw, requirements=["C", "W"]))  # PyTorch knows no read-only tensors
+    return ByteRows(raw.to(device), torch.from_numpy(x.values()).to(device, dtype))
+
+
+Rows = Tensor | ByteRows
+"""Inputs as they are kept: floats, or the bytes that they are made of."""
+
+
+def norms_of(x: Rows) -> NDArray[np.float64]:
+    """The Euclidean norm of each row, some rows at a time: torch first copies them in double precision."""
+    norms, step = np.empty(len(x)), max(1, NUMBERS_AT_ONCE // max(1, x.shape[1]))
+    for first in range(0, len(x), step):
+        norms[first : first + step] = x[first : first + step].norm(dim=1, dtype=torch.float64).cpu().numpy()
+    return norms
+
+
+def fresh(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Memory for this many numbers; if they are many in large pages, where there are any: products read them faster."""
+    length = size * dtype.itemsize
+    if device.type != "cpu" or length < 2 * LARGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return torch.empty(size, dtype=dtype, device=device)
+    pages = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # a kernel without them
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(pages, dtype=dtype)
+
+
+class Gathering(threading.local):
+    """Rows that are gathered again and again into the same memory, which every thread has its own of.
+
+    The first touch of fresh memory costs more than what is put into it.
+    """
+
+    def __init__(self) -> None:
+        self._room: dict[torch.dtype, Tensor] = {}
+
+    def room(self, dtype: torch.dtype, device: torch.device, shape: tuple[int, ...]) -> Tensor:
+        """Memory for a tensor of this type and shape; what was in it before is gone."""
+        size, kept = math.prod(shape), self._room.get(dtype)
+        if size > MOST_KEPT:
+            return fresh(size, dtype, device).view(shape)
+        if kept is None or kept.device != device or len(kept) < size:
+            self._room[dtype] = kept = fresh(size, dtype, device)
+        return kept[:size].view(shape)
+
+    def rows_of(self, source: Rows, rows: Tensor) -> Tensor:
+        """Some rows, (..., features), in room that is used again by the next call."""
+        out = self.room(source.dtype, source.device, (*rows.shape, source.shape[1]))
+        self.gather(source, rows.flatten(), out.view(-1, source.shape[1]))
+        return out
+
+    def gather(self, source: Rows, rows: Tensor, out: Tensor) -> None:
+        """Put some rows into `out`, (k, features)."""
+        if isinstance(source, Tensor):
+            torch.index_select(source, 0, rows, out=out)
+            return
+        some = self.room(torch.uint8, source.device, tuple(out.shape))
+        source.fill(torch.index_select(source.raw, 0, rows, out=some), out)

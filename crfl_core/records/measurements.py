@@ -1,0 +1,55 @@
+"""How exact the measurements of a ledger are. Whatever was measured counts as the largest that it may have been."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crfl_core.records.ledger import Ledger, RunFacts
+
+Array = NDArray[np.float64]
+FURTHER = 8
+"""Operations around a sum: differences, squares, roots, quotients."""
+
+
+def precision(facts: RunFacts) -> float:
+    """The distance from 1 to the next number in the arithmetic of a run."""
+    return float(np.finfo(facts.dtype).eps)
+
+
+def relative_error(terms: int, dtype: str) -> float:
+    """`n u / (1 - n u)`: what a sum of n products, or the norm of n numbers, may be off by, relatively."""
+    error = (terms + FURTHER) * float(np.finfo(dtype).eps) / 2.0
+    return error / (1.0 - error) if error < 1.0 else math.inf
+
+
+def norm_error(facts: RunFacts) -> float:
+    """What the norm of an input or of a change of one may be off by, in front of the feature maps or behind them."""
+    return relative_error(max(facts.inputs, facts.features), facts.dtype)
+
+
+def share_error(ledger: Ledger) -> float:
+    """What a poisoned share per step may be off by.
+
+    It is a sum over two sizes of batches, divided by steps that weight decay may have made a quotient. In older ledgers
+    it is a sum over all steps in single precision.
+    """
+    if ledger.facts.exact_shares:
+        return relative_error(8, "float64")
+    return relative_error(int(ledger.clients.steps.max(initial=1)), "float32")
+
+
+def scale_error(facts: RunFacts) -> float:
+    """What the quotient of the norms of two updates may be off by."""
+    return 2.0 * relative_error(facts.parameters, facts.dtype)
+
+
+def observed_residuals(ledger: Ledger) -> Array:
+    """The norms of the residuals that entered the aggregates, behind the cap: of each row, never less than it was."""
+    facts, rows = ledger.facts, ledger.clients
+    starts = np.array([record.start_norm for record in ledger.rounds])[rows.round - 1]
+    centring = 2.0 * precision(facts) * (1.0 - rows.retention) * starts
+    norms: Array = rows.residual_norm * (1.0 + relative_error(facts.parameters, facts.dtype)) + centring
+    return np.minimum(rows.cap, norms)

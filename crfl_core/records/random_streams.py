@@ -1,0 +1,116 @@
+"""Independent random streams, one per purpose, round, client and replica.
+
+A draw depends on the seed and on what it is for, never on what was drawn before. So the order in which
+clients are trained, the number of chunks or processes, and a resume after a kill change nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+import numpy as np
+
+from crfl_core.records.seeding import generators
+
+Purpose = Literal["data", "initial", "batches", "participation", "aggregation", "noise", "votes", "attack"]
+PURPOSES: tuple[str, ...] = get_args(Purpose)
+
+
+@dataclass(frozen=True)
+class Streams:
+    """All random numbers of a run, derived from one seed.
+
+    `seeds` gives single purposes a seed of their own, for example to vary the noise while the data stay; None is one
+    that is secret and not known here.
+    """
+
+    seed: int
+    seeds: Mapping[str, int | None] = field(default_factory=dict)
+
+    def generator(
+        self, purpose: str, *, round_number: int = 0, client: int = 0, replica: int = 0
+    ) -> np.random.Generator:
+        """A fresh generator for one purpose; equal arguments give equal draws, different ones independent.
+
+        `purpose` is one of `PURPOSES`, or one of them followed by "/" and a word of the caller's own, so that
+        two users of the same purpose ("data/partition", "data/subset") do not share their draws.
+
+        >>> streams = Streams(seed=7)
+        >>> a = streams.generator("noise", round_number=3).integers(1000, size=4)
+        >>> b = streams.generator("noise", round_number=3).integers(1000, size=4)
+        >>> (a == b).all()
+        np.True_
+        """
+        (key,) = self._keys(purpose, round_number, [client], replica)
+        return np.random.Generator(np.random.SFC64(int.from_bytes(key, "little")))
+
+    def generators(
+        self, purpose: str, clients: Iterable[int], *, round_number: int = 0
+    ) -> Iterator[np.random.Generator]:
+        """The generators of many clients, in turn and in less time: use each before the next is asked for."""
+        return generators(self._keys(purpose, round_number, clients, 0))
+
+    def _keys(self, purpose: str, round_number: int, clients: Iterable[int], replica: int) -> list[bytes]:
+        """What makes the seeds of some clients: 16 bytes that are hashed from all that a draw is for."""
+        family = purpose.partition("/")[0]
+        if family not in PURPOSES:
+            raise ValueError(f"unknown purpose {purpose!r}: start it with one of {', '.join(PURPOSES)}")
+        seed = self.seeds.get(family, self.seed)
+        if seed is None:
+            raise ValueError(f"the seed of {family!r} is secret: it is drawn after training")
+        common = hashlib.blake2b(f"{seed}|{purpose}|{round_number}|".encode(), digest_size=16, person=b"crfl-streams")
+        keys = []
+        for client in clients:
+            own = common.copy()
+            own.update(f"{client}|{replica}".encode())
+            keys.append(own.digest())
+        return keys
+
+    def only(self, family: str, group: int | None = None) -> Streams:
+        """The streams of one purpose and its words, of one of several groups. Whoever holds them can draw from no
+        other, nor tell the seed.
+
+        >>> Streams(seed=7).only("aggregation").generator("attack/clients")
+        Traceback (most recent call last):
+        ValueError: 'attack/clients' is not drawn here: start it with 'aggregation'
+        """
+        return FamilyStreams(self, family, group)
+
+
+class FamilyStreams(Streams):
+    """The same draws as those of `whole`, of one family alone, with those of every group apart."""
+
+    def __init__(self, whole: Streams, family: str, group: int | None) -> None:
+        super().__init__(seed=0)
+        object.__setattr__(self, "_family", family)
+        object.__setattr__(self, "_group", group)
+        object.__setattr__(self, "_draw", whole.generator)
+
+    def generator(
+        self, purpose: str, *, round_number: int = 0, client: int = 0, replica: int = 0
+    ) -> np.random.Generator:
+        """As `Streams.generator`, for purposes of this family."""
+        family, draw = vars(self)["_family"], vars(self)["_draw"]
+        if purpose.partition("/")[0] != family:
+            raise ValueError(f"{purpose!r} is not drawn here: start it with {family!r}")
+        purpose = of_group(purpose, vars(self)["_group"])
+        generator: np.random.Generator = draw(purpose, round_number=round_number, client=client, replica=replica)
+        return generator
+
+    def generators(
+        self, purpose: str, clients: Iterable[int], *, round_number: int = 0
+    ) -> Iterator[np.random.Generator]:
+        """As `Streams.generators`, for purposes of this family."""
+        return (self.generator(purpose, round_number=round_number, client=client) for client in clients)
+
+
+def of_group(purpose: str, group: int | None) -> str:
+    """The purpose for one of several groups; None if there is only one.
+
+    >>> of_group("noise", 3), of_group("noise", None)
+    ('noise/group-3', 'noise')
+    """
+    return purpose if group is None else f"{purpose}/group-{group}"

@@ -1,0 +1,270 @@
+"""What flows through a round, from who takes part to what the server makes of it: plain, read-only containers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crfl_core.errors import PluginFailure
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from crfl_core.plugin_api.server_view import ServerSide
+    from crfl_core.records.random_streams import Streams
+
+State = Mapping[str, "Tensor"]
+"""What a plugin wants to see again in the next round. Kept by the core, stored in the checkpoint."""
+
+Dependence = Literal["fixed", "own", "all"]
+"""On what an aggregation weight depends: on nothing that was submitted, on that client's own update, on all."""
+
+DEPENDENCE_ORDER: tuple[Dependence, ...] = ("fixed", "own", "all")
+
+CLIENTS_AT_ONCE = 64, 256
+"""How many clients train at once, and how many if what they train and see is small."""
+SMALL_PARAMETERS, SMALL_SAMPLES = 2**21, 2**12
+"""How many parameters and samples more than the fewer of them may have together: small operations for many chunks would
+take longer than the work in these."""
+PARAMETERS_AT_ONCE = 2**26
+"""How many parameters the models of clients may have that are trained at once, 256 MiB in single precision."""
+
+
+def worst(*dependences: Dependence) -> Dependence:
+    """The dependence of a chain is that of its worst link.
+
+    >>> worst("fixed", "own", "fixed")
+    'own'
+    """
+    return max(dependences, key=DEPENDENCE_ORDER.index)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a model's named tensors lie in one flat parameter vector, in order."""
+
+    shapes: tuple[tuple[str, tuple[int, ...]], ...]
+
+    @property
+    def size(self) -> int:
+        """Number of parameters P."""
+        return sum(math.prod(shape) for _, shape in self.shapes)
+
+    def unflatten(self, flat: Tensor) -> dict[str, Tensor]:
+        """Views of a (..., P) tensor, by name, each (..., *shape)."""
+        pieces = flat.split([math.prod(shape) for _, shape in self.shapes], dim=-1)
+        return {
+            name: piece.unflatten(-1, shape) if shape else piece.squeeze(-1)
+            for (name, shape), piece in zip(self.shapes, pieces, strict=True)
+        }
+
+
+@dataclass(frozen=True)
+class Clients:
+    """The participants of a round as the protocol knows them, one entry per client in every array.
+
+    `steps` local SGD steps of rate `learning_rate` on batches of `batch_size` samples; `last_batch` is the size of the
+    last batch of an epoch, which may be shorter. `group` says which of the global models a client trains; in most
+    federations there is one. Nothing here says who attacks, or what attackers really do.
+
+    What honest training can do at most: weight decay keeps the share `retention` of the broadcast model w, which is
+    (1 - eta lambda)^tau for plain SGD, so an update is `u = -(1 - retention) w + r`, and `update_bound` bounds ||r||
+    (infinite if nothing is known about the gradients, or about the algorithm).
+    """
+
+    ids: NDArray[np.int64]
+    samples: NDArray[np.int64]
+    learning_rate: NDArray[np.float64]
+    steps: NDArray[np.int64]
+    batch_size: NDArray[np.int64]
+    last_batch: NDArray[np.int64]
+    weight_decay: NDArray[np.float64]
+    retention: NDArray[np.float64]
+    update_bound: NDArray[np.float64]
+    group: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def take(self, rows: NDArray[np.int64] | NDArray[np.bool_] | slice) -> Clients:
+        """The same facts for some of the participants."""
+        return Clients(**{name: value[rows] for name, value in vars(self).items()})
+
+
+@dataclass(frozen=True)
+class RoundFacts:
+    """What is known of a round before anybody has trained, and does not depend on earlier rounds."""
+
+    number: int
+    total: int
+    clients: Clients
+    layout: Layout
+    streams: Streams
+
+
+@dataclass(frozen=True)
+class Round(RoundFacts):
+    """One round as a plugin sees it: `start` is the broadcast model w~_{t-1} of shape (P,).
+
+    `server_side` is there only for steps of the aggregation that look at the updates, which read it as `server`.
+    """
+
+    start: Tensor
+    server_side: ServerSide | None = None
+
+    @property
+    def server(self) -> ServerSide:
+        """Model, federation and trusted samples of the server. Attacks, hooks and trackers are not handed it."""
+        if self.server_side is None:
+            raise PluginFailure("what the server has is for steps of the aggregation that look at the updates alone")
+        return self.server_side
+
+    @property
+    def facts(self) -> RoundFacts:
+        """The round without its model."""
+        return RoundFacts(**{field.name: getattr(self, field.name) for field in fields(RoundFacts)})
+
+
+@dataclass(frozen=True)
+class TrainingTask:
+    """The local training of a round, as engines hand it on: `starts` is (K, G, P).
+
+    Every participant trains from the K models of its `group`, on the same batches. In a run K is 1; the K continuations
+    of a run differ in their models alone. `attacked`: attackers do what they do in this round; else all are honest.
+    `attack_state` is what they remember; None is what they prepared, which every process has.
+    """
+
+    number: int
+    starts: Tensor
+    clients: Clients
+    attacked: bool
+    attack_state: State | None = None
+
+    def parts(self, at_once: int | None = None) -> list[slice]:
+        """The participants in chunks of this many, or of as many as `clients_at_once` says.
+
+        Bits depend on this cut, so engines that share it agree in all of them.
+        """
+        clients, parameters = len(self.clients), self.starts.shape[-1]
+        at_once = at_once or clients_at_once(parameters, int(self.clients.batch_size.max()))
+        chunk = max(1, min(at_once, PARAMETERS_AT_ONCE // parameters))
+        return [slice(first, min(first + chunk, clients)) for first in range(0, clients, chunk)]
+
+
+def clients_at_once(parameters: int, batch: int) -> int:
+    """How many clients train at once if nobody says: more of them if models and batches are small.
+
+    >>> clients_at_once(7850, batch=100), clients_at_once(7850, batch=6), clients_at_once(10**6, batch=6)
+    (64, 256, 64)
+    """
+    few, many = CLIENTS_AT_ONCE
+    return max(few, min(many, SMALL_PARAMETERS // parameters, SMALL_SAMPLES // batch))
+
+
+@dataclass(frozen=True)
+class ClientUpdates:
+    """What the clients of a round submitted: `values` is (n, P), row i from `round.clients.ids[i]`. Read-only."""
+
+    values: Tensor
+    round: Round
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """What a `FixedStage` does to the updates of a round, whatever they are: `matrix @ updates + offset`.
+
+    `matrix` is (m, n), or (n,) for a diagonal one; `offset` is (m, P), or (P,) if it is the same for all rows.
+    """
+
+    matrix: Tensor
+    offset: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """The answer of a stage: `values = mixing @ updates + offset`, which is checked in every round.
+
+    `mixing` is (m, n), or (n,) for a diagonal matrix; `offset` is (m, P), or (P,) if it is the same for all rows.
+    """
+
+    values: Tensor
+    mixing: Tensor
+    offset: Tensor | None = None
+    state: State = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RuleResult:
+    """The answer of an aggregation rule: `update = sum_i weights[i] * values[i] + offset`, checked in every round.
+
+    A coordinate-wise rule has a weight per client *and* parameter: it reports each client's largest one in
+    `weights`, and the whole (n, P) matrix through `full_weights`.
+    """
+
+    update: Tensor
+    weights: Tensor
+    offset: Tensor | None = None
+    full_weights: Callable[[], Tensor] | None = None
+    state: State = field(default_factory=dict)
+    notes: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class OptimiserResult:
+    """The answer of a server optimiser: the core changes the model by `scale * aggregate + offset`.
+
+    `scale` is a number, or (P,) for one per parameter: what the aggregate of this round is multiplied by. `offset`,
+    (P,), is everything else, such as what is left of earlier rounds.
+    """
+
+    scale: Tensor | float
+    offset: Tensor | None = None
+    state: State = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Poisoning:
+    """What was measured of clients' batches in one round; one entry per client.
+
+    What attackers did to them, zero if honest: `share` is the sum over steps of (poisoned samples / batch size),
+    `samples` their number, `most` the largest number in one batch, `delta` the largest change of an input in scaled
+    space, `flips` the changed labels, `norm` the largest norm of a poisoned input behind the feature maps.
+    What the batch-spectrum rule found, if it is used: `spectrum` is the largest L_s of a batch, `start_gradient` the
+    largest F_s, `factor` the smallest by which a batch was multiplied, `scaled` how many were.
+    """
+
+    share: NDArray[np.float64]
+    samples: NDArray[np.int64]
+    most: NDArray[np.int64]
+    delta: NDArray[np.float64]
+    flips: NDArray[np.int64]
+    norm: NDArray[np.float64]
+    spectrum: NDArray[np.float64]
+    start_gradient: NDArray[np.float64]
+    factor: NDArray[np.float64]
+    scaled: NDArray[np.int64]
+
+    @staticmethod
+    def none(clients: int) -> Poisoning:
+        """Nobody poisoned anything, and no batch was scaled."""
+        ints, floats = np.zeros(clients, np.int64), np.zeros(clients)
+        poison = floats, ints, ints, floats, ints, floats
+        return Poisoning(*poison, spectrum=floats, start_gradient=floats, factor=np.ones(clients), scaled=ints)
+
+    def take(self, rows: NDArray[np.int64]) -> Poisoning:
+        """The same for some of the clients, in this order."""
+        return Poisoning(**{name: column[rows] for name, column in vars(self).items()})
+
+
+@dataclass(frozen=True)
+class LocalUpdates:
+    """Local updates of the participants `part` of a round, for each of the K models: `updates` is (K, k, P)."""
+
+    part: slice
+    updates: Tensor
+    poisoning: Poisoning

@@ -1,0 +1,74 @@
+"""The base of everything that is written as a table in a config."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, model_validator
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from crfl_core.errors import closest
+
+VALUES = frozenset({"default", "expected", "metadata", "serialization"})
+"""Entries of pydantic's schemas that hold values of a plugin's author, not schemas."""
+
+
+def whole_number(value: object) -> object:
+    """Refuse what pydantic would take for an integer though it is none."""
+    if isinstance(value, str | bytes | bool):
+        raise PydanticCustomError("int_type", "Input should be a valid integer")
+    return value
+
+
+def literal(schema: Any) -> Any:
+    """A schema of pydantic that takes numbers and truth values only as such, wherever they stand in it.
+
+    pydantic's own strict mode would also refuse `1e5` as an integer, and the lists of a file as tuples.
+    """
+    if isinstance(schema, list | tuple):
+        return type(schema)(map(literal, schema))
+    if not isinstance(schema, Mapping):
+        return schema
+    match schema.get("type"):
+        case "float" | "bool":
+            return {**schema, "strict": True}
+        case "int":
+            return core_schema.no_info_before_validator_function(whole_number, cast("CoreSchema", schema))
+        case "function-before" if schema["function"]["function"] is whole_number:
+            return schema  # a table within this one was here before
+    return {key: part if key in VALUES else literal(part) for key, part in schema.items()}
+
+
+def wrong_key(problem: str, key: str, message: str) -> PydanticCustomError:
+    """The error about one key of a table, which a validator of the whole table would not name."""
+    context = {"message": " ".join(message.split()), "key": key}
+    return PydanticCustomError(problem, "{message}", context)
+
+
+class Table(BaseModel):
+    """A frozen table whose unknown keys are refused, with the known ones in the message.
+
+    Nothing is guessed: text is no number, and neither text nor a number is true or false, at any depth.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: type[BaseModel], handler: GetCoreSchemaHandler) -> CoreSchema:
+        return cast("CoreSchema", literal(handler(source)))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _know_every_key(cls, value: Any) -> Any:
+        if isinstance(value, Mapping) and cls.model_config.get("extra") == "forbid":
+            for key in value:
+                if key not in cls.model_fields:
+                    known = ", ".join(cls.model_fields) or "none, it has no options"
+                    message = f"unknown key; {closest(str(key), cls.model_fields)} known: {known}"
+                    raise wrong_key("unknown_key", str(key), message)
+            for key, field in cls.model_fields.items():
+                if field.is_required() and key not in value:
+                    meaning = f": {field.description}" if field.description else ""
+                    raise wrong_key("missing_key", key, f"is missing, and has no default{meaning}")
+        return value

@@ -1,0 +1,158 @@
+"""What is asked of the final model on a test set, and the answer."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from crfl_core.errors import PluginFailure
+from crfl_core.records.table import Table
+
+VoteKind = Literal["logits", "monte-carlo", "exact", "continuations", "groups"]
+VoteBound = Literal["two-stage", "one-stage", "bonferroni", "hoeffding"]
+Kind = TypeVar("Kind", bound="Votes")
+
+
+class VoteSettings(Table):
+    """The `[votes]` table of a config: the defaults for every certificate that votes."""
+
+    models: int = Field(1000, ge=1, description="noisy copies of the model, M")
+    selection_models: int = Field(
+        100, ge=1, description="further copies that only select the class, for two-stage bounds"
+    )
+    noise_std: float | None = Field(
+        None, ge=0, description="test noise sigma_T; unset: the server's noise in the final round"
+    )
+    alpha: float = Field(0.001, gt=0, lt=1, description="probability with which a certificate may be wrong")
+    bound: VoteBound = Field("two-stage", description="how sound certificates bound probabilities from counts")
+
+
+class VoteOverrides(Table):
+    """The `votes` table of one certificate: what it wants different from the run's `[votes]`."""
+
+    models: int | None = Field(None, ge=1, description="noisy copies of the model, M")
+    selection_models: int | None = Field(None, ge=1, description="further copies that only select the class")
+    noise_std: float | None = Field(None, ge=0, description="test noise sigma_T")
+    alpha: float | None = Field(None, gt=0, lt=1, description="probability of a wrong certificate")
+    bound: VoteBound | None = Field(None, description="how probabilities are bounded from counts")
+
+    def apply(self, settings: VoteSettings) -> VoteSettings:
+        """The settings with these overrides."""
+        return settings.model_copy(update=self.model_dump(exclude_none=True))
+
+
+@dataclass(frozen=True)
+class VoteRequest:
+    """What a certificate wants to know about the model. Equal requests are computed once.
+
+    "logits": the model's own. "monte-carlo": how often each class wins among `models` copies with Gaussian noise of
+    `noise_std` on every parameter. "exact": the same probabilities in closed form. "continuations": votes of
+    re-trained continuations from round `resample_from` on. "groups": what the model of each group says.
+    """
+
+    kind: VoteKind
+    models: int = 0
+    noise_std: float = 0.0
+    selection_models: int = 0
+    resample_from: int | None = None
+
+    @property
+    def digest(self) -> str:
+        """Names the file that holds the answer."""
+        text = json.dumps(asdict(self), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def answer(self) -> type[Votes]:
+        """The class of the answer."""
+        return ANSWERS[self.kind]
+
+    @property
+    def trains(self) -> bool:
+        """Whether rounds are trained again for the answer, which takes long."""
+        return self.kind == "continuations"
+
+
+@dataclass(frozen=True)
+class Votes:
+    """The answer to a request on one test set of m samples: `LogitVotes`, `CountVotes`, `ExactVotes` or
+    `GroupVotes`.
+
+    `input_norms` are those behind the feature map, (m,). `settings` are those of the certificate that asked; they are
+    not part of the stored answer.
+    """
+
+    request: VoteRequest
+    settings: VoteSettings
+    labels: NDArray[np.int64]
+    input_norms: NDArray[np.float64]
+
+    @classmethod
+    def stored(cls) -> tuple[str, ...]:
+        """The names of the arrays, each with an entry or a row per sample."""
+        return tuple(field.name for field in fields(cls) if field.name not in ("request", "settings"))
+
+    def expect(self, kind: type[Kind]) -> Kind:
+        """These votes as those that `certify` reads; a `PluginFailure` if `request` asked for others."""
+        if not isinstance(self, kind):
+            raise PluginFailure(
+                f"request() asked for {self.request.kind!r}, which are {type(self).__name__}, and certify() reads "
+                f"{kind.__name__}: ask for what is read"
+            )
+        return self
+
+
+@dataclass(frozen=True)
+class LogitVotes(Votes):
+    """The model's own logits, (m, C)."""
+
+    logits: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class CountVotes(Votes):
+    """How many models choose each class, (m, C). Those of `selection` voted apart, to select the class; it is all zero
+    if the request wants no such models.
+    """
+
+    counts: NDArray[np.int64]
+    selection: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class ExactVotes(Votes):
+    """Probabilities under noise in closed form, for linear models: the class that wins, and the logarithms of its
+    probability, of the second class's, and of all but the first's together, (m,) each.
+    """
+
+    winner: NDArray[np.int64]
+    log_p_a: NDArray[np.float64]
+    log_p_b: NDArray[np.float64]
+    log_rest: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class GroupVotes(Votes):
+    """What the model of each of the G groups says: its class, and by how much its logit is above the second, (m, G).
+
+    A group whose training failed votes for class 0, by nothing.
+    """
+
+    ballots: NDArray[np.int64]
+    gaps: NDArray[np.float64]
+
+
+ANSWERS: Mapping[VoteKind, type[Votes]] = {
+    "logits": LogitVotes,
+    "monte-carlo": CountVotes,
+    "exact": ExactVotes,
+    "continuations": CountVotes,
+    "groups": GroupVotes,
+}

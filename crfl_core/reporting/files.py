@@ -1,0 +1,141 @@
+"""Guarantees and audits as files that other programs read."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic_core import to_json
+
+from crfl_core.certification.audits import Audit
+from crfl_core.plugin_api.certificate import CertificateResult
+from crfl_core.records.ledger import Record
+
+NUMBERS = re.compile(r"\[\n([-+.,eE\d\s]+)\]")  # not within a string, which has no line breaks in JSON
+COLUMNS = (
+    "sample",
+    "label",
+    "set",
+    "certificate",
+    "level",
+    "statement",
+    "directions",
+    "prediction",
+    "abstained",
+    "p_a",
+    "p_b",
+    "radius",
+    "log_radius",
+    "conditional",
+    "count",
+    "anywhen_radius",
+)
+"""`anywhen_radius` is the radius against attacks in unknown rounds, as many as were asked; empty if nobody asks."""
+
+
+def certificate_csv(guarantees: Sequence[CertificateResult]) -> bytes:
+    """One row per guarantee and sample; empty cells where nothing is certified."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for certified in guarantees:
+        writer.writerows(rows(certified))
+    return buffer.getvalue().encode()
+
+
+def prediction_csv(classes: NDArray[np.int64], guarantees: Sequence[CertificateResult]) -> bytes:
+    """One row per input: its class, and the prediction, radius and readings of every certificate and level."""
+    columns = prediction_columns(classes, guarantees)
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
+    return buffer.getvalue().encode()
+
+
+def prediction_json(classes: NDArray[np.int64], guarantees: Sequence[CertificateResult]) -> bytes:
+    """The same as a list of objects: numbers, and null where the table has an empty cell."""
+    columns = prediction_columns(classes, guarantees)
+    for name, column in columns.items():
+        if name.endswith(".prediction"):
+            columns[name] = [int(cell) if cell else None for cell in column]
+        elif name.endswith(".radius"):
+            columns[name] = [float(cell) if cell else None for cell in column]
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    return to_json(rows, indent=2, inf_nan_mode="strings") + b"\n"
+
+
+def prediction_columns(classes: NDArray[np.int64], guarantees: Sequence[CertificateResult]) -> dict[str, list[Any]]:
+    """The columns of both, by name."""
+    columns: dict[str, list[Any]] = {"row": list(range(len(classes))), "class": classes.tolist()}
+    for certified in guarantees:
+        prefix = f"{certified.certificate}.{certified.level}"
+        columns[f"{prefix}.prediction"] = predictions(certified)
+        columns[f"{prefix}.radius"] = cells(certified.guarantee.radius)
+        columns[f"{prefix}.directions"] = ["+".join(certified.directions)] * len(classes)
+    return columns
+
+
+def predictions(certified: CertificateResult) -> list[str]:
+    """The predicted classes; empty where the certificate abstains."""
+    guarantee = certified.guarantee
+    return cast("list[str]", np.where(guarantee.abstained, "", guarantee.prediction.astype(str)).tolist())
+
+
+def rows(certified: CertificateResult) -> Iterable[tuple[Any, ...]]:
+    """The rows of one guarantee, in the order of `COLUMNS`."""
+    guarantee, anywhen, samples = certified.guarantee, certified.anywhen, len(certified.labels)
+
+    def constant(value: object) -> list[object]:
+        return [value] * samples
+
+    return zip(
+        range(samples),
+        certified.labels.tolist(),
+        constant(certified.test_set),
+        constant(certified.certificate),
+        constant(certified.level),
+        constant(certified.statement),
+        constant("+".join(certified.directions)),
+        predictions(certified),
+        guarantee.abstained.tolist(),
+        cells(guarantee.p_a),
+        cells(guarantee.p_b),
+        cells(guarantee.radius),
+        cells(guarantee.log_radius),
+        constant(bool(certified.conditional or certified.label)),
+        constant("") if guarantee.count is None else cells(guarantee.count),
+        # The stated rounds are among the unknown ones.
+        constant("") if anywhen is None else cells(np.minimum(guarantee.radius, anywhen.radius)),
+        strict=True,
+    )
+
+
+def cells(values: NDArray[np.float64]) -> list[str]:
+    """Numbers that read back to the same bits; empty for NaN."""
+    return ["" if value != value else repr(value) for value in values.tolist()]
+
+
+def metrics_json(metrics: Record) -> str:
+    """The text of metrics.json, with every list of numbers on a line of its own instead of a line per number."""
+    return NUMBERS.sub(lambda match: f"[{' '.join(match[1].split())}]", metrics.model_dump_json(indent=2))
+
+
+def audit_entries(audits: Sequence[Audit]) -> list[dict[str, Any]]:
+    """The audits as plain data for audit.json."""
+    return [
+        {
+            "certificate": audit.certificate,
+            "sound": audit.sound,
+            "label": audit.label,
+            "refused": audit.refusals,
+            "directions": audit.directions,
+            "checks": [vars(check) for check in audit.checks],
+        }
+        for audit in audits
+    ]

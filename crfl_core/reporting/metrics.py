@@ -1,0 +1,235 @@
+"""Figures of merit of a run: accuracy, backdoor success, certified accuracy and rate at every radius."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crfl_core.plugin_api.certificate import CertificateResult, Direction, Level
+from crfl_core.records.inputs import are_here
+from crfl_core.records.ledger import Ledger, Record
+
+Array = NDArray[np.float64]
+GRID = 10
+
+
+class Curve(Record):
+    """Certified accuracy and rate of one certificate at one level on one test set.
+
+    At radius r, `certified_rate` is the share of samples whose prediction is certified at r or beyond, and
+    `certified_accuracy` the share of those that are also right; abstentions count as neither. `median_radius` is the
+    largest radius at which at least half of all samples are certified, None if fewer are certified at all.
+    `directions` are the readings that hold, see `Direction`. `rounds` says when attacks are assumed. If they come in as
+    many rounds and nobody knows in which, the shares are `anywhen_accuracy` and `anywhen_rate`; empty if not asked.
+    """
+
+    certificate: str
+    level: str
+    test_set: str
+    statement: str
+    directions: tuple[Direction, ...]
+    clean_world: str
+    label: str
+    conditional: tuple[str, ...]
+    samples: int
+    accuracy: float
+    abstained: float
+    median_radius: float | None
+    radii: tuple[float, ...]
+    certified_accuracy: tuple[float, ...]
+    certified_rate: tuple[float, ...]
+    rounds: str = ""
+    anywhen_accuracy: tuple[float, ...] = ()
+    anywhen_rate: tuple[float, ...] = ()
+
+
+class Backdoor(Record):
+    """How often non-target inputs are taken for the target class: `samples` backdoored ones, and all clean ones.
+
+    Both rates are of the same model. What a model trained without the attack makes of the same inputs is another
+    question, see `attack_effect`.
+    """
+
+    target: int
+    success_rate: float
+    clean_rate: float
+    samples: int
+
+
+class ClassHistogram(Record):
+    """How many training samples of each class every client holds: `counts[class][client]`.
+
+    `classes` and `clients` are their names; `clients` is empty if the clients are only numbered.
+    """
+
+    classes: tuple[str, ...]
+    clients: tuple[str, ...]
+    counts: tuple[tuple[int, ...], ...]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The number of samples of every client."""
+        return tuple(map(sum, zip(*self.counts, strict=True)))
+
+    @classmethod
+    def of(
+        cls,
+        labels: NDArray[np.int64],
+        partition: Sequence[NDArray[np.int64]],
+        class_names: tuple[str, ...],
+        client_names: tuple[str, ...] = (),
+    ) -> ClassHistogram:
+        """The histogram of a split, of which `partition` has the rows of each client.
+
+        Of samples that are elsewhere nobody knows the class: they count as one that is called so.
+        """
+        if not all(map(are_here, partition)):
+            return cls(classes=("not known here",), clients=client_names, counts=(tuple(map(len, partition)),))
+        shape = len(class_names), len(partition)
+        client = np.repeat(np.arange(shape[1]), [len(rows) for rows in partition])
+        cell = labels[np.concatenate(partition)] * shape[1] + client
+        counts = np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape)
+        return cls(classes=class_names, clients=client_names, counts=tuple(map(tuple, counts.tolist())))
+
+
+class Attackers(Record):
+    """Who attacked, and how much of the model was theirs.
+
+    A round's share is the attackers' part of the weights that reached the model, of coordinate-wise rules each client's
+    largest; `rounds` are those in which an attacker took part. The shares are None if weights do not tell: in some of
+    these rounds a part of the aggregate depends on what was submitted and is in nobody's weight.
+    """
+
+    clients: tuple[int, ...]
+    rounds: tuple[int, ...]
+    mean_weight_share: float | None
+    largest_weight_share: float | None
+
+
+class Metrics(Record):
+    """Everything that `metrics.json` holds."""
+
+    accuracy: float
+    loss: float
+    backdoored_accuracy: float | None
+    backdoor: Backdoor | None
+    attackers: Attackers | None = None
+    curves: tuple[Curve, ...]
+    refused: dict[str, str]
+    partition: ClassHistogram
+
+    def proved(self, clients: float) -> tuple[float, Curve] | None:
+        """The largest certified accuracy on clean samples against so many clients, and the curve that it is of.
+
+        Only what is a proof without conditions counts; None if there is none.
+        """
+        found = [
+            (curve.certified_accuracy[curve.radii.index(clients)], curve)
+            for curve in self.curves
+            if (curve.level, curve.test_set) == ("client", "clean")
+            and not (curve.label or curve.conditional)
+            and clients in curve.radii
+        ]
+        return max(found, key=lambda one: one[0], default=None)
+
+
+def attackers(ledger: Ledger) -> Attackers | None:
+    """Who attacked in a run; None if nobody did."""
+    numbers = np.unique(ledger.clients.round[ledger.clients.attacking])
+    if not len(numbers):
+        return None
+    shares = []
+    for number in numbers:
+        rows = ledger.clients.of_round(int(number))
+        weights = np.abs(rows.weight)
+        shares.append(float(weights[rows.attacking].sum() / max(weights.sum(), np.finfo(float).tiny)))
+    told = not any(record.weighs_nobody for record in ledger.rounds if record.round in numbers)
+    return Attackers(
+        clients=tuple(map(int, np.unique(ledger.clients.client[ledger.clients.attacking]))),
+        rounds=tuple(map(int, numbers)),
+        mean_weight_share=float(np.mean(shares)) if told else None,
+        largest_weight_share=max(shares) if told else None,
+    )
+
+
+def curves(guarantees: Sequence[CertificateResult], radii: Sequence[float] | None) -> tuple[Curve, ...]:
+    """The curves of guarantees, at the given radii, else on grids that the test sets of a level share."""
+    grids: dict[tuple[str, str], tuple[float, ...]] = {}
+    for certified in guarantees:
+        alike = [one for one in guarantees if group(one) == group(certified)]
+        largest = np.concatenate([one.guarantee.radius for one in alike])
+        grids[group(certified)] = default_grid(largest, certified.level) if radii is None else tuple(radii)
+    return tuple(curve(certified, grids[group(certified)]) for certified in guarantees)
+
+
+def group(result: CertificateResult | Curve) -> tuple[str, str]:
+    """What is shown in one table: a certificate at one level."""
+    return result.certificate, result.level
+
+
+def curve(certified: CertificateResult, grid: tuple[float, ...]) -> Curve:
+    """The curve of one guarantee at the radii of a grid."""
+    guarantee = certified.guarantee
+    reaches = guarantee.radius[:, None] >= np.asarray(grid)[None, :]  # NaN reaches nothing
+    right = guarantee.prediction == certified.labels
+    anywhen: dict[str, tuple[float, ...]] = {}
+    if certified.anywhen is not None:  # the stated rounds are among the unknown ones
+        stands = reaches & (certified.anywhen.radius[:, None] >= np.asarray(grid)[None, :])
+        anywhen = {"anywhen_accuracy": shares(stands & right[:, None]), "anywhen_rate": shares(stands)}
+    return Curve(
+        certificate=certified.certificate,
+        level=certified.level,
+        test_set=certified.test_set,
+        statement=certified.statement,
+        directions=certified.directions,
+        clean_world=certified.clean_world,
+        label=certified.label,
+        conditional=certified.conditional,
+        samples=len(right),
+        accuracy=float(right.mean()),
+        abstained=float(guarantee.abstained.mean()),
+        median_radius=median(guarantee.radius),
+        radii=grid,
+        certified_accuracy=shares(reaches & right[:, None]),
+        certified_rate=shares(reaches),
+        rounds=certified.rounds,
+        **anywhen,
+    )
+
+
+def shares(holds: NDArray[np.bool_]) -> tuple[float, ...]:
+    """The share of all samples, (m, k), for which something holds, at every radius."""
+    return tuple(map(float, holds.mean(axis=0)))
+
+
+def median(radius: Array) -> float | None:
+    """The largest radius that at least half of all samples reach; what is not certified reaches none.
+
+    >>> median(np.array([np.nan, 2.0, np.inf, 3.0])), median(np.array([np.nan, np.nan, np.inf]))
+    (3.0, None)
+    """
+    ordered = np.sort(np.where(np.isnan(radius), -np.inf, radius))[::-1]
+    middle = float(ordered[(len(ordered) - 1) // 2])
+    return None if math.isinf(middle) and middle < 0 else middle
+
+
+def default_grid(radius: Array, level: Level = "feature") -> tuple[float, ...]:
+    """Round numbers from 0 to the largest finite radius, whole ones for clients; infinity if some radius is.
+
+    >>> default_grid(np.array([0.17, 0.93, np.nan]))
+    (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+    """
+    finite = radius[np.isfinite(radius)]
+    largest = float(finite.max()) if len(finite) else 0.0
+    end = (math.inf,) if np.isposinf(radius).any() else ()
+    if largest / GRID == 0:  # also a radius too small to be divided
+        return (0.0, *end)
+    raw = max(1.0, largest / GRID) if level == "client" else largest / GRID
+    steps = (1, 2, 5, 10) if level == "client" else (1, 2, 2.5, 5, 10)
+    magnitude = 10.0 ** math.floor(math.log10(raw))
+    step = next(factor * magnitude for factor in steps if factor * magnitude >= raw * (1 - 1e-12))
+    digits = max(0, 2 - math.floor(math.log10(step)))
+    return (*(round(i * step, digits) for i in range(int(largest / step * (1 + 1e-12)) + 1)), *end)

@@ -1,0 +1,260 @@
+"""A run on one screen: what the model can do, what is certified of it, and what that hangs on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from crfl_core.plugin_api.certificate import Level
+from crfl_core.reporting.metrics import Curve, Metrics
+
+LINES = 25
+"""The screen that a summary has: 80 x 24 with a prompt."""
+REMARKS = 6
+"""Lines that are kept for remarks, should there be so many."""
+CELL = 5
+HEADINGS: Mapping[Level, str] = {
+    "client": "clients that attack",
+    "sample": "poisoned share of a batch",
+    "feature": "change of a poisoned input",
+}
+"""What the radius of a level counts, strongest attackers first."""
+
+
+def show(console: Console, name: str, metrics: Metrics, audit: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """What a person wants to see at the end of a run, on one screen."""
+    head = [*model_lines(name, metrics), ""]
+    end = [f"run directory: {path}", f"more: crfl show {path} --full, crfl open {path}"]
+    show_guarantees(console, metrics.curves, audit, head, end)
+
+
+def show_guarantees(
+    console: Console,
+    curves: Sequence[Curve],
+    audit: Sequence[Mapping[str, Any]],
+    head: Sequence[str],
+    end: Sequence[str],
+) -> None:
+    """What is certified on the clean test set, between some lines; rows that would not fit are counted."""
+    remarks = [*refusals(audit), *conditions(curves), *open_assumptions(audit), *marks(curves)]
+    blocks = list(blocks_of(curves))
+    room = LINES - height((*head, *end), console.width)
+    if height(remarks, console.width) + sum(len(block.rows) + 1 for block in blocks) > room - 3:
+        remarks = [shortened(remark, console.width) for remark in remarks]
+    tables, left_out = fitting(blocks, room - min(REMARKS, height(remarks, console.width)) - 3)
+    for line in head:
+        console.print(Text(line), soft_wrap=True)
+    if tables:
+        samples = next(curve.samples for curve in curves if curve.test_set == "clean")
+        console.print(Text(f"certified accuracy on {samples} clean test samples, by", style="bold"))
+    names = max((len(row.certificate) for table in tables for row in table.rows), default=0)
+    width = max(names + 2, *(len(heading) for heading in HEADINGS.values()))
+    for table in tables:
+        console.print(block_table(table, width, console.width))
+        room -= len(table.rows) + 1
+    if left_out:
+        console.print(Text(f"{left_out} more row{'s' if left_out > 1 else ''} with --full"))
+    show_remarks(console, remarks, room - 3)
+    for line in end:
+        console.print(Text(line), soft_wrap=True)
+
+
+def show_remarks(console: Console, remarks: Sequence[str], room: int) -> None:
+    """As many remarks as there is room for, and how many more there are."""
+    left = list(remarks)
+    while left and lines_of(left[0], console.width) <= room:
+        room -= lines_of(left[0], console.width)
+        console.print(Text(left.pop(0), style="yellow"))
+    if left:
+        console.print(Text(f"{len(left)} more remark{'s' if len(left) > 1 else ''} with --full", style="yellow"))
+
+
+def fitting(blocks: Sequence[Block], room: int) -> tuple[list[Block], int]:
+    """The first rows of all blocks, as many as there is room for, each block under a heading; and how many do not."""
+    kept, left_out = [], 0
+    for block in blocks:
+        rows = block.rows[: max(0, room - 1)]
+        left_out += len(block.rows) - len(rows)
+        if rows:
+            kept.append(Block(block.level, block.radii, rows))
+            room -= len(rows) + 1
+    return kept, left_out
+
+
+def height(lines: Iterable[str], width: int) -> int:
+    """How many lines of a terminal some lines take."""
+    return sum(lines_of(line, width) for line in lines)
+
+
+def lines_of(line: str, width: int) -> int:
+    """How many lines of a terminal one line takes, by and large: words are not broken."""
+    return max(1, -(-len(line) // max(1, width - 8)))
+
+
+def model_lines(name: str, metrics: Metrics) -> Iterator[str]:
+    """What was trained, how well it does, and how well the attack."""
+    sizes = metrics.partition.sizes
+    samples = f"{min(sizes)}" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
+    yield f"{name}: {len(sizes)} clients with {samples} samples each"
+    yield f"accuracy          {share(metrics.accuracy)}"
+    if metrics.backdoor is not None:
+        backdoor = metrics.backdoor
+        clean = f"class {backdoor.target}; {share(backdoor.clean_rate)} without the trigger"
+        yield f"backdoor success  {share(backdoor.success_rate)}  ({clean})"
+    if metrics.attackers is not None and metrics.attackers.mean_weight_share is not None:
+        yield f"attackers' weight {share(metrics.attackers.mean_weight_share)}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table: a certificate, when it supposes attacks, and its share at every radius of the table."""
+
+    certificate: str
+    rounds: str
+    shares: tuple[float | None, ...]
+
+
+@dataclass(frozen=True)
+class Block:
+    """What all certificates say at one level, at the radii of them all."""
+
+    level: Level
+    radii: tuple[float, ...]
+    rows: tuple[Row, ...]
+
+
+def blocks_of(curves: Iterable[Curve]) -> Iterator[Block]:
+    """The certified accuracy on the clean test set, level by level."""
+    clean = [curve for curve in curves if curve.test_set == "clean"]
+    for level in HEADINGS:
+        if of_level := [curve for curve in clean if curve.level == level]:
+            radii = tuple(sorted({radius for curve in of_level for radius in curve.radii}))
+            yield Block(level, radii, tuple(row for curve in of_level for row in rows_of(curve, radii)))
+
+
+def rows_of(curve: Curve, radii: Sequence[float]) -> Iterator[Row]:
+    """A row for the rounds that nobody knows, if asked, and one for those of the attack, if it says something else."""
+    name = curve.certificate + ("*" if curve.label else "") + ("+" if curve.conditional else "")
+    if curve.anywhen_accuracy:
+        unknown = "any round" if curve.rounds.startswith("round ") else "any such rounds"
+        yield Row(name, unknown, at(radii, curve.radii, curve.anywhen_accuracy))
+    if curve.anywhen_accuracy != curve.certified_accuracy:
+        yield Row(name, curve.rounds, at(radii, curve.radii, curve.certified_accuracy))
+
+
+def at(radii: Sequence[float], known: Sequence[float], shares: Sequence[float]) -> tuple[float | None, ...]:
+    """A falling curve at other radii than its own: None where it is not known.
+
+    >>> at([0, 1, 2, 3], [0, 2], [0.9, 0.9]), at([0, 1, 2], [0, 2], [0.9, 0.5])
+    ((0.9, 0.9, 0.9, None), (0.9, None, 0.5))
+    """
+    found: list[float | None] = []
+    for radius in radii:
+        above = [share for place, share in zip(known, shares, strict=True) if place >= radius]
+        below = [share for place, share in zip(known, shares, strict=True) if place <= radius]
+        found.append(above[0] if above and below and above[0] == below[-1] else None)
+    return tuple(found)
+
+
+def block_table(block: Block, name: int, width: int) -> Table:
+    """The table of a level, as wide as the terminal: equal columns are one, and some are left away if need be."""
+    when = max(len("every round"), *(len(row.rounds) for row in block.rows))
+    columns = chosen(list(joined(block)), max(1, (width - name - when - 2) // (CELL + 1)))
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
+    table.add_column(Text(HEADINGS[block.level]), width=name, no_wrap=True)
+    table.add_column(width=when, no_wrap=True)
+    for title, _ in columns:
+        table.add_column(title, justify="right", min_width=CELL, no_wrap=True)
+    for number, row in enumerate(block.rows):
+        cells = ["" if (found := row.shares[place]) is None else share(found) for _, place in columns]
+        again = number > 0 and block.rows[number - 1].certificate == row.certificate
+        table.add_row(Text("" if again else f"  {row.certificate}"), Text(row.rounds), *cells)
+    return table
+
+
+def joined(block: Block) -> Iterator[tuple[str, int]]:
+    """The columns: a title, and the last of the radii that it stands for, between which no row changes."""
+    places = range(len(block.radii))
+    for _, same in groupby(places, key=lambda place: tuple(row.shares[place] for row in block.rows)):
+        alike = list(same)
+        last = block.radii[alike[-1]]
+        radius = "any" if last == float("inf") else f"{last:g}".removeprefix("0") or "0"
+        yield (radius if len(alike) == 1 or radius == "any" else f"to {radius}"), alike[-1]
+
+
+def chosen(columns: Sequence[tuple[str, int]], fitting: int) -> list[tuple[str, int]]:
+    """As many columns as fit: the first ones, and the last.
+
+    >>> chosen([("0", 0), ("1", 1), ("2", 2), ("9", 3)], 3)
+    [('0', 0), ('1', 1), ('9', 3)]
+    """
+    if len(columns) <= fitting:
+        return list(columns)
+    return [*columns[: fitting - 1], columns[-1]]
+
+
+def refusals(audit: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """What nothing is said of, and why."""
+    for entry in audit:
+        for name, reason in entry["refused"].items():
+            yield f"refused: {name}: {reason}"
+
+
+def conditions(curves: Iterable[Curve]) -> Iterator[str]:
+    """Under which conditions the numbers stand, once for all certificates that share one."""
+    names: dict[str, list[str]] = {}
+    for curve in curves:
+        for condition in curve.conditional:
+            names.setdefault(condition, []).append(curve.certificate)
+    for condition, certificates in names.items():
+        yield f"+ conditional: {condition} ({', '.join(dict.fromkeys(certificates))})"
+
+
+def open_assumptions(audit: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """What the certificates that were not refused take on trust, with those that do."""
+    users: dict[str, list[str]] = {}
+    for entry in audit:
+        for check in entry["checks"]:
+            if check["status"] == "declared" and entry["certificate"] not in entry["refused"]:
+                users.setdefault(check["name"], []).append(entry["certificate"])
+    if users:
+        found = (f"{name} ({', '.join(certificates)})" for name, certificates in users.items())
+        yield f"not checked: {'; '.join(found)}"
+
+
+def marks(curves: Iterable[Curve]) -> Iterator[str]:
+    """What certificates are that prove nothing, and which statement the others make."""
+    labels = dict.fromkeys((curve.certificate, curve.label) for curve in curves if curve.label)
+    for certificate, label in labels:
+        yield f"* {certificate}: {label}"
+    statements: dict[str, list[str]] = {}
+    for curve in curves:
+        if curve.directions:
+            reading = " and ".join(curve.directions)
+            text = f"{curve.statement} statement, read {reading}, against the {curve.clean_world} clean world"
+            statements.setdefault(text, []).append(curve.certificate)
+    for text, certificates in statements.items():
+        yield f"{', '.join(dict.fromkeys(certificates))}: {text}"
+
+
+def share(value: float) -> str:
+    """A share with three digits, without the leading zero.
+
+    >>> share(0.8941), share(1.0)
+    ('.894', '1.000')
+    """
+    text = f"{value:.3f}"
+    return text.removeprefix("0")
+
+
+def shortened(line: str, width: int) -> str:
+    """A remark on one or two lines of a terminal; the rest of it stands in the full report."""
+    longest = max(40, 2 * (width - 8))
+    return line if len(line) <= longest else f"{line[: longest - 4]} ..."

@@ -1,0 +1,1 @@
+"""One run from config to finished directory: run, resume, load, certify, predict."""

@@ -1,0 +1,75 @@
+"""Which versions took part in a run, and in which rounds."""
+
+from __future__ import annotations
+
+import platform
+import warnings
+from collections.abc import Iterator, Mapping
+from importlib.metadata import version
+from typing import Any
+
+import torch
+
+from crfl_core._version import __version__
+from crfl_core.config import LoadedConfig, RunConfig
+from crfl_core.plugin_loading.registry import Registry
+from crfl_core.runs.run_directory import RunDirectory
+from crfl_core.errors import CrflWarning, PluginError, StoreError
+
+FILE = "environment.json"
+
+
+def record(directory: RunDirectory, loaded: LoadedConfig, registry: Registry, played: int) -> None:
+    """Write what plays the rounds after `played`; what played those before stays, and where the config was written."""
+    now, before = {"from_round": played + 1, **versions(loaded.config, registry)}, recorded(directory)
+    earlier, written = [], {".".join(path): origin for path, origin in loaded.origins.written.items()}
+    now["origins"] = before.pop("origins", written)
+    if played and before:
+        earlier = [one for one in (*before.pop("earlier", []), before) if one.get("from_round", 1) <= played]
+        for change in changes(before, now):
+            warnings.warn(f"{directory.path}: {change}; {FILE} says who played which rounds", CrflWarning, stacklevel=2)
+    directory.write_json(FILE, now | ({"earlier": earlier} if earlier else {}))
+
+
+def recorded(directory: RunDirectory) -> dict[str, Any]:
+    """What was written before; nothing if it cannot be read."""
+    try:
+        return directory.read_json(FILE)
+    except StoreError:
+        return {}
+
+
+def versions(config: RunConfig, registry: Registry) -> dict[str, Any]:
+    """Versions of everything that takes part in a run."""
+    plugins = []
+    for kind, plugin in config.used_plugins():
+        try:
+            found = registry.find(kind, plugin.configured_as)
+            origin = {"distribution": found.distribution, "version": found.version}
+        except PluginError:
+            origin = {"distribution": type(plugin).__module__, "version": ""}
+        plugins.append({"kind": kind, "name": plugin.configured_as} | origin)
+    return {
+        "crfl": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": version("numpy"),
+        "scipy": version("scipy"),
+        "threads": torch.get_num_threads(),
+        "plugins": plugins,
+    }
+
+
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """What differs between two environments, in words."""
+    for name in ("crfl", "torch", "numpy"):
+        if before.get(name) != now[name]:
+            yield f"resumed with {name} {now[name]}, before it was {before.get(name)}"
+    known = {(entry["kind"], entry["name"]): entry for entry in before.get("plugins", [])}
+    for entry in now["plugins"]:
+        old = known.get((entry["kind"], entry["name"]), entry)
+        if old["version"] != entry["version"] or old["distribution"] != entry["distribution"]:
+            yield (
+                f"resumed with {entry['kind']} {entry['name']!r} of {entry['distribution']} {entry['version']}, "
+                f"before it was that of {old['distribution']} {old['version']}"
+            )

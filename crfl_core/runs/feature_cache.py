@@ -1,0 +1,88 @@
+"""Files in the user's cache: whole or not there, and never believed without their checksum."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from crfl_core.runs.data_files import cache_dir
+
+SEAL = 32
+"""Bytes of the checksum at the end of a file."""
+BYTES_AT_ONCE = 2**22
+NEW = ".new-"
+"""How the names of files begin that are being written."""
+KEPT = 12 * 2**30
+"""Bytes that the cache may hold; what was not used for longest goes first."""
+
+
+def cached(name: str) -> Path:
+    """Where a file of the feature maps lies in the user's cache."""
+    return cache_dir() / "features" / name
+
+
+def seal(path: Path, blocks: Iterable[bytes]) -> None:
+    """Write a file with its checksum. Several processes may do so at once: each writes its own, the last one counts.
+
+    Raises `OSError` where nothing can be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    digest = hashlib.sha256()
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=NEW, delete=False) as target:
+        try:
+            with suppress(OSError):  # where there are no locks, nothing is ever taken for abandoned
+                fcntl.flock(target, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for block in blocks:
+                digest.update(block)
+                target.write(block)
+            target.write(digest.digest())
+            target.flush()
+            os.fsync(target.fileno())
+            Path(target.name).replace(path)
+        except BaseException:
+            Path(target.name).unlink(missing_ok=True)
+            raise
+    remove_abandoned(path.parent)
+    make_room(path)
+
+
+def intact(path: Path) -> bool:
+    """Whether there is a file that is what was written; it then counts as used. A damaged one is removed."""
+    try:
+        with path.open("rb") as file:
+            left, digest = path.stat().st_size - SEAL, hashlib.sha256()
+            while left > 0 and (block := file.read(min(left, BYTES_AT_ONCE))):
+                digest.update(block)
+                left -= len(block)
+            if left == 0 and file.read() == digest.digest():
+                os.utime(path)
+                return True
+    except OSError:
+        return False
+    with suppress(OSError):
+        path.unlink()
+    return False
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Remove what killed processes were writing; whose process lives is told by a lock."""
+    for file in folder.glob(f"{NEW}*"):
+        with suppress(OSError), file.open("r+b") as opened:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file.unlink()
+
+
+def make_room(newest: Path) -> None:
+    """Remove what was not used for longest until the cache is small enough. Whoever has mapped a file keeps it."""
+    with suppress(OSError):
+        files = sorted(newest.parent.iterdir(), key=lambda file: file.stat().st_mtime, reverse=True)
+        used = 0
+        for file in files:
+            used += file.stat().st_size
+            if used > KEPT and file != newest:
+                file.unlink()

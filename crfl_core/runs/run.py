@@ -1,0 +1,237 @@
+"""A run from config to files: federation, rounds, ledger, votes, certificates."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+from crfl_core.runs.claims import claim
+from crfl_core.runs import environment
+from crfl_core.runs.certify import certify_all
+from crfl_core.runs.fitted_maps import FILE as FITTED
+from crfl_core.runs.fitted_maps import read_fitted, write_fitted
+from crfl_core.runs.results import RunResult, load, reading
+from crfl_core.runs.stored_votes import Voter, read_parameters
+from crfl_core.runs.training_loop import train
+from crfl_core.runs.vote_seed import draw_vote_seed
+from crfl_core.certification.audits import levels_of
+from crfl_core.certification.certifier import ask
+from crfl_core.config import LoadedConfig, RunConfig, dump_config, load_config
+from crfl_core.config.loading import ConfigSource
+from crfl_core.training.evaluation import score
+from crfl_core.training.fitting import FittedMaps
+from crfl_core.training.local_training import LocalTraining
+from crfl_core.training.session import Session
+from crfl_core.training.federation import Federation, build
+from crfl_core.plugin_loading.hooks import Hooks
+from crfl_core.plugin_loading.registry import Registry
+from crfl_core.reporting.backdoors import backdoor
+from crfl_core.training.clean_twin import check_twin
+from crfl_reports.partition_figures import partition_files
+from crfl_core.reporting.metrics import ClassHistogram, Metrics, attackers
+from crfl_core.reporting.needs import fitting
+from crfl_core.runs.run_directory import CONFIG, RunDirectory
+from crfl_core.config.origins import Origins
+from crfl_core.runs.replace_run import clean_up
+from crfl_core.errors import ConfigError, CrflError, StoreError
+from crfl_core.plugin_api import KINDS
+from crfl_core.plugin_api.plugin_errors import settings_of
+from crfl_core.plugin_api.engine import Job
+from crfl_core.plugin_api.base import Plugin
+from crfl_core.plugin_api.tracker import Tracker
+from crfl_core.records.ledger import RunFacts
+from crfl_core.plugin_loading.class_checks import only_watching
+
+
+def run(  # noqa: PLR0913  # as many options as people may give
+    config: ConfigSource | None = None,
+    *,
+    overrides: Sequence[str] = (),
+    out: str | Path | None = None,
+    force: bool = False,
+    plugins: Mapping[str, type[Plugin]] | None = None,
+    trackers: Sequence[Tracker] = (),
+    twin: RunResult | None = None,
+) -> RunResult:
+    """Train, attack, aggregate and certify as a config says; resumes if its directory holds an unfinished run.
+
+    `config` is a file, a mapping or a `RunConfig`; None is the default on embedded data. `overrides` are `key=value`
+    texts. Results go to `out`, by default `runs/<name>`; a finished run there is only replaced with `force`. `plugins`
+    adds classes under names that the config may use; `trackers` watch this run without being part of its config. `twin`
+    is a run without the attack that kept its models: `storage.keep = "distances"` then trains none.
+    """
+    registry = Registry(plugins)
+    loaded = load_config(config, overrides=overrides, registry=registry)
+    path = default_path(loaded.config) if out is None else Path(out)
+    with located(loaded):
+        return execute(prepare(loaded.config, path, trackers), registry, loaded.origins, force=force, twin=twin)
+
+
+def start_at(path: Path) -> str:
+    """The override that makes the trained model of a run the start of another one."""
+    directory = RunDirectory(path.absolute())
+    if directory.state == "training":
+        raise StoreError(f"{path}: the run is not trained yet: finish it with `crfl resume {path}`")
+    return f"model.start={json.dumps(str(directory.path / 'model.safetensors'))}"
+
+
+def default_path(config: RunConfig) -> Path:
+    """Where a run goes that nobody gave a directory."""
+    return Path("runs", config.name)
+
+
+def resume(
+    path: str | Path,
+    *,
+    plugins: Mapping[str, type[Plugin]] | None = None,
+    trackers: Sequence[Tracker] = (),
+    trust: bool = False,
+) -> RunResult:
+    """Go on with an unfinished run; a finished one is returned as it is. One of others needs `trust`."""
+    directory, registry = RunDirectory(Path(path)), Registry(plugins)
+    if directory.state == "finished":
+        clean_up(directory)
+        return load(path, plugins=plugins, trust=trust)
+    if not directory.keeps_record:
+        raise StoreError(
+            f"{path}: was written in format 1: bring it up to date with `crfl upgrade {path}`, then resume"
+        )
+    directory.read(CONFIG)  # which compares it
+    if directory.is_made_by_others and not trust:
+        raise StoreError(
+            f"{path}: was not made here, and resuming does what its config says, with your rights: read its "
+            "config.toml, then give --trust"
+        )
+    installed = reading(directory, registry, trust=True, needed=KINDS)
+    loaded = load_config(directory.path / CONFIG, registry=installed)
+    with located(loaded):
+        session = prepare(loaded.config, directory.path, trackers, started_with(directory))
+        return execute(session, registry, loaded.origins)
+
+
+def open_job(specification: str) -> Job:
+    """The local training that `Job.specification` describes, for engines that train in other processes."""
+    return LocalTraining(build(load_config(tomllib.loads(specification)).config))
+
+
+def started_with(directory: RunDirectory) -> FittedMaps | None:
+    """What the feature maps of an unfinished run were fitted to; None if it ended before that was written."""
+    facts = directory.read_facts("ledger.json", RunFacts)
+    return read_fitted(directory, facts) if (directory.path / FITTED).exists() or not facts.fitted_maps else None
+
+
+def prepare(config: RunConfig, path: Path, trackers: Sequence[Tracker], fitted: FittedMaps | None = None) -> Session:
+    """A run that is ready to start, at a path. Everything is checked, and nothing is written."""
+    config = config.with_own_plugins()
+    watching = tuple(only_watching(tracker).model_copy() for tracker in trackers)
+    hooks = Hooks([*config.named_plugins(), *(("tracker", tracker) for tracker in watching)])
+    hooks.working("data")
+    federation = build(
+        config,
+        fitted=fitted,
+        shown=partial(hooks.working, "feature maps"),
+        fits=fitting(config, path),
+    )
+    for position, certificate in enumerate(config.certificates):
+        with settings_of(f"certificates.{position}", certificate):
+            levels_of(certificate)
+    return Session.of(federation, path, hooks)
+
+
+def execute(
+    session: Session, registry: Registry, origins: Origins, *, force: bool = False, twin: RunResult | None = None
+) -> RunResult:
+    """The way of a run through the parts of the core. `origins` are where its settings were written."""
+    check_twin(session.federation.config, twin)
+    federation, path = session.federation, session.context.path
+    config, registry = federation.config, registry.allowing(federation.config.plugins.allow)
+    directory = claimed(federation, path, registry, force=force)
+    with directory.locked():
+        directory.check_facts(federation.facts)
+        write_fitted(directory, federation.fitted)
+        saved = directory.continue_rounds() if directory.state == "training" else None
+        played = config.rounds if directory.state != "training" else 0 if saved is None else saved.round
+        session = session.resumed(played)
+        try:
+            session.hooks.observe("crfl_run_started", run=session.context)
+            with session.opened():
+                if directory.state == "training":
+                    environment.record(directory, LoadedConfig(config, origins), registry, played)
+                    train(session, directory, saved, twin)
+                directory.remove_checkpoint()
+                certify(session, directory)
+        except BaseException as error:
+            error.add_note(f"resume with `crfl resume {path}`")
+            session.hooks.observe("crfl_run_failed", run=session.context, error=error)
+            raise
+        result = RunResult(path, registry, trust=True)
+        session.hooks.observe("crfl_run_finished", run=session.context, result=result)
+    return result
+
+
+def claimed(federation: Federation, path: Path, registry: Registry, *, force: bool) -> RunDirectory:
+    """The directory of a run: the unfinished one that is there, or a new one."""
+    text = dump_config(federation.config)
+    directory = claim(path, as_it_was_written(text, path / CONFIG, registry), force=force)
+    if directory is not None:
+        return directory
+    files = {"config.toml": text, "ledger.json": federation.facts.model_dump_json(indent=2) + "\n"}
+    return RunDirectory.create(path, files)
+
+
+def as_it_was_written(text: str, file: Path, registry: Registry) -> str:
+    """The text of a config file if that means the same: an older version wrote no keys that are newer than it."""
+    with suppress(CrflError, OSError):
+        if dump_config(load_config(file, registry=registry).config) == text:
+            return file.read_text(encoding="utf-8")
+    return text
+
+
+def certify(session: Session, directory: RunDirectory) -> None:
+    """Votes, guarantees, audits and figures of a trained run."""
+    federation = session.federation
+    config, ledger = federation.config, directory.read_ledger()
+    draw_vote_seed(config, directory)
+    results = certify_all(
+        ask(config, ledger),
+        Voter(session, directory, directory, ledger, is_open=True),
+        config.evaluation.radii,
+        lambda certified: session.hooks.observe("crfl_certified", run=session.context, certified=certified),
+    )
+    parameters = read_parameters(directory, federation)
+    figures, triggered = (
+        score(federation, parameters, name, ledger.failed) if name in federation.test_sets else None
+        for name in ("clean", "backdoored")
+    )
+    assert figures is not None
+    data = federation.data
+    partition = ClassHistogram.of(data.y.cpu().numpy(), data.partition, data.class_names, data.client_names)
+    metrics = Metrics(
+        partition=partition,
+        accuracy=figures.accuracy,
+        loss=figures.loss,
+        backdoored_accuracy=None if triggered is None else triggered.accuracy,
+        backdoor=backdoor(federation, parameters, ledger.failed),
+        attackers=attackers(ledger),
+        curves=results.curves,
+        refused=results.refused,
+    )
+    results.write(directory, metrics)
+    session.hooks.working("figures")
+    for suffix, content in partition_files(partition, config.storage.figures).items():
+        directory.write(f"figures/partition.{suffix}", content)
+    directory.finish()
+    clean_up(directory)
+
+
+@contextmanager
+def located(loaded: LoadedConfig) -> Iterator[None]:
+    """Say in which file the key of a wrong setting was written."""
+    try:
+        yield
+    except ConfigError as error:
+        raise loaded.origins.located(error) from error

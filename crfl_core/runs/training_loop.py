@@ -1,0 +1,91 @@
+"""The rounds of a run, written to its directory: ledger, checkpoints, kept models, and the trained model."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Sequence
+
+import torch
+
+from crfl_core._version import __version__
+from crfl_core.runs.checkpoints import Groups, packed, packed_twin, unpacked, unpacked_twin
+from crfl_core.runs.results import RunResult
+from crfl_core.certification.ball_rule_checks import scaled_mostly
+from crfl_core.training import rounds
+from crfl_core.training.group_rounds import check_room
+from crfl_core.training.independence import check_independence
+from crfl_core.training.ledger_rows import record
+from crfl_core.training.session import Session
+from crfl_core.training.twin_rounds import CleanTwin
+from crfl_core.runs.run_directory import Checkpoint, RunDirectory
+from crfl_core.errors import CrflWarning
+from crfl_core.records.ledger import ClientColumns
+
+
+class Checkpoints:
+    """Saves where training stands every few seconds, and whatever is not saved yet when something goes wrong."""
+
+    def __init__(self, directory: RunDirectory, pause: float) -> None:
+        self._directory, self._pause, self._last = directory, pause, time.monotonic()
+        self._unsaved: tuple[Groups, Groups, list[ClientColumns]] | None = None
+
+    def reached(self, progress: Groups, twin: Groups, clients: Sequence[ClientColumns]) -> None:
+        """A round is over. Progress and rows change together: an interrupt comes before both or behind both."""
+        self._unsaved = progress, twin, [*(self._unsaved[2] if self._unsaved else ()), *clients]
+        if time.monotonic() - self._last >= self._pause:
+            self.save()
+
+    def save(self) -> None:
+        """Write what is not saved yet."""
+        if self._unsaved is not None:
+            progress, twin, rows = self._unsaved
+            self._directory.write_checkpoint(progress[0].number, packed(progress) | packed_twin(twin), rows)
+        self._unsaved, self._last = None, time.monotonic()
+
+
+def train(
+    session: Session, directory: RunDirectory, saved: Checkpoint | None, clean: RunResult | None = None
+) -> None:
+    """All rounds that are still to do, and then the model and the ledger.
+
+    The models before noise of rounds that certificates start from again are kept, too. Whatever ends a round, all
+    rounds before it are saved. `clean` is a run that distances are measured to; None: it is trained alongside.
+    """
+    federation, twin = session.federation, CleanTwin(session, clean)
+    if saved is None:
+        progress, clients = rounds.initial(federation), []
+    else:
+        twin.progress = unpacked_twin(saved.round, saved.tensors, federation)
+        failed = {record.group: record.failed for record in saved.records if record.failed is not None}
+        progress, clients = unpacked(saved.round, saved.tensors, failed, federation), saved.clients
+    check_room(session)
+    check_independence(federation)
+    checkpoints = Checkpoints(directory, federation.config.storage.checkpoint_seconds)
+    try:
+        for outcomes in rounds.train(session, progress):
+            progress = tuple(outcome.after for outcome in outcomes)
+            lines, rows = zip(*(record(federation, outcome) for outcome in outcomes), strict=True)
+            lines = twin.measured(lines, outcomes)
+            for line in lines:
+                session.hooks.observe("crfl_round_finished", run=session.context, record=line)
+            clients += rows
+            if (number := progress[0].number) in federation.resampled:
+                clipped = [outcome.before_noise for outcome in outcomes]
+                directory.write_resampled(number, packed(progress, clipped))
+            directory.append_rounds(lines)
+            checkpoints.reached(progress, twin.progress, rows)
+            del outcomes
+    except BaseException:
+        checkpoints.save()
+        raise
+    models = torch.cat([group.models for group in progress]).cpu()
+    named = federation.model.layout.unflatten(models[0] if federation.config.groups is None else models)
+    columns = ClientColumns.concatenate(clients)
+    if warning := scaled_mostly(federation.honest.facts, columns, federation.config.training.ball):
+        warnings.warn(warning, CrflWarning, stacklevel=2)
+    directory.write_arrays("clients.npz", vars(columns))
+    directory.write_tensors(
+        "model.safetensors", {name: tensor.numpy() for name, tensor in named.items()}, {"version": __version__}
+    )
+    directory.set_state("trained")

@@ -1,0 +1,146 @@
+"""Other questions to a finished run: another threat, other votes, other options of a certificate. Nothing is trained
+again unless noise has to be drawn again, and the run itself is never changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal
+
+from crfl_core.runs.certify import certify_all
+from crfl_core.runs.run import located
+from crfl_core.runs.results import RunResult
+from crfl_core.runs.stored_votes import Voter
+from crfl_core.certification.audits import levels_of
+from crfl_core.certification.certifier import Inquiry, ask
+from crfl_core.config import LoadedConfig, RunConfig, dump_config, load_config
+from crfl_core.training.session import Session
+from crfl_core.training.federation import build
+from crfl_core.training.threats import check_threat
+from crfl_core.plugin_loading.hooks import Hooks
+from crfl_core.reporting.needs import check_questions
+from crfl_core.reporting.results import Results
+from crfl_core.runs.run_directory import RunDirectory
+from crfl_core.runs.folder import refusals_of_the_system
+from crfl_core.runs.atomic_files import scratch
+from crfl_core.errors import ConfigError, CrflError, PluginError, StoreError
+from crfl_core.plugin_api.plugin_errors import settings_of
+from crfl_core.plugin_api.tracker import Tracker
+from crfl_core.plugin_loading.stand_ins import absences
+from crfl_core.records.threat import Threat
+
+ASKABLE = ("threat", "votes", "certificates", "evaluation.radii")
+Needs = Literal["formulas", "votes", "continuations"]
+Attacked = Literal["any", "every"] | int
+"""One round, nobody knows which; all of them; or at most this number of unknown ones."""
+
+
+@dataclass(frozen=True)
+class WhatIf(Results):
+    """The answer to a what-if question, like the parts of a `RunResult`. `needs` says what had to be computed."""
+
+    config: RunConfig
+    threat: Threat
+    needs: Needs
+
+
+def certify(
+    run: RunResult,
+    overrides: Sequence[str] = (),
+    *,
+    rounds: Attacked | None = None,
+    save: str | None = None,
+    trackers: Sequence[Tracker] = (),
+) -> WhatIf:
+    """Certify a finished run again with other settings of `threat`, `votes` or `certificates`.
+
+    `rounds` asks about attacks in "any" one round, in at most a number of rounds, nobody knows which, or in "every"
+    round, as `threat.rounds` does. With `save` the answer is also written to `<run>/what-if/<save>/`. `trackers` are
+    told how far the work is. Raises `ConfigError` for keys that would change training.
+    """
+    if rounds is not None:
+        asked = f"{{any = {rounds}}}" if isinstance(rounds, int) else f'"{rounds}"'
+        overrides = (*overrides, f"threat.rounds={asked}")
+    loaded = changed(run, overrides)
+    config = loaded.config
+    with located(loaded):
+        check_threat(config, run.ledger.facts.clients)
+        for position, certificate in enumerate(config.certificates):
+            with settings_of(f"certificates.{position}", certificate):
+                levels_of(certificate)
+    if save is None:
+        with TemporaryDirectory(prefix="crfl-") as nowhere:
+            return answer(run, config, RunDirectory(Path(nowhere)), trackers)
+    if not save.replace("-", "").replace("_", "").replace(".", "").isalnum():
+        raise ConfigError(f"--save {save}: use letters, digits, '-', '_' and '.'")
+    target = run.path / "what-if" / save
+    with refusals_of_the_system(f"{target}: cannot be written"), scratch(run.path, ".what-if-") as folder:
+        if target.exists():
+            raise StoreError(f"{target}: exists: choose another name to save under")
+        fresh = RunDirectory(folder / save)
+        result = answer(run, config, fresh, trackers)
+        fresh.write("config.toml", dump_config(config).encode())
+        result.write(fresh)
+        fresh.finish({"run": run.directory.status.get("manifest")})
+        target.parent.mkdir(exist_ok=True)
+        fresh.path.rename(target)  # there at once or not at all
+    return result
+
+
+def changed(run: RunResult, overrides: Sequence[str]) -> LoadedConfig:
+    """The run's config with the overrides, which may only touch what training does not depend on."""
+    for override in overrides:
+        key = override.partition("=")[0].strip()
+        if not any(key == part or key.startswith(f"{part}.") for part in ASKABLE):
+            raise ConfigError(
+                f"--set {override}: changes training: start another run; a finished one can be asked about "
+                f"{', '.join(ASKABLE)}"
+            )
+    registry = run.registry.needing(("certificate",))
+    return load_config(run.path / "config.toml", overrides=overrides, registry=registry)
+
+
+def needs(run: RunResult, inquiry: Inquiry) -> Needs:
+    """What has to be computed to answer: formulas only, new votes of the stored model, or new continuations."""
+    asked = [question.request for question in inquiry.questions if question.is_voted_on]
+    missing = [request for request in asked if not run.directory.has_votes(request)]
+    if any(request.trains for request in missing):
+        return "continuations"
+    return "votes" if missing else "formulas"
+
+
+def answer(run: RunResult, config: RunConfig, target: RunDirectory, trackers: Sequence[Tracker]) -> WhatIf:
+    """The guarantees under another config."""
+    inquiry = ask(config, run.ledger)
+    required = needs(run, inquiry)
+    if required != "formulas":
+        check_questions(inquiry, run.path)
+    if required == "continuations" and (missing := absences(config.used_plugins())):
+        raise PluginError(f"{missing[0]}: new continuations train with it")
+    source = run.votes if required == "formulas" else new_votes(run, config, target, trackers)
+    results = certify_all(inquiry, source, config.evaluation.radii)
+    return WhatIf(**vars(results), config=config, threat=inquiry.threat, needs=required)
+
+
+def new_votes(run: RunResult, config: RunConfig, target: RunDirectory, trackers: Sequence[Tracker]) -> Voter:
+    """A voter with model and data, after checking that they are those of the run."""
+    over = {"trackers": (), "model": config.model.model_copy(update={"start": None})}  # where it started is recorded
+    config = config.model_copy(update=over).with_own_plugins()
+    hooks = Hooks([*config.named_plugins(), *(("tracker", tracker) for tracker in trackers)])
+    hooks.working("data")
+    federation = build(config, fitted=run.fitted, shown=partial(hooks.working, "feature maps"))
+    for name, expected in run.ledger.facts.test_sets.items():
+        found = federation.test_sets.get(name)
+        if found is None or found.facts != expected:
+            raise CrflError(
+                f"{run.path}: the {name} test set is not the one that this run was tested on: restore its data"
+            )
+    for name in ("samples", "input_norms", "feature_norms", "reserve"):
+        if getattr(federation.facts, name) != getattr(run.ledger.facts, name):
+            raise CrflError(f"{run.path}: the training data are not those of this run, {name} differ: restore them")
+    session = Session.of(federation, target.path, hooks).resumed(config.rounds)
+    return Voter(session, run.directory, target, run.ledger)

@@ -1,0 +1,189 @@
+"""What attackers do to their data and their steps in local training, and what is measured of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from crfl_core.errors import PluginFailure
+from crfl_core.plugin_api.attack import Attack
+from crfl_core.plugin_api.plugin_errors import settings_of, written_at
+from crfl_core.plugin_loading.mutation_guard import Touched, fingerprint, untouched
+from crfl_core.records.input_rows import Gathering
+from crfl_core.records.inputs import Batches, held
+from crfl_core.records.round import Poisoning, State, TrainingTask
+from crfl_core.training.checks import check_lipschitz
+from crfl_core.training.features import mapped
+from crfl_core.training.federation import Federation
+from crfl_core.training.steps import ProtocolSteps
+
+
+class Poisoner:
+    """Attackers' data as they change them. What is gathered of it is valid until the next round."""
+
+    def __init__(self, federation: Federation) -> None:
+        self._federation, self._inputs, self._features = federation, Gathering(), Gathering()
+
+    def poison(
+        self, task: TrainingTask, rows: Tensor, labels: Tensor, sizes: Tensor, attackers: NDArray[np.int64]
+    ) -> tuple[Tensor | None, Poisoning]:
+        """The attackers' features, (attackers, steps, batch, features), and what was done; None if it is nothing.
+
+        Attackers, given by their ids, are the last of the clients. Their `labels` are changed in place.
+        """
+        federation, nothing = self._federation, Poisoning.none(len(rows))
+        attack, first = federation.attack, len(rows) - len(attackers)
+        if attack is None or first == len(rows) or not overrides(attack, "poison"):
+            return None, nothing
+        own, source = rows[first:], held(federation.data, "x")
+        x = self._inputs.rows_of(source, own)
+        clean = Batches(x, labels[first:].clone(), sizes[first:], attackers, task.number)
+        dirty = poisoned_batches(attack, clean, state_of(federation, task.attack_state))
+        moved = moved_inputs(clean.x, dirty.x)
+        features = self._mapped(own, clean.x, dirty.x, moved)
+        labels[first:] = dirty.y
+        measured = measure(clean, dirty, moved, features, len(rows))
+        if not np.isfinite(measured.delta).all():
+            raise PluginFailure(
+                f"attack {attack.full_name}: poison() made inputs that are not finite: keep to the domain"
+            )
+        return features, measured
+
+    def _mapped(self, rows: Tensor, clean: Tensor, dirty: Tensor, moved: Tensor) -> Tensor:
+        """Inputs behind the feature maps, which may be slow: only those that were moved are mapped anew."""
+        maps = self._federation.maps
+        if not maps.links:
+            return dirty
+        found = self._features.rows_of(self._federation.features, rows)
+        features, anew = found.flatten(0, 2), moved.flatten().nonzero()[:, 0]
+        before, after = samples(clean, anew), samples(dirty, anew)
+        remapped = mapped(maps, after)
+        check_lipschitz(maps, before, after, features.index_select(0, anew), remapped)
+        features.index_copy_(0, anew, remapped)
+        return found
+
+
+def poisoned_batches(attack: Attack, clean: Batches, state: State) -> Batches:
+    """What the attack makes of its batches, checked."""
+    who = f"attack {attack.full_name}: poison() ({written_at(type(attack).poison)})"
+    with settings_of("attack", attack), untouched(who, clean, state):
+        dirty = attack.poison(clean, state)
+    if dirty.x.shape != clean.x.shape or dirty.y.shape != clean.y.shape:
+        raise PluginFailure(
+            f"attack {attack.full_name}: poison() must keep the shapes of the batches, "
+            f"{tuple(clean.x.shape)} became {tuple(dirty.x.shape)}"
+        )
+    return dirty
+
+
+def moved_inputs(clean: Tensor, dirty: Tensor) -> Tensor:
+    """Which samples are not what they were, (attackers, steps, batch)."""
+    if clean.device.type == "cpu":  # where NumPy compares several times faster
+        return torch.from_numpy((clean.numpy() != dirty.numpy()).any(-1))
+    return (clean != dirty).any(-1)
+
+
+def measure(clean: Batches, dirty: Batches, moved: Tensor, features: Tensor, clients: int) -> Poisoning:
+    """What the poison really changed, padding left out; `features` are the poisoned inputs behind the maps."""
+    real = torch.arange(clean.x.shape[2], device=clean.sizes.device) < clean.sizes[..., None]
+    moved = moved & real
+    flips = (dirty.y != clean.y) & real
+    changed = moved | flips
+    where = changed.flatten().nonzero()[:, 0]
+    delta, norm = clean.x.new_zeros(changed.numel()), clean.x.new_zeros(changed.numel())
+    delta[where] = torch.linalg.vector_norm(samples(dirty.x, where) - samples(clean.x, where), dim=-1)
+    norm[where] = torch.linalg.vector_norm(samples(features, where), dim=-1)
+    count = changed.sum(-1)
+    measured = {
+        "share": torch.from_numpy(shares(count.cpu().numpy(), clean.sizes.cpu().numpy())),
+        "samples": count.sum(-1),
+        "most": count.amax(-1),
+        "delta": delta.view(len(count), -1).amax(-1),
+        "flips": flips.flatten(1).sum(-1),
+        "norm": norm.view(len(count), -1).amax(-1),
+    }
+    columns = {name: column.copy() for name, column in vars(Poisoning.none(clients)).items()}
+    for name, values in measured.items():
+        columns[name][-len(values) :] = values.cpu().numpy()
+    return Poisoning(**columns)
+
+
+def shares(count: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The sum over steps of poisoned samples / batch size, of each attacker: one quotient of counts for each size."""
+    each = [np.where(sizes == size, count, 0).sum(-1) / size for size in np.unique(sizes[sizes > 0])]
+    total: NDArray[np.float64] = np.sum(each, axis=0, dtype=np.float64)
+    return total
+
+
+def samples(batches: Tensor, where: Tensor) -> Tensor:
+    """Some samples of (attackers, steps, batch, features), by their place in the order of all."""
+    return batches.flatten(0, 2).index_select(0, where)
+
+
+def overrides(attack: Attack, name: str) -> bool:
+    """Whether an attack has a method of its own in the place of a neutral one."""
+    return getattr(type(attack), name) is not getattr(Attack, name)
+
+
+def bends(attack: Attack) -> bool:
+    """Whether an attack interferes with single steps of local training."""
+    return overrides(attack, "local_gradient") or overrides(attack, "after_step")
+
+
+def state_of(federation: Federation, learned: State | None) -> State:
+    """What attackers remember in a round: what they learned, or if they never learn, what they prepared."""
+    return federation.prepared if learned is None else learned
+
+
+class AttackedSteps(ProtocolSteps):
+    """Steps of attackers, who bend their gradients or project their models; `sizes` are those of their batches."""
+
+    def __init__(
+        self, federation: Federation, attack: Attack, state: State, start: Tensor, sizes: NDArray[np.int64]
+    ) -> None:
+        super().__init__(federation, start)
+        # Attackers see a copy: whatever they do to it, the others start from theirs.
+        self._attack, self._given, self._start = attack, start, start.clone()
+        self._remembered, self._marks = state, marks(state)
+        self._bends, self._projects = overrides(attack, "local_gradient"), overrides(attack, "after_step")
+        self._acting = iter([acting(column > 0) for column in sizes.T])
+        self._now: slice | Tensor | None = None
+
+    def bend(self, gradient: Tensor, parameters: Tensor) -> Tensor:
+        """What attackers that still make steps follow."""
+        self._now = now = next(self._acting)  # some may be done before the others
+        if now is not None and self._bends:
+            with settings_of("attack", self._attack):
+                start = self._start[:, now]
+                own = self._attack.local_gradient(gradient[:, now], parameters[:, now], start, self._remembered)
+            gradient[:, now] = own
+        return super().bend(gradient, parameters)
+
+    def project(self, parameters: Tensor) -> None:
+        """Where their step ends."""
+        now = self._now
+        if now is not None and self._projects:
+            with settings_of("attack", self._attack):
+                parameters[:, now] = self._attack.after_step(parameters[:, now], self._start[:, now], self._remembered)
+
+    def parameters(self) -> Tensor:
+        """The models as they are now, (R, n, P)."""
+        if not torch.equal(self._start, self._given) or marks(self._remembered) != self._marks:
+            method = type(self._attack).after_step if self._projects else type(self._attack).local_gradient
+            who = f"attack {self._attack.full_name}: {method.__name__}() ({written_at(method)})"
+            raise Touched(f"{who} changed what it was given: work on a copy")
+        return super().parameters()
+
+
+def marks(state: State) -> list[bytes]:
+    """What changes with any tensor of a state."""
+    return [fingerprint(tensor).tobytes() for tensor in state.values()]
+
+
+def acting(mask: NDArray[np.bool_]) -> slice | Tensor | None:
+    """An index of those who make a step: everybody as a slice, which copies nothing; None for nobody."""
+    if mask.all():
+        return slice(None)
+    return torch.from_numpy(np.flatnonzero(mask)) if mask.any() else None

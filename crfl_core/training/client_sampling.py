@@ -1,0 +1,198 @@
+"""Who takes part in a round, and how each of them trains."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crfl_core.config import RunConfig
+from crfl_core.errors import ConfigError, OptionError, failures_named
+from crfl_core.plugin_api.attack import Attack
+from crfl_core.records.ledger import TrainingFacts
+from crfl_core.records.random_streams import Streams, of_group
+from crfl_core.records.round import Clients
+from crfl_core.records.schedules import (
+    EqualInfluence,
+    PerClient,
+    Schedule,
+    changes,
+    client_values,
+    each_of,
+    expand,
+    values,
+)
+from crfl_core.training.groups import Members
+from crfl_core.training.rates import equal_influence
+
+
+@dataclass(frozen=True)
+class Conduct:
+    """How the participants of a round really train: attackers may have a rate and a number of steps of their own."""
+
+    attacking: NDArray[np.bool_]
+    learning_rate: NDArray[np.float64]
+    steps: NDArray[np.int64]
+
+    def take(self, rows: NDArray[np.int64] | slice) -> Conduct:
+        """That of some of the participants."""
+        return Conduct(self.attacking[rows], self.learning_rate[rows], self.steps[rows])
+
+
+class HonestTraining(NamedTuple):
+    """What is known of local training that follows the protocol; no step is along a gradient longer than its bound."""
+
+    facts: TrainingFacts
+    gradient_bound: float
+
+
+class Participation:
+    """The local settings of all clients, which of them are drawn in each round, and what attackers make of it.
+
+    Participants come group by group, each by ascending id; `members` are the clients of each group.
+    """
+
+    def __init__(
+        self, config: RunConfig, samples: Sequence[int], honest: HonestTraining, streams: Streams, members: Members
+    ) -> None:
+        self._config, self._training, self._streams = config, honest, streams
+        self.total, self.members = len(samples), members
+        self.attackers = drawn_attackers(config.attack, self.total, streams)
+        self.attack_rounds = attack_rounds(config.attack, config.rounds)
+        check_rates(config, honest.facts.proximal)
+        self._samples = np.asarray(samples, np.int64)
+        self._changing = changes((config.training.learning_rate, config.training.steps))
+        self._per_round = [max(1, round(config.training.participation * len(group))) for group in members]
+        self._first = honest_clients(config, self._samples, honest, 1)
+        self._dealt = self._by_group(self._first)
+        if self.attackers and not any(self.conduct(t).attacking.any() for t in self.attack_rounds):
+            raise ConfigError(
+                "no attacker is drawn in any attacked round, so nothing would be attacked: raise "
+                "training.participation, name more rounds, or change seeds.participation",
+                key="attack.rounds",
+            )
+
+    def everybody(self, number: int) -> Clients:
+        """All clients of the federation, by ascending id, as the protocol says for a round."""
+        if not self._changing or number == 1:
+            return self._first
+        return honest_clients(self._config, self._samples, self._training, number)
+
+    def round(self, number: int) -> Clients:
+        """The participants of a round, group by group and by ascending id, as the protocol says."""
+        clients = self._by_group(self.everybody(number)) if self._changing else self._dealt
+        return clients if sum(self._per_round) == len(clients) else clients.take(self._drawn(number))
+
+    def conduct(self, number: int, *, attacked: bool = True) -> Conduct:
+        """What the participants of a round really do; if it is not `attacked`, what the protocol says."""
+        clients, attack = self.round(number), self._config.attack
+        if attack is None or not attacked or number not in self.attack_rounds:
+            return Conduct(np.zeros(len(clients), np.bool_), clients.learning_rate, clients.steps)
+        attacking = np.isin(clients.ids, self.attackers)
+        return Conduct(
+            attacking,
+            clients.learning_rate
+            if attack.learning_rate is None
+            else np.where(attacking, attack.learning_rate, clients.learning_rate),
+            clients.steps if attack.steps is None else np.where(attacking, attack.steps, clients.steps),
+        )
+
+    def _by_group(self, everybody: Clients) -> Clients:
+        """All clients group by group; one that is in several groups comes several times."""
+        clients = everybody.take(np.concatenate(self.members))
+        return replace(clients, group=np.repeat(np.arange(len(self.members)), [*map(len, self.members)]))
+
+    def _drawn(self, number: int) -> NDArray[np.int64]:
+        drawn, first = [], 0
+        for group, (clients, count) in enumerate(zip(self.members, self._per_round, strict=True)):
+            purpose = of_group("participation", group if len(self.members) > 1 else None)
+            generator = self._streams.generator(purpose, round_number=number)
+            drawn.append(first + np.sort(generator.choice(len(clients), count, replace=False)))
+            first += len(clients)
+        return np.concatenate(drawn)
+
+
+def honest_clients(config: RunConfig, samples: NDArray[np.int64], honest: HonestTraining, number: int) -> Clients:
+    """The settings of all clients in a round when nobody attacks.
+
+    With `a = 1 - eta (lambda + mu)` weight decay keeps `1 - (1 - a^tau) lambda / (lambda + mu)` of the model, and the
+    residual of an update is at most `gradient_bound (1 - a^tau) / (lambda + mu)`, `eta tau gradient_bound` if nothing
+    pulls.
+    """
+    training, total = config.training, len(samples)
+    batch_size = np.minimum(training.batch_size, samples)
+    per_epoch = samples // batch_size if training.drop_last else -(-samples // batch_size)
+    if training.steps is None:
+        steps = per_epoch * (training.epochs or 1)
+    else:
+        steps = per_client("training.steps", training.steps, total, number).astype(np.int64)
+    rates, decay = training.learning_rate, training.weight_decay
+    if isinstance(rates, EqualInfluence):
+        rate = equal_influence(rates, training, steps, number)
+    else:
+        rate = per_client("training.learning_rate", rates, total, number)
+    pull, plain = decay + honest.facts.proximal, honest.facts.plain
+    with np.errstate(divide="ignore"):
+        shrunk = -np.expm1(steps * np.log1p(-rate * pull))  # 1 - a^tau, exact for the smallest decay
+    lost = shrunk if pull == decay else shrunk * (decay / pull)
+    reach = rate * steps if pull == 0 else shrunk / pull
+    return Clients(
+        ids=np.arange(total),
+        samples=samples,
+        learning_rate=rate,
+        steps=steps,
+        batch_size=batch_size,
+        last_batch=np.minimum(batch_size, samples - (per_epoch - 1) * batch_size),
+        weight_decay=np.full(total, decay),
+        retention=1.0 - lost if plain else np.ones(total),
+        update_bound=reach * honest.gradient_bound if plain else np.full(total, np.inf),
+        group=np.zeros(total, np.int64),
+    )
+
+
+def check_rates(config: RunConfig, proximal: float) -> None:
+    """A step never turns the sign of what weight decay or a proximal weight should shrink, in any round."""
+    decay, attack = config.training.weight_decay, config.attack
+    rates: dict[str, float] = {}
+    if not isinstance(config.training.learning_rate, EqualInfluence):  # whose rates are below 1 / lambda
+        each = each_of(config.training.learning_rate)
+        rates["training.learning_rate"] = max(max(values(one, config.rounds)) for one in each)
+    if attack is not None and attack.learning_rate is not None:
+        rates["attack.learning_rate"] = attack.learning_rate
+    for key, rate in rates.items():
+        if rate * (decay + proximal) > 1.0:
+            pulls = f"({decay:g} + {proximal:g})" if proximal else f"{decay:g}"
+            names = "(training.weight_decay + the proximal weight)" if proximal else "training.weight_decay"
+            raise ConfigError(f"times {names} must be at most 1, found {rate:g} x {pulls}", key=key)
+
+
+def per_client(key: str, schedule: Schedule | PerClient[Schedule], total: int, number: int) -> NDArray[np.float64]:
+    """A setting as one value for each client of a round."""
+    if isinstance(schedule, PerClient) and (found := len(schedule.per_client)) != total:
+        raise ConfigError(f"per_client needs one entry per client: found {found} for {total} clients", key=key)
+    return client_values(schedule, total, number)
+
+
+def drawn_attackers(attack: Attack | None, total: int, streams: Streams) -> tuple[int, ...]:
+    """The ids of the attackers: as given, or drawn."""
+    if attack is None:
+        return ()
+    try:
+        with failures_named(f"attack: {attack.full_name} failed"):
+            return attack.attackers(total, streams)
+    except OptionError as error:
+        raise ConfigError(error.message, key=f"attack.{error.option}") from error
+
+
+def attack_rounds(attack: Attack | None, total: int) -> tuple[int, ...]:
+    """The attacked rounds."""
+    if attack is None:
+        return ()
+    rounds = expand(attack.rounds, total)
+    if not rounds or rounds[-1] > total:
+        found = f"round {rounds[-1]}" if rounds else "no round at all"
+        raise ConfigError(f"found {found}, but rounds are 1..{total}", key="attack.rounds")
+    return rounds

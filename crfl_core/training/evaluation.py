@@ -1,0 +1,74 @@
+"""How well a global model does its own task, and the attacker's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+import crfl_core.certification.formulas as formulas
+from crfl_core.plugin_api.plugin_errors import settings_of
+from crfl_core.training.federation import Federation
+
+
+class Score(NamedTuple):
+    """Accuracy and mean cross-entropy on a test set."""
+
+    accuracy: float
+    loss: float
+
+
+class BackdoorScore(NamedTuple):
+    """Share of non-target inputs taken for the target class, with the backdoor and on the clean test set."""
+
+    success_rate: float
+    clean_rate: float
+
+
+def score(federation: Federation, parameters: Tensor, test_set: str = "clean", failed: Sequence[int] = ()) -> Score:
+    """How well a model, (P,), or the vote of those of all groups, (G, P), does on a test set.
+
+    The loss of several models is the mean of theirs. `failed` groups vote for class 0.
+    """
+    chosen = federation.test_sets[test_set]
+    classes, loss = outputs(federation, parameters, (chosen.features, chosen.labels), failed)
+    return Score(float((classes == chosen.labels).double().mean()), loss)
+
+
+def outputs(
+    federation: Federation, parameters: Tensor, samples: tuple[Tensor, Tensor], failed: Sequence[int]
+) -> tuple[Tensor, float]:
+    """The predicted classes, and the mean cross-entropy; some inputs at a time, since there may be many models."""
+    (features, labels), models = samples, parameters.reshape(-1, parameters.shape[-1])
+    settings, losses, ballots = federation.config.groups, [], labels.new_zeros(len(labels), len(models))
+    with settings_of("model", federation.config.model):
+        for part, answers in federation.model.in_parts(models, features):
+            logits, targets = answers.double(), labels[part].expand(len(models), -1)  # (G, b, C) and (G, b)
+            ballots[part] = logits.max(-1).indices.T  # the first of several, as argmax, which takes longer
+            losses.append(torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum"))
+    ballots[:, list(failed)] = 0
+    weights = None if settings is None or parameters.ndim == 1 else settings.weights  # one group alone elects nobody
+    shares = weights or (1,) * len(models)
+    winners = formulas.vote_counts(ballots.cpu().numpy(), federation.data.facts.classes, shares).argmax(axis=1)
+    return torch.from_numpy(winners).to(labels), float(sum(losses)) / (len(models) * len(labels))
+
+
+def backdoor_score(federation: Federation, parameters: Tensor, failed: Sequence[int] = ()) -> BackdoorScore | None:
+    """How well the backdoor works in a model, or in the vote of several; None without an attack that has a target."""
+    success = taken_for_target(federation, parameters, "backdoored", failed)
+    clean = taken_for_target(federation, parameters, "clean", failed)
+    return None if success is None or clean is None else BackdoorScore(success, clean)
+
+
+def taken_for_target(
+    federation: Federation, parameters: Tensor, test_set: str = "backdoored", failed: Sequence[int] = ()
+) -> float | None:
+    """The share of a test set's inputs of other classes that are taken for the target; None if nothing is attacked."""
+    target = None if federation.attack is None else federation.attack.backdoor_class
+    if target is None or "backdoored" not in federation.test_sets:
+        return None
+    chosen = federation.test_sets[test_set]
+    classes, _ = outputs(federation, parameters, (chosen.features, chosen.labels), failed)
+    return float((classes[chosen.labels != target] == target).double().mean())

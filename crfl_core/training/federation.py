@@ -1,0 +1,192 @@
+"""From a config to a federation that is ready to train. Every check before training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Unpack
+
+import numpy as np
+import torch
+
+from crfl_core.config import RunConfig, dump_config
+from crfl_core.errors import ConfigError
+from crfl_core.plugin_api.aggregator import AggregationStep
+from crfl_core.plugin_api.attack import Attack
+from crfl_core.plugin_api.feature_map import FeatureMaps
+from crfl_core.plugin_api.model import BoundModel
+from crfl_core.plugin_api.server_view import Samples, ServerSide
+from crfl_core.records.input_rows import Rows
+from crfl_core.records.inputs import FederatedData, Scaling, held, owners_of
+from crfl_core.records.ledger import RunFacts
+from crfl_core.records.random_streams import PURPOSES, Streams, of_group
+from crfl_core.records.round import Clients, State
+from crfl_core.training.checks import check_maps, check_steps
+from crfl_core.training.client_sampling import HonestTraining, Participation
+from crfl_core.training.data_loading import as_samples, as_tensors, load_data
+from crfl_core.training.facts import run_facts
+from crfl_core.training.features import Shown, features_of
+from crfl_core.training.fitting import FittedMaps, check_apart, fit_maps
+from crfl_core.training.groups import ServerSteps, members_of, server_steps
+from crfl_core.training.models import bind_model, build_model, gradient_bound, training_facts
+from crfl_core.training.rates import with_found_start
+from crfl_core.training.reserve import check_root
+from crfl_core.training.sample_sets import TestSet, make_test_sets, reserved_sets
+from crfl_core.training.spectrum import smoothness, with_spectrum
+from crfl_core.training.start import Start, start_of
+from crfl_core.training.threats import check_stated, check_threat, prepare_attack, resampled_rounds
+
+NOT_LOCAL = frozenset({"aggregation", "certificates", "engine", "trackers", "storage"})
+"""Tables of a config that play no part in local training."""
+Found = tuple[FederatedData, BoundModel, FeatureMaps, Participation]
+Fits = Callable[[Unpack[Found]], object]
+"""Told how large everything is before most of it is there; raises what it has against it."""
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Everything that training needs, built once and never changed.
+
+    `features` are the training inputs behind the feature maps. `test_sets` always has "clean"; "backdoored" holds the
+    non-target samples that the attack is about, triggered if it has a trigger, with their true labels. `reserve` are
+    the samples that the server trusts, those of the curator before the maps; those for validation are a test set, too.
+    `servers` are the steps that make a model of updates, for every group. `resampled` are the rounds whose model before
+    noise is kept, so that noise can be drawn again from there.
+    """
+
+    config: RunConfig
+    data: FederatedData
+    scaling: Scaling
+    model: BoundModel
+    maps: FeatureMaps
+    fitted: FittedMaps
+    features: Rows
+    honest: HonestTraining
+    participation: Participation
+    servers: tuple[ServerSteps, ...]
+    prepared: State
+    test_sets: dict[str, TestSet]
+    reserve: dict[str, TestSet]
+    resampled: tuple[int, ...]
+    streams: Streams
+    device: torch.device
+    dtype: torch.dtype
+
+    @property
+    def attack(self) -> Attack | None:
+        """What malicious clients do."""
+        return self.config.attack
+
+    @property
+    def specification(self) -> str:
+        """Text from which another process builds the same local training; it needs no other plugins than that."""
+        server = self.config.server.model_copy(update={"optimiser": None})
+        return dump_config(self.config.model_copy(update={"server": server}), without=NOT_LOCAL)
+
+    def server(self, number: int) -> ServerSide:
+        """What steps of the aggregation may see in a round; neither attacks nor hooks are handed it."""
+        root, streams = self.reserve.get("root"), self.streams.only("aggregation")
+        samples = None if root is None else Samples(root.features, root.labels)
+        return ServerSide(self.shown_model, self.participation.everybody(number), self.config.rounds, streams, samples)
+
+    @cached_property
+    def shown_model(self) -> BoundModel:
+        """The model as rules and attackers may ask it: whatever they do to it, training and votes do not notice."""
+        return bind_model(self.config, self.maps, self.data.facts)
+
+    @cached_property
+    def start(self) -> Start:
+        """The model before the first round, of the first group if there are several."""
+        return self.start_of_group(0)
+
+    def start_of_group(self, group: int) -> Start:
+        """The model of a group before the first round; if it is random, every group has its own."""
+        alone = len(self.participation.members) == 1
+        generator = self.streams.generator(of_group("initial", None if alone else group))
+        return start_of(self.config.model, self.model, generator)
+
+    @cached_property
+    def facts(self) -> RunFacts:
+        """The static part of the ledger."""
+        return run_facts(self)
+
+
+def build(
+    config: RunConfig, *, fitted: FittedMaps | None = None, shown: Shown | None = None, fits: Fits = lambda *_: None
+) -> Federation:
+    """The federation that a config describes. Raises before anything is trained or written.
+
+    `fitted` is what the feature maps of a run were fitted to, if it is known; else they are fitted, to the inputs of
+    `reserve.curator` if they have no public ones. `shown` is told how far the features are, `fits`
+    how large they and the model are.
+    """
+    device, dtype = pick_device(config), getattr(torch, config.dtype)
+    streams = streams_of(config)
+    loaded, partition, kept = load_data(config, streams)
+    data = as_tensors(loaded, partition, device, dtype)
+    x = held(data, "x")
+    if fitted is None:
+        curator = as_samples(kept["curator"], device, dtype)[0] if "curator" in kept else None
+        if curator is not None:
+            check_apart(curator, x, data.test_x)
+        fitted = fit_maps(config.model.features, data.facts, curator, dtype)
+    maps, model = build_model(config, data.facts, fitted)
+    check_maps(maps, x if len(x) else data.test_x)
+    longest = maps.norm_bound(data.facts.domain.norm_bound(data.facts.inputs))
+    bound = gradient_bound(config.model, model, longest)
+    members = members_of(config.groups, len(partition.rows), owners_of(loaded, partition.rows), streams)
+    training = training_facts(config)
+    honest = HonestTraining(training, min(bound, training.clip_gradients or bound))
+    honest = with_spectrum(config, model, honest, longest, data.facts.classes)
+    samples = np.array([len(rows) for rows in partition.rows])
+    config = with_found_start(config, model.facts, training, smoothness(honest, data.facts.classes), samples)
+    participation = Participation(config, samples.tolist(), honest, streams, members)
+    fits(data, model, maps, participation)
+    check_groups(config.aggregation, participation.round(1))
+    check_root(config)
+    check_stated(config, data)
+    check_threat(config, data.clients)
+    prepared = prepare_attack(config, data, participation, streams)
+    reserve = reserved_sets({name: as_samples(one, device, dtype) for name, one in kept.items()}, maps)
+    validation = {name: reserve[name] for name in ("validation",) if name in reserve}
+    return Federation(
+        config=config,
+        data=data,
+        scaling=loaded.scaling,
+        model=model,
+        maps=maps,
+        fitted=fitted,
+        features=features_of(maps, x, shown),
+        honest=honest,
+        participation=participation,
+        servers=server_steps(config, len(members)),
+        prepared=prepared,
+        test_sets=make_test_sets(config, data, maps, prepared) | validation,
+        reserve=reserve,
+        resampled=resampled_rounds(config, participation),
+        streams=streams,
+        device=device,
+        dtype=dtype,
+    )
+
+
+def check_groups(steps: Sequence[AggregationStep], clients: Clients) -> None:
+    """Every step fits the smallest and the largest group."""
+    sizes = np.bincount(clients.group)
+    for group in {int(sizes.argmin()), int(sizes.argmax())}:
+        check_steps(steps, clients.take(clients.group == group))
+
+
+def streams_of(config: RunConfig) -> Streams:
+    """All random streams of a run; those of a secret purpose are not known here, see `api/vote_seed`."""
+    chosen = {purpose: seed for purpose in PURPOSES if (seed := getattr(config.seeds, purpose)) is not None}
+    return Streams(config.seed, {purpose: None if seed == "secret" else seed for purpose, seed in chosen.items()})
+
+
+def pick_device(config: RunConfig) -> torch.device:
+    """The device that the config asks for."""
+    available = torch.cuda.is_available()
+    if config.device == "cuda" and not available:
+        raise ConfigError("there is no CUDA device here: use 'cpu' or 'auto'", key="device")
+    return torch.device("cuda" if config.device != "cpu" and available else "cpu")

@@ -1,0 +1,116 @@
+"""Who trains which model: groups of clients, fixed before the first round and by nothing that anybody submits."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crfl_core.config import RunConfig
+from crfl_core.config.schema import Groups
+from crfl_core.errors import ConfigError, failures_named
+from crfl_core.plugin_api.aggregator import AggregationStep
+from crfl_core.plugin_api.base import Plugin
+from crfl_core.plugin_api.server_optimiser import ServerOptimiser
+from crfl_core.plugin_loading.class_checks import hook_names
+from crfl_core.records.random_streams import Streams
+
+T = TypeVar("T", bound=Plugin)
+
+Members = tuple[NDArray[np.int64], ...]
+"""The clients of each group, ascending."""
+
+
+def members_of(settings: Groups | None, clients: int, owners: NDArray[np.int64] | None, streams: Streams) -> Members:
+    """The groups of a federation; everybody in one if none are asked for.
+
+    `owners` are the natural owners of each client's data, if every client has one. Raises `ConfigError`.
+    """
+    if settings is None:
+        return (np.arange(clients),)
+    if settings.by == "natural":
+        return natural(owners, len(settings.weights) if settings.weights is not None else None)
+    assert settings.count is not None
+    if settings.by == "subsets":
+        assert settings.size is not None
+        return subsets(settings.count, settings.size, clients, streams)
+    if settings.count > clients:
+        raise ConfigError(
+            f"found {settings.count}, but there are only {clients} clients, and no group may be empty",
+            key="groups.count",
+        )
+    order = sorted(range(clients), key=lambda client: salted(settings.salt, client))
+    return tuple(np.sort(np.asarray(order[group :: settings.count])) for group in range(settings.count))
+
+
+def salted(salt: int, client: int) -> bytes:
+    """The place of a client in the deal."""
+    return hashlib.blake2b(f"{salt}|{client}".encode(), digest_size=16, person=b"crfl-groups").digest()
+
+
+def natural(owners: NDArray[np.int64] | None, weights: int | None) -> Members:
+    """One group for each natural owner."""
+    if owners is None:
+        raise ConfigError(
+            "'natural' needs clients whose data have one natural owner each: use a dataset with natural owners and "
+            "partition.type = 'natural', or by = 'deal'",
+            key="groups.by",
+        )
+    groups = tuple(np.flatnonzero(owners == owner) for owner in np.unique(owners))
+    if weights is not None and weights != len(groups):
+        raise ConfigError(f"needs one for each of the {len(groups)} groups, found {weights}", key="groups.weights")
+    return groups
+
+
+def subsets(count: int, size: int, clients: int, streams: Streams) -> Members:
+    """Random subsets of this size, drawn independently of each other."""
+    if size > clients:
+        raise ConfigError(f"found {size}, but there are only {clients} clients", key="groups.size")
+    draws = (streams.generator("participation/subset", replica=group) for group in range(count))
+    return tuple(np.sort(draw.choice(clients, size, replace=False)) for draw in draws)
+
+
+class ServerSteps(NamedTuple):
+    """What the server of a group does to updates: the steps of its aggregation, and its optimiser if there is one."""
+
+    aggregation: tuple[AggregationStep, ...]
+    optimiser: ServerOptimiser | None
+
+
+def server_steps(config: RunConfig, groups: int) -> tuple[ServerSteps, ...]:
+    """Those of every group, as instances of its own: what one remembers about itself reaches no other group.
+
+    Plugins with hooks are one for all groups, because their hooks are; then `watching` names them.
+    """
+    first = ServerSteps(config.aggregation, config.server.optimiser)
+    others = (
+        ServerSteps(tuple(map(own, first.aggregation)), None if first.optimiser is None else own(first.optimiser))
+        for _ in range(groups - 1)
+    )
+    return (first, *others)
+
+
+def own(plugin: T) -> T:
+    """An instance of its own, with whatever it has set up for itself."""
+    if hook_names(type(plugin)):
+        return plugin
+    with failures_named(f"{plugin.full_name} cannot be copied, as every group needs its own"):
+        return plugin.model_copy(deep=True)
+
+
+def watching(config: RunConfig) -> tuple[str, ...]:
+    """The plugins that make models of updates and whose hooks see the rounds of all groups."""
+    makers = ("model", "algorithm", "aggregator", "optimiser")
+    return tuple(
+        plugin.configured_as for kind, plugin in config.named_plugins() if kind in makers and hook_names(type(plugin))
+    )
+
+
+def keeps_to_itself(server: ServerSteps) -> bool:
+    """Whether a plugin that looks at updates can keep something of them beside the state that the core knows of."""
+    steps = (*server.aggregation, *(() if server.optimiser is None else (server.optimiser,)))
+    usual = Plugin.__private_attributes__.keys()
+    looking = (step for step in steps if step.depends == "all")
+    return any(hook_names(type(step)) or step.__private_attributes__.keys() > usual for step in looking)

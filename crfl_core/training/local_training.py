@@ -1,0 +1,136 @@
+"""Local training of many clients at once: the inner loop of Algorithm 1, batched over clients and replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from crfl_core.plugin_api.model import LocalModels
+from crfl_core.plugin_api.plugin_errors import settings_of
+from crfl_core.records.ballots import Counted, CountingTask, count
+from crfl_core.records.input_rows import Gathering, Rows
+from crfl_core.records.round import Clients, LocalUpdates, TrainingTask
+from crfl_core.training import batches
+from crfl_core.training.attackers import AttackedSteps, Poisoner, bends, state_of
+from crfl_core.training.federation import Federation
+from crfl_core.training.scaling import BatchScaling, Spectra
+from crfl_core.training.steps import honest_models
+
+
+class LocalTraining:
+    """The `Job` that engines run. Everything it needs is rebuilt from `specification` in another process."""
+
+    def __init__(self, federation: Federation) -> None:
+        self._federation, self._spectra = federation, Spectra(federation)
+        self._gathering, self._poisoner = Gathering(), Poisoner(federation)
+
+    @property
+    def specification(self) -> str:
+        """The config as TOML."""
+        return self._federation.specification
+
+    def train(self, task: TrainingTask, part: slice) -> LocalUpdates:
+        """`w_s <- w_{s-1} - eta (g(w_{s-1}) + lambda w_{s-1})` for every client of `part` and each of its models."""
+        federation = self._federation
+        conduct = federation.participation.conduct(task.number, attacked=task.attacked).take(part)
+        order = np.argsort(conduct.attacking, kind="stable")  # attackers last: they and the others are slices
+        clients, conduct = task.clients.take(part).take(order), conduct.take(order)
+        honest = len(clients) - int(conduct.attacking.sum())
+        drawn = batches.draw(federation.data.partition, clients, conduct.steps, task.number, federation.streams)
+        device, dtype = federation.device, federation.dtype
+        rows, sizes = torch.from_numpy(drawn.rows).to(device), torch.from_numpy(drawn.sizes).to(device)
+        labels = federation.data.y[rows]
+        weights = sample_weights(sizes, rows.shape[2], dtype)
+        rates = torch.from_numpy(conduct.learning_rate).to(device, dtype)[:, None] * (sizes > 0)
+        decay = torch.from_numpy(clients.weight_decay).to(device, dtype) if clients.weight_decay.any() else None
+        poisoned, poisoning = self._poisoner.poison(task, rows, labels, sizes, clients.ids[honest:])
+        scaling: BatchScaling | None = None
+        if federation.honest.facts.spectrum is not None:
+            own_data = 0 if poisoned is None else len(poisoned)
+            scaling = BatchScaling(self._spectra, federation, clients, own_data, rows.shape[1])
+        start = starts_of(task.starts.to(device, dtype), clients)
+        updates = start.new_empty(start.shape)
+        with settings_of("model", federation.config.model):
+            for group, models in local_models(federation, task, start, honest, drawn.sizes):
+                decays = None if decay is None else decay[group]
+                own = poisoned if group.stop > honest else None
+                seen = inputs(self._gathering, federation.features, rows[group], own)
+                for step, x in enumerate(seen):
+                    y, means = labels[group, step], weights[group, step]
+                    if scaling is not None:
+                        means = means * scaling.of(group, step, x, y, sizes[group, step])[:, None]
+                    made = x, y, means, rates[group, step], decays
+                    if step < rows.shape[1] - 1:
+                        models.step(*made)
+                    else:
+                        models.last_step(*made, start[:, group], updates[:, group])
+        if scaling is not None:
+            poisoning = scaling.recorded(poisoning)
+        if 0 < honest < len(clients):
+            back = np.argsort(order)
+            updates, poisoning = updates[:, back], poisoning.take(back)
+        return LocalUpdates(part, updates, poisoning)
+
+    def count(self, task: CountingTask, part: slice) -> Counted:
+        """The votes on some samples of a test set, block by block."""
+        model, features = self._federation.model, self._federation.test_sets[task.test_set].features
+        voters = replace(task.voters, models=task.voters.models.to(features.device))
+        rows = [block for block in task.blocks if part.start <= block.start < part.stop]
+        return Counted(part, np.concatenate(count(model, voters.chunks(), [features[block] for block in rows])))
+
+
+def starts_of(starts: Tensor, clients: Clients) -> Tensor:
+    """The models that each client trains from, (K, n, P); one that all share is not copied."""
+    if starts.shape[1] == 1:
+        return starts.expand(-1, len(clients), -1)
+    return starts[:, torch.from_numpy(clients.group).to(starts.device)]
+
+
+def local_models(
+    federation: Federation, task: TrainingTask, start: Tensor, honest: int, sizes: NDArray[np.int64]
+) -> list[tuple[slice, LocalModels]]:
+    """The clients that train together, with their models in the layout that these like best.
+
+    Attackers, who come last, train apart if they interfere with single steps. They are first to make all their steps:
+    a few small operations are much slower between the large ones of the others.
+    """
+    attack, clients = federation.attack, len(sizes)
+    if attack is None or honest == clients or not bends(attack):
+        return [(slice(0, clients), honest_models(federation, start))]
+    state = state_of(federation, task.attack_state)
+    groups: list[tuple[slice, LocalModels]] = [
+        (slice(honest, clients), AttackedSteps(federation, attack, state, start[:, honest:], sizes[honest:]))
+    ]
+    if honest:
+        groups.append((slice(0, honest), honest_models(federation, start[:, :honest])))
+    return groups
+
+
+def inputs(gathering: Gathering, features: Rows, rows: Tensor, poisoned: Tensor | None) -> Iterator[Tensor]:
+    """What clients see in each step, (clients, batch, features); `poisoned` is what the last of them see.
+
+    What was gathered is valid until the next step.
+    """
+    clean = len(rows) - (0 if poisoned is None else len(poisoned))
+    if poisoned is not None and not clean:
+        yield from poisoned.unbind(1)
+        return
+    steps = rows[:clean].transpose(0, 1).flatten(1).contiguous()  # (steps, clients * batch): one gather per step
+    x = gathering.room(features.dtype, features.device, (len(rows), rows.shape[2], features.shape[1]))
+    gathered = x[:clean].flatten(0, 1)
+    for step in range(len(steps)):
+        gathering.gather(features, steps[step], gathered)
+        if poisoned is not None:
+            x[clean:] = poisoned[:, step]
+        yield x
+
+
+def sample_weights(sizes: Tensor, batch: int, dtype: torch.dtype) -> Tensor:
+    """The weight of each sample in its batch's mean, (clients, steps, batch); 0 for padding."""
+    real = torch.arange(batch, device=sizes.device) < sizes[..., None]
+    return real.to(dtype) / sizes[..., None].clamp(min=1).to(dtype)

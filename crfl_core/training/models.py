@@ -1,0 +1,84 @@
+"""The model of a federation behind its feature maps, and what the core can say about it and its training."""
+
+from __future__ import annotations
+
+import inspect
+import math
+
+from crfl_core.config import RunConfig
+from crfl_core.errors import PluginFailure
+from crfl_core.plugin_api.feature_map import FeatureMaps
+from crfl_core.plugin_api.local_algorithm import ProximalAlgorithm
+from crfl_core.plugin_api.model import BoundModel, Model
+from crfl_core.plugin_api.plugin_errors import settings_of, written_at
+from crfl_core.plugin_api.softmax_regression import LinearModel, StartedLinear, changed_method
+from crfl_core.records.inputs import DataFacts
+from crfl_core.records.ledger import TrainingFacts
+from crfl_core.records.round import Layout
+from crfl_core.training.fitting import FittedMaps, states
+
+
+def build_model(config: RunConfig, facts: DataFacts, fitted: FittedMaps) -> tuple[FeatureMaps, BoundModel]:
+    """The feature maps and the model for data like these."""
+    maps = FeatureMaps(config.model.features, facts.inputs, facts.image_shape, states(fitted))
+    return maps, bind_model(config, maps, facts)
+
+
+def bind_model(config: RunConfig, maps: FeatureMaps, facts: DataFacts) -> BoundModel:
+    """A model of its own behind these feature maps."""
+    with settings_of("model", config.model):
+        model = config.model.build(DataFacts(maps.outputs, facts.classes, facts.domain, maps.image_shape))
+    check_linear(config.model, model)
+    if isinstance(model, LinearModel) and model.facts.linear:
+        model = StartedLinear(model, maps.outputs, facts.classes)
+    return model
+
+
+def gradient_bound(plugin: Model, model: BoundModel, input_norm: float) -> float:
+    """The norm that no sample's gradient exceeds, as the model says."""
+    with settings_of("model", plugin):
+        bound = model.gradient_bound(input_norm)
+    if not isinstance(bound, int | float) or not bound >= 0:
+        raise PluginFailure(f"model: {plugin.full_name}: gradient_bound() must be at least 0, found {bound!r}")
+    return bound
+
+
+def training_facts(config: RunConfig) -> TrainingFacts:
+    """How honest clients train, and what the core can say about it."""
+    training, algorithm = config.training, config.training.algorithm
+    plain, proximal = isinstance(algorithm, ProximalAlgorithm), 0.0
+    if isinstance(algorithm, ProximalAlgorithm):
+        with settings_of("training.algorithm", algorithm):
+            proximal = algorithm.proximal_weight()
+        if not isinstance(proximal, int | float) or not 0 <= proximal < math.inf:
+            raise PluginFailure(
+                f"algorithm {algorithm.full_name}: proximal_weight() must be finite and at least 0, found {proximal!r}"
+            )
+    return TrainingFacts(
+        algorithm=algorithm.configured_as,
+        plain=plain,
+        proximal=proximal,
+        clip_gradients=training.clip_gradients,
+    )
+
+
+def check_linear(plugin: Model, model: BoundModel) -> None:
+    """Only the core's own linear model may call itself linear: certificates rest on the form of its logits."""
+    if not model.facts.linear:
+        return
+    if not isinstance(model, LinearModel) or model.facts != LinearModel.facts_of(model):
+        raise PluginFailure(
+            f"model: {plugin.full_name} ({written_at(type(model))}) says that it is linear in its parameters: build a "
+            "LinearModel and put what it does to inputs into a feature map, or set linear = False"
+        )
+    if (changed := changed_method(model)) is not None:
+        raise PluginFailure(
+            f"model: {plugin.full_name} changes {changed}() of LinearModel "
+            f"({written_at(inspect.getattr_static(model, changed))}): certificates rest on it; override initial(), "
+            "write a feature map, or set linear = False"
+        )
+    if type(model.layout) is not Layout:
+        raise PluginFailure(
+            f"model: {plugin.full_name} has a layout of its own ({written_at(type(model.layout))}): certificates rest "
+            "on that of LinearModel; leave it as it is, or set linear = False"
+        )

@@ -1,0 +1,96 @@
+"""The local steps that a config asks for: plain ones in the model's own layout, all others on flat parameters."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from crfl_core.errors import PluginFailure
+from crfl_core.plugin_api.local_algorithm import LocalAlgorithm, LocalStep, StepDirection
+from crfl_core.plugin_api.model import BoundModel, GradientSteps, LocalModels
+from crfl_core.plugin_api.plugin_errors import settings_of, written_at
+from crfl_core.plugin_api.softmax_regression import LinearModel, LinearSteps
+from crfl_core.plugin_loading.mutation_guard import untouched
+from crfl_core.records.round import State
+from crfl_core.training.federation import Federation
+
+NUMBERS_AT_ONCE = 2**24
+"""How many numbers the gradients of single samples may have that are in memory together."""
+
+
+def honest_models(federation: Federation, start: Tensor) -> LocalModels:
+    """The models of clients that train as the protocol says, from `start`, (R, n, P)."""
+    model, facts = federation.model, federation.honest.facts
+    if not facts.plain or facts.proximal:
+        return ProtocolSteps(federation, start)
+    if facts.clip_gradients is None:
+        return model.local(start)
+    if isinstance(model, LinearModel):
+        return LinearSteps(model.layout, start, facts.clip_gradients)
+    return ProtocolSteps(federation, start)
+
+
+class ProtocolSteps(GradientSteps):
+    """Steps of any algorithm, with clipped gradients and a pull toward the start, on flat parameters."""
+
+    def __init__(self, federation: Federation, start: Tensor) -> None:
+        super().__init__(federation.model, start)
+        self._facts, self._anchor = federation.honest.facts, start
+        self._algorithm = None if self._facts.plain else federation.config.training.algorithm
+        self._state: State = {}
+        self._made = 0
+
+    def gradient(self, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+        """Of the batch, or the mean of its samples' gradients, each clipped."""
+        if self._facts.clip_gradients is None:
+            return super().gradient(x, y, weights)
+        return clipped_gradient(self._model, (self._parameters, x, y, weights), self._facts.clip_gradients)
+
+    def bend(self, gradient: Tensor, parameters: Tensor) -> Tensor:
+        """Toward the start, or wherever the algorithm goes."""
+        if self._facts.proximal:
+            gradient = gradient.add(parameters - self._anchor, alpha=self._facts.proximal)
+        self._made += 1
+        if self._algorithm is None:
+            return gradient
+        step = LocalStep(self._made, gradient, parameters, self._anchor)
+        answer = directed(self._algorithm, step, self._state)
+        self._state = answer.state
+        return answer.values
+
+
+def directed(algorithm: LocalAlgorithm, step: LocalStep, state: State) -> StepDirection:
+    """What an algorithm makes of a gradient, checked."""
+    place = f"algorithm {algorithm.full_name}: direction() ({written_at(type(algorithm).direction)})"
+    with settings_of("training.algorithm", algorithm), untouched(place, step.parameters, step.start):
+        answer = algorithm.direction(step, state)
+    if not isinstance(answer, StepDirection):
+        raise PluginFailure(f"{place} must return a StepDirection, found {type(answer).__name__}")
+    values = answer.values
+    if not isinstance(values, Tensor) or values.shape != step.gradient.shape or values.dtype != step.gradient.dtype:
+        found = f"{tuple(values.shape)} of {values.dtype}" if isinstance(values, Tensor) else type(values).__name__
+        raise PluginFailure(
+            f"{place} must go somewhere in each of {tuple(step.gradient.shape)} of {step.gradient.dtype}, found {found}"
+        )
+    return answer
+
+
+def clipped_gradient(model: BoundModel, problem: tuple[Tensor, Tensor, Tensor, Tensor], longest: float) -> Tensor:
+    """`sum_b weight_b min(1, longest / ||g_b||) g_b` for every client and replica, (R, n, P); never longer than that.
+
+    `problem` are the arguments of `BoundModel.gradient`. It is the core that clips, whatever the model says of itself.
+    """
+    parameters, x, y, weights = problem
+    if isinstance(model, LinearModel):
+        return model.gradient(parameters, x, y, weights, longest)
+    total = torch.zeros_like(parameters)
+    at_once = max(1, NUMBERS_AT_ONCE // parameters.numel())
+    for first in range(0, y.shape[1], at_once):
+        part = slice(first, first + at_once)
+        each = model.sample_gradients(parameters, x[:, part], y[:, part])
+        expected = (*parameters.shape[:2], y[:, part].shape[1], parameters.shape[2])
+        if each.shape != expected:
+            raise PluginFailure(f"model: sample_gradients() must return {expected}, found {tuple(each.shape)}")
+        shares = weights[:, part] * (longest / torch.linalg.vector_norm(each, dim=-1)).clamp(max=1.0)
+        total += torch.matmul(shares[:, :, None], each)[:, :, 0]
+    return total

@@ -1,0 +1,89 @@
+"""The attack of a run and the threat that its certificates assume, checked before training."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import numpy as np
+
+from crfl_core.config import RunConfig
+from crfl_core.errors import ConfigError, OptionError, PluginFailure
+from crfl_core.plugin_api.plugin_errors import settings_of, written_at
+from crfl_core.plugin_loading.mutation_guard import untouched
+from crfl_core.records import schedules
+from crfl_core.records.attacker_view import Knowledge
+from crfl_core.records.inputs import FederatedData
+from crfl_core.records.random_streams import Streams
+from crfl_core.records.round import State
+from crfl_core.training.aggregator_contract import check_state
+from crfl_core.training.client_sampling import Participation
+
+
+def resampled_rounds(config: RunConfig, participation: Participation) -> tuple[int, ...]:
+    """The rounds whose model before noise is kept: where some certificate wants to start from again, or all."""
+    if config.threat.rounds is not None:
+        attacked = schedules.expand(config.threat.rounds, config.rounds)
+    else:  # a round counts as attacked only if an attacker is drawn in it
+        rounds = participation.attack_rounds
+        attacked = tuple(number for number in rounds if participation.conduct(number).attacking.any())
+    wanted: set[int] = set()
+    for position, certificate in enumerate(config.certificates if config.groups is None else ()):
+        with settings_of(f"certificates.{position}", certificate):
+            numbers = certificate.resampled_rounds(attacked or (config.rounds,))
+            if any(not 1 <= number <= config.rounds for number in numbers):
+                raise OptionError("resample_from", f"found round {max(numbers)}, but rounds are 1..{config.rounds}")
+        wanted.update(numbers)
+    return tuple(range(1, config.rounds + 1)) if config.storage.keep == "models" else tuple(sorted(wanted))
+
+
+def check_stated(config: RunConfig, data: FederatedData) -> None:
+    """Nobody knows what clients do that are elsewhere: a threat must be stated, and none of them is simulated."""
+    if data.complete:
+        return
+    if config.attack is not None:
+        raise ConfigError("clients that are elsewhere are not simulated: leave it out", key="attack")
+    for key, example in (("clients", "1"), ("rounds", "'every'")):
+        if getattr(config.threat, key) is None:
+            found = "is missing: nobody can tell what clients do that are elsewhere, so say what is assumed, such as"
+            raise ConfigError(f"{found} {example}", key=f"threat.{key}")
+
+
+def check_threat(config: RunConfig, clients: int) -> None:
+    """The assumed attackers and rounds exist."""
+    assumed = config.threat.clients
+    if assumed is not None:
+        known = 0 <= assumed <= clients if isinstance(assumed, int) else all(0 <= c < clients for c in assumed)
+        if not known:
+            found = assumed if isinstance(assumed, int) else list(assumed)
+            raise ConfigError(f"found {found}, but there are {clients} clients, 0..{clients - 1}", key="threat.clients")
+    if config.threat.rounds is not None:
+        rounds, most = schedules.expand(config.threat.rounds, config.rounds), schedules.at_most(config.threat.rounds)
+        if most is not None and most > len(rounds):
+            raise ConfigError(f"found at most {most} attacked rounds, but there are {len(rounds)}", key="threat.rounds")
+        if not rounds or rounds[-1] > config.rounds:
+            raise ConfigError(f"found {list(rounds)}, but rounds are 1..{config.rounds}", key="threat.rounds")
+
+
+def prepare_attack(config: RunConfig, data: FederatedData, participation: Participation, streams: Streams) -> State:
+    """What the attack computes once, after its options were checked against the attackers' batches."""
+    attack = config.attack
+    if attack is None:
+        return {}
+    smallest = min(
+        int(participation.round(t).batch_size[participation.conduct(t).attacking].min(initial=np.iinfo(np.int64).max))
+        for t in participation.attack_rounds
+    )
+    with settings_of("attack", attack):
+        target, classes = attack.backdoor_class, data.facts.classes
+        if target is not None and not 0 <= target < classes:
+            raise OptionError("target", f"there is no class {target}: classes are 0..{classes - 1}")
+        attack.check(smallest)
+        with untouched(f"attack {attack.full_name}: prepare() ({written_at(type(attack).prepare)})", data):
+            prepared = attack.prepare(data, streams)
+    if attack.knowledge not in get_args(Knowledge):
+        raise PluginFailure(
+            f"attack {attack.full_name} ({written_at(type(attack))}) sets knowledge to {attack.knowledge!r}: it is "
+            f"one of {', '.join(map(repr, get_args(Knowledge)))}"
+        )
+    check_state(f"attack {attack.full_name}: prepare() ({written_at(type(attack).prepare)})", prepared)
+    return prepared

@@ -1,5 +1,0 @@
-"""Pages: a finished run, or a folder of runs, as one HTML file that needs neither network nor server."""
-
-from crfl_pages.writing import NAME, write_report
-
-__all__ = ["NAME", "write_report"]

@@ -1,1 +1,0 @@
-"""The commands that come with crfl beside those of the core: advice, data, proofs of runs, new plugins, formulas."""

@@ -1,7 +1,0 @@
-"""`crfl new`: a package for a plugin, or one more in a package, complete and working before its author edits a line."""
-
-from crfl_commands.scaffold.addition import Package, add
-from crfl_commands.scaffold.names import Names, ScaffoldError
-from crfl_commands.scaffold.package import LICENCES, create, files
-
-__all__ = ["LICENCES", "Names", "Package", "ScaffoldError", "add", "create", "files"]

@@ -1,0 +1,1 @@
+"""Run many federations and compare them: sweeps, comparisons, and the figures of the paper."""

@@ -1,0 +1,54 @@
+"""`crfl compare`: runs beside each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from crfl_core.extend import passing, terminal
+
+Paths = Annotated[list[Path], typer.Argument(help="Run directories, or the folder of a sweep.", show_default=False)]
+Figure = Annotated[
+    Path | None,
+    typer.Option(help="Where the figure goes: .png, .svg or .pdf; default: into a sweep.", show_default=False),
+]
+Against = Annotated[
+    str | None, typer.Option(help="Draw along this key instead of the radius.", metavar="KEY", show_default=False)
+]
+MeasureName = Annotated[
+    str | None,
+    typer.Option("--measure", help="What is drawn: a certificate, or a row of the table.", show_default=False),
+]
+Full = Annotated[bool, typer.Option("--full", help="Show certified accuracy at more radii.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the table as JSON.")]
+
+
+def compare(
+    runs: Paths,
+    figure: Figure = None,
+    against: Against = None,
+    measure: MeasureName = None,
+    full: Full = False,
+    json: Json = False,
+) -> None:
+    """Compare finished runs, or the cells of a sweep: mean and spread over seeds, differences within the same seeds.
+
+    The first point is what the others are compared with.
+    """
+    passing("starting")
+    from crfl_experiments.commands.comparison import comparison_json, comparison_table
+    from crfl_experiments.commands.comparison_picture import draw
+    from crfl_experiments.sweeps.comparing import compared, readable
+
+    found = readable(runs)
+    comparison = compared(found)
+    target = draw(found, runs, figure, against, measure)
+    passing("")
+    if json:
+        typer.echo(comparison_json(comparison))
+        return
+    terminal().print(comparison_table(comparison, full=full))
+    if target is not None:
+        typer.echo(f"figure: {target}")

@@ -1,0 +1,137 @@
+"""A list of runs as a table that fits the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+
+from rich import box
+from rich.console import Group
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from crfl_experiments.commands.comparison import short_names
+from crfl_experiments.sweeps.listing import Listed
+from crfl_experiments.sweeps.overview import duration
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+LEAST_NAME, MOST_NAME = 16, 44
+"""Letters that the name of a run has on one line."""
+WIDEST = 16
+"""Letters of a setting on one line; longer ones are folded."""
+BETWEEN = 2
+"""Letters between two columns: a space on both sides of each."""
+NAMED = 5
+"""How many of the settings that do not fit are named."""
+RIGHT = ("age", "size")
+DISPENSABLE = ("size", "age")
+"""What a narrow terminal goes without, first what is missed least."""
+WANTED = 3
+"""So many settings are worth more than that, and than a state that all runs share."""
+
+Columns = dict[str, list[str]]
+
+
+def list_table(listed: Sequence[Listed], width: int) -> RenderableType:
+    """One row per run with its numbers, then the settings that fit; some of the others are named below the table."""
+    settings = settings_of(listed)
+    longest = max(len(one.name) for one in listed)
+    room = width - BETWEEN - min(longest, LEAST_NAME)
+    facts = fitting_facts(facts_of(listed), room, width_of(dict([*settings.items()][:WANTED])))
+    fitting = dict(first_that_fit(settings, room - width_of(facts)))
+    room -= width_of(facts) + width_of(fitting)
+    name_width = min(longest, MOST_NAME, LEAST_NAME + max(0, room))
+    table = filled([one.name for one in listed], facts | fitting, name_width)
+    if not (left_out := [name for name in settings if name not in fitting]):
+        return table
+    more = f" and {len(left_out) - NAMED} more" if len(left_out) > NAMED else ""
+    return Group(table, Text(f"they also differ in {', '.join(left_out[:NAMED])}{more}: see --json"))
+
+
+def fitting_facts(facts: Columns, room: int, wanted: int) -> Columns:
+    """All facts if they fit; some are left out if the settings, or at least the other facts, fit then."""
+    dispensable = (*DISPENSABLE, *(("state",) if set(facts["state"]) == {"finished"} else ()))
+    less = [
+        {name: facts[name] for name in facts if name not in dispensable[:count]}
+        for count in range(len(dispensable) + 1)
+    ]
+    with_settings = (some for some in less if width_of(some) + wanted <= room)
+    alone = (some for some in less if width_of(some) <= room)
+    return next(with_settings, None) or next(alone, less[-1])
+
+
+def facts_of(listed: Sequence[Listed]) -> Columns:
+    """The columns of numbers, without those in which nothing stands."""
+    columns = {
+        "state": [one.state for one in listed],
+        "age": [short(one.age) for one in listed],
+        "size": [size(one.size) for one in listed],
+        "accuracy": [share(one.accuracy) for one in listed],
+        "backdoor": [share(one.backdoor) for one in listed],
+        "certified": [share(one.certified) for one in listed],
+    }
+    return {name: values for name, values in columns.items() if any(values)}
+
+
+def settings_of(listed: Sequence[Listed]) -> Columns:
+    """The columns of the settings in which the runs differ."""
+    keys = list(dict.fromkeys(key for one in listed for key in one.settings))
+    names = short_names(keys)
+    return {name: [str(one.settings.get(key, "")) for one in listed] for key, name in zip(keys, names, strict=True)}
+
+
+def first_that_fit(columns: Mapping[str, list[str]], room: int) -> Iterator[tuple[str, list[str]]]:
+    """Columns from the left, as long as there is room."""
+    for column in columns.items():
+        room -= taken(column)
+        if room < 0:
+            return
+        yield column
+
+
+def width_of(columns: Mapping[str, list[str]]) -> int:
+    """How many letters of a line some columns take."""
+    return sum(map(taken, columns.items()))
+
+
+def taken(column: tuple[str, list[str]]) -> int:
+    """How many letters of a line a column takes."""
+    name, values = column
+    return max(len(name), min(WIDEST, max(map(len, values)))) + BETWEEN
+
+
+def filled(names: Sequence[str], columns: Mapping[str, list[str]], name_width: int) -> Table:
+    """The table itself."""
+    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
+    table.add_column("run", overflow="fold", min_width=name_width)
+    for column in columns.items():
+        name, values = column
+        number = all(value.replace(".", "", 1).isdigit() for value in values if value)
+        justify: Literal["right", "left"] = "right" if number or name in RIGHT else "left"
+        table.add_column(escape(name), justify=justify, overflow="fold", min_width=taken(column) - BETWEEN)
+    for name, *row in zip(names, *columns.values(), strict=True):
+        table.add_row(escape(name), *map(escape, row))
+    return table
+
+
+def share(value: float | None) -> str:
+    """A share, or nothing."""
+    return "" if value is None else f"{value:.3f}"
+
+
+def short(seconds: float) -> str:
+    """An age in its largest unit."""
+    days = int(seconds // 86_400)
+    return f"{days} d" if days else " ".join(duration(seconds).split()[:2])
+
+
+def size(count: int) -> str:
+    """A number of bytes for people.
+
+    >>> size(900), size(1_700_000)
+    ('1 kB', '1.7 MB')
+    """
+    return f"{max(1, round(count / 1e3))} kB" if count < 1e6 else f"{count / 1e6:.1f} MB"

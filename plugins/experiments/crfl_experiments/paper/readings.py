@@ -1,0 +1,221 @@
+"""What was measured: the samples of a finished cell with their radii, and cells by what was varied.
+
+The paper certifies the first 5,000 of MNIST's 10,000 test images. Runs certify all: a `Reading` shows the first ones,
+and `Reading.everything` all of them.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crfl_core.extend import Dataset, formulas
+from crfl_experiments.sweeps.result import CellResult
+
+Array = NDArray[np.float64]
+PAPER = "paper"
+CLEAN, BACKDOORED = "clean", "backdoored"
+SERIES, NOISE = "aggregation", "server.noise_std"
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Test samples: their labels, whether they are predicted right, and their radii, -inf of an abstention."""
+
+    labels: NDArray[np.int64]
+    right: NDArray[np.bool_]
+    radii: Array
+
+    def rate(self, radii: Sequence[float]) -> Array:
+        """The share that is certified at each radius."""
+        return np.array([(self.radii >= radius).mean() for radius in radii])
+
+    def accuracy(self, radii: Sequence[float]) -> Array:
+        """The share that is certified at each radius and right."""
+        return np.array([(self.right & (self.radii >= radius)).mean() for radius in radii])
+
+    @property
+    def reach(self) -> float:
+        """The critical radius: the largest of a sample that is right."""
+        return float(self.radii[self.right].max(initial=0.0))
+
+    @property
+    def area(self) -> float:
+        """The area under certified accuracy as a function of the radius."""
+        return float(np.where(self.right, np.maximum(self.radii, 0.0), 0.0).mean())
+
+    def without(self, label: int | None) -> Samples:
+        """All samples of other classes."""
+        return self.of(self.labels != label)
+
+    def of(self, kept: NDArray[np.bool_] | slice) -> Samples:
+        """Some of them."""
+        return Samples(self.labels[kept], self.right[kept], self.radii[kept])
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One finished cell. `loose_round` is the round whose L_Z counts, the attacked one if None.
+
+    Only the `first` test samples count, if that is given. `certificate` is the one whose table is read.
+    """
+
+    cell: CellResult
+    loose_round: int | None = None
+    first: int | None = None
+    certificate: str = PAPER
+
+    @property
+    def seed(self) -> int:
+        """The seed of its run."""
+        return int(self.cell.settings["seed"])
+
+    @cached_property
+    def everything(self) -> Reading:
+        """The same with all test samples."""
+        whole = replace(self, first=None)
+        vars(whole)["_sets"] = self._sets  # a table is read once
+        return whole
+
+    @cached_property
+    def base_accuracy(self) -> float:
+        """The accuracy of the trained model itself, which no noise votes about."""
+        inputs, labels = tested(self.cell.cell.config.dataset)
+        blocks = self.cell.run.layout.unflatten(self.cell.run.parameters)
+        weights, *bias = (block.double().numpy() for block in blocks.values())
+        logits = inputs[: self.first] @ weights.T + (bias[0] if bias else 0.0)
+        return float((logits.argmax(axis=1) == labels[: self.first]).mean())
+
+    @cached_property
+    def target(self) -> int | None:
+        """The class of the backdoor."""
+        backdoor = self.cell.run.metrics.backdoor
+        return None if backdoor is None else backdoor.target
+
+    def samples(self, test_set: str = CLEAN) -> Samples:
+        """The samples of a test set."""
+        found, clean = self._sets[test_set], self._sets[CLEAN]
+        if self.first is None:
+            return found
+        labels = clean.labels[: self.first]  # a backdoored set may leave out the target class
+        return found.of(slice(len(labels) if len(found.labels) == len(clean.labels) else sum(labels != self.target)))
+
+    @cached_property
+    def distances(self) -> Array:
+        """The L2 distance of the clipped models to those of the clean twin from the attacked round on."""
+        return np.array(self.cell.run.distances[self.attacked - 1 :])
+
+    @cached_property
+    def attacked(self) -> int:
+        """The attacked round."""
+        return min(self.cell.run.ledger.facts.attack_rounds)
+
+    @cached_property
+    def _sets(self) -> dict[str, Samples]:
+        text = self.cell.run.directory.read(f"certificates/{self.certificate}.csv").decode()
+        rows = list(csv.DictReader(io.StringIO(text)))
+        factor = self._loosened
+        return {
+            name: samples_of([row for row in rows if row["set"] == name], factor)
+            for name in dict.fromkeys(row["set"] for row in rows)
+        }
+
+    @cached_property
+    def _loosened(self) -> float:
+        """What radii are multiplied with, so that they count with the L_Z of another round."""
+        if self.loose_round is None:
+            return 1.0
+        ledger = self.cell.run.ledger
+        norms = ledger.round(self.attacked).clip_norm, ledger.round(self.loose_round).clip_norm
+        return formulas.gradient_lipschitz(norms[0]) / formulas.gradient_lipschitz(norms[1])
+
+
+def samples_of(rows: Sequence[dict[str, str]], factor: float = 1.0) -> Samples:
+    """Rows of a certificate's table at the feature level."""
+    radii = [-math.inf if row["abstained"] == "True" else float(row["radius"]) * factor for row in rows]
+    return Samples(
+        np.array([int(row["label"]) for row in rows]),
+        np.array([row["prediction"] == row["label"] for row in rows], bool),
+        np.array(radii),
+    )
+
+
+@lru_cache(maxsize=1)
+def tested(dataset: Dataset) -> tuple[Array, NDArray[np.int64]]:
+    """The test samples of a dataset: scaled inputs, which no feature map changes in the paper, and labels."""
+    data = dataset.load()
+    return np.asarray(data.test_x, np.float64), np.asarray(data.test_y)
+
+
+@dataclass(frozen=True)
+class Point:
+    """Cells that differ in nothing but their seeds, by seed; `value` is their place on the axis."""
+
+    figure: str
+    value: float
+    series: str
+    readings: dict[int, Reading] = field(repr=False)
+
+    @property
+    def everything(self) -> Point:
+        """The same with all test samples."""
+        return replace(self, readings={seed: one.everything for seed, one in self.readings.items()})
+
+    def of(self, measure: Callable[[Reading], float]) -> list[float]:
+        """A number of every seed."""
+        return [measure(one) for one in self.readings.values()]
+
+
+@dataclass(frozen=True)
+class Source:
+    """How the cells of a figure are read: along which key, and see `Reading`."""
+
+    figure: str
+    axis: str
+    loose_round: int | None = None
+    first: int | None = None
+    certificate: str = PAPER
+
+
+def points_of(source: Source, cells: Iterable[CellResult]) -> list[Point]:
+    """Cells of a figure by series and value, each in ascending order. Those to compare with are no points of it."""
+    finished = [one for one in cells if one.note.state == "finished"]
+    found: dict[tuple[str, float], dict[int, Reading]] = {}
+    for one in finished:
+        if is_reference(one):
+            continue
+        seed = one.settings["seed"]
+        reading = Reading(one, source.loose_round, source.first, source.certificate)
+        place = series_of(one.settings), float(one.settings.get(source.axis, 0.0))
+        found.setdefault(place, {})[seed] = reading
+    return [Point(source.figure, value, series, found[series, value]) for series, value in sorted(found)]
+
+
+def noise_free(source: Source, cells: Iterable[CellResult]) -> Point | None:
+    """The cells of a figure that were trained without noise, where the paper's radius does not exist."""
+    finished = [one for one in cells if one.note.state == "finished" and is_noise_free(one)]
+    readings = {one.settings["seed"]: Reading(one, first=source.first) for one in finished}
+    return Point(source.figure, 0.0, "", readings) if readings else None
+
+
+def is_reference(cell: CellResult) -> bool:
+    """Whether a cell is there for others to be compared with: a clean twin, or one for its accuracy alone."""
+    return not cell.cell.config.certificates and (cell.cell.config.attack is None or is_noise_free(cell))
+
+
+def is_noise_free(cell: CellResult) -> bool:
+    """Whether a cell was trained without noise where others have some."""
+    return cell.settings.get(NOISE) == 0
+
+
+def series_of(settings: dict[str, Any]) -> str:
+    """Which of several lines a cell belongs to."""
+    return str(settings.get(SERIES, ""))

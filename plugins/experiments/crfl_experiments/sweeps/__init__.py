@@ -1,0 +1,28 @@
+"""Sweeps: many runs of one config, what they share, and how they compare.
+
+A config has a `[sweep]` table (`language`), whose keys may follow from each other (`expressions`). It becomes cells
+(`cells`), which take training from each other where they can (`reuse`, `transplants`), are run side by side
+(`execution`, `pool`, `worker`, `running`) and lie in one folder (`folder`) with one table (`table`). Runs are compared
+(`comparing`) and listed (`listing`) whether a sweep made them or not.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from crfl_experiments.sweeps.api import sweep as sweep
+    from crfl_experiments.sweeps.result import CellResult as CellResult
+    from crfl_experiments.sweeps.result import SweepResult as SweepResult
+
+HOMES = {"sweep": "api", "SweepResult": "result", "CellResult": "result"}
+"""Where public names are defined; they are imported when they are first used, because PyTorch comes along."""
+
+__all__ = ["CellResult", "SweepResult", "sweep"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{HOMES[name]}"), name)

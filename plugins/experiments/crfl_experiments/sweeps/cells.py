@@ -1,0 +1,149 @@
+"""Cells: what each of them sets, the config that comes out, and what it is called."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from typing import Any
+
+from crfl_core import dump_config, load_config
+from crfl_core.extend import ConfigError, LoadedConfig, RunConfig, differing, read_source
+from crfl_experiments.sweeps.configs import Tree, flat_keys, item, written
+from crfl_experiments.sweeps.expressions import in_order
+from crfl_experiments.sweeps.language import FREE, Choice, Settings, choices, fixed_of
+from crfl_experiments.sweeps.stacks import stacked
+from crfl_experiments.sweeps.values import inline, name_of, parsed
+
+SWEEP = "sweep"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a sweep: what was chosen, what follows from it, and the whole config.
+
+    `name` is that of its directory: settings for people, and a digest of the config. Cells of one `stack` train their
+    clients together.
+    """
+
+    name: str
+    settings: Settings
+    followed: Settings
+    config: RunConfig = field(repr=False)
+    stack: str | None = None
+
+    @property
+    def columns(self) -> Settings:
+        """Everything that a table shows about it."""
+        return {**self.settings, **self.followed}
+
+    @property
+    def point(self) -> Settings:
+        """The same without what only changes random numbers: cells of one point are repetitions."""
+        return {key: value for key, value in self.columns.items() if not differing.is_seed(key)}
+
+    @property
+    def title(self) -> str:
+        """The settings in one line."""
+        return ", ".join(f"{key}={inline(value)}" for key, value in self.settings.items()) or "the config itself"
+
+
+@dataclass(frozen=True)
+class Definition:
+    """What a sweep is: a config, and the table that says what varies. `source` is what messages call it."""
+
+    tree: Tree
+    table: Mapping[str, Any]
+    source: str = "the config"
+
+    @property
+    def name(self) -> str:
+        """That of the config."""
+        return str(self.tree.get("name", "run"))
+
+    def cells(self) -> list[Cell]:
+        """Every cell once, in the order of the table. Raises `ConfigError` before anything is run."""
+        try:
+            seed = self.tree.get("seed", 0)
+            found: dict[str, Cell] = {}
+            for choice in choices(self.table, seed if isinstance(seed, int) else 0):
+                cell = resolved(self.tree, fixed_of(self.table), choice)
+                found.setdefault(cell.name, cell)
+            cells = list(found.values())
+            if not self.table.get("together", False):
+                return cells
+            engines = stacked([cell.config for cell in cells])
+            return [replace(cell, config=one.config, stack=one.stack) for cell, one in zip(cells, engines, strict=True)]
+        except ConfigError as error:
+            said = str(error).replace("--set ", "the cell with ")  # settings reach the config as overrides do
+            raise ConfigError(f"{self.source}: {said}", key=error.key) from error
+
+
+def define(config: Any = None, overrides: Sequence[str] = (), parts: Mapping[str, Any] | None = None) -> Definition:
+    """The sweep that a config describes in its `[sweep]` table, with `parts` in the place of parts of that table.
+
+    `overrides` are `key=value` texts that count in every cell.
+    """
+    tree, _ = read_source(config)
+    table = tree.pop(SWEEP, {})
+    source = "the default config" if config is None else "the config" if isinstance(config, Mapping) else str(config)
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{source}: sweep: must be a table, found {table!r}", key=SWEEP)
+    if not overrides:
+        return Definition(tree, {**table, **(parts or {})}, source)
+    fixed = fixed_of(table)
+    for override in overrides:
+        key, equals, raw = override.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"--set {override}: write it as key=value, for example --set rounds=10")
+        fixed.pop(key.strip(), None)
+        fixed[key.strip()] = parsed(raw.strip())  # behind the others, as overrides count in their order
+    return Definition(tree, {**table, "fixed": fixed, **(parts or {})}, source)
+
+
+def resolved(tree: Tree, fixed: Settings, choice: Choice) -> Cell:
+    """The cell that a choice stands for, with everything that follows from it."""
+    values = {**fixed, **choice.settings}
+    followed: Settings = {}
+    for expression in in_order(choice.links):
+        if expression.key in choice.settings:
+            raise ConfigError(f"sweep.linked: {expression.key} is varied as well: leave one of them out")
+        values[expression.key] = followed[expression.key] = expression.value(Values(tree, values).of)
+    config = load(tree, values).config
+    digest = sha256(dump_config(config).encode()).hexdigest()
+    told = name_of(dict(sorted(choice.settings.items())))  # files write keys in an order of their own
+    return Cell("_".join(filter(None, (told, digest[:8]))), choice.settings, followed, config)
+
+
+def load(tree: Tree, settings: Settings) -> LoadedConfig:
+    """The config with some settings."""
+    return load_config(tree, overrides=[f"{key}={inline(value)}" for key, value in config_keys(settings)])
+
+
+def config_keys(settings: Settings) -> Iterator[tuple[str, Any]]:
+    """Those of the settings that a config knows."""
+    return ((key, value) for key, value in settings.items() if not key.startswith(FREE))
+
+
+class Values:
+    """What expressions may look up: what is chosen already, and behind it the config with its defaults."""
+
+    def __init__(self, tree: Tree, chosen: Settings) -> None:
+        self._tree, self._chosen = tree, dict(chosen)
+
+    def of(self, key: str) -> Any:
+        """The value of a key. Raises `KeyError` with a phrase that says why there is none."""
+        if key in self._chosen:
+            return self._chosen[key]
+        here: Any = written(load(self._tree, self._chosen).config)
+        for part in key.split("."):
+            here = item(here, part)
+            if here is None:
+                raise KeyError(f"{key} is not set in this config{self._offer(key)}")
+        return here
+
+    def _offer(self, key: str) -> str:
+        known = [*self._chosen, *flat_keys(written(load(self._tree, self._chosen).config))]
+        near = difflib.get_close_matches(key, known, n=1)
+        return f": did you mean {near[0]!r}?" if near else ""

@@ -1,0 +1,183 @@
+"""All cells of a sweep, in an order in which each finds what it takes from others, on some cores at once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from crfl_core import dump_config, reading_once
+from crfl_experiments.sweeps.folder import Note, SweepFolder
+from crfl_experiments.sweeps.pool import Event, Pool
+from crfl_experiments.sweeps.reuse import Plan
+from crfl_experiments.sweeps.running import Job
+
+if TYPE_CHECKING:
+    from crfl_experiments.sweeps.ray_pool import RayPool
+
+PAUSE = 0.5
+"""Seconds between two looks at the clock."""
+
+Heard = Callable[[Event | None], None]
+"""Told what happens to cells, and now and then that nothing did."""
+
+
+class Schedule:
+    """Which cells can be started, which run, and how the others ended."""
+
+    def __init__(self, folder: SweepFolder, plans: Sequence[Plan]) -> None:
+        self.folder, self.plans = folder, {plan.cell.name: plan for plan in plans}
+        self.notes = {name: folder.note(name) for name in self.plans}
+        self.finished = {name for name in self.plans if folder.is_finished(name)}
+        self.failed: set[str] = set()
+        self.running: dict[str, float] = {}
+        self.rounds: dict[str, tuple[int, int]] = {}
+        self._lent: set[str] = set()
+
+    @property
+    def waiting(self) -> list[str]:
+        """Cells that were not started yet."""
+        return [name for name in self.plans if name not in self.finished | self.failed | self.running.keys()]
+
+    @property
+    def units(self) -> int:
+        """How many things there are to do side by side: cells that wait, those of one stack counted once."""
+        return len({self.plans[name].cell.stack or name for name in self.waiting})
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to do."""
+        return not self.waiting and not self.running
+
+    def ready(self) -> list[Job]:
+        """A cell that finds everything it needs, with those of its stack, marked as running; empty if there is none."""
+        waiting = [self.plans[name] for name in self.waiting]
+        first = next((plan for plan in waiting if self._finds_all(plan)), None)
+        if first is None:
+            return []
+        chosen = [first]
+        if first.cell.stack is not None and first.source is None:
+            mates = [plan for plan in waiting if plan.source is None and plan.cell.stack == first.cell.stack]
+            chosen = [plan for plan in mates if self._finds_all(plan)]
+        self.running.update((plan.cell.name, time.monotonic()) for plan in chosen)
+        return [self._job(plan) for plan in chosen]
+
+    def took(self, event: Event) -> None:
+        """Keep account of what happened, and note how cells end."""
+        name = event.cell
+        if event.kind == "round":
+            self.rounds[name] = event.said["round"], event.said["rounds"]
+            return
+        if event.kind == "lent":
+            self._lent.add(name)
+            return
+        seconds = round(time.monotonic() - self.running.pop(name), 2)
+        self.rounds.pop(name, None)
+        if event.kind == "finished":
+            self.finished.add(name)
+            note = Note("finished", seconds=seconds, shares=event.said["shares"])
+        else:
+            self.failed.add(name)
+            note = Note("failed", event.said["reason"], seconds)
+        self.notes[name] = note
+        self.folder.write_note(name, note)
+
+    def _finds_all(self, plan: Plan) -> bool:
+        """Whether what a cell takes from others is there, or will never be."""
+        twin_is_over = plan.twin is None or plan.twin in self.finished | self.failed
+        return twin_is_over and (plan.source is None or self._has_given(plan))
+
+    def _has_given(self, plan: Plan) -> bool:
+        """Whether the source of a cell has given what it can; one that failed never will."""
+        assert plan.source is not None
+        if plan.source in self.finished | self.failed:
+            return True
+        return plan.shares == "first rounds" and plan.source in self._lent
+
+    def _job(self, plan: Plan) -> Job:
+        source: Path | None = None
+        if plan.source is not None:
+            place = self.folder.cell if plan.shares == "training" else self.folder.lent
+            source = place(plan.source) if place(plan.source).exists() else None
+            if plan.shares == "training" and plan.source in self.failed:
+                source = None
+        name = plan.cell.name
+        lent = self.folder.lent(name) if plan.lends else None
+        twin = self.folder.cell(plan.twin) if plan.twin in self.finished else None
+        return Job(name, dump_config(plan.cell.config), self.folder.cell(name), plan.shares, source, lent, twin)
+
+
+def perform(schedule: Schedule, workers: int, watch: Heard, pool: Callable[[], Pool | RayPool] | None = None) -> None:
+    """Run every cell that is not finished; `watch` is called after every event, and now and then without one.
+
+    What fails is noted and stops no other cell. Ctrl-C ends all workers, whose cells resume later. `pool` makes other
+    workers than processes of this machine.
+    """
+    folder = schedule.folder
+    for name in ("cells", "lent"):
+        (folder.path / name).mkdir(exist_ok=True)
+
+    def heard(event: Event | None) -> None:
+        if event is not None:
+            schedule.took(event)
+        watch(event)
+
+    if workers == 1 and pool is None and not any(plan.cell.stack for plan in schedule.plans.values()):
+        here(schedule, heard)
+    else:
+        hands = max(1, workers // max(1, schedule.units))
+        side_by_side(schedule, pool or partial(Pool, workers, folder.path / "workers.log", hands), heard)
+    if not schedule.failed:
+        folder.tidy()
+
+
+def side_by_side(schedule: Schedule, hired: Callable[[], Pool | RayPool], heard: Heard) -> None:
+    """Let several processes run the cells."""
+    with hired() as pool:
+        while not schedule.is_over:
+            while pool.free and (jobs := schedule.ready()):
+                pool.start(jobs)
+            for event in pool.events(PAUSE):
+                heard(event)
+            heard(None)
+
+
+def here(schedule: Schedule, heard: Heard) -> None:
+    """Run the cells in this process, one after the other, in one thread as workers do."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with reading_once():
+            while jobs := schedule.ready():
+                heard(None)
+                for job in jobs:
+                    heard(outcome(job, heard))
+    finally:
+        torch.set_num_threads(before)
+
+
+def outcome(job: Job, heard: Heard) -> Event:
+    """How a cell ends that is run here. What plugins print goes to stderr, as that of workers goes to a file."""
+    from crfl_experiments.sweeps.running import finish
+    from crfl_experiments.sweeps.worker import reason_of
+
+    def tell(what: str, number: int, total: int) -> None:
+        heard(Event(job.name, what, {"round": number, "rounds": total}))
+
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            return Event(job.name, "finished", {"shares": finish(job, tell)})
+    except Exception as error:
+        return Event(job.name, "failed", {"reason": reason_of(error)})
+
+
+def cores() -> int:
+    """How many processes can run at once here."""
+    return len(os.sched_getaffinity(0))

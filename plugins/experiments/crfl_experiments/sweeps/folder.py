@@ -1,0 +1,124 @@
+"""The folder of a sweep: what it is, the run directories of its cells, and notes about each of them.
+
+sweep.toml       the config with its [sweep] table: what the sweep is
+crfl.json        says that this is the folder of a sweep, and which installation made it
+cells/<name>/    a run directory for every cell, like any other
+notes/<name>.json  how a cell ended: finished or failed, why, how long it took, what it took from another cell
+lent/<name>/     while it runs: cells as they stood before their last round, from which longer ones start
+sweep.csv, sweep.parquet   all numbers of all finished cells, in long form
+workers.log      what plugins print and warn
+
+Nothing here needs a lock: every file is replaced as a whole, and each run directory has a lock of its own. Readers find
+a complete table at any time.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tomllib
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import tomli_w
+
+from crfl_core.extend import MarkedFolder, StoreError
+from crfl_experiments.sweeps.cells import SWEEP, Definition
+
+DEFINITION = "sweep.toml"
+State = Literal["waiting", "finished", "failed"]
+
+
+class Note(NamedTuple):
+    """How a cell ended."""
+
+    state: State
+    reason: str = ""
+    seconds: float = 0.0
+    shares: str = "nothing"
+
+
+class SweepFolder(MarkedFolder):
+    """The files of one sweep."""
+
+    kind = "sweep of crfl"
+    sealed_file = DEFINITION
+
+    @classmethod
+    def claim(cls, path: Path, definition: Definition) -> SweepFolder:
+        """The folder of this sweep, new or to go on with. Raises `StoreError` rather than mix two sweeps."""
+        folder, text = cls(path), text_of(definition)
+        if path.exists() and not path.is_dir():
+            raise StoreError(f"{path}: is a file: choose another --out")
+        if not path.exists() or not any(path.iterdir()):
+            folder.write(DEFINITION, text)
+            folder.mark()
+            return folder
+        if not folder.is_marked:
+            raise StoreError(f"{path}: exists and is no folder of a sweep: choose another --out")
+        if text_of(folder.definition) != text:
+            raise StoreError(
+                f"{path}: holds another sweep: go on with that one by `crfl resume {path}`, or choose another --out"
+            )
+        return folder
+
+    @classmethod
+    def existing(cls, path: Path) -> SweepFolder:
+        """The folder of a sweep that was begun. Raises `StoreError` if this is none."""
+        folder = cls(path)
+        if not folder.is_marked:
+            raise StoreError(f"{path}: no folder of a sweep: give the path that `crfl sweep` printed")
+        return folder
+
+    @property
+    def definition(self) -> Definition:
+        """What the sweep is."""
+        try:
+            tree = tomllib.loads(self.load(DEFINITION).decode())
+        except ValueError as error:
+            raise self.damaged(DEFINITION, error) from error
+        return Definition(tree, tree.pop(SWEEP, {}), str(self.path / DEFINITION))
+
+    def cell(self, name: str) -> Path:
+        """The run directory of a cell."""
+        return self.path / "cells" / name
+
+    def lent(self, name: str) -> Path:
+        """Where a cell is kept as it stood before its last round."""
+        return self.path / "lent" / name
+
+    def note(self, name: str) -> Note:
+        """How a cell ended. One that is finished by its own account counts, whatever became of its note."""
+        try:
+            note = Note(**json.loads((self.path / "notes" / f"{name}.json").read_bytes()))
+        except (OSError, ValueError, TypeError):
+            note = Note("waiting")
+        return note if note.state != "waiting" or not self.is_finished(name) else Note("finished")
+
+    def is_finished(self, name: str) -> bool:
+        """Whether the run of a cell says so."""
+        try:
+            return bool(json.loads((self.cell(name) / "status.json").read_bytes())["state"] == "finished")
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+
+    def write_note(self, name: str, note: Note) -> None:
+        """Remember how a cell ended."""
+        self.write_json(f"notes/{name}.json", note._asdict())
+
+    def tidy(self) -> None:
+        """All cells are finished: what was lent is not needed any more."""
+        shutil.rmtree(self.path / "lent", ignore_errors=True)
+
+
+def text_of(definition: Definition) -> bytes:
+    """The content of sweep.toml."""
+    tree = {key: value for key, value in definition.tree.items() if key != SWEEP}
+    return tomli_w.dumps(without_none({**tree, SWEEP: dict(definition.table)})).encode()
+
+
+def without_none(value: Any) -> Any:
+    """What TOML can write; a key that YAML leaves empty is not set."""
+    if isinstance(value, dict):
+        return {key: without_none(one) for key, one in value.items() if one is not None}
+    return [without_none(one) for one in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,185 @@
+"""Worker processes, each with one thread: jobs go in, what happens comes out."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from crfl_experiments.sweeps.running import Job
+
+ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+PATIENCE = 30.0
+"""Seconds that a worker has to write its checkpoint when it is told to end."""
+
+
+class Event(NamedTuple):
+    """Something that happened to a cell: "round", "lent", "finished" or "failed", and what is said about it."""
+
+    cell: str
+    kind: str
+    said: dict[str, Any]
+
+
+class Worker:
+    """One process. What is said on its standard error goes where that of this one does, until it has a log."""
+
+    def __init__(self) -> None:
+        environment = os.environ | dict.fromkeys(ONE_THREAD, "1")
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))  # what can be imported here can be there
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "crfl_experiments.sweeps.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,  # Ctrl-C comes to the parent alone, which ends the workers in order
+        )
+        self.busy: list[str] = []
+        self.has_ended = False
+        self._rest = b""
+
+    @property
+    def output(self) -> int:
+        """Where its lines come from."""
+        assert self._process.stdout is not None
+        return self._process.stdout.fileno()
+
+    def keep_log(self, log: Path) -> None:
+        """Where it writes what plugins print, from now on. It hears nothing else before."""
+        self._tell(json.dumps(str(log.absolute())))
+
+    def start(self, jobs: Sequence[Job], hands: int) -> None:
+        """Give it something to do: one cell, or a stack of them, for which it may use several threads."""
+        self.busy = [job.name for job in jobs]
+        self._tell(line_of(jobs, hands))
+
+    def _tell(self, line: str) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it has died: its output says so
+            self._process.stdin.write(line.encode() + b"\n")
+            self._process.stdin.flush()
+
+    def read(self) -> Iterator[Event]:
+        """What it says; that it died counts as the failure of its job."""
+        told = os.read(self.output, 2**16)
+        *lines, self._rest = (self._rest + told).split(b"\n")
+        for line in lines:
+            said = json.loads(line)
+            yield self._event(said.pop("cell"), said.pop("event"), said)
+        if not told:
+            self.has_ended = True
+            for name in tuple(self.busy):
+                yield self._event(name, "failed", {"reason": death(self._process.wait())})
+
+    def _event(self, name: str, kind: str, said: dict[str, Any]) -> Event:
+        if kind in ("finished", "failed"):
+            self.busy.remove(name)
+        return Event(name, kind, said)
+
+    def tell_to_end(self) -> None:
+        """Ask it to save where it stands."""
+        if self._process.poll() is None:
+            self._process.terminate()
+
+    def wait(self) -> None:
+        """Wait until it has ended; not for ever."""
+        for stream in (self._process.stdin, self._process.stdout):
+            assert stream is not None
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()
+        try:
+            self._process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+AHEAD: list[Worker] = []
+"""Workers that were started before anybody knew what for."""
+
+
+@contextmanager
+def one_ahead() -> Iterator[None]:
+    """Start a worker now: it gets ready while this process reads what is to be done. The first pool takes it."""
+    AHEAD.append(Worker())
+    try:
+        yield
+    finally:
+        while AHEAD:
+            worker = AHEAD.pop()
+            worker.tell_to_end()
+            worker.wait()
+
+
+class Pool:
+    """A number of workers; those that die are replaced. `hands`: threads that train the cells of one stack."""
+
+    def __init__(self, size: int, log: Path, hands: int = 1) -> None:
+        self._size, self._log, self._hands = size, log, hands
+        self._workers: list[Worker] = []
+        self._selector = selectors.DefaultSelector()
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self._workers:
+            worker.tell_to_end()
+        for worker in self._workers:
+            worker.wait()
+        self._selector.close()
+
+    @property
+    def free(self) -> int:
+        """How many workers could start something now."""
+        return self._size - sum(bool(worker.busy) for worker in self._workers)
+
+    def start(self, jobs: Sequence[Job]) -> None:
+        """Give jobs to a worker that has none, a new one if there are not enough."""
+        idle = [worker for worker in self._workers if not worker.busy and not worker.has_ended]
+        worker = idle[0] if idle else self._hired()
+        worker.start(jobs, self._hands)
+
+    def events(self, seconds: float) -> Iterator[Event]:
+        """What happens within some seconds at most."""
+        for key, _ in self._selector.select(seconds):
+            worker: Worker = key.data
+            yield from worker.read()
+            if worker.has_ended:
+                self._selector.unregister(key.fileobj)
+                worker.wait()
+                self._workers.remove(worker)
+
+    def _hired(self) -> Worker:
+        worker = AHEAD.pop() if AHEAD else Worker()
+        worker.keep_log(self._log)
+        self._workers.append(worker)
+        self._selector.register(worker.output, selectors.EVENT_READ, worker)
+        return worker
+
+
+def line_of(jobs: Sequence[Job], hands: int = 1) -> str:
+    """Jobs as a line that a worker understands. `hands`: threads that train the cells of one stack.
+
+    Workers may stand in folders of their own, so paths are whole ones.
+    """
+    plain = [
+        {key: str(one.absolute()) if isinstance(one, Path) else one for key, one in job._asdict().items()}
+        for job in jobs
+    ]
+    return json.dumps({"hands": hands, "jobs": plain})
+
+
+def death(status: int) -> str:
+    """Why a process ended that should not have."""
+    how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
+    hint = ": if memory ran out, use fewer --workers" if status == -9 else ": workers.log may say why"
+    return f"its process {how}{hint}"

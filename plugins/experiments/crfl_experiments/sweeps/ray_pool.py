@@ -1,0 +1,155 @@
+"""Cells of a sweep in workers of a Ray cluster: the same jobs and the same events as in processes of this machine."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from crfl_engines.ray_cluster import CONNECTION, Wish, imported, processors
+
+from crfl_core.extend import CrflWarning, OptionError, RunError
+from crfl_experiments.sweeps.pool import PATIENCE, Event, line_of
+from crfl_experiments.sweeps.ray_cells import Cells
+from crfl_experiments.sweeps.running import Job
+
+DEADLINE = 60.0
+"""Seconds in which at least one worker must take a cell."""
+TRIES = 3
+"""How many workers may be lost with the same cell."""
+STORE_MIB = 128
+"""Shared memory of a cluster that is started for a sweep: hardly anything is sent."""
+
+
+@contextmanager
+def connected(workers: int | None) -> Iterator[int]:
+    """A connection to the cluster that runs here or that RAY_ADDRESS names, else to one of this machine; its CPUs."""
+    try:
+        CONNECTION.take(Wish("auto", workers or processors(), STORE_MIB))
+    except OptionError as error:
+        raise RunError(f"--engine ray: {error.message}") from error
+    try:
+        yield max(1, math.floor(imported().cluster_resources().get("CPU", 1)))
+    finally:
+        CONNECTION.give_back()
+
+
+class Hand:
+    """One worker: its cell or stack of cells, the reference to its work, and what it was asked last."""
+
+    def __init__(self, handle: Any) -> None:
+        self.handle = handle
+        self.jobs: dict[str, Job] = {}
+        self.work: Any = None
+        self.asked: Any = None
+        self.has_answered = False
+
+    def start(self, jobs: Sequence[Job]) -> None:
+        """Give it something to do."""
+        self.jobs, self.work = {job.name: job for job in jobs}, self.handle.work.remote(line_of(jobs))
+        self.asked = self.handle.said.remote()
+
+    def events(self, said: Sequence[dict[str, Any]]) -> Iterator[Event]:
+        """What it said, as events of its cells."""
+        self.has_answered = True
+        for one in said:
+            name, kind = one.pop("cell"), one.pop("event")
+            if name not in self.jobs:
+                continue
+            if kind in ("finished", "failed"):
+                del self.jobs[name]
+            yield Event(name, kind, one)
+
+
+class RayPool:
+    """Workers of a cluster, at most so many; cells of those that are lost go on from their checkpoint elsewhere."""
+
+    def __init__(self, size: int, marker: Path) -> None:
+        self._ray, self._size, self._marker = imported(), size, marker.absolute()
+        self._hands: list[Hand] = []
+        self._losses: Counter[str] = Counter()
+        self._lost_workers = 0
+        self._answered = time.monotonic()
+
+    def __enter__(self) -> RayPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        busy = [hand for hand in self._hands if hand.jobs and hand.has_answered]
+        for hand in busy:
+            hand.handle.end.remote()
+        if busy:
+            self._ray.wait([hand.work for hand in busy], num_returns=len(busy), timeout=PATIENCE)
+        for hand in self._hands:
+            self._ray.kill(hand.handle)
+
+    @property
+    def free(self) -> int:
+        """How many workers could start something now."""
+        return self._size - sum(bool(hand.jobs) for hand in self._hands)
+
+    def start(self, jobs: Sequence[Job]) -> None:
+        """Give jobs to a worker that has none, a new one if there are not enough."""
+        idle = [hand for hand in self._hands if not hand.jobs]
+        (idle[0] if idle else self._hired()).start(jobs)
+
+    def events(self, seconds: float) -> Iterator[Event]:
+        """What happens within some seconds at most."""
+        busy = [hand for hand in self._hands if hand.jobs]
+        if not busy:
+            return
+        self._ray.wait([hand.work for hand in busy], timeout=seconds)
+        for hand in busy:
+            yield from self._heard(hand)
+        if any(hand.has_answered for hand in busy):
+            self._answered = time.monotonic()
+        elif time.monotonic() > self._answered + DEADLINE:
+            raise RunError(
+                f"no worker of the Ray cluster took a cell within {DEADLINE:g} s: others may use all of its CPUs"
+            )
+
+    def _heard(self, hand: Hand) -> Iterator[Event]:
+        """What a worker says, if it answers now; that it is gone counts as the failure of its cell in the end."""
+        errors = self._ray.exceptions.RayError
+        try:
+            has_ended = bool(self._ray.wait([hand.work], timeout=0)[0])
+            if self._ray.wait([hand.asked], timeout=0)[0]:
+                yield from hand.events(self._ray.get(hand.asked))
+                hand.asked = hand.handle.said.remote()
+            if has_ended and hand.jobs:
+                self._ray.get(hand.work)
+                yield from hand.events(self._ray.get(hand.handle.said.remote(), timeout=PATIENCE))
+        except errors as error:
+            yield from self._lost(hand, str(error).strip().partition("\n")[0])
+
+    def _lost(self, hand: Hand, why: str) -> Iterator[Event]:
+        """Somebody else goes on with its cells, unless they seem to be what workers die of."""
+        jobs, hand.jobs = [*hand.jobs.values()], {}
+        self._ray.kill(hand.handle)
+        self._hands.remove(hand)
+        self._lost_workers += 1
+        self._losses.update(job.name for job in jobs)
+        for job in jobs:
+            if self._losses[job.name] >= TRIES:
+                yield Event(job.name, "failed", {"reason": f"{TRIES} workers were lost with it ({why})"})
+        rest = [job for job in jobs if self._losses[job.name] < TRIES]
+        if not rest:
+            return
+        if self._lost_workers == 1:
+            warnings.warn(
+                f"a worker of the Ray cluster is lost ({why}): its cell goes on from its checkpoint elsewhere; further "
+                "losses are not told",
+                CrflWarning,
+                stacklevel=2,
+            )
+        self.start(rest)
+
+    def _hired(self) -> Hand:
+        options = {"num_cpus": 1, "max_concurrency": 2, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
+        self._hands.append(Hand(self._ray.remote(**options)(Cells).remote(str(self._marker))))
+        return self._hands[-1]

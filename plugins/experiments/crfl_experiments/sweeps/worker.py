@@ -1,0 +1,157 @@
+"""`python -m crfl_experiments.sweeps.worker`: a process that runs cells, one after the other, in one thread.
+
+The first line on standard input is the path of a log, where whatever plugins print goes. Every other one is a job, or
+a stack of jobs that train together; lines on standard output say how far each is and how it ended. It ends when its
+input does, and as after Ctrl-C, with a checkpoint, when it is told to.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from contextvars import copy_context
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from crfl_experiments.sweeps.running import Job
+
+MAPPING = "the mapping given to crfl_core: "
+PAUSE = 0.25
+"""Seconds between two lines about rounds."""
+
+Say = Callable[..., Any]
+"""Writes a line with the values that it is given."""
+
+
+def main() -> None:
+    """Take jobs until there are none."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
+    os.dup2(2, 1)
+    signal.signal(signal.SIGTERM, end)
+    try:
+        import torch
+
+        from crfl_core import reading_once
+
+        torch.set_num_threads(1)
+        write_to(sys.stdin.readline())
+        with reading_once():
+            for line in sys.stdin:
+                work(line, lambda **said: answers.write(json.dumps(said) + "\n"))
+    except (KeyboardInterrupt, BrokenPipeError):
+        os._exit(1)  # nobody reads what is left in buffers
+
+
+def write_to(line: str) -> None:
+    """Append standard error, and what is meant for standard output, to a file; nobody is there if the line is empty."""
+    if line:
+        with Path(json.loads(line)).open("ab") as file:
+            os.dup2(file.fileno(), 2)
+            os.dup2(file.fileno(), 1)
+
+
+def end(_number: int, _frame: object) -> NoReturn:
+    """Stop as after Ctrl-C."""
+    raise KeyboardInterrupt
+
+
+def work(line: str, say: Say) -> None:
+    """One cell, or a stack of cells that train together, whatever comes of them."""
+    given = json.loads(line)
+    jobs = [job_of(told) for told in given["jobs"]]
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        if len(jobs) == 1:
+            attempt(jobs[0], say)
+        else:
+            meet(jobs, given["hands"], say)
+
+
+def meet(jobs: Sequence[Job], hands: int, say: Say) -> None:
+    """Run the cells of a stack side by side, in a thread each."""
+    from crfl_engines.stacked import MEETING, Meeting, Parted
+
+    from crfl_experiments.sweeps.running import loaded
+
+    engines = [loaded(job)["engine"] for job in jobs]
+    meeting = Meeting([engine["place"] for engine in engines], engines[0]["models"], hands)
+    MEETING.set(meeting)
+    speaking = threading.Lock()
+
+    def aloud(**said: Any) -> None:
+        with speaking:
+            say(**said)
+
+    def attend(job: Job, place: int) -> None:
+        try:
+            attempt(job, aloud)
+        except (Parted, KeyboardInterrupt):  # it is saved, and goes on later
+            meeting.end()
+        finally:
+            meeting.leave(place)
+
+    threads = [
+        threading.Thread(target=copy_context().run, args=(attend, job, engine["place"]), name=job.name)
+        for job, engine in zip(jobs, engines, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        for thread in threads:
+            thread.join()
+    except KeyboardInterrupt:
+        meeting.end()
+        for thread in threads:
+            thread.join()
+        raise
+
+
+def attempt(job: Job, say: Say) -> None:
+    """One cell, whatever comes of it."""
+    from crfl_experiments.sweeps.running import finish
+
+    told = 0.0
+
+    def tell(what: str, number: int, total: int) -> None:
+        nonlocal told
+        if what == "round" and number < total and time.monotonic() < told + PAUSE:
+            return
+        told = time.monotonic()
+        try:
+            say(cell=job.name, event=what, round=number, rounds=total)
+        except OSError:  # whoever asked is gone
+            raise KeyboardInterrupt from None
+
+    try:
+        shares = finish(job, tell)
+    except Exception as error:
+        say(cell=job.name, event="failed", reason=reason_of(error))
+    else:
+        say(cell=job.name, event="finished", shares=shares)
+
+
+def job_of(told: dict[str, Any]) -> Job:
+    """The job that a line describes."""
+    from crfl_experiments.sweeps.running import Job
+
+    paths = {key: None if told[key] is None else Path(told[key]) for key in ("path", "source", "lent", "twin")}
+    return Job(**{**told, **paths})
+
+
+def reason_of(error: Exception) -> str:
+    """Why a cell failed, in a sentence; what nobody expected with its kind."""
+    from crfl_core import CrflError
+
+    # A cell is handed over as a mapping: which one it is says its own name.
+    return str(error).removeprefix(MAPPING) if isinstance(error, CrflError) else f"{type(error).__name__}: {error}"
+
+
+if __name__ == "__main__":
+    main()

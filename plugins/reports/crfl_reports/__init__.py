@@ -1,0 +1,1 @@
+"""Show runs: figures, HTML pages, and their commands."""

@@ -1,0 +1,68 @@
+"""`crfl demo`: what this is for, in a minute."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from crfl_core.extend import JsonOption, QuietOption, passing
+
+if TYPE_CHECKING:
+    from crfl_core import RunResult
+
+EXPLORE = 10.0
+"""Seconds for the explorer of the report."""
+
+Out = Annotated[Path, typer.Option("--out", help="Folder for the three runs of the demo.")]
+
+
+def demo(out: Out = Path("runs/demo"), json: JsonOption = False, quiet: QuietOption = False) -> None:
+    """Attack the same federation without a defence, with one, and with a certificate, and show what comes of it."""
+    if not quiet:
+        passing("starting")
+    import crfl_reports.pages
+    from crfl_core import run
+    from crfl_core.extend import plugins_at_work, progress
+    from crfl_reports.commands.pages import written
+    from crfl_reports.commands.story import ROWS, told
+    from crfl_reports.commands.story.telling import CONFIG
+
+    results: list[RunResult] = []
+    for row in ROWS:
+        results.append(run(CONFIG, overrides=row.overrides, out=out / row.name, force=True, trackers=progress(quiet)))
+    passing("")
+    if json:
+        from pydantic_core import to_json
+
+        typer.echo(to_json({row.name: result.metrics for row, result in zip(ROWS, results, strict=True)}, indent=2))
+        return
+    if quiet:
+        crfl_reports.pages.write_report(out / "certified", explore=EXPLORE)
+        typer.echo(str(out))
+        return
+    plain = "utf" not in (sys.stdout.encoding or "").lower()
+    for line in told(results, plain=plain):
+        typer.echo(line)
+    with plugins_at_work():
+        report = written(out / "certified", explore=EXPLORE)
+    for line in ending(report):
+        typer.echo(line)
+
+
+def ending(report: Path) -> Iterator[str]:
+    """Where the report is, and what a newcomer does next."""
+    following = {
+        f"crfl open {report.parent}": "the report, in a browser",
+        f"crfl show {report.parent}": "what the proof rests on",
+        "crfl run": "your own federation: give it a config file",
+        "crfl advise": "which certificate answers your question",
+    }
+    width = max(map(len, following))
+    yield ""
+    yield f"Report: {report}"
+    for number, (command, what) in enumerate(following.items()):
+        yield f"{'' if number else 'Next:':<6}{command:<{width}}  {what}"

@@ -1,0 +1,52 @@
+"""Figures of runs as files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from crfl_experiments.sweeps.comparing import cells_in
+
+from crfl_core.extend import FIGURES, ConfigError, CrflError, RunResult, StoreError, plot
+from crfl_reports.figures import Format, image_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def places(paths: Sequence[Path]) -> list[Path]:
+    """The runs at some paths, of which each may be the folder of a sweep; of such, all finished cells."""
+    found = [place for path in paths for place in cells_in(path)]
+    if not found:
+        raise StoreError(f"{paths[0]}: no cell is finished yet: go on with `crfl resume {paths[0]}`")
+    return found
+
+
+def drawn(runs: Sequence[RunResult], names: Sequence[str] | None) -> tuple[dict[str, Figure], list[str]]:
+    """The figures that are asked for; or else all that can be drawn, and the names of the others."""
+    if names:
+        return {name: plot(runs, name) for name in dict.fromkeys(names)}, []
+    found, left_out = {}, {}
+    for name in FIGURES:
+        try:
+            found[name] = plot(runs, name)
+        except CrflError as error:
+            left_out[name] = str(error)
+    if not found:
+        raise ConfigError(f"no figure can be drawn: {next(iter(left_out.values()))}")
+    return found, [*left_out]
+
+
+def save(figures: Mapping[str, Figure], folder: Path, formats: Sequence[Format]) -> Iterator[Path]:
+    """Write every figure in every format; the paths that were written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, figure in figures.items():
+            for suffix in formats:
+                path = folder / f"{name}.{suffix}"
+                path.write_bytes(image_of(figure, suffix))
+                yield path
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise StoreError(f"{folder}: figures cannot be written: {reason}: choose another --out") from error

@@ -1,0 +1,41 @@
+"""`crfl open`: the page of a run, in a browser."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import typer
+
+from crfl_core.extend import TrustOption, passing
+from crfl_reports.commands.report import Place
+
+
+def open_(run: Place, trust: TrustOption = False) -> None:
+    """Open the report of RUN, or of a folder of runs, in a browser. Write it if it is missing, or older than RUN."""
+    passing("starting")
+    from crfl_core.extend import plugins_at_work
+    from crfl_reports.commands.pages import REPORT, is_current, written
+
+    target = run / REPORT
+    if not is_current(run):
+        with plugins_at_work():
+            target = written(run, trust=trust)
+    passing("")
+    if has_display() and browse(target):
+        typer.echo(f"opened {target}")
+    else:
+        typer.echo(str(target))
+
+
+def has_display() -> bool:
+    """Whether a window can be opened here."""
+    return sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+
+
+def browse(target: Path) -> bool:
+    """Open a file in a browser, if there is one."""
+    import webbrowser
+
+    return webbrowser.open(target.resolve().as_uri())

@@ -1,0 +1,57 @@
+"""`crfl plot`: figures of finished runs."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from crfl_core.extend import TrustOption, passing
+
+
+class Suffix(StrEnum):
+    """The formats of figures."""
+
+    PNG = "png"
+    SVG = "svg"
+    PDF = "pdf"
+
+
+Runs = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="RUN|SWEEP...",
+        help="Run directories, or folders of sweeps; runs that differ in their seeds only become bands.",
+    ),
+]
+Names = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--figure",
+        metavar="NAME",
+        help="curves, rounds, weights, partition, samples, flips, closeness, matrix; default: all that can be drawn.",
+        show_default=False,
+    ),
+]
+Out = Annotated[Path, typer.Option("--out", help="Directory for the files; those of the same name are replaced.")]
+Formats = Annotated[
+    list[Suffix] | None, typer.Option("--format", help="png, svg or pdf; default: png.", show_default=False)
+]
+
+
+def plot(
+    runs: Runs, figure: Names = None, out: Out = Path("figures"), suffix: Formats = None, trust: TrustOption = False
+) -> None:
+    """Draw finished runs: certified accuracy, training, weights, triggers, and several runs against each other."""
+    passing("starting")
+    from crfl_core.extend import load
+    from crfl_reports.commands.drawing import drawn, places, save
+
+    figures, left_out = drawn([load(place, trust=trust) for place in places(runs)], figure)
+    passing("")
+    for path in save(figures, out, [one.value for one in suffix or (Suffix.PNG,)]):
+        typer.echo(path)
+    if left_out:
+        typer.echo(f"not drawn: {', '.join(left_out)}; --figure NAME says why", err=True)

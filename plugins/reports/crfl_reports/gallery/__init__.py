@@ -1,0 +1,67 @@
+"""Every figure that finished runs can be shown in, by name. The drawings themselves are those of `crfl_reports.figures`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from crfl_core.errors import ConfigError, closest
+from crfl_reports.figures import Grid, Panels
+from crfl_reports.gallery.closeness import closeness
+from crfl_reports.gallery.curves import certified_curves
+from crfl_reports.gallery.inputs import flips, samples
+from crfl_reports.gallery.matrix import matrix
+from crfl_reports.gallery.together import only
+from crfl_reports.gallery.training import rounds, weights
+from crfl_reports.partition_figures import partition_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from crfl_core.runs.results import RunResult
+
+
+class Drawing(NamedTuple):
+    """A figure of the gallery: what it shows, in words and of some runs; a `CrflError` says why those cannot be drawn.
+
+    What is made of numbers is shown as `Panels` or as a `Grid`, which pages draw in their own way.
+    """
+
+    description: str
+    shows: Callable[[Sequence[RunResult]], Figure | Panels | Grid]
+
+    def draw(self, runs: Sequence[RunResult]) -> Figure:
+        """The drawing of some runs."""
+        found = self.shows(runs)
+        return found.figure() if isinstance(found, Panels | Grid) else found
+
+
+def partition(runs: Sequence[RunResult]) -> Figure:
+    """Who holds what."""
+    return partition_figure(only(runs, "partition").metrics.partition)
+
+
+FIGURES = {
+    "curves": Drawing("certified accuracy and rate against the radius or the number of clients", certified_curves),
+    "rounds": Drawing("accuracy and attack success rate in every round", rounds),
+    "weights": Drawing("the weights p_i that reached the model in every round, attackers marked", weights),
+    "partition": Drawing("who holds how many samples of which class", partition),
+    "samples": Drawing("the trigger, inputs with it, and what attackers train on", samples),
+    "flips": Drawing("what the trigger turns predictions into", flips),
+    "closeness": Drawing("distance to the clean twin in every round; needs both runs, or kept distances", closeness),
+    "matrix": Drawing("attacks against defences; needs several runs", matrix),
+}
+"""Name, and what it shows; `plot` draws it."""
+
+
+def plot(runs: Sequence[RunResult], figure: str = "curves") -> Figure:
+    """Draw finished runs, in one of `FIGURES`. Runs that differ in their seeds only become a mean with a band.
+
+    Raises `ConfigError` if there is no such figure, or if these runs cannot be drawn in it.
+    """
+    if figure not in FIGURES:
+        hint = closest(figure, FIGURES) or f"there are {', '.join(FIGURES)}"
+        raise ConfigError(f"there is no figure {figure!r}: {hint}")
+    if not runs:
+        raise ConfigError(f"figure {figure!r} needs a run")
+    return FIGURES[figure].draw(runs)

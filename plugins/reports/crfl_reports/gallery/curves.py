@@ -1,0 +1,91 @@
+"""Certified accuracy and rate as lines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from crfl_core.errors import ConfigError
+from crfl_core.reporting.metrics import Curve, curves
+from crfl_reports.figures import RADIUS, Line, Panel, Panels
+from crfl_reports.gallery.together import Group, banded, bands, groups
+
+if TYPE_CHECKING:
+    from crfl_core.runs.results import RunResult
+
+Named = tuple[str, str, str]
+"""Certificate, level and test set."""
+
+
+def certified_curves(runs: Sequence[RunResult]) -> Panels:
+    """A row of panels for every level: certified accuracy and certified rate against the radius."""
+    together = groups(runs)
+    found = [(group, aligned(group)) for group in together]
+    if not any(known for _, known in found):
+        raise ConfigError(f"{runs[0].path}: nothing was certified: `crfl show {runs[0].path}` says why")
+    return drawn(found, [bands(together), *labels(one for run in runs for one in run.metrics.curves)])
+
+
+def answered(stated: Sequence[Curve]) -> Panels:
+    """The same of one answer to a what-if question."""
+    if not stated:
+        raise ConfigError("nothing was certified: `refused` says why")
+    return drawn([(Group("", ()), {key(one): [one] for one in stated})], labels(stated))
+
+
+def drawn(found: Sequence[tuple[Group, dict[Named, list[Curve]]]], said: Iterable[str]) -> Panels:
+    """The panels of all levels, under what is said about the lines."""
+    panels = []
+    for level in (level for level in RADIUS if any(level == one[1] for _, known in found for one in known)):
+        for title, label, rates in ((f"{level} level", "certified accuracy", 0), ("", "certified rate", 1)):
+            lines = [line for group, known in found for line in lines_of(group, known, level, rates)]
+            panels.append(Panel(lines, RADIUS[level], f"{label} (share of samples)", title, y_range=(0, 1)))
+    return Panels(panels, title="; ".join(filter(None, said)))
+
+
+def labels(stated: Iterable[Curve]) -> list[str]:
+    """What is said of certificates that prove nothing, whose lines have a star."""
+    found = ((one.certificate, one.label) for one in stated if one.label)
+    return [f"* {certificate}: {label}" for certificate, label in dict.fromkeys(found)]
+
+
+def lines_of(group: Group, known: dict[Named, list[Curve]], level: str, rates: int) -> Iterable[Line]:
+    """The lines of one group and level: one for each certificate and test set, and one for attacks in any round."""
+    for (certificate, at, test_set), alike in known.items():
+        if at != level:
+            continue
+        name = group.named(f"{certificate}{'*' if alike[0].label else ''}, {test_set}")
+        stated = [(one.certified_accuracy, one.certified_rate) for one in alike]
+        anywhen = [(one.anywhen_accuracy, one.anywhen_rate) for one in alike]
+        if stated == anywhen:  # two lines would lie on each other
+            name = f"{name}, any round"
+        yield banded(name, alike[0].radii, [shares[rates] for shares in stated])
+        if stated != anywhen and all(one.anywhen_rate for one in alike):
+            yield banded(f"{name}, any round", alike[0].radii, [shares[rates] for shares in anywhen])
+
+
+def aligned(group: Group) -> dict[Named, list[Curve]]:
+    """The curves of runs that differ in their seeds, at common radii; only what all of them have.
+
+    Runs that chose their own grids are certified again at those of the run that reaches farthest, from their votes.
+    """
+    stored = [{key(one): one for one in run.metrics.curves} for run in group.runs]
+    names = [name for name in stored[0] if all(name in one for one in stored)]
+    grids = {name: max((one[name].radii for one in stored), key=reach) for name in names}
+    if all(one[name].radii == grids[name] for one in stored for name in names):
+        return {name: [one[name] for one in stored] for name in names}
+    return {
+        name: [next(one for one in curves(run.certified, grids[name]) if key(one) == name) for run in group.runs]
+        for name in names
+    }
+
+
+def key(curve: Curve) -> Named:
+    """What a curve is about."""
+    return curve.certificate, curve.level, curve.test_set
+
+
+def reach(radii: tuple[float, ...]) -> tuple[float, int]:
+    """How far a grid goes, and whether infinity is in it."""
+    return max((radius for radius in radii if math.isfinite(radius)), default=0.0), len(radii)

@@ -1,0 +1,176 @@
+"""The sections of a run's page, as markup: what is read. What is drawn is filled in by the page's script."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from crfl_core.extend import Check, CrflError, Level, Metrics, RunResult
+from crfl_core.reporting.receipts import receipt_of
+from crfl_reports.pages import words
+from crfl_reports.pages.markup import Html, drawn, element, joined, table
+from crfl_reports.pages.settings import settings
+
+
+def run_sections(run: RunResult, *, backdoor: Html, closeness: Html) -> Iterator[tuple[str, str, Html]]:
+    """The name, the title and the content of every section, in order; some are drawn elsewhere."""
+    yield "summary", "Summary", summary(run)
+    yield "certified", "What is certified", drawn("curves", "Certified accuracy and rate")
+    yield "explorer", "What if? The threat explored", explorer()
+    yield "training", "Training", training()
+    if run.distances:
+        yield "closeness", "Distance to the clean twin", closeness
+    if run.metrics.backdoor is not None:
+        yield "backdoor", "The backdoor", backdoor
+    yield "samples", "Test samples", element("div", id="sample-table")
+    yield "audit", "Audit in plain language", audit(run)
+    yield "config", "Config, and where it came from", config(run)
+    yield "environment", "Environment", environment(run)
+    yield "receipt", "Receipt", receipt(run)
+
+
+def summary(run: RunResult) -> Html:
+    """Numbers at a glance, then sentences."""
+    tiles = [
+        element("div", element("dt", name), element("dd", value, data_metric=key), element("dd", rests, class_="note"))
+        for key, name, value, rests in headline(run.metrics)
+    ]
+    sentences = [element("li", sentence) for sentence in words.summary(run)]
+    return joined([element("dl", *tiles, class_="tiles"), element("ul", *sentences)])
+
+
+def headline(metrics: Metrics) -> Iterator[tuple[str, str, str, str]]:
+    """The numbers that people look for first: their key, what they are, their value, and on what it rests."""
+    yield "accuracy", "accuracy, clean", words.percent(metrics.accuracy), "measured"
+    if metrics.backdoor is not None:
+        yield "success_rate", "backdoor success", words.percent(metrics.backdoor.success_rate), "measured"
+    for at in (1.0, 2.0, 3.0):
+        if (proved := metrics.proved(at)) is not None:
+            value, curve = proved
+            rests = f"{curve.certificate}: {words.basis(curve)}"
+            yield f"certified-{at:g}", f"certified, {words.radius(at, 'client')}", words.percent(value), rests
+
+
+def explorer() -> Html:
+    """The place of the explorer."""
+    told = element(
+        "p",
+        "Every combination of the sliders was put to the run's own certificates when this page was written, from the "
+        "votes that the run stored. The page calculates nothing.",
+        class_="note",
+    )
+    return joined([told, drawn("explorer", "The explorer")])
+
+
+def training() -> Html:
+    """The figures about training."""
+    figures = (
+        ("rounds", "Accuracy in every round"),
+        ("weights", "Weights that reached the model"),
+        ("partition", "Who holds what"),
+    )
+    return joined([joined([element("h3", title), drawn(name, title)]) for name, title in figures])
+
+
+def audit(run: RunResult) -> Html:
+    """Every certificate: what it says, what it rests on, and what was found."""
+    meanings = [element("li", element("b", name), f": {meaning}") for name, meaning in STATUS_MEANINGS]
+    parts = [element("p", "A certificate holds under assumptions. Each was looked at:"), element("ul", *meanings)]
+    statements = {certificate.title: getattr(certificate, "statement", "") for certificate in run.config.certificates}
+    for found in run.audits:
+        parts.append(element("h3", found.certificate, *([] if found.sound else [f" ({found.label})"])))
+        parts.append(element("p", verdict(found.refusals, found.directions, found.sound)))
+        if meaning := words.STATEMENTS.get(statements.get(found.certificate, "")):
+            parts.append(element("p", element("i", meaning)))
+        held = tuple(check for check in found.checks if check.status == "held")
+        others = tuple(check for check in found.checks if check.status != "held")
+        if others:
+            parts.append(checks(f"Assumptions of {found.certificate} that do not hold or are taken on trust", others))
+        listing = checks(f"Assumptions of {found.certificate} that hold", held)
+        many = words.counted(len(held), "assumption")
+        parts.append(element("details", element("summary", f"{many} checked, all of which hold"), listing))
+    return joined(parts)
+
+
+STATUS_MEANINGS = (
+    (words.STATUSES["held"], "the record of the run shows it"),
+    (words.STATUSES["declared"], "nothing in the run can show it; the certificate is worth as much as this is true"),
+    (words.STATUSES["failed"], "what hangs on it is refused, or is marked as conditional"),
+    ("not forward, not backward", "the certificate may not be read in this direction"),
+)
+
+
+def verdict(refusals: dict[str, str], directions: Mapping[Level, tuple[str, ...]], sound: bool) -> str:
+    """What the audit of a certificate comes to: what is refused, and how the rest may be read."""
+    told = [f"Refused: {name}. {reason}." for name, reason in refusals.items()]
+    if not sound:
+        told.append("It claims no proof: its numbers are there to be compared.")
+    readings: dict[str, list[str]] = {}
+    for level, read in directions.items():
+        if read:
+            readings.setdefault(" and ".join(read), []).append(level)
+    told += [f"At the {' and '.join(levels)} level it may be read {how}." for how, levels in readings.items()]
+    told += [f"Read {name}, it is {words.DIRECTIONS[name]}." for name in words.DIRECTIONS if name in " ".join(readings)]
+    return " ".join(told)
+
+
+def checks(caption: str, found: tuple[Check, ...]) -> Html:
+    """Some assumptions of a certificate, the worst first."""
+    order = list(words.STATUSES)
+    rows = []
+    for check in sorted(found, key=lambda one: order.index(one.status)):
+        one_way = check.status == "failed" and check.direction is not None
+        status = f"not {check.direction}" if one_way else words.STATUSES[check.status]
+        only = " and ".join(filter(None, (check.level and f"the {check.level} level", check.direction)))
+        needed = f"; needed: {check.required}" if check.status != "held" and check.required else ""
+        remedy = f"; to do: {check.remedy}" if check.status == "failed" and check.remedy else ""
+        where = f" (for {only} only)" if only else ""
+        badge = element("span", status, class_=f"status {'declared' if one_way else check.status}")
+        rows.append([f"{check.name}{where}", badge, f"{check.measured}{needed}{remedy}"])
+    return table(("assumption", "outcome", "found"), rows, caption)
+
+
+def config(run: RunResult) -> Html:
+    """All settings in a table that can be opened."""
+    lines = settings(run)
+    rows = [[line.key, element("code", line.value), line.origin] for line in lines]
+    listing = table(("key", "value", "from"), rows, "Settings", class_="config")
+    return element("details", element("summary", f"{len(rows)} settings"), listing)
+
+
+def environment(run: RunResult) -> Html:
+    """Versions of everything that took part."""
+    recorded = run.directory.read_json("environment.json")
+    rows = [[name, plain(recorded[name])] for name in recorded if name not in ("plugins", "earlier", "origins")]
+    parts = [table(("what", "version or number"), rows, "Versions")]
+    plugins = [
+        [f"{entry.get('kind')} {entry.get('name')}", f"{entry.get('distribution')} {entry.get('version')}"]
+        for entry in recorded.get("plugins", ())
+    ]
+    listing = table(("plugin", "from"), plugins, "Plugins")
+    parts.append(element("details", element("summary", f"{len(plugins)} plugins"), listing))
+    if earlier := recorded.get("earlier"):
+        parts.append(element("p", f"The run was resumed; earlier rounds were played with: {plain(earlier)}"))
+    return joined(parts)
+
+
+def plain(value: Any) -> str:
+    """A value of a JSON file as text."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def receipt(run: RunResult) -> Html:
+    """The digests by which this page can be traced to its run."""
+    try:
+        found = receipt_of(run.directory)
+    except CrflError as error:
+        return element("p", str(error))
+    whose = "another installation, or its config was changed since" if run.directory.is_made_by_others else "this one"
+    rows = [["run", found["run"]], ["manifest, SHA-256", element("code", found["manifest"])], ["made by", whose]]
+    rows += [[f"{name} test set", element("code", facts["digest"])] for name, facts in found["data"].items()]
+    files = [[name, element("code", value)] for name, value in found["files"].items()]
+    told = element("p", "`crfl verify RUN` compares every file; `crfl receipt RUN` writes this to a file and signs it.")
+    listing = table(("file", "SHA-256"), files, "Files of the run")
+    details = element("details", element("summary", f"{len(files)} files"), listing)
+    return joined([table(("what", "value"), rows, "Receipt"), told, details])
