@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from crfl_core.file_errors import ConfigError as ConfigError
-from crfl_core.file_errors import CrflError as CrflError
-from crfl_core.file_errors import CrflWarning as CrflWarning
-from crfl_core.file_errors import DataError as DataError
-from crfl_core.file_errors import StoreError as StoreError
-from crfl_core.file_errors import closest as closest
+from crfl_core.files.errors import ConfigError as ConfigError
+from crfl_core.files.errors import CrflError as CrflError
+from crfl_core.files.errors import CrflWarning as CrflWarning
+from crfl_core.files.errors import DataError as DataError
+from crfl_core.files.errors import StoreError as StoreError
+from crfl_core.files.errors import closest as closest
 
 
 class OptionError(CrflError):

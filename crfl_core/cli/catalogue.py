@@ -63,9 +63,9 @@ def fetch_dataset(
 ) -> None:
     """Download what is missing of a dataset's files to a data directory, by default the user's cache.
 
-    >>> fetch_dataset("digits")
+    >>> fetch_dataset("digits")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    crfl_core.file_errors.DataError: dataset 'digits' is not read from published files: there is nothing to fetch or verify
+    crfl_core.files.errors.DataError: dataset 'digits' is not read from published files: there is nothing ...
     """
     fetch(published(registry or Registry(), name).source(), to, report)
 
@@ -73,9 +73,9 @@ def fetch_dataset(
 def verify_datasets(name: str | None = None, *, registry: Registry | None = None) -> tuple[CatalogueEntry, ...]:
     """One dataset, or all that are read from published files, with every file compared with its checksum.
 
-    >>> verify_datasets("digits")
+    >>> verify_datasets("digits")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    crfl_core.file_errors.DataError: dataset 'digits' is not read from published files: there is nothing to fetch or verify
+    crfl_core.files.errors.DataError: dataset 'digits' is not read from published files: there is nothing ...
     """
     registry = registry or Registry()
     if name is None:

@@ -26,14 +26,15 @@ def predict(
     trust: arguments.TrustOption = False,
 ) -> None:
     """Predict the class of every row of DATA, with what each certificate says about it, as CSV or JSON."""
-    from crfl_core import runs as api
     from crfl_core.errors import DataError
     from crfl_core.reporting.files import prediction_csv, prediction_json
+    from crfl_core.runs.predict import predict as predict_inputs
+    from crfl_core.runs.results import load
 
-    result = api.load(run, trust=trust)
+    result = load(run, trust=trust)
     try:
         with output.plugins_at_work():
-            prediction = api.predict(result, read_inputs(data), scaled=scaled)
+            prediction = predict_inputs(result, read_inputs(data), scaled=scaled)
     except DataError as error:
         raise DataError(f"{data}: {error}") from error
     text = (prediction_json if json else prediction_csv)(prediction.classes, prediction.certified)

@@ -17,8 +17,8 @@ def resume(
     """Resume an unfinished run, bit for bit as if it had never stopped; or a sweep."""
     output.starting(quiet)
     with output.loading():
-        from crfl_core import runs as api
         from crfl_core.cli.results_first import Results
+        from crfl_core.runs.run import resume as resume_run
 
     if (run / "sweep.toml").is_file():
         resume_sweep(run, json=json, quiet=quiet, trust=trust)
@@ -26,7 +26,7 @@ def resume(
     results = Results(full=full, json=json, quiet=quiet)
     with output.plugins_at_work():
         try:
-            result = api.resume(run, trackers=results.trackers, trust=trust)
+            result = resume_run(run, trackers=results.trackers, trust=trust)
         except KeyboardInterrupt as stop:
             raise output.interrupted(run, stop) from None
     results.show(result)

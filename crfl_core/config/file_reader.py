@@ -11,8 +11,8 @@ from crfl_core.config.merging import Tree, leaves, merge
 from crfl_core.config.origins import KeyPath
 from crfl_core.config.overrides import with_lists
 from crfl_core.config.presets import is_preset, preset_path
-from crfl_core.file_errors import ConfigError
-from crfl_core.runs.folder import one_line
+from crfl_core.files.errors import ConfigError
+from crfl_core.files.folder import one_line
 
 
 def read_file(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from crfl_core.config.origins import KeyPath
-from crfl_core.file_errors import ConfigError
+from crfl_core.files.errors import ConfigError
 
 SIDES = ("before", "after")
 

@@ -10,8 +10,8 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from crfl_core.file_errors import ConfigError
-from crfl_core.runs.folder import one_line
+from crfl_core.files.errors import ConfigError
+from crfl_core.files.folder import one_line
 
 DEFAULT = "default"
 KeyPath = tuple[str, ...]

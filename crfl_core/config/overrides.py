@@ -10,8 +10,8 @@ from typing import Any
 from crfl_core.config.insertion import SIDES, as_items, is_insertion, item_position
 from crfl_core.config.merging import Tree, as_table, merge, same_type
 from crfl_core.config.origins import KeyPath
-from crfl_core.file_errors import ConfigError
-from crfl_core.runs.folder import one_line
+from crfl_core.files.errors import ConfigError
+from crfl_core.files.folder import one_line
 
 Place = tuple[int | str, ...]
 """A path in which items of lists are positions."""

@@ -11,7 +11,7 @@ from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
 
-from crfl_core.file_errors import ConfigError, closest
+from crfl_core.files.errors import ConfigError, closest
 
 REFERENCE = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]+):([A-Za-z0-9][A-Za-z0-9._-]*)")  # one letter would be a drive
 FOLDER = "presets"

@@ -19,10 +19,10 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from crfl_core.errors import UNEXPECTED, CrflError, PluginError, reason
+from crfl_core.files.data_files import from_here
 from crfl_core.plugin_api import LOCAL
 from crfl_core.plugin_api.final_methods import refuse_overriding
 from crfl_core.records.table import Table
-from crfl_core.runs.data_files import from_here
 
 API_VERSION = 2
 """The plugin interface of this release. A plugin class may name the one it was written for in `api_version`."""

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from crfl_core.errors import DataError, OptionError
+from crfl_core.files.data_files import DataSource, UserPath, exists, find_or_explain
 from crfl_core.plugin_api.base import Plugin
 from crfl_core.records.inputs import Data, Domain, Scaling, row_blocks, scaled
-from crfl_core.runs.data_files import DataSource, UserPath, exists, find_or_explain
 
 ScalingKind = Literal["none", "unit-range", "minmax", "standardise"]
 """How raw inputs become scaled ones; a dataset may override the default of its option `scaling`."""

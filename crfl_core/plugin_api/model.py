@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 from pydantic import BeforeValidator, Field
 
+from crfl_core.files.data_files import UserPath
 from crfl_core.plugin_api.base import Configured, Plugin
 from crfl_core.plugin_api.feature_map import FeatureMap
 from crfl_core.records.inputs import DataFacts
 from crfl_core.records.ledger import ModelFacts
 from crfl_core.records.round import Layout
-from crfl_core.runs.data_files import UserPath
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from crfl_core.files.feature_cache import BYTES_AT_ONCE
 from crfl_core.records.input_rows import ByteRows, Rows
 from crfl_core.records.round import State
-from crfl_core.runs.feature_cache import BYTES_AT_ONCE
 
 
 def array_blocks(shape: tuple[int, ...], arrays: Iterable[NDArray[np.generic]]) -> Iterator[bytes]:

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from crfl_reports.partition_figures import partition_files
 from torch import Tensor
 
 from crfl_core.certification.certifier import Inquiry, Question, ask
@@ -136,6 +135,8 @@ class Trial:
         data = self.federation.data
         shares = ClassHistogram.of(data.y.cpu().numpy(), data.partition, data.class_names, data.client_names)
         formats = self.federation.config.storage.figures
+        from crfl_reports.partition_figures import partition_files
+
         drawing = elapsed(partition_files, shares, formats)
         return drawing + sum(self._certified(inquiry.ledger, question) for question in inquiry.questions)
 

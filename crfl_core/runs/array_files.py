@@ -13,8 +13,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
-from crfl_core.runs.folder import digest
-from crfl_core.runs.marked_folder import MarkedFolder
+from crfl_core.files.folder import digest
+from crfl_core.files.marked_folder import MarkedFolder
 
 Arrays = Mapping[str, NDArray[Any]]
 NOTES = "crfl"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from crfl_core.runs.run_directory import RunDirectory
-from crfl_core.runs.folder import refusals_of_the_system
-from crfl_core.runs.replace_run import clean_up, set_aside
+from crfl_core.files.folder import refusals_of_the_system
+from crfl_core.files.replace_folder import clean_up, set_aside
 from crfl_core.errors import StoreError
 
 

@@ -31,12 +31,11 @@ from crfl_core.plugin_loading.hooks import Hooks
 from crfl_core.plugin_loading.registry import Registry
 from crfl_core.reporting.backdoors import backdoor
 from crfl_core.training.clean_twin import check_twin
-from crfl_reports.partition_figures import partition_files
 from crfl_core.reporting.metrics import ClassHistogram, Metrics, attackers
 from crfl_core.reporting.needs import fitting
 from crfl_core.runs.run_directory import CONFIG, RunDirectory
 from crfl_core.config.origins import Origins
-from crfl_core.runs.replace_run import clean_up
+from crfl_core.files.replace_folder import clean_up
 from crfl_core.errors import ConfigError, CrflError, StoreError
 from crfl_core.plugin_api import KINDS
 from crfl_core.plugin_api.plugin_errors import settings_of
@@ -222,6 +221,8 @@ def certify(session: Session, directory: RunDirectory) -> None:
     )
     results.write(directory, metrics)
     session.hooks.working("figures")
+    from crfl_reports.partition_figures import partition_files
+
     for suffix, content in partition_files(partition, config.storage.figures).items():
         directory.write(f"figures/partition.{suffix}", content)
     directory.finish()

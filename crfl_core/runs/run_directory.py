@@ -34,10 +34,10 @@ from pydantic import ValidationError
 
 from crfl_core.runs.array_files import Arrays
 from crfl_core.runs.vote_files import VoteFiles
-from crfl_core.runs.folder import refusals_of_the_system
-from crfl_core.runs.recorded_folder import STATUS
-from crfl_core.runs.replace_run import new_beside
-from crfl_core.runs.atomic_files import scratch
+from crfl_core.files.folder import refusals_of_the_system
+from crfl_core.files.recorded_folder import STATUS
+from crfl_core.files.replace_folder import new_beside
+from crfl_core.files.atomic_files import scratch
 from crfl_core.records import ledger_validation as validation
 from crfl_core.errors import StoreError
 from crfl_core.records.ledger import ClientColumns, Ledger, RoundRecord, RunFacts

@@ -25,8 +25,8 @@ from crfl_core.plugin_loading.hooks import Hooks
 from crfl_core.reporting.needs import check_questions
 from crfl_core.reporting.results import Results
 from crfl_core.runs.run_directory import RunDirectory
-from crfl_core.runs.folder import refusals_of_the_system
-from crfl_core.runs.atomic_files import scratch
+from crfl_core.files.folder import refusals_of_the_system
+from crfl_core.files.atomic_files import scratch
 from crfl_core.errors import ConfigError, CrflError, PluginError, StoreError
 from crfl_core.plugin_api.plugin_errors import settings_of
 from crfl_core.plugin_api.tracker import Tracker

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from crfl_core.files.data_files import sha256
+from crfl_core.files.feature_cache import cached, intact, seal
 from crfl_core.plugin_api.base import Plugin
 from crfl_core.plugin_api.feature_map import FeatureMaps
 from crfl_core.records.blocks import array_blocks, digest_of
 from crfl_core.records.input_rows import ByteRows, Rows
-from crfl_core.runs.data_files import sha256
-from crfl_core.runs.feature_cache import cached, intact, seal
 
 Shown = Callable[[int, int], object]
 """Told after every block how many inputs of how many are done."""

@@ -14,6 +14,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from crfl_core.errors import ConfigError, OptionError, PluginFailure
+from crfl_core.files.feature_cache import SEAL, cached, intact, seal
 from crfl_core.plugin_api.feature_map import FeatureMap, FeatureMaps, FittedMap
 from crfl_core.plugin_api.plugin_errors import settings_of
 from crfl_core.records.blocks import digest_of
@@ -21,7 +22,6 @@ from crfl_core.records.input_rows import Rows
 from crfl_core.records.inputs import DataFacts
 from crfl_core.records.ledger import FittedFacts
 from crfl_core.records.round import State
-from crfl_core.runs.feature_cache import SEAL, cached, intact, seal
 from crfl_core.training.features import ROWS_AT_ONCE, describe, described, mapped
 
 SHARED = 0.01

@@ -1,6 +1,6 @@
 """The batch-spectrum rule in local training: what every batch is multiplied by, and what is measured of it.
 
-`L_s` and `F_s` are computed in double precision and rounded up, as `crfl_core.certification.formulas.batch_spectrum` does. They depend on
+`L_s` and `F_s` are computed in double precision and rounded up, as `formulas.batch_spectrum` does. They depend on
 the batch alone, so a client that trains on all its samples in every step has the same ones in every round.
 """
 

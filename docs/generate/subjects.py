@@ -54,7 +54,7 @@ SUBJECTS = (
         "What is raised on purpose. Every message says what is wrong, where, and what would be right.",
         (
             "crfl_core.errors",
-            "crfl_core.file_errors",
+            "crfl_core.files.errors",
         ),
     ),
     Subject(
@@ -98,7 +98,7 @@ SUBJECTS = (
             "crfl_core.plugin_api.dataset",
             "crfl_core.plugin_api.partitioner",
             "crfl_core.records.inputs",
-            "crfl_core.runs.data_files",
+            "crfl_core.files.data_files",
             "crfl_core.download",
             "crfl_core.runs.catalogue",
         ),

@@ -16,7 +16,7 @@ import pytest
 import crfl_core
 from crfl_core import load_config
 from crfl_core.extend import ConfigError, StoreError, Tracker, hookimpl
-from crfl_core.runs.ownership import local_key
+from crfl_core.files.ownership import local_key
 from tests.oracle import sealed, tiny
 
 Install = Callable[..., None]

@@ -22,12 +22,12 @@ from rich.console import Console
 
 import crfl_core
 from crfl_core import RunResult, Threat
-from crfl_core import runs as api
 from crfl_core.certification import audits
 from crfl_core.certification.drift import Scenario
 from crfl_core.extend import Certificate, ConfigError, Ledger, Level
 from crfl_core.reporting import csv_files as tables
 from crfl_core.reporting.files import audit_entries
+from crfl_core.runs import what_if
 from tests.certificates.federations import certifiable, small
 from tests.certificates.ledgers import synthetic_ledger
 from tests.certificates.worlds import World, attacked, federation_of, honest_world
@@ -238,7 +238,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
 
 
 def test_a_finished_run_answers_for_any_for_a_few_and_for_every_round(run: RunResult) -> None:
-    asked: list[api.Attacked] = ["any", 3, "every"]
+    asked: list[what_if.Attacked] = ["any", 3, "every"]
     answers = [crfl_core.certify(run, rounds=rounds) for rounds in asked]
     assert [answer.threat.when for answer in answers] == [
         "any one of rounds 1..30",

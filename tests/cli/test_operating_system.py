@@ -20,7 +20,7 @@ import pytest
 import crfl_core
 from crfl_core import cli
 from crfl_core.extend import StoreError
-from crfl_core.runs.folder import Folder
+from crfl_core.files.folder import Folder
 from tests.cli.terminals import Terminal
 from tests.oracle import contents, tiny
 

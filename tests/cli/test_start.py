@@ -23,7 +23,7 @@ UNUSED = (
     "IPython",
     "crfl_aggregators.krum",
     "crfl_attacks.alie",
-    "crfl_commands",
+    "crfl_experiments.commands",
     "crfl_datasets.loan",
     "crfl_reports.figures",
     "crfl_models.cnn",

@@ -9,7 +9,7 @@ from crfl_datasets.mnist import Mnist
 
 from crfl_core import dump_config, load_config
 from crfl_core.extend import ConfigError, DataError, DataFile, DataSource, OptionError
-from crfl_core.runs.data_files import cache_dir, data_dirs, sha256
+from crfl_core.files.data_files import cache_dir, data_dirs, sha256
 from crfl_core.training.federation import build
 from tests.datasets.idx_files import write_four
 

@@ -16,9 +16,9 @@ from torch import Tensor
 
 import crfl_core
 from crfl_core.extend import BoundMap, FeatureMap
+from crfl_core.files import feature_cache as sealed
 from crfl_core.plugin_api.feature_map import FeatureMaps
 from crfl_core.records.blocks import array_blocks
-from crfl_core.runs import feature_cache as sealed
 from crfl_core.training.features import features_of, mapped
 from tests.oracle import federation_of, tiny
 

@@ -68,7 +68,7 @@ def record() -> dict[str, dict[str, str]]:
             run(EXAMPLES / file, overrides=settings, out=Path(folder) / "run")
             results[name] = dict(digest_run(Path(folder) / "run"))
         print(f"{name}: {len(results[name])} arrays and tables", flush=True)
-    results["extend"] = dict.fromkeys(sorted(extend.__all__), "")
+    results["extend"] = dict.fromkeys(sorted(dir(extend)), "")
     points = importlib.metadata.distribution("crfl").entry_points
     results["entry points"] = {f"{point.group} {point.name}": "" for point in points}
     return results

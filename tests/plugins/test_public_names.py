@@ -248,7 +248,7 @@ def test_every_public_name_is_documented(name: str) -> None:
 
 def documented_constants(module: str) -> set[str]:
     """Names that a module assigns and explains in a string right below; a module's docstring explains a single one."""
-    module = module.replace("crfl_core.runs.data_files", "crfl_core.runs.data_files")  # which it hands on
+    module = module.replace("crfl_core.files.data_files", "crfl_core.files.data_files")  # which it hands on
     source = Path(str(importlib.import_module(module).__file__)).read_text(encoding="utf-8")
     body = ast.parse(source).body
     assigned = [

@@ -14,9 +14,9 @@ import pytest
 
 import crfl_core
 from crfl_core.extend import RunDirectory, StoreError
-from crfl_core.runs import feature_cache as sealed
-from crfl_core.runs.atomic_files import remove_abandoned, scratch
-from crfl_core.runs.folder import replace_file
+from crfl_core.files import feature_cache as sealed
+from crfl_core.files.atomic_files import remove_abandoned, scratch
+from crfl_core.files.folder import replace_file
 from tests.oracle import contents, tiny
 
 Crfl = Callable[..., CompletedProcess[str]]

@@ -60,7 +60,7 @@ def test_damaged_files_are_no_limit(tmp_path: Path) -> None:
 
 def test_the_address_space_of_a_process_may_be_limited() -> None:
     code = (
-        "import resource; from crfl_files import room; "
+        "import resource; from crfl_core import resource_limits as room; "
         f"resource.setrlimit(resource.RLIMIT_AS, ({GIBIBYTE}, {GIBIBYTE})); found = room.memory(); "
         f"print(0 < found.left < {GIBIBYTE}, found.limit)"
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from crfl_core.runs import folder
-from crfl_core.runs import recorded_folder as recorded
+from crfl_core.files import folder
+from crfl_core.files import recorded_folder as recorded
 
 
 def write_in_place() -> None:

@@ -9,7 +9,8 @@ from hashlib import sha256
 from typing import Any
 
 from crfl_core import dump_config, load_config
-from crfl_core.extend import ConfigError, LoadedConfig, RunConfig, differing, read_source
+from crfl_core.extend import ConfigError, LoadedConfig, RunConfig, read_source
+from crfl_core.reporting import config_diff
 from crfl_experiments.sweeps.configs import Tree, flat_keys, item, written
 from crfl_experiments.sweeps.expressions import in_order
 from crfl_experiments.sweeps.language import FREE, Choice, Settings, choices, fixed_of
@@ -41,7 +42,7 @@ class Cell:
     @property
     def point(self) -> Settings:
         """The same without what only changes random numbers: cells of one point are repetitions."""
-        return {key: value for key, value in self.columns.items() if not differing.is_seed(key)}
+        return {key: value for key, value in self.columns.items() if not config_diff.is_seed(key)}
 
     @property
     def title(self) -> str:

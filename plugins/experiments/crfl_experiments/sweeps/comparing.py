@@ -16,7 +16,8 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
-from crfl_core.extend import CrflError, CrflWarning, RunDirectory, StoreError, differing
+from crfl_core.extend import CrflError, CrflWarning, RunDirectory, StoreError
+from crfl_core.reporting import config_diff
 from crfl_experiments.sweeps.curves import Measured, Question, shared_radii
 from crfl_experiments.sweeps.folder import SweepFolder
 from crfl_experiments.sweeps.result import SweepResult
@@ -118,7 +119,7 @@ def runs_of_sweep(result: SweepResult) -> list[Run]:
     found = []
     for one in result.cells:
         if one.note.state == "finished":
-            point, seed = differing.parts(one.settings)
+            point, seed = config_diff.parts(one.settings)
             found.append(
                 Run(one.cell.title, {key: shown(value) for key, value in point.items()}, seed, Measured(one.path))
             )
@@ -138,8 +139,8 @@ def runs_of(paths: Sequence[Path]) -> list[Run]:
             raise StoreError(f"{directory.path}: the run is not finished: continue with `crfl resume {directory.path}`")
     directories = without_copies(directories)
     places = [directory.path for directory in directories]
-    settings = differing.differences([differing.config_of(directory) for directory in directories])
-    split = [differing.parts({key: shown(value) for key, value in one.items()}) for one in settings]
+    settings = config_diff.differences([config_diff.config_of(directory) for directory in directories])
+    split = [config_diff.parts({key: shown(value) for key, value in one.items()}) for one in settings]
     return [Run(str(place), *own, Measured(place)) for place, own in zip(places, split, strict=True)]
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from crfl_core.extend import CrflError, Metrics, RunDirectory, StoreError, differing
+from crfl_core.extend import CrflError, Metrics, RunDirectory, StoreError
+from crfl_core.reporting import config_diff
 from crfl_experiments.sweeps.folder import SweepFolder
 from crfl_experiments.sweeps.values import shown
 
@@ -45,10 +46,10 @@ def listing(folder: Path, sort: str = "name") -> list[Listed]:
     configs = {}
     for directory in directories:
         try:
-            configs[directory.path] = differing.config_of(directory)
+            configs[directory.path] = config_diff.config_of(directory)
         except CrflError:
             continue
-    settings = dict(zip(configs, differing.differences(list(configs.values())), strict=True))
+    settings = dict(zip(configs, config_diff.differences(list(configs.values())), strict=True))
     listed = [described(directory, folder, settings.get(directory.path, {})) for directory in directories]
     return sorted(listed, key=lambda one: sort_key(one, sort))
 

@@ -1,4 +1,4 @@
-"""Every figure that finished runs can be shown in, by name. The drawings themselves are those of `crfl_reports.figures`."""
+"""Every figure of finished runs, by name. `crfl_reports.figures` draws them."""
 
 from __future__ import annotations
 

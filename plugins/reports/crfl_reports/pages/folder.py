@@ -13,7 +13,8 @@ from crfl_experiments.sweeps.folder import SweepFolder
 from crfl_experiments.sweeps.result import SweepResult
 from crfl_experiments.sweeps.values import inline
 
-from crfl_core.extend import CertificateResult, CrflError, Curve, Metrics, RunDirectory, RunResult, curves, differing
+from crfl_core.extend import CertificateResult, CrflError, Curve, Metrics, RunDirectory, RunResult, curves
+from crfl_core.reporting import config_diff
 from crfl_reports.pages import words
 from crfl_reports.pages.contents import number, numbers, stated
 from crfl_reports.pages.markup import Html, Part, drawn, element, joined, table
@@ -88,7 +89,7 @@ def certified_at(metrics: Metrics, clients: float) -> str:
 
 def settings_of(runs: Sequence[RunResult]) -> list[Settings]:
     """The settings of each run in which not all are alike."""
-    return differing.differences([differing.config_of(run.directory) for run in runs])
+    return config_diff.differences([config_diff.config_of(run.directory) for run in runs])
 
 
 def words_for(settings: Settings) -> str:
@@ -100,7 +101,7 @@ def words_for(settings: Settings) -> str:
     told = []
     for key, value in settings.items():
         plugin = re.sub(r"(\.\d+)?\.type$", "", key)
-        if value != differing.UNSET:
+        if value != config_diff.UNSET:
             known = number(value) if isinstance(value, float) else value
             told.append(f"{plugin} = {known if isinstance(known, str) else inline(known)}")
     return ", ".join(told)
@@ -109,7 +110,7 @@ def words_for(settings: Settings) -> str:
 def experiments(runs: Sequence[RunResult]) -> dict[str, list[RunResult]]:
     """Runs that differ in their seeds alone, by what sets them apart, or if that is too much, by the first of them."""
     found: dict[str, list[RunResult]] = {}
-    points = [differing.parts(own)[0] for own in settings_of(runs)]
+    points = [config_diff.parts(own)[0] for own in settings_of(runs)]
     for run, point in zip(runs, points, strict=True):
         found.setdefault(words_for(point), []).append(run)
     if len(points[0]) > MOST_KEYS:

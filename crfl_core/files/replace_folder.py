@@ -8,12 +8,12 @@ import warnings
 from pathlib import Path
 from typing import TypeVar
 
-from crfl_core.file_errors import CrflWarning, StoreError
-from crfl_core.runs.folder import refusals_of_the_system
-from crfl_core.runs.marked_folder import MARKER, REPLACED, MarkedFolder
-from crfl_core.runs.recorded_folder import FINISHED, MANIFEST, STATUS
-from crfl_core.runs.atomic_files import remove_abandoned
-from crfl_core.runs.trash import remove_named
+from crfl_core.files.atomic_files import remove_abandoned
+from crfl_core.files.errors import CrflWarning, StoreError
+from crfl_core.files.folder import refusals_of_the_system
+from crfl_core.files.marked_folder import MARKER, REPLACED, MarkedFolder
+from crfl_core.files.recorded_folder import FINISHED, MANIFEST, STATUS
+from crfl_core.files.trash import remove_named
 
 Marked = TypeVar("Marked", bound=MarkedFolder)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from crfl_core.runs.data_files import cache_dir
+from crfl_core.files.data_files import cache_dir
 
 SEAL = 32
 """Bytes of the checksum at the end of a file."""

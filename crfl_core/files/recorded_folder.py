@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, ClassVar
 
-from crfl_core.file_errors import StoreError
-from crfl_core.runs.folder import JSON, Folder, digest, replace_file
+from crfl_core.files.errors import StoreError
+from crfl_core.files.folder import JSON, Folder, digest, replace_file
 
 FORMAT = 2
 """Of what this version writes."""

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar, TextIO
 
-from crfl_core.file_errors import StoreError
-from crfl_core.runs.folder import refusals_of_the_system
-from crfl_core.runs.ownership import is_sealed_here, seal
-from crfl_core.runs.recorded_folder import MANIFEST, STATUS, RecordedFolder
-from crfl_core.runs.atomic_files import LOCK
+from crfl_core.files.atomic_files import LOCK
+from crfl_core.files.errors import StoreError
+from crfl_core.files.folder import refusals_of_the_system
+from crfl_core.files.ownership import is_sealed_here, seal
+from crfl_core.files.recorded_folder import MANIFEST, STATUS, RecordedFolder
 
 MARKER = "crfl.json"
 REPLACED = ".replaced"
