@@ -18,7 +18,6 @@ from crfl_core.plugin_api import KINDS
 from crfl_core.plugin_api.base import Configured
 from crfl_core.plugin_loading.registry import first_line
 from crfl_core.testing.suite import PROMISES
-from docs.generate.flow import flow
 from docs.generate.markdown import cell
 from docs.generate.options import options_table
 from docs.generate.performance import performance
@@ -51,7 +50,6 @@ def replaced(pages: Mapping[Path, str]) -> dict[Path, str]:
         "plugins": installed_plugins,
         "datasets": included_datasets,
         "checks": conformance_checks,
-        "flow": flow,
         "performance": performance,
         "steps": partial(step_table, DISTRIBUTION),
     }

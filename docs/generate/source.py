@@ -16,9 +16,9 @@ from pathlib import Path
 from docs.generate.markdown import ROOT
 
 PACKAGE = "crfl_core"
-OURS = (PACKAGE, "crfl_interface", "crfl_files")
+OURS = (PACKAGE, "crfl_reports")
 FORMULAS = re.compile(r"^crfl_core\.formulas\b")
-"""The formulas are a package of their own, which the core hands on under this name."""
+"""The formulas lie below certification; the core also hands them on under this name."""
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Node = ast.ClassDef | Function | ast.Assign | ast.AnnAssign | ast.Module
 LONGEST_SIGNATURE = 100
@@ -57,6 +57,8 @@ class Definition:
 def file_of(module: str) -> Path:
     """The file of a module, from the top of the repository; one that does not exist if there is no such module."""
     folder = Path(*FORMULAS.sub("crfl_core.certification.formulas", module).split("."))
+    if not (ROOT / folder.parts[0]).is_dir():
+        folder = Path("plugins", folder.parts[0].removeprefix("crfl_")) / folder
     return folder / "__init__.py" if (ROOT / folder).is_dir() else folder.with_suffix(".py")
 
 

@@ -62,7 +62,7 @@ SUBJECTS = (
         "What all plugins share",
         "The base class of every plugin, how plugins are found, and where their random numbers come from. "
         "[Writing plugins](../writing-plugins/README.md) is the way in.",
-        (PACKAGE, "crfl_interface"),
+        (PACKAGE,),
     ),
     Subject(
         "aggregation",

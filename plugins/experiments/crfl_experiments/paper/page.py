@@ -82,7 +82,8 @@ BESIDE = (
     "attack, whatever R clients submit in the attacked round? That covers backdoors of every radius, scale and poison "
     "ratio and changed labels, so it is one number for all r; R = 1 unless a figure says otherwise. Data, N, T, "
     "t_adv and the attack that runs are the same. Features and training are not: "
-    "[`paper/sound`](../plugins/experiments/crfl_experiments/paper/sound) holds the settings. They were chosen by what is certified of "
+    "[`paper/sound`](../plugins/experiments/crfl_experiments/paper/sound) holds the settings. They were chosen by "
+    "what is certified of "
     "`reserve.validation`, samples that no client holds and no number here counts, with "
     "[`examples/certified/search.py`](../examples/certified/search.py); on EMNIST nobody has chosen any.",
     "The guarantees differ in what they compare: `pathwise-linear` this run with the one that has the same batches and "
