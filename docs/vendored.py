@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-FOLDER = Path(__file__).parents[1] / "crfl_reports.pages" / "assets" / "vendored"
+FOLDER = Path(__file__).parents[1] / "plugins" / "reports" / "crfl_reports" / "pages" / "assets" / "vendored"
 RECORD = FOLDER / "vendored.json"
 REGISTRY = "https://registry.npmjs.org"
 PACKAGE = "uplot"

@@ -80,12 +80,12 @@ def test_results_are_shown_before_figures_are_drawn(
     def fail(*_: object) -> dict[str, bytes]:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(execution, "partition_files", fail)
+    monkeypatch.setattr("crfl_reports.partition_figures.partition_files", fail)
     failed = crfl("run", *small, "--out", "run")
     assert failed.returncode == 2
     assert failed.stdout.startswith("run: 50 clients")
     assert "resume with `crfl resume run`" in failed.stderr
-    monkeypatch.setattr(execution, "partition_files", partition_files)
+    monkeypatch.setattr("crfl_reports.partition_figures.partition_files", partition_files)
     resumed = crfl("resume", "run")
     assert resumed.returncode == 0
     assert resumed.stdout == failed.stdout

@@ -59,7 +59,7 @@ def called_hooks() -> set[str]:
     }
     asked = {
         node.attr
-        for function in ast.walk(trees[core / "hooks.py"])
+        for function in ast.walk(trees[core / "plugin_loading" / "hooks.py"])
         if isinstance(function, ast.FunctionDef) and function.name in methods
         for node in ast.walk(function)
         if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self._manager.hook"

@@ -188,7 +188,6 @@ EXTEND = [
     "counting_request",
     "curves",
     "data_cache",
-    "differing",
     "explained",
     "final_norm",
     "first_line",

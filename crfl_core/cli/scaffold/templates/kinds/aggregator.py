@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from crfl_core.extend import Aggregator, Clients, ClientUpdates, RuleResult, State
 from numpy.typing import NDArray
 from pydantic import Field
-
-from crfl_core.extend import Aggregator, Clients, ClientUpdates, RuleResult, State
 
 
 class MyPlugin(Aggregator):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import torch
-from pydantic import Field
-
 from crfl_core.extend import LocalAlgorithm, LocalStep, State, StepDirection
+from pydantic import Field
 
 
 class MyPlugin(LocalAlgorithm):

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from pydantic import Field
-
 from crfl_core.extend import Attack, Batches, FederatedData, OptionError, State, Streams
+from pydantic import Field
 
 
 class MyPlugin(Attack):

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
-
 from crfl_core.extend import (
     ABSTAIN,
     Certificate,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-
 from crfl_core.extend import RunArgument
 
 Radius = Annotated[float, typer.Option(min=0.0, help="Radius beyond which predictions have to be certified.")]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from pydantic import Field
-
 from crfl_core.extend import Data, Dataset, Domain
+from pydantic import Field
 
 
 class MyPlugin(Dataset):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pydantic import Field, PrivateAttr
-
 from crfl_core.extend import Engine, Job, LocalUpdates, TrainingTask
+from pydantic import Field, PrivateAttr
 
 
 class MyPlugin(Engine):

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 
 import torch
+from crfl_core.extend import BoundMap, FeatureMap
 from pydantic import Field
 from torch import Tensor
-
-from crfl_core.extend import BoundMap, FeatureMap
 
 
 class BoundSquash(BoundMap):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from crfl_core.extend import BoundModel, DataFacts, Model, ModuleModel
 from pydantic import Field
 from torch import nn
-
-from crfl_core.extend import BoundModel, DataFacts, Model, ModuleModel
 
 
 class MyPlugin(Model):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+from crfl_core.extend import Data, OptionError, Partitioner, Streams
 from numpy.typing import NDArray
 from pydantic import Field
-
-from crfl_core.extend import Data, OptionError, Partitioner, Streams
 
 
 class MyPlugin(Partitioner):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import torch
-from pydantic import Field
-
 from crfl_core.extend import ClientUpdates, Stage, StageResult, State
+from pydantic import Field
 
 
 class MyPlugin(Stage):

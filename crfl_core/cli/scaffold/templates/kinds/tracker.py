@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pydantic import Field
-
 from crfl_core.extend import RoundRecord, RunContext, Tracker, hookimpl
+from pydantic import Field
 
 
 class MyPlugin(Tracker):

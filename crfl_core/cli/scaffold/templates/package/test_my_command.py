@@ -4,10 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from crfl_my_plugin import my_plugin
-
 from crfl_core import run
 from crfl_core.testing import parametrize_with_checks
+
+from crfl_my_plugin import my_plugin
 
 
 @parametrize_with_checks([my_plugin])

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from crfl_my_plugin import MyPlugin
-
 from crfl_core import run
 from crfl_core.testing import parametrize_with_checks
+
+from crfl_my_plugin import MyPlugin
 
 EXAMPLE = Path(__file__).parents[1] / "example.toml"
 
