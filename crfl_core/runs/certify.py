@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from crfl_core.certification.certifier import Inquiry, VoteSource
+from crfl_core.plugin_api.certificate import CertificateResult
 from crfl_core.reporting.metrics import Curve, curves
 from crfl_core.reporting.results import Results
-from crfl_core.plugin_api.certificate import CertificateResult
 
 
 def unwatched(certified: CertificateResult) -> None:

@@ -11,11 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from crfl_core.training.memory import first_state
-from crfl_core.training.rounds import Progress
-from crfl_core.training.federation import Federation
 from crfl_core.errors import StoreError
 from crfl_core.records.ledger_validation import fitting
+from crfl_core.training.federation import Federation
+from crfl_core.training.memory import first_state
+from crfl_core.training.rounds import Progress
 
 PARAMETERS = "parameters"
 ATTACK, TWIN, FAILED = "attack", "twin/", "failed"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from crfl_core.runs.run_directory import RunDirectory
+from crfl_core.errors import StoreError
 from crfl_core.files.folder import refusals_of_the_system
 from crfl_core.files.replace_folder import clean_up, set_aside
-from crfl_core.errors import StoreError
+from crfl_core.runs.run_directory import RunDirectory
 
 
 def claim(path: Path, config: str, *, force: bool) -> RunDirectory | None:

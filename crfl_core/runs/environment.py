@@ -12,9 +12,9 @@ import torch
 
 from crfl_core._version import __version__
 from crfl_core.config import LoadedConfig, RunConfig
+from crfl_core.errors import CrflWarning, PluginError, StoreError
 from crfl_core.plugin_loading.registry import Registry
 from crfl_core.runs.run_directory import RunDirectory
-from crfl_core.errors import CrflWarning, PluginError, StoreError
 
 FILE = "environment.json"
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from crfl_core.training.fitting import Fitted, FittedMaps
-from crfl_core.runs.run_directory import RunDirectory
 from crfl_core.records.blocks import digest_of
 from crfl_core.records.ledger import RunFacts
+from crfl_core.runs.run_directory import RunDirectory
+from crfl_core.training.fitting import Fitted, FittedMaps
 
 FILE = "features.safetensors"
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from crfl_core.runs.run import located
 from crfl_core.config import load_config
 from crfl_core.config.loading import ConfigSource
-from crfl_core.training.data_loading import load_data
-from crfl_core.training.federation import streams_of
+from crfl_core.plugin_api.base import Plugin
 from crfl_core.plugin_loading.registry import Registry
 from crfl_core.reporting.metrics import ClassHistogram
-from crfl_core.plugin_api.base import Plugin
+from crfl_core.runs.run import located
+from crfl_core.training.data_loading import load_data
+from crfl_core.training.federation import streams_of
 
 
 def class_histogram(

@@ -11,16 +11,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from crfl_core.certification.voting import Electorate, elected, vote
+from crfl_core.errors import DataError
+from crfl_core.plugin_api.certificate import CertificateResult
+from crfl_core.records.inputs import Scaling
+from crfl_core.records.votes import VoteRequest, Votes, VoteSettings
 from crfl_core.runs.certify import certify_all
 from crfl_core.runs.results import RunResult, data_facts
 from crfl_core.runs.vote_seed import vote_streams
-from crfl_core.certification.voting import Electorate, elected, vote
 from crfl_core.training.features import mapped
 from crfl_core.training.models import build_model
-from crfl_core.records.inputs import Scaling
-from crfl_core.errors import DataError
-from crfl_core.plugin_api.certificate import CertificateResult
-from crfl_core.records.votes import VoteRequest, Votes, VoteSettings
 
 
 @dataclass(frozen=True)

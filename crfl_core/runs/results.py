@@ -9,29 +9,29 @@ from pathlib import Path
 
 from torch import Tensor
 
-from crfl_core.plugin_loading.missing_plugins import Reading
-from crfl_core.runs.certify import certify_all
-from crfl_core.runs.fitted_maps import read_fitted
-from crfl_core.runs.stored_votes import flat_parameters, read_models
 from crfl_core.certification.audits import Audit
 from crfl_core.certification.certifier import Inquiry, ask
 from crfl_core.config import RunConfig, load_config
-from crfl_core.training.fitting import FittedMaps
-from crfl_core.training.models import build_model
+from crfl_core.errors import CrflWarning, PluginError, StoreError
+from crfl_core.plugin_api.base import Plugin
+from crfl_core.plugin_api.certificate import CertificateResult, Check
+from crfl_core.plugin_loading.missing_plugins import Reading
 from crfl_core.plugin_loading.registry import Registry
+from crfl_core.plugin_loading.stand_ins import absences
+from crfl_core.records.inputs import DataFacts, Domain
+from crfl_core.records.ledger import Ledger
+from crfl_core.records.round import Layout
+from crfl_core.records.threat import Threat
+from crfl_core.records.votes import VoteRequest, Votes, VoteSettings
 from crfl_core.reporting.metrics import Metrics
 from crfl_core.reporting.presented import Presented
-from crfl_core.runs.run_directory import CONFIG, RunDirectory
+from crfl_core.runs.certify import certify_all
+from crfl_core.runs.fitted_maps import read_fitted
 from crfl_core.runs.recorded_environment import used_plugins
-from crfl_core.records.inputs import DataFacts, Domain
-from crfl_core.errors import CrflWarning, PluginError, StoreError
-from crfl_core.plugin_api.certificate import CertificateResult, Check
-from crfl_core.plugin_api.base import Plugin
-from crfl_core.records.ledger import Ledger
-from crfl_core.plugin_loading.stand_ins import absences
-from crfl_core.records.threat import Threat
-from crfl_core.records.round import Layout
-from crfl_core.records.votes import VoteRequest, Votes, VoteSettings
+from crfl_core.runs.run_directory import CONFIG, RunDirectory
+from crfl_core.runs.stored_votes import flat_parameters, read_models
+from crfl_core.training.fitting import FittedMaps
+from crfl_core.training.models import build_model
 
 
 class RunResult(Presented):

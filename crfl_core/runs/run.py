@@ -9,41 +9,41 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from crfl_core.runs.claims import claim
-from crfl_core.runs import environment
-from crfl_core.runs.certify import certify_all
-from crfl_core.runs.fitted_maps import FILE as FITTED
-from crfl_core.runs.fitted_maps import read_fitted, write_fitted
-from crfl_core.runs.results import RunResult, load, reading
-from crfl_core.runs.stored_votes import Voter, read_parameters
-from crfl_core.runs.training_loop import train
-from crfl_core.runs.vote_seed import draw_vote_seed
 from crfl_core.certification.audits import levels_of
 from crfl_core.certification.certifier import ask
 from crfl_core.config import LoadedConfig, RunConfig, dump_config, load_config
 from crfl_core.config.loading import ConfigSource
+from crfl_core.config.origins import Origins
+from crfl_core.errors import ConfigError, CrflError, StoreError
+from crfl_core.files.replace_folder import clean_up
+from crfl_core.plugin_api import KINDS
+from crfl_core.plugin_api.base import Plugin
+from crfl_core.plugin_api.engine import Job
+from crfl_core.plugin_api.plugin_errors import settings_of
+from crfl_core.plugin_api.tracker import Tracker
+from crfl_core.plugin_loading.class_checks import only_watching
+from crfl_core.plugin_loading.hooks import Hooks
+from crfl_core.plugin_loading.registry import Registry
+from crfl_core.records.ledger import RunFacts
+from crfl_core.reporting.backdoors import backdoor
+from crfl_core.reporting.metrics import ClassHistogram, Metrics, attackers
+from crfl_core.reporting.needs import fitting
+from crfl_core.runs import environment
+from crfl_core.runs.certify import certify_all
+from crfl_core.runs.claims import claim
+from crfl_core.runs.fitted_maps import FILE as FITTED
+from crfl_core.runs.fitted_maps import read_fitted, write_fitted
+from crfl_core.runs.results import RunResult, load, reading
+from crfl_core.runs.run_directory import CONFIG, RunDirectory
+from crfl_core.runs.stored_votes import Voter, read_parameters
+from crfl_core.runs.training_loop import train
+from crfl_core.runs.vote_seed import draw_vote_seed
+from crfl_core.training.clean_twin import check_twin
 from crfl_core.training.evaluation import score
+from crfl_core.training.federation import Federation, build
 from crfl_core.training.fitting import FittedMaps
 from crfl_core.training.local_training import LocalTraining
 from crfl_core.training.session import Session
-from crfl_core.training.federation import Federation, build
-from crfl_core.plugin_loading.hooks import Hooks
-from crfl_core.plugin_loading.registry import Registry
-from crfl_core.reporting.backdoors import backdoor
-from crfl_core.training.clean_twin import check_twin
-from crfl_core.reporting.metrics import ClassHistogram, Metrics, attackers
-from crfl_core.reporting.needs import fitting
-from crfl_core.runs.run_directory import CONFIG, RunDirectory
-from crfl_core.config.origins import Origins
-from crfl_core.files.replace_folder import clean_up
-from crfl_core.errors import ConfigError, CrflError, StoreError
-from crfl_core.plugin_api import KINDS
-from crfl_core.plugin_api.plugin_errors import settings_of
-from crfl_core.plugin_api.engine import Job
-from crfl_core.plugin_api.base import Plugin
-from crfl_core.plugin_api.tracker import Tracker
-from crfl_core.records.ledger import RunFacts
-from crfl_core.plugin_loading.class_checks import only_watching
 
 
 def run(  # noqa: PLR0913  # as many options as people may give

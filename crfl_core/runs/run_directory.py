@@ -32,15 +32,15 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from crfl_core.runs.array_files import Arrays
-from crfl_core.runs.vote_files import VoteFiles
+from crfl_core.errors import StoreError
+from crfl_core.files.atomic_files import scratch
 from crfl_core.files.folder import refusals_of_the_system
 from crfl_core.files.recorded_folder import STATUS
 from crfl_core.files.replace_folder import new_beside
-from crfl_core.files.atomic_files import scratch
 from crfl_core.records import ledger_validation as validation
-from crfl_core.errors import StoreError
 from crfl_core.records.ledger import ClientColumns, Ledger, RoundRecord, RunFacts
+from crfl_core.runs.array_files import Arrays
+from crfl_core.runs.vote_files import VoteFiles
 
 CONFIG, ROUNDS, ENVIRONMENT = "config.toml", "rounds.jsonl", "environment.json"
 CHECKPOINT = "checkpoint"

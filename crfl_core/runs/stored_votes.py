@@ -10,20 +10,20 @@ from functools import cache, partial
 import torch
 from torch import Tensor
 
-from crfl_core.runs.checkpoints import unpacked
-from crfl_core.runs.vote_seed import vote_streams
 from crfl_core.certification.voting import Electorate, vote
-from crfl_core.training.continuations import continuations, with_test_noise
-from crfl_core.training.session import Session
-from crfl_core.training.federation import Federation
-from crfl_core.runs.run_directory import RunDirectory
-from crfl_core.records.ballots import Counted, CountingTask, Voters
 from crfl_core.plugin_api.plugin_errors import settings_of
-from crfl_core.records.ledger import Ledger, RunFacts
 from crfl_core.plugin_loading.mutation_guard import untouched
-from crfl_core.records.round import Layout
+from crfl_core.records.ballots import Counted, CountingTask, Voters
+from crfl_core.records.ledger import Ledger, RunFacts
 from crfl_core.records.ledger_validation import fitting
+from crfl_core.records.round import Layout
 from crfl_core.records.votes import VoteRequest, Votes, VoteSettings
+from crfl_core.runs.checkpoints import unpacked
+from crfl_core.runs.run_directory import RunDirectory
+from crfl_core.runs.vote_seed import vote_streams
+from crfl_core.training.continuations import continuations, with_test_noise
+from crfl_core.training.federation import Federation
+from crfl_core.training.session import Session
 
 MODELS = "models"
 

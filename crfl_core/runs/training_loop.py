@@ -9,18 +9,18 @@ from collections.abc import Sequence
 import torch
 
 from crfl_core._version import __version__
+from crfl_core.certification.ball_rule_checks import scaled_mostly
+from crfl_core.errors import CrflWarning
+from crfl_core.records.ledger import ClientColumns
 from crfl_core.runs.checkpoints import Groups, packed, packed_twin, unpacked, unpacked_twin
 from crfl_core.runs.results import RunResult
-from crfl_core.certification.ball_rule_checks import scaled_mostly
+from crfl_core.runs.run_directory import Checkpoint, RunDirectory
 from crfl_core.training import rounds
 from crfl_core.training.group_rounds import check_room
 from crfl_core.training.independence import check_independence
 from crfl_core.training.ledger_rows import record
 from crfl_core.training.session import Session
 from crfl_core.training.twin_rounds import CleanTwin
-from crfl_core.runs.run_directory import Checkpoint, RunDirectory
-from crfl_core.errors import CrflWarning
-from crfl_core.records.ledger import ClientColumns
 
 
 class Checkpoints:
@@ -44,9 +44,7 @@ class Checkpoints:
         self._unsaved, self._last = None, time.monotonic()
 
 
-def train(
-    session: Session, directory: RunDirectory, saved: Checkpoint | None, clean: RunResult | None = None
-) -> None:
+def train(session: Session, directory: RunDirectory, saved: Checkpoint | None, clean: RunResult | None = None) -> None:
     """All rounds that are still to do, and then the model and the ledger.
 
     The models before noise of rounds that certificates start from again are kept, too. Whatever ends a round, all

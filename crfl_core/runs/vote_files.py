@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crfl_core.runs.array_files import Files
 from crfl_core.errors import StoreError
 from crfl_core.records.ledger import RunFacts
 from crfl_core.records.ledger_validation import votes_of
 from crfl_core.records.votes import VoteRequest, Votes, VoteSettings
+from crfl_core.runs.array_files import Files
 
 MODEL = "model"
 AGAIN = "delete the file and resume the run"

@@ -6,9 +6,9 @@ import secrets
 from dataclasses import replace
 
 from crfl_core.config import RunConfig
-from crfl_core.training.federation import streams_of
-from crfl_core.runs.run_directory import RunDirectory
 from crfl_core.records.random_streams import Streams
+from crfl_core.runs.run_directory import RunDirectory
+from crfl_core.training.federation import streams_of
 
 FILE = "votes/seed.json"
 BITS = 128

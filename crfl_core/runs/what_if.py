@@ -11,27 +11,27 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
 
-from crfl_core.runs.certify import certify_all
-from crfl_core.runs.run import located
-from crfl_core.runs.results import RunResult
-from crfl_core.runs.stored_votes import Voter
 from crfl_core.certification.audits import levels_of
 from crfl_core.certification.certifier import Inquiry, ask
 from crfl_core.config import LoadedConfig, RunConfig, dump_config, load_config
-from crfl_core.training.session import Session
-from crfl_core.training.federation import build
-from crfl_core.training.threats import check_threat
-from crfl_core.plugin_loading.hooks import Hooks
-from crfl_core.reporting.needs import check_questions
-from crfl_core.reporting.results import Results
-from crfl_core.runs.run_directory import RunDirectory
-from crfl_core.files.folder import refusals_of_the_system
-from crfl_core.files.atomic_files import scratch
 from crfl_core.errors import ConfigError, CrflError, PluginError, StoreError
+from crfl_core.files.atomic_files import scratch
+from crfl_core.files.folder import refusals_of_the_system
 from crfl_core.plugin_api.plugin_errors import settings_of
 from crfl_core.plugin_api.tracker import Tracker
+from crfl_core.plugin_loading.hooks import Hooks
 from crfl_core.plugin_loading.stand_ins import absences
 from crfl_core.records.threat import Threat
+from crfl_core.reporting.needs import check_questions
+from crfl_core.reporting.results import Results
+from crfl_core.runs.certify import certify_all
+from crfl_core.runs.results import RunResult
+from crfl_core.runs.run import located
+from crfl_core.runs.run_directory import RunDirectory
+from crfl_core.runs.stored_votes import Voter
+from crfl_core.training.federation import build
+from crfl_core.training.session import Session
+from crfl_core.training.threats import check_threat
 
 ASKABLE = ("threat", "votes", "certificates", "evaluation.radii")
 Needs = Literal["formulas", "votes", "continuations"]

@@ -15,7 +15,6 @@ import pytest
 from crfl_reports.partition_figures import partition_files
 
 from crfl_core.cli import output
-from crfl_core.runs import run as execution
 
 Crfl = Callable[..., CompletedProcess[str]]
 
