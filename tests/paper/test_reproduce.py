@@ -21,7 +21,7 @@ from crfl_experiments.paper.readings import Point, Reading, Samples
 from crfl_experiments.paper.sweeping import SHARED_KEYS, SOUND, SWEEPS, Question, combined, missing_data, sweep_file
 from crfl_experiments.sweeps.cells import define
 from crfl_experiments.sweeps.result import CellResult
-from crfl_experiments.sweeps.reuse import plans
+from crfl_experiments.sweeps.shared_training import plan_cells
 
 from crfl_core import load_config, run
 from crfl_core.extend import ConfigError
@@ -67,8 +67,8 @@ def test_the_tables_are_those_of_the_examples(dataset: str) -> None:
 
 def test_figures_share_training_and_fast_ones_keep_the_papers_radii() -> None:
     figures = [figure.name for figure in swept("mnist")]
-    planned = plans(combined("mnist", figures, Question(1)).cells())
-    assert sum(plan.shares == "nothing" for plan in planned) <= 35 < len(planned)
+    planned = plan_cells(combined("mnist", figures, Question(1)).cells())
+    assert sum(plan.shares == "nothing" for plan in planned) <= 37 < len(planned)
     slow, fast = (combined("mnist", figures, Question(1, fast)).cells() for fast in (False, True))
     for one, other in zip(slow, fast, strict=True):
         first, second = (cell.config.training for cell in (one, other))

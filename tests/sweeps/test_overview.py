@@ -11,7 +11,7 @@ from crfl_experiments.sweeps.execution import Schedule
 from crfl_experiments.sweeps.folder import SweepFolder
 from crfl_experiments.sweeps.overview import Overview, remaining
 from crfl_experiments.sweeps.pool import Event
-from crfl_experiments.sweeps.reuse import plans
+from crfl_experiments.sweeps.shared_training import plan_cells
 from rich.console import Console
 
 from tests.sweeps.support import small
@@ -20,7 +20,7 @@ from tests.sweeps.support import small
 @pytest.fixture
 def schedule(tmp_path: Path) -> Schedule:
     definition = define(small(grid={"rounds": [3, 4], "votes.models": [8, 16]}))
-    return Schedule(SweepFolder.claim(tmp_path / "sweep", definition), plans(definition.cells()))
+    return Schedule(SweepFolder.claim(tmp_path / "sweep", definition), plan_cells(definition.cells()))
 
 
 def seen(overview: Overview) -> str:
@@ -32,15 +32,12 @@ def seen(overview: Overview) -> str:
 
 def test_cells_wait_for_those_they_take_from(schedule: Schedule) -> None:
     (first,) = schedule.ready()
-    assert first.lent is not None
-    assert not schedule.ready()
-    schedule.took(Event(first.name, "lent", {}))
     (longer,) = schedule.ready()
-    assert longer.shares == "first rounds"
+    assert first.source is longer.source is None
     assert not schedule.ready()
     schedule.took(Event(first.name, "finished", {"shares": "nothing"}))
     (other,) = schedule.ready()
-    assert other.shares == "training"
+    assert other.source == first.path
     schedule.took(Event(longer.name, "failed", {"reason": "it was so"}))
     (last,) = schedule.ready()
     assert last.source is None  # nothing to take from a cell that failed

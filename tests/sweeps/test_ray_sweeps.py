@@ -15,11 +15,11 @@ from subprocess import CompletedProcess
 import pytest
 import tomli_w
 from crfl_experiments.sweeps.api import run_sweep
+from crfl_experiments.sweeps.cell_runner import Job
 from crfl_experiments.sweeps.cells import define
 from crfl_experiments.sweeps.folder import SweepFolder
 from crfl_experiments.sweeps.pool import line_of
 from crfl_experiments.sweeps.ray_cells import Cells
-from crfl_experiments.sweeps.running import Job
 
 from crfl_core.extend import ConfigError, RunDirectory
 from tests.ray_nodes import Nodes, all_ended, ended, marked, ray_or_skip
@@ -38,7 +38,7 @@ def found_by_name(two_nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_cells_are_those_of_a_sweep_on_this_machine(
     tmp_path: Path, crfl: Callable[..., CompletedProcess[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also those that take their training or their first rounds from others; one fails, and the others do not mind."""
+    """Also those that take their training from others; one fails, and the others do not mind."""
     monkeypatch.chdir(tmp_path)
     table = {"zip": {"rounds": [2, 3, 3], "votes.models": [16, 16, 8]}, "seeds": 1}
     config = small(**table)

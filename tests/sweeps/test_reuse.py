@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
-import crfl_aggregators
-import crfl_aggregators.server_optimisers
-import crfl_attacks
-import crfl_models.local_algorithms
 import pytest
 from crfl_experiments.sweeps.api import run_sweep
 from crfl_experiments.sweeps.cells import define
-from crfl_experiments.sweeps.checkpoint_reuse import fits, plant, played
 from crfl_experiments.sweeps.folder import SweepFolder
 from crfl_experiments.sweeps.result import SweepResult
-from crfl_experiments.sweeps.reuse import Plan, plans
-from crfl_experiments.sweeps.training_key import LOOK_AHEAD
+from crfl_experiments.sweeps.shared_training import Plan, copy_training, plan_cells, trains_alike
 
-from crfl_core import run
+from crfl_core import load, run
 from crfl_core.extend import RunDirectory
 from tests.sweeps.support import SMALL, different_files, small
 
 
 def planned(config: dict[str, Any]) -> list[Plan]:
     definition = define(config)
-    found = {plan.cell.name: plan for plan in plans(definition.cells())}
+    found = {plan.cell.name: plan for plan in plan_cells(definition.cells())}
     return [found[cell.name] for cell in definition.cells()]
 
 
@@ -58,39 +51,12 @@ def test_what_is_asked_afterwards_needs_no_training(key: str, values: list[Any])
         ("server.noise_std", [0.01, 0.02]),
         ("aggregation", ["fedavg", "rfa"]),
         ("evaluation.every", [1, 2]),
+        ("rounds", [3, 5]),
         ("certificates", [["paper"], ["pathwise-linear"]]),  # which puts a cap on updates in front of the aggregation
     ],
 )
 def test_what_changes_training_shares_nothing(key: str, values: list[Any]) -> None:
     assert shares(small(grid={key: values})) == ["nothing", "nothing"]
-
-
-def test_longer_trainings_start_where_shorter_ones_stood() -> None:
-    short, middle, long = planned(small(grid={"rounds": [3, 9, 5]}))
-    assert (short.shares, short.lends) == ("nothing", True)
-    assert (long.shares, long.source, long.lends) == ("first rounds", short.cell.name, True)
-    assert (middle.shares, middle.source, middle.lends) == ("first rounds", long.cell.name, False)
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"attack": {"type": "certificate-seeking", "clients": [1], "rounds": [2]}},
-        {"training": {"learning_rate": {"type": "equal-influence"}, "weight_decay": 0.1}},
-    ],
-)
-def test_nothing_is_shared_between_lengths_where_somebody_looks_ahead(changed: dict[str, Any]) -> None:
-    assert shares({**SMALL, **changed, "sweep": {"grid": {"rounds": [3, 5]}}}) == ["nothing", "nothing"]
-
-
-def test_plugins_that_look_at_the_number_of_rounds_are_known() -> None:
-    looking = set()
-    for package in (crfl_aggregators, crfl_models.local_algorithms, crfl_attacks, crfl_aggregators.server_optimisers):
-        for file in Path(str(package.__file__)).parent.rglob("*.py"):
-            text = file.read_text(encoding="utf-8")
-            if re.search(r"\.total\b|(server|run|side)\.rounds\b", text):
-                looking.add(file.stem.replace("_", "-"))
-    assert looking == {name for _, name in LOOK_AHEAD}
 
 
 MEMORY = {"server": {"optimiser": "momentum"}, "aggregation": ["foolsgold"]}
@@ -105,11 +71,10 @@ def test_cells_that_take_from_each_other_are_bit_for_bit_runs_of_their_own(
     definition = define({**SMALL, **changed, "sweep": table})
     assert run_sweep(definition, tmp_path / "sweep", workers=1, quiet=True) == {}
     found = SweepResult(tmp_path / "sweep")
-    assert [one.note.shares for one in found.cells] == ["nothing", "training", "first rounds", "training"]
+    assert [one.note.shares for one in found.cells] == ["nothing", "training", "nothing", "training"]
     for one in found.cells:
         alone = run(one.cell.config, out=tmp_path / "alone" / one.cell.name)
         assert different_files(RunDirectory(one.path), alone.directory) == []
-    assert not (tmp_path / "sweep" / "lent").exists()
 
 
 def test_continuations_start_from_kept_models_of_the_other_cell(tmp_path: Path) -> None:
@@ -140,12 +105,11 @@ def test_the_environment_says_who_played_the_rounds(tmp_path: Path) -> None:
 
 
 def test_runs_of_other_data_are_not_mixed(tmp_path: Path, finished_run: Path) -> None:
-    source = played(finished_run)
-    assert source is not None
+    source = load(finished_run)
     folder = SweepFolder(tmp_path)
     other = run(SMALL, overrides=["partition.clients=10"], out=folder.cell("other"))
-    assert not fits(other.ledger.facts, source)
-    assert not plant(other.path, source)
+    assert not trains_alike(other.ledger.facts, source.ledger.facts)
+    assert not copy_training(other.path, source)
 
 
 def test_a_damaged_source_is_done_without(tmp_path: Path) -> None:
@@ -181,7 +145,7 @@ class TestDistancesToTheCleanTwin:
         attacked = {**self.ATTACKED, "grid": {"attack.scale": [5.0, 10.0]}}
         definition = define(small(list=[attacked, {**self.ATTACKED, "rounds": 4}, self.CLEAN]))
         *cells, other, clean = definition.cells()
-        found = {plan.cell.name: plan.twin for plan in plans(definition.cells())}
+        found = {plan.cell.name: plan.twin for plan in plan_cells(definition.cells())}
         assert [found[cell.name] for cell in (*cells, other, clean)] == [clean.name, clean.name, None, None]
         alone = [run(cell.config, out=tmp_path / cell.name) for cell in cells]
         only = [*cells, clean]

@@ -18,7 +18,7 @@ import torch
 from crfl_engines.stacked import MEETING, Meeting, Parted, Together, Turns
 from crfl_experiments.sweeps import SweepResult, sweep
 from crfl_experiments.sweeps.cells import define
-from crfl_experiments.sweeps.stacks import MOST_MODELS
+from crfl_experiments.sweeps.training_key import MOST_MODELS
 
 from crfl_core import load_config, run
 from crfl_core.extend import ConfigError, Counted, CountingTask, Job, LocalUpdates, RunDirectory, TrainingTask
@@ -241,12 +241,12 @@ def test_who_shares_a_stack(tmp_path: Path) -> None:
     stacks: dict[str | None, list[Any]] = {}
     for cell in cells:
         stacks.setdefault(cell.stack, []).append(cell)
-    assert len(stacks) == 2
+    assert len(stacks) == 4
     assert None not in stacks
     for members in stacks.values():
-        assert len({cell.config.training.steps for cell in members}) == 1
+        assert len({(cell.config.training.steps, cell.config.rounds) for cell in members}) == 1
         places = {(cell.config.server.noise_std, cell.config.engine.model_dump()["place"]) for cell in members}
-        assert len(places) == 2  # three and four rounds of one noise level continue each other at one place
+        assert len(places) == len(members) == 2
     alone = define(small(grid={"seed": [0, 1], "aggregation": ["fedavg"]}, together=True)).cells()
     assert [cell.stack for cell in alone] == [None, None]
     many = define(small(grid={"seeds.noise": list(range(MOST_MODELS + 1))}, together=True)).cells()

@@ -14,7 +14,7 @@ from crfl_core.extend import ConfigError, StoreError, terminal
 from crfl_experiments.sweeps.cells import Definition
 from crfl_experiments.sweeps.folder import SweepFolder
 from crfl_experiments.sweeps.result import SweepResult
-from crfl_experiments.sweeps.reuse import Plan, plans
+from crfl_experiments.sweeps.shared_training import Plan, plan_cells
 from crfl_experiments.sweeps.values import parsed, shown, split
 
 MOST_TABLES = 3
@@ -66,7 +66,7 @@ def goes_on(path: Path, *, changes: bool, trust: bool) -> tuple[Definition, Path
 
 def dry(definition: Definition, *, as_json: bool) -> str:
     """The cells, and what each takes from another."""
-    planned = {plan.cell.name: plan for plan in plans(definition.cells())}
+    planned = {plan.cell.name: plan for plan in plan_cells(definition.cells())}
     ordered = [planned[cell.name] for cell in definition.cells()]
     if as_json:
         return json.dumps([entry(plan) for plan in ordered], indent=2)
@@ -76,9 +76,8 @@ def dry(definition: Definition, *, as_json: bool) -> str:
         cells = sum(plan.cell.stack is not None and plan.shares == "nothing" for plan in ordered)
         lines.append(f"{cells} cells train their clients together, in {len(stacks)} stack{'s' * (len(stacks) > 1)}")
     trained = sum(plan.shares == "nothing" for plan in ordered)
-    continued = sum(plan.shares == "first rounds" for plan in ordered)
-    total = f"{len(ordered)} cells: {trained} trained from the start, {continued} from where a shorter one stood, "
-    return "\n".join([*lines, f"{total}{len(ordered) - trained - continued} without training"])
+    lines.append(f"{len(ordered)} cells: {trained} trained, {len(ordered) - trained} without training")
+    return "\n".join(lines)
 
 
 def entry(plan: Plan) -> dict[str, Any]:
@@ -96,12 +95,7 @@ def entry(plan: Plan) -> dict[str, Any]:
 def sharing(plan: Plan, planned: Mapping[str, Plan]) -> str:
     """What a cell takes, in words."""
     twin = "" if plan.twin is None else f"  <- the twin {planned[plan.twin].cell.title}"
-    if plan.source is None:
-        return twin
-    source = planned[plan.source].cell
-    if plan.shares == "training":
-        return f"  <- the training of {source.title}"
-    return f"  <- {source.config.rounds - 1} rounds of {source.title}{twin}"
+    return twin if plan.source is None else f"  <- the training of {planned[plan.source].cell.title}"
 
 
 def told(path: Path, failures: Mapping[str, str], *, as_json: bool, quiet: bool) -> None:

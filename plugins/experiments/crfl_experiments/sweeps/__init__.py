@@ -1,9 +1,8 @@
 """Sweeps: many runs of one config, what they share, and how they compare.
 
 A config has a `[sweep]` table (`language`), whose keys may follow from each other (`expressions`). It becomes cells
-(`cells`), which take training from each other where they can (`reuse`, `transplants`), are run side by side
-(`execution`, `pool`, `worker`, `running`) and lie in one folder (`folder`) with one table (`table`). Runs are compared
-(`comparing`) and listed (`listing`) whether a sweep made them or not.
+(`cells`), some of which share a training (`shared_training`). They run side by side (`execution`, `pool`, `worker`,
+`cell_runner`) and lie in one folder (`folder`) with one table (`table`).
 """
 
 from __future__ import annotations

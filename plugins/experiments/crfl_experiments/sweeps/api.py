@@ -16,7 +16,7 @@ from crfl_experiments.sweeps.folder import SweepFolder
 from crfl_experiments.sweeps.overview import Overview
 from crfl_experiments.sweeps.pool import Event
 from crfl_experiments.sweeps.result import SweepResult
-from crfl_experiments.sweeps.reuse import plans
+from crfl_experiments.sweeps.shared_training import plan_cells
 from crfl_experiments.sweeps.table import write_tables
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def run_sweep(
         raise ConfigError(f"--engine {engine}: must be one of {', '.join(ENGINES)}")
     cells = definition.cells()
     folder = SweepFolder.claim(path, definition)
-    schedule = Schedule(folder, plans([cell for cell in cells if only is None or only(cell)]))
+    schedule = Schedule(folder, plan_cells([cell for cell in cells if only is None or only(cell)]))
     try:
         with places(engine, workers, folder) as (there, hired):
             used = max(1, min(workers or there, len(schedule.waiting)))

@@ -14,7 +14,7 @@ from crfl_core.reporting import config_diff
 from crfl_experiments.sweeps.configs import Tree, flat_keys, item, written
 from crfl_experiments.sweeps.expressions import in_order
 from crfl_experiments.sweeps.language import FREE, Choice, Settings, choices, fixed_of
-from crfl_experiments.sweeps.stacks import stacked
+from crfl_experiments.sweeps.training_key import place_in_stacks
 from crfl_experiments.sweeps.values import inline, name_of, parsed
 
 SWEEP = "sweep"
@@ -74,7 +74,7 @@ class Definition:
             cells = list(found.values())
             if not self.table.get("together", False):
                 return cells
-            engines = stacked([cell.config for cell in cells])
+            engines = place_in_stacks([cell.config for cell in cells])
             return [replace(cell, config=one.config, stack=one.stack) for cell, one in zip(cells, engines, strict=True)]
         except ConfigError as error:
             said = str(error).replace("--set ", "the cell with ")  # settings reach the config as overrides do

@@ -8,14 +8,13 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from crfl_core import dump_config, reading_once
+from crfl_experiments.sweeps.cell_runner import Job
 from crfl_experiments.sweeps.folder import Note, SweepFolder
 from crfl_experiments.sweeps.pool import Event, Pool
-from crfl_experiments.sweeps.reuse import Plan
-from crfl_experiments.sweeps.running import Job
+from crfl_experiments.sweeps.shared_training import Plan
 
 if TYPE_CHECKING:
     from crfl_experiments.sweeps.ray_pool import RayPool
@@ -37,7 +36,6 @@ class Schedule:
         self.failed: set[str] = set()
         self.running: dict[str, float] = {}
         self.rounds: dict[str, tuple[int, int]] = {}
-        self._lent: set[str] = set()
 
     @property
     def waiting(self) -> list[str]:
@@ -73,9 +71,6 @@ class Schedule:
         if event.kind == "round":
             self.rounds[name] = event.said["round"], event.said["rounds"]
             return
-        if event.kind == "lent":
-            self._lent.add(name)
-            return
         seconds = round(time.monotonic() - self.running.pop(name), 2)
         self.rounds.pop(name, None)
         if event.kind == "finished":
@@ -89,27 +84,13 @@ class Schedule:
 
     def _finds_all(self, plan: Plan) -> bool:
         """Whether what a cell takes from others is there, or will never be."""
-        twin_is_over = plan.twin is None or plan.twin in self.finished | self.failed
-        return twin_is_over and (plan.source is None or self._has_given(plan))
-
-    def _has_given(self, plan: Plan) -> bool:
-        """Whether the source of a cell has given what it can; one that failed never will."""
-        assert plan.source is not None
-        if plan.source in self.finished | self.failed:
-            return True
-        return plan.shares == "first rounds" and plan.source in self._lent
+        ended = self.finished | self.failed
+        return all(name is None or name in ended for name in (plan.twin, plan.source))
 
     def _job(self, plan: Plan) -> Job:
-        source: Path | None = None
-        if plan.source is not None:
-            place = self.folder.cell if plan.shares == "training" else self.folder.lent
-            source = place(plan.source) if place(plan.source).exists() else None
-            if plan.shares == "training" and plan.source in self.failed:
-                source = None
-        name = plan.cell.name
-        lent = self.folder.lent(name) if plan.lends else None
+        source = self.folder.cell(plan.source) if plan.source in self.finished else None
         twin = self.folder.cell(plan.twin) if plan.twin in self.finished else None
-        return Job(name, dump_config(plan.cell.config), self.folder.cell(name), plan.shares, source, lent, twin)
+        return Job(plan.cell.name, dump_config(plan.cell.config), self.folder.cell(plan.cell.name), source, twin)
 
 
 def perform(schedule: Schedule, workers: int, watch: Heard, pool: Callable[[], Pool | RayPool] | None = None) -> None:
@@ -119,8 +100,7 @@ def perform(schedule: Schedule, workers: int, watch: Heard, pool: Callable[[], P
     workers than processes of this machine.
     """
     folder = schedule.folder
-    for name in ("cells", "lent"):
-        (folder.path / name).mkdir(exist_ok=True)
+    (folder.path / "cells").mkdir(exist_ok=True)
 
     def heard(event: Event | None) -> None:
         if event is not None:
@@ -132,8 +112,6 @@ def perform(schedule: Schedule, workers: int, watch: Heard, pool: Callable[[], P
     else:
         hands = max(1, workers // max(1, schedule.units))
         side_by_side(schedule, pool or partial(Pool, workers, folder.path / "workers.log", hands), heard)
-    if not schedule.failed:
-        folder.tidy()
 
 
 def side_by_side(schedule: Schedule, hired: Callable[[], Pool | RayPool], heard: Heard) -> None:
@@ -165,15 +143,15 @@ def here(schedule: Schedule, heard: Heard) -> None:
 
 def outcome(job: Job, heard: Heard) -> Event:
     """How a cell ends that is run here. What plugins print goes to stderr, as that of workers goes to a file."""
-    from crfl_experiments.sweeps.running import finish
+    from crfl_experiments.sweeps.cell_runner import run_cell
     from crfl_experiments.sweeps.worker import reason_of
 
-    def tell(what: str, number: int, total: int) -> None:
-        heard(Event(job.name, what, {"round": number, "rounds": total}))
+    def on_round(number: int, total: int) -> None:
+        heard(Event(job.name, "round", {"round": number, "rounds": total}))
 
     try:
         with contextlib.redirect_stdout(sys.stderr):
-            return Event(job.name, "finished", {"shares": finish(job, tell)})
+            return Event(job.name, "finished", {"shares": run_cell(job, on_round)})
     except Exception as error:
         return Event(job.name, "failed", {"reason": reason_of(error)})
 

@@ -4,7 +4,6 @@ sweep.toml       the config with its [sweep] table: what the sweep is
 crfl.json        says that this is the folder of a sweep, and which installation made it
 cells/<name>/    a run directory for every cell, like any other
 notes/<name>.json  how a cell ended: finished or failed, why, how long it took, what it took from another cell
-lent/<name>/     while it runs: cells as they stood before their last round, from which longer ones start
 sweep.csv, sweep.parquet   all numbers of all finished cells, in long form
 workers.log      what plugins print and warn
 
@@ -15,7 +14,6 @@ a complete table at any time.
 from __future__ import annotations
 
 import json
-import shutil
 import tomllib
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -83,10 +81,6 @@ class SweepFolder(MarkedFolder):
         """The run directory of a cell."""
         return self.path / "cells" / name
 
-    def lent(self, name: str) -> Path:
-        """Where a cell is kept as it stood before its last round."""
-        return self.path / "lent" / name
-
     def note(self, name: str) -> Note:
         """How a cell ended. One that is finished by its own account counts, whatever became of its note."""
         try:
@@ -105,10 +99,6 @@ class SweepFolder(MarkedFolder):
     def write_note(self, name: str, note: Note) -> None:
         """Remember how a cell ended."""
         self.write_json(f"notes/{name}.json", note._asdict())
-
-    def tidy(self) -> None:
-        """All cells are finished: what was lent is not needed any more."""
-        shutil.rmtree(self.path / "lent", ignore_errors=True)
 
 
 def text_of(definition: Definition) -> bytes:

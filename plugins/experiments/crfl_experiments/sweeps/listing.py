@@ -11,7 +11,6 @@ from typing import Any
 
 from crfl_core.extend import CrflError, Metrics, RunDirectory, StoreError
 from crfl_core.reporting import config_diff
-from crfl_experiments.sweeps.folder import SweepFolder
 from crfl_experiments.sweeps.values import shown
 
 DEEPEST = 4
@@ -69,9 +68,8 @@ def found_below(folder: Path, depth: int = DEEPEST) -> Iterator[RunDirectory]:
     if directory.is_marked:
         yield directory
         return
-    lent = SweepFolder(folder).is_marked
     for path in sorted(folder.iterdir()) if depth else ():
-        if path.is_dir() and not path.name.startswith(".") and not (lent and path.name == "lent"):
+        if path.is_dir() and not path.name.startswith("."):
             yield from found_below(path, depth - 1)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from crfl_experiments.sweeps.running import Job
+    from crfl_experiments.sweeps.cell_runner import Job
 
 ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 PATIENCE = 30.0
@@ -22,7 +22,7 @@ PATIENCE = 30.0
 
 
 class Event(NamedTuple):
-    """Something that happened to a cell: "round", "lent", "finished" or "failed", and what is said about it."""
+    """Something that happened to a cell: "round", "finished" or "failed", and what is said about it."""
 
     cell: str
     kind: str

@@ -14,9 +14,9 @@ from typing import Any
 from crfl_engines.ray_cluster import CONNECTION, Wish, imported, processors
 
 from crfl_core.extend import CrflWarning, OptionError, RunError
+from crfl_experiments.sweeps.cell_runner import Job
 from crfl_experiments.sweeps.pool import PATIENCE, Event, line_of
 from crfl_experiments.sweeps.ray_cells import Cells
-from crfl_experiments.sweeps.running import Job
 
 DEADLINE = 60.0
 """Seconds in which at least one worker must take a cell."""

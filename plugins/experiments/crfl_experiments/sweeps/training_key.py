@@ -1,35 +1,36 @@
-"""Which configs train alike: a digest of everything that rounds depend on."""
+"""Which configs train alike, by a digest of everything that rounds depend on, and which cells train as one stack."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Sequence
 from hashlib import sha256
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
-from crfl_core.extend import Plugin, PluginError, Registry, RunConfig
+from crfl_core import load_config
+from crfl_core.extend import RunConfig
 from crfl_experiments.sweeps.configs import item, written
 
-AFTERWARDS = ("name", "threat", "votes", "certificates", "evaluation.radii", "seeds.votes", "storage", "plugins")
+LATER_KEYS = ("name", "threat", "votes", "certificates", "evaluation.radii", "seeds.votes", "storage", "plugins")
 """Keys that no round depends on."""
 
-SERVER = ("server", "aggregation", "seeds.noise", "seeds.aggregation", "engine")
+SERVER_KEYS = ("server", "aggregation", "seeds.noise", "seeds.aggregation", "engine")
 """Keys that clients do not depend on, once they have a model to start from."""
 
-OWN = "crfl"
-LOOK_AHEAD = frozenset({("attack", "certificate-seeking")})
-"""Plugins of this distribution that look at the number of rounds. Of others nobody knows."""
+MOST_MODELS = 8
+"""Models of a stack. Wider products gain little, and every run of a stack holds the features of the data."""
 
 
-def training_key(config: RunConfig, *, rounds: bool = True, server: bool = True) -> str:
-    """A digest of everything in a config that training depends on.
+def training_key(config: RunConfig, *, server: bool = True) -> str:
+    """Compute a digest of everything in a config that training depends on.
 
-    Without `rounds`: of all but how many there are. Without `server`: of what clients alone depend on, given a model.
+    Without `server`: of everything that the clients alone depend on, given a model.
     """
     tree = written(config)
     certificates = [one for one in config.certificates if any(name.startswith("crfl_") for name in dir(type(one)))]
     hooked = [one.model_dump(mode="json") for one in certificates]  # a certificate may judge rounds as any plugin may
-    for key in (*AFTERWARDS, *(() if rounds else ("rounds",)), *(() if server else SERVER)):
+    for key in (*LATER_KEYS, *(() if server else SERVER_KEYS)):
         *above, last = key.split(".")
         here: Any = tree
         for part in above:
@@ -38,24 +39,51 @@ def training_key(config: RunConfig, *, rounds: bool = True, server: bool = True)
     return sha256(json.dumps([tree, hooked], sort_keys=True).encode()).hexdigest()
 
 
-def looks_ahead(config: RunConfig) -> bool:
-    """Whether a round may depend on how many there are: rates that are found for all of them, or some plugin."""
-    rate = written(config)["training"]["learning_rate"]
-    if isinstance(rate, dict) and "type" in rate:
-        return True
-    registry = Registry()
-    return any(may_look_ahead(registry, kind, plugin) for kind, plugin in training_plugins(config))
+class StackPlace(NamedTuple):
+    """A config, and the stack in which it has a place; None if it trains by itself."""
+
+    config: RunConfig
+    stack: str | None
 
 
-def training_plugins(config: RunConfig) -> Iterator[tuple[str, Plugin]]:
-    """The plugins that take part in rounds."""
-    return ((kind, plugin) for kind, plugin in config.used_plugins() if kind != "certificate")
+def place_in_stacks(configs: Sequence[RunConfig]) -> list[StackPlace]:
+    """Give configs that differ in the server's part alone places in a stack of models.
+
+    Configs with the same training have one place, because their bits must be the same.
+    """
+    families: dict[str, dict[str, list[int]]] = {}
+    for number, config in enumerate(configs):
+        if config.engine.configured_as == "local":
+            family = families.setdefault(training_key(config, server=False), {})
+            family.setdefault(training_key(config), []).append(number)
+    found = [StackPlace(config, None) for config in configs]
+    for key, trainings in families.items():
+        for first, models in split_evenly(len(trainings)):
+            for place, numbers in enumerate(list(trainings.values())[first : first + models]):
+                for number in numbers:
+                    config = with_stack_engine(configs[number], models, place)
+                    found[number] = StackPlace(config, f"{key[:16]}-{first}")
+    return found
 
 
-def may_look_ahead(registry: Registry, kind: str, plugin: Plugin) -> bool:
-    """Whether a plugin may make something of the number of rounds, as far as is known."""
-    try:
-        found = registry.find(kind, plugin.configured_as)
-    except PluginError:
-        return True
-    return found.distribution != OWN or (kind, found.name) in LOOK_AHEAD
+def split_evenly(count: int) -> list[tuple[int, int]]:
+    """Split models into as few stacks as possible of nearly equal size, as (first, number); one model is no stack.
+
+    >>> split_evenly(10)
+    [(0, 5), (5, 5)]
+    >>> split_evenly(9), split_evenly(1)
+    ([(0, 5), (5, 4)], [])
+    """
+    stacks = -(-count // MOST_MODELS)
+    ends = [-(-count * number // stacks) for number in range(stacks + 1)] if count > 1 else []
+    return [(first, last - first) for first, last in pairwise(ends)]
+
+
+def with_stack_engine(config: RunConfig, models: int, place: int) -> RunConfig:
+    """Copy a config with the engine that trains it at a place in a stack."""
+    tree = written(config)
+    chunk = tree["engine"].get("chunk_clients")
+    tree["engine"] = {"type": "together", "models": models, "place": place}
+    if chunk is not None:
+        tree["engine"]["chunk_clients"] = chunk
+    return load_config(tree).config

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
-    from crfl_experiments.sweeps.running import Job
+    from crfl_experiments.sweeps.cell_runner import Job
 
 MAPPING = "the mapping given to crfl_core: "
 PAUSE = 0.25
@@ -78,9 +78,9 @@ def meet(jobs: Sequence[Job], hands: int, say: Say) -> None:
     """Run the cells of a stack side by side, in a thread each."""
     from crfl_engines.stacked import MEETING, Meeting, Parted
 
-    from crfl_experiments.sweeps.running import loaded
+    from crfl_experiments.sweeps.cell_runner import read_config
 
-    engines = [loaded(job)["engine"] for job in jobs]
+    engines = [read_config(job)["engine"] for job in jobs]
     meeting = Meeting([engine["place"] for engine in engines], engines[0]["models"], hands)
     MEETING.set(meeting)
     speaking = threading.Lock()
@@ -115,22 +115,22 @@ def meet(jobs: Sequence[Job], hands: int, say: Say) -> None:
 
 def attempt(job: Job, say: Say) -> None:
     """One cell, whatever comes of it."""
-    from crfl_experiments.sweeps.running import finish
+    from crfl_experiments.sweeps.cell_runner import run_cell
 
     told = 0.0
 
-    def tell(what: str, number: int, total: int) -> None:
+    def on_round(number: int, total: int) -> None:
         nonlocal told
-        if what == "round" and number < total and time.monotonic() < told + PAUSE:
+        if number < total and time.monotonic() < told + PAUSE:
             return
         told = time.monotonic()
         try:
-            say(cell=job.name, event=what, round=number, rounds=total)
+            say(cell=job.name, event="round", round=number, rounds=total)
         except OSError:  # whoever asked is gone
             raise KeyboardInterrupt from None
 
     try:
-        shares = finish(job, tell)
+        shares = run_cell(job, on_round)
     except Exception as error:
         say(cell=job.name, event="failed", reason=reason_of(error))
     else:
@@ -139,9 +139,9 @@ def attempt(job: Job, say: Say) -> None:
 
 def job_of(told: dict[str, Any]) -> Job:
     """The job that a line describes."""
-    from crfl_experiments.sweeps.running import Job
+    from crfl_experiments.sweeps.cell_runner import Job
 
-    paths = {key: None if told[key] is None else Path(told[key]) for key in ("path", "source", "lent", "twin")}
+    paths = {key: None if told[key] is None else Path(told[key]) for key in ("path", "source", "twin")}
     return Job(**{**told, **paths})
 
 
