@@ -14,9 +14,9 @@ from torch import Tensor
 from crfl_core.extend import Attack, FederatedData, Knowledge, Known, Plugin, PluginFailure, State, Streams
 from crfl_core.training import rounds
 from crfl_core.training.session import Session
-from tests.federation.test_streaming import PLUGINS as ENGINES
-from tests.federation.test_streaming import before, crowd, held
 from tests.oracle import federation_of, played, tiny
+from tests.training.test_streaming import PLUGINS as ENGINES
+from tests.training.test_streaming import before, crowd, held
 
 __all__ = ["before"]
 

@@ -127,7 +127,7 @@ def test_commands_on_a_read_only_disk(
         stopped.set_state("trained")
     elif command[0] == "upgrade":
         shutil.rmtree(run)
-        shutil.copytree(Path(__file__).parents[1] / "store/fixtures/format-1", run)
+        shutil.copytree(Path(__file__).parents[1] / "runs/fixtures/format-1", run)
     before = contents(run)
     Fault(monkeypatch, Path("run"), 1, errno.EROFS)
     result = crfl(*command)

@@ -1,0 +1,290 @@
+"""`crfl verify`, `crfl receipt` and `crfl upgrade`: a run that proves itself, or says what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import crfl_core
+from crfl_core.cli.run_checks import threads_of
+from crfl_core.extend import CrflWarning, RunDirectory, StoreError
+from tests.oracle import contents, sealed, tiny
+from tests.runs import runs
+
+Crfl = Callable[..., CompletedProcess[str]]
+FIXTURES = Path(__file__).parents[1] / "runs" / "fixtures"
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One finished run with votes, continuations and an answer to a what-if question."""
+    return runs.finished(tmp_path_factory.mktemp("verify") / "run")
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    """A finished run of one's own."""
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+@pytest.fixture
+def unfinished(tmp_path: Path) -> Path:
+    """An interrupted run."""
+    return runs.interrupted(tmp_path / "unfinished")
+
+
+class TestVerify:
+    def test_a_run_is_what_it_was(self, run: Path, crfl: Crfl) -> None:
+        before = contents(run)
+        result = crfl("verify", run)
+        listed = sum(len(RunDirectory(path).digests) for path in (run, run / "what-if/two"))
+        assert (result.returncode, result.stdout) == (0, f"{listed} files are what the run wrote\n")
+        assert contents(run) == before
+
+    def test_whatever_is_altered_is_found(self, run: Path, crfl: Crfl) -> None:
+        """Every file by itself, by one bit in its middle; also those of saved answers."""
+        names = [name for name in (*contents(run), "environment.json") if not name.endswith("status.json")]
+        assert len(names) > 20
+        for name in names:
+            content = (run / name).read_bytes()
+            middle = len(content) // 2
+            (run / name).write_bytes(content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :])
+            result = crfl("verify", run)
+            assert (result.returncode, result.stdout) == (2, ""), name
+            assert f"error: {run / name}: " in result.stderr
+            (run / name).write_bytes(content)
+        assert crfl("verify", run).returncode == 0
+
+    def test_a_missing_file_is_named(self, run: Path, crfl: Crfl) -> None:
+        (run / "clients.npz").unlink()
+        assert f"error: {run / 'clients.npz'}: missing" in crfl("verify", run).stderr
+
+    def test_every_problem_is_named(self, run: Path, crfl: Crfl) -> None:
+        (run / "clients.npz").unlink()
+        (run / "audit.json").write_text("{}")
+        assert len(crfl("verify", run).stderr.splitlines()) == 2
+
+    def test_files_of_others_are_named_and_do_no_harm(self, run: Path, crfl: Crfl) -> None:
+        (run / "notes.txt").write_text("mine")
+        result = crfl("verify", run)
+        assert result.returncode == 0
+        assert "not of the run, and not compared: notes.txt" in result.stdout
+
+    def test_an_answer_of_another_run_is_found(self, run: Path, crfl: Crfl) -> None:
+        answer = run / "what-if/two"
+        manifest = json.loads((answer / "manifest.json").read_text())
+        (answer / "manifest.json").write_text(json.dumps(manifest | {"run": "0" * 64}))
+        sealed(answer, keep_manifest=True)
+        assert f"error: {answer}: is about another run" in crfl("verify", run).stderr
+
+    def test_an_unfinished_run_is_compared_and_left_as_it_is(self, unfinished: Path, crfl: Crfl) -> None:
+        before = contents(unfinished)
+        result = crfl("verify", unfinished)
+        assert result.returncode == 0
+        assert "the run is not finished: training" in result.stdout
+        with (unfinished / "rounds.jsonl").open("ab") as file:
+            file.write(b"a line that was never finished")
+        assert crfl("verify", unfinished).returncode == 0
+        shard = unfinished / "checkpoint/clients-00000001.npz"
+        shard.write_bytes(shard.read_bytes()[:-1])
+        result = crfl("verify", unfinished)
+        assert result.returncode == 2
+        assert f"error: {shard}: damaged" in result.stderr
+        assert before.keys() == contents(unfinished).keys()
+
+    def test_recomputing_gives_the_same_bits(self, run: Path, crfl: Crfl) -> None:
+        result = crfl("verify", run, "--recompute")
+        assert result.returncode == 0
+        assert "files come out the same when the run is repeated" in result.stdout
+
+    @pytest.mark.parametrize("recorded", [{"threads": 3}, {}])
+    def test_it_is_repeated_with_as_many_threads_as_the_run_had(
+        self, recorded: dict[str, int], run: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Cells of a sweep have one, whatever the machine of who looks at them would take."""
+        before = torch.get_num_threads()
+        monkeypatch.setattr(RunDirectory, "read_json", lambda *_: recorded)
+        with threads_of(RunDirectory(run)):
+            assert torch.get_num_threads() == recorded.get("threads", before)
+        assert torch.get_num_threads() == before
+
+    def test_recomputing_finds_what_no_digest_can(self, run: Path, crfl: Crfl) -> None:
+        """A forged model with a manifest that fits."""
+        directory = RunDirectory(run)
+        tensors, notes = directory.read_noted("model.safetensors")
+        directory.write_tensors("model.safetensors", {**tensors, "bias": tensors["bias"] + 1.0}, notes)
+        sealed(run)
+        shutil.rmtree(run / "what-if")
+        assert crfl("verify", run).returncode == 0
+        result = crfl("verify", run, "--recompute")
+        assert result.returncode == 2
+        assert f"error: {run / 'model.safetensors'}: another one comes out" in result.stderr
+
+    def test_a_secret_seed_is_not_guessed(self, tmp_path: Path, crfl: Crfl) -> None:
+        run = crfl_core.run(tiny(rounds=2, seeds={"votes": "secret"}), out=tmp_path / "secret")
+        result = crfl("verify", run.path, "--recompute")
+        assert result.returncode == 0
+        assert "votes were drawn with a secret seed" in result.stdout
+
+    def test_a_run_of_others_is_repeated_with_trust_only(
+        self, run: Path, crfl: Crfl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        monkeypatch.setenv("CRFL_CONFIG_DIR", str(tmp_path / "reader"))
+        assert crfl("verify", run).returncode == 0
+        result = crfl("verify", run, "--recompute")
+        assert result.returncode == 2
+        assert "was not made here" in result.stderr
+
+
+class TestReceipt:
+    def test_it_holds_the_digests_and_is_small(self, run: Path, crfl: Crfl) -> None:
+        result = crfl("receipt", run)
+        assert (result.returncode, result.stdout) == (0, f"{run}.receipt.json\n")
+        receipt = json.loads(Path(f"{run}.receipt.json").read_text())
+        assert receipt["files"] == RunDirectory(run).digests
+        assert receipt["data"]["clean"]["samples"] == 60
+        assert receipt["versions"]["crfl"] == crfl_core.__version__
+        assert Path(f"{run}.receipt.json").stat().st_size < 10_000
+        result = crfl("verify", run, "--receipt", f"{run}.receipt.json")
+        assert result.returncode == 0
+        assert "this is the run of the receipt" in result.stdout
+        assert "the receipt is not signed" in result.stdout
+
+    def test_a_forged_directory_is_told_from_a_damaged_one(self, run: Path, crfl: Crfl) -> None:
+        crfl("receipt", run, "--out", "receipt.json")
+        metrics = json.loads((run / "metrics.json").read_text())
+        (run / "metrics.json").write_text(json.dumps(metrics | {"accuracy": 0.99}))
+        damaged = crfl("verify", run, "--receipt", "receipt.json")
+        assert damaged.returncode == 2
+        assert "metrics.json: damaged: " in damaged.stderr
+        shutil.rmtree(run / "what-if")
+        sealed(run)
+        forged = crfl("verify", run, "--receipt", "receipt.json")
+        assert forged.returncode == 2
+        assert f"{run}: is complete in itself and not the run of receipt.json: metrics.json differ" in forged.stderr
+
+    def test_a_damaged_run_gets_none(self, run: Path, crfl: Crfl) -> None:
+        (run / "clients.npz").unlink()
+        assert crfl("receipt", run).returncode == 2
+        assert not Path(f"{run}.receipt.json").exists()
+
+    def test_an_unfinished_run_gets_none(self, unfinished: Path, crfl: Crfl) -> None:
+        assert "has no manifest: finish the run" in crfl("receipt", unfinished).stderr
+
+    @pytest.mark.parametrize("content", [b"{", b"[]", b'{"receipt": 9}', b"[" * 200_000])
+    def test_what_is_no_receipt_is_said(self, content: bytes, run: Path, crfl: Crfl, tmp_path: Path) -> None:
+        (tmp_path / "other.json").write_bytes(content)
+        result = crfl("verify", run, "--receipt", "other.json")
+        assert result.returncode == 2
+        assert "other.json: is no receipt" in result.stderr
+
+    def test_without_cryptography_nothing_is_signed(self, run: Path, crfl: Crfl, monkeypatch: Any) -> None:
+        monkeypatch.setitem(__import__("sys").modules, "cryptography", None)
+        result = crfl("receipt", run, "--sign", "key.pem")
+        assert result.returncode == 2
+        assert "pip install 'crfl[sign]'" in result.stderr
+
+    def test_a_signature_stands_under_this_receipt(self, run: Path, crfl: Crfl, tmp_path: Path) -> None:
+        pytest.importorskip("cryptography")
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+        key = Ed25519PrivateKey.generate()
+        for name, kind in (
+            ("pem", serialization.PrivateFormat.PKCS8),
+            ("ssh", serialization.PrivateFormat.OpenSSH),
+        ):
+            text = key.private_bytes(serialization.Encoding.PEM, kind, serialization.NoEncryption())
+            (tmp_path / name).write_bytes(text)
+            assert crfl("receipt", run, "--sign", name, "--out", "signed.json").returncode == 0
+            public = key.public_key().public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
+            result = crfl("verify", run, "--receipt", "signed.json")
+            assert f"the receipt is signed with the key {public.hex()}" in result.stdout
+        signed = json.loads((tmp_path / "signed.json").read_text())
+        (tmp_path / "signed.json").write_text(json.dumps(signed | {"run": "another"}))
+        assert "the signature is not one of this receipt" in crfl("verify", run, "--receipt", "signed.json").stderr
+
+
+class TestUpgrade:
+    @pytest.fixture
+    def old(self, tmp_path: Path) -> Path:
+        """A finished run of format 1."""
+        return Path(shutil.copytree(FIXTURES / "format-1", tmp_path / "old"))
+
+    @pytest.fixture
+    def interrupted(self, tmp_path: Path) -> Path:
+        """An unfinished run of format 1."""
+        return Path(shutil.copytree(FIXTURES / "format-1-unfinished", tmp_path / "interrupted"))
+
+    def test_a_run_of_format_1_is_read_as_it_is(self, old: Path) -> None:
+        """With a warning: nobody would notice damage. Certificates follow from its ledger and votes as they did."""
+        before = contents(old)
+        with pytest.warns(CrflWarning, match=r"was written in format 1, which keeps no digests.*crfl upgrade"):
+            run = crfl_core.load(old)
+        assert run.metrics.accuracy == 0.05
+        assert {one.certificate for one in run.certified} == {"paper", "pathwise-linear", "tail"}
+        prediction = crfl_core.predict(run, np.zeros((2, 64)))
+        assert len(prediction.classes) == 2
+        answer = crfl_core.certify(run, ["threat.clients=2"])
+        assert answer.needs == "formulas"
+        assert contents(old) == before
+
+    def test_upgraded_it_says_the_same_and_notices_damage(self, old: Path, crfl: Crfl) -> None:
+        shown = crfl("show", old, "--json")
+        assert "format 1" in shown.stderr
+        assert crfl("verify", old).returncode == 2
+        result = crfl("upgrade", old)
+        assert (result.returncode, result.stderr) == (0, "")
+        assert "is up to date now" in result.stdout
+        again = crfl("show", old, "--json")
+        assert (again.stdout, again.stderr) == (shown.stdout, "")
+        assert crfl("verify", old).returncode == 0
+        assert crfl("certify", old).returncode == 0
+        assert "is up to date, finished" in crfl("upgrade", old).stdout
+        (old / "rounds.jsonl").write_text((old / "rounds.jsonl").read_text().replace("0.05", "9.05", 1))
+        assert crfl("certify", old).returncode == 2
+
+    def test_upgrading_vouches_for_nothing_unless_told(self, old: Path, interrupted: Path, crfl: Crfl) -> None:
+        crfl("upgrade", old)
+        assert RunDirectory(old).is_made_by_others
+        crfl("upgrade", interrupted, "--trust")
+        assert not RunDirectory(interrupted).is_made_by_others
+
+    def test_an_unfinished_run_of_format_1_is_upgraded_and_then_resumed(
+        self, interrupted: Path, old: Path, crfl: Crfl
+    ) -> None:
+        with pytest.raises(StoreError, match="was written in format 1: bring it up to date with `crfl upgrade"):
+            crfl_core.resume(interrupted)
+        assert crfl("upgrade", interrupted, "--trust").returncode == 0
+        saved = RunDirectory(interrupted).read_checkpoint()
+        assert saved is not None
+        assert saved.round == 2
+        resumed = crfl_core.resume(interrupted)
+        before = RunDirectory(old).read_ledger()
+        newer = {"success_rate": None}  # which format 1 did not measure
+        rounds = [one.model_copy(update=newer) for one in resumed.ledger.rounds]
+        assert rounds[: saved.round] == list(before.rounds)[: saved.round]
+        # What is trained from there on may differ in last bits from what an older version trained.
+        for one, other in zip(rounds, before.rounds, strict=True):
+            for name, value in other.model_dump().items():
+                if isinstance(value, float):
+                    assert getattr(one, name) == pytest.approx(value, rel=1e-5)
+        for name, column in vars(before.clients).items():
+            np.testing.assert_allclose(getattr(resumed.ledger.clients, name), column, rtol=1e-5)
+        for name, tensor in RunDirectory(old).read_tensors("model.safetensors").items():
+            now = resumed.directory.read_tensors("model.safetensors")[name]
+            np.testing.assert_allclose(now, tensor, rtol=1e-5, atol=1e-6)
+
+    def test_nothing_else_is_upgraded(self, tmp_path: Path, crfl: Crfl) -> None:
+        (tmp_path / "folder").mkdir()
+        (tmp_path / "folder/status.json").write_text('{"format": 1, "state": "finished"}')
+        assert "no run directory" in crfl("upgrade", "folder").stderr
+        assert [file.name for file in (tmp_path / "folder").iterdir()] == ["status.json"]
