@@ -118,7 +118,8 @@ def byzfl() -> dict[str, Callable[[Tensor], object]]:
 def updates(clients: int, size: int) -> ClientUpdates:
     """Standard normal updates of alike clients without weight decay, for a model of two layers."""
     values = torch.randn(clients, size, generator=torch.Generator().manual_seed(0))
-    ones, zeros = np.ones(clients), np.zeros(clients)
+    ones = np.ones(clients)
+    zeros = np.zeros(clients)
     counts = ones.astype(np.int64)
     facts = Clients(
         ids=np.arange(clients),
@@ -132,7 +133,8 @@ def updates(clients: int, size: int) -> ClientUpdates:
         update_bound=ones,
         group=counts * 0,
     )
-    layout, streams = Layout((("w", (size - size // 4,)), ("b", (size // 4,)))), Streams(0)
+    layout = Layout((("w", (size - size // 4,)), ("b", (size // 4,))))
+    streams = Streams(0)
     server = server_of(size, facts, streams)
     return ClientUpdates(values, Round(1, 1, facts, layout, streams, torch.zeros(size), server))
 

@@ -7,7 +7,10 @@ import numpy as np
 from benchmarks.timing import best_times, report
 from crfl_core import formulas
 
-SAMPLES, CLASSES, MODELS, ALPHA = 1_000_000, 10, 1000, 0.001
+SAMPLES = 1_000_000
+CLASSES = 10
+MODELS = 1000
+ALPHA = 0.001
 
 
 def main() -> None:
@@ -16,7 +19,8 @@ def main() -> None:
     norms = generator.random(SAMPLES) + 0.5
     winners = generator.integers(MODELS // 2, MODELS + 1, SAMPLES)
     counts = np.zeros((SAMPLES, CLASSES), np.int64)
-    counts[:, 0], counts[:, 1] = winners, MODELS - winners
+    counts[:, 0] = winners
+    counts[:, 1] = MODELS - winners
 
     def cost(delta: formulas.Array) -> formulas.Array:
         shift = formulas.feature_shift(delta, input_bound=1.0, start_norm=3.0, path=0.03, domain_bound=1.0)

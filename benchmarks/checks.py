@@ -31,7 +31,8 @@ class Clock:
     """Adds up the processor time of some functions, counting a call inside of another only once."""
 
     def __init__(self) -> None:
-        self.seconds, self._depth = 0.0, 0
+        self.seconds = 0.0
+        self._depth = 0
 
     def timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The same function, timed."""
@@ -61,7 +62,8 @@ def main() -> None:
     for name, rule in RULES.items():
         play = Rounds(SETTINGS | {"aggregation": [rule]})
         play()
-        clock.seconds, started = 0.0, time.process_time()
+        clock.seconds = 0.0
+        started = time.process_time()
         for _ in range(ROUNDS):
             play()
         share = clock.seconds / (time.process_time() - started)

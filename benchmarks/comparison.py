@@ -59,7 +59,8 @@ def changes(old: Results, new: Results) -> Iterator[Change]:
 def compare(old: Results, new: Results) -> tuple[list[str], bool]:
     """What people read, line by line, and whether anything got slower."""
     both = list(changes(old, new))
-    slower, faster = [one for one in both if one.slower], [one for one in both if one.faster]
+    slower = [one for one in both if one.slower]
+    faster = [one for one in both if one.faster]
     lines = []
     if old.machine != new.machine:
         lines.append("the machines differ: only ratios can be compared, and those with care")

@@ -24,7 +24,9 @@ from benchmarks.memory import resident, watched
 from benchmarks.timing import report
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "emnist.toml"
-TRAIN, TESTS, CLASSES = 697932, 116323, 47
+TRAIN = 697932
+TESTS = 116323
+CLASSES = 47
 ROWS_AT_ONCE = 10000
 FEWER = ("rounds=3", "attack.rounds=[2]", "engine.threads=1", "votes.models=1000")
 KINDS: dict[str, tuple[str, ...]] = {

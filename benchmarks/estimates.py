@@ -102,7 +102,8 @@ def guess(path: Path, config: str | None, overrides: list[str]) -> dict[str, flo
     from crfl_core.runs import run as execution
 
     trial.clock = time.process_time
-    loaded, started = load_config(config, overrides=overrides).config, time.process_time()
+    loaded = load_config(config, overrides=overrides).config
+    started = time.process_time()
     session = execution.prepare(loaded, path, [])
     found = estimate.estimated(session, time.process_time() - started)
     return {**found.seconds._asdict(), "memory": found.memory, "disk": found.disk}

@@ -10,7 +10,10 @@ from crfl_core import formulas
 from crfl_core.extend import BoundModel, DataFacts, Domain, Model, Registry, Streams
 from crfl_core.records.ballots import SAMPLES_AT_ONCE, count, noisy_models
 
-SAMPLES, FEATURES, MODELS, NOISE = 10_000, 784, 1000, 0.05
+SAMPLES = 10_000
+FEATURES = 784
+MODELS = 1000
+NOISE = 0.05
 
 
 def build(classes: int) -> BoundModel:

@@ -23,7 +23,8 @@ from crfl_core.extend import FeatureMap
 from crfl_core.plugin_api.feature_map import FeatureMaps
 from crfl_core.training.features import features_of
 
-IMAGES, PART = 70_000, 10
+IMAGES = 70_000
+PART = 10
 GROUPS = {8: 27, 4: 5}
 
 

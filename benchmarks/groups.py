@@ -23,6 +23,7 @@ def playing(**changes: Any) -> Rounds:
 def main() -> None:
     torch.set_num_threads(1)
     for groups in (2, 5, CLIENTS):
-        alone, grouped = playing(), playing(groups={"count": groups})
+        alone = playing()
+        grouped = playing(groups={"count": groups})
         ratio = median_ratio(grouped, alone, turns=9, clock=time.process_time)
         report(f"round of {CLIENTS} clients in {groups} groups / in one", ratio, "at most 1.3")

@@ -18,7 +18,9 @@ from crfl_datasets.loan_columns import FEATURES, TEXTS
 
 from benchmarks.timing import report
 
-ROWS, ROWS_AT_ONCE, OTHER_COLUMNS = 1_808_534, 20_000, 53
+ROWS = 1_808_534
+ROWS_AT_ONCE = 20_000
+OTHER_COLUMNS = 53
 
 LOAD = """
 from crfl_datasets.loan import Loan

@@ -67,7 +67,8 @@ def resident(field: str) -> int:
 @contextmanager
 def watched() -> Iterator[list[int]]:
     """The peak of anonymous memory so far, as its only entry."""
-    peak, done = [0], threading.Event()
+    peak = [0]
+    done = threading.Event()
 
     def watch() -> None:
         while not done.wait(0.005):

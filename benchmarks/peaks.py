@@ -41,7 +41,8 @@ def measured(
 ) -> dict[str, float]:
     """The same in this process."""
     torch.set_num_threads(1)
-    small, submitted = updates(clients, FEW_PARAMETERS), updates(clients, size)
+    small = updates(clients, FEW_PARAMETERS)
+    submitted = updates(clients, size)
     data = submitted.values.nbytes
     found = {}
     for name, steps in chains.items():

@@ -18,8 +18,13 @@ from pathlib import Path
 from unittest.mock import MagicMock
 
 INTERPRETER = Path(os.environ.get("CRFL_PEERS", "/tmp/crfl-peers"), "bin", "python")
-CLIENTS, BATCH, STEPS, RATE = 20, 100, 30, 0.01
-CLASSES, FEATURES, PER_CLIENT = 10, 784, 3000
+CLIENTS = 20
+BATCH = 100
+STEPS = 30
+RATE = 0.01
+CLASSES = 10
+FEATURES = 784
+PER_CLIENT = 3000
 ROUNDS = 8
 ABSENT = ("torchvision", "torchvision.datasets", "torchvision.transforms", "matplotlib", "matplotlib.pyplot", "seaborn")
 """What ByzFL downloads and draws with; its rounds do without."""
@@ -104,7 +109,8 @@ def byzfl_rounds() -> Iterator[float]:
     from torch.utils.data import DataLoader, TensorDataset
 
     def loader() -> DataLoader[tuple[torch.Tensor, ...]]:
-        x, y = torch.rand(PER_CLIENT, FEATURES), torch.randint(CLASSES, (PER_CLIENT,))
+        x = torch.rand(PER_CLIENT, FEATURES)
+        y = torch.randint(CLASSES, (PER_CLIENT,))
         return DataLoader(TensorDataset(x, y), batch_size=BATCH, shuffle=True)
 
     common = {

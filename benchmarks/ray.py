@@ -61,7 +61,8 @@ class Federation:
 
     def __init__(self, settings: dict[str, Any], engine: dict[str, Any]) -> None:
         federation = build(load_config(settings | {"engine": engine}).config)
-        self.session, self.progress = Session.of(federation, Path()), rounds.initial(federation)
+        self.session = Session.of(federation, Path())
+        self.progress = rounds.initial(federation)
 
     def __call__(self) -> None:
         """Play the next round."""
@@ -96,7 +97,9 @@ def processor_seconds(process: int) -> float:
 def used(federation: Federation, count: int) -> Used:
     """What some rounds take."""
     workers = federation.workers
-    before, wall, own = [processor_seconds(one) for one in workers], time.perf_counter(), time.process_time()
+    before = [processor_seconds(one) for one in workers]
+    wall = time.perf_counter()
+    own = time.process_time()
     for _ in range(count):
         federation()
     taken = time.perf_counter() - wall, time.process_time() - own
@@ -121,7 +124,8 @@ def overhead(parts: int) -> None:
         opened(SMALL, type="local", threads=1, **cut) as local,
         opened(SMALL, type="ray", address="local", workers=1, **cut) as apart,
     ):
-        here, there = [], []
+        here = []
+        there = []
         for _ in range(20):  # in turns: whatever else the machine does comes to both
             here += seconds(local, 5)
             there += seconds(apart, 5)
@@ -139,7 +143,8 @@ def speed_up() -> None:
         opened(IMAGES, type="local", threads=1, chunk_clients=4) as local,
         opened(IMAGES, **ray) as apart,
     ):
-        one, two = used(local, 5), used(apart, 5)
+        one = used(local, 5)
+        two = used(apart, 5)
     workers = ", ".join(f"{each:.2f} s" for each in two.workers)
     print(f"five rounds of 24 networks: local {one.wall:.2f} s on the wall, {one.driver:.2f} s of a processor")
     print(f"ray {two.wall:.2f} s on the wall; processors: driver {two.driver:.2f} s, workers {workers}")
@@ -194,7 +199,8 @@ def between_nodes(clients: int = 2000) -> None:
         cluster.add_node(**node)
         ray = {"type": "ray", "address": cluster.address, "workers": 2, "chunk_clients": 64}
         with opened(memory.settings("fedavg", clients) | {"rounds": 5}, **ray) as federation:
-            before, fetched = sent_here(), used(federation, 1)
+            before = sent_here()
+            fetched = used(federation, 1)
             sent = sent_here() - before
     finally:
         cluster.shutdown()

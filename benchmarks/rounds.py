@@ -21,9 +21,15 @@ from benchmarks.peer_rounds import PEERS, peer_times
 from benchmarks.round_runner import Rounds
 from benchmarks.timing import Seconds, best_times, report
 
-CLIENTS, BATCH, STEPS, RATE = 20, 100, 30, 0.01
-CLASSES, FEATURES, PER_CLIENT = 10, 784, 3000
-CLIP, NOISE = 15.0, 0.01
+CLIENTS = 20
+BATCH = 100
+STEPS = 30
+RATE = 0.01
+CLASSES = 10
+FEATURES = 784
+PER_CLIENT = 3000
+CLIP = 15.0
+NOISE = 0.01
 SETTINGS: dict[str, Any] = {
     "rounds": 1000,
     "dataset": {"type": "random-images"},
@@ -51,7 +57,8 @@ class Products:
     def __init__(self, x: Tensor, replicas: int = 1) -> None:
         self.x = x[: CLIENTS * BATCH].view(CLIENTS, BATCH, FEATURES)
         outputs = replicas * CLASSES
-        self.weights, self.residual = torch.zeros(CLIENTS, outputs, FEATURES), torch.zeros(CLIENTS, BATCH, outputs)
+        self.weights = torch.zeros(CLIENTS, outputs, FEATURES)
+        self.residual = torch.zeros(CLIENTS, BATCH, outputs)
 
     def __call__(self) -> None:
         """Those of one round."""
@@ -65,7 +72,8 @@ class TurnedProducts(Products):
 
     def __call__(self) -> None:
         """Those of one round."""
-        turned, residual = self.x.transpose(1, 2), self.residual.view(CLIENTS, -1, BATCH)
+        turned = self.x.transpose(1, 2)
+        residual = self.residual.view(CLIENTS, -1, BATCH)
         for _ in range(STEPS):
             torch.bmm(self.weights, turned)
             self.weights.baddbmm_(residual, self.x, alpha=-1)
@@ -75,7 +83,8 @@ class Bare:
     """The same arithmetic without a framework around it."""
 
     def __init__(self, x: Tensor, y: Tensor) -> None:
-        self.x, self.y = x, y
+        self.x = x
+        self.y = y
         self.model = torch.zeros(CLASSES, FEATURES)
 
     def __call__(self) -> None:
@@ -98,7 +107,8 @@ class Looped:
     """A loop over clients, each with its own module, loss and optimiser."""
 
     def __init__(self, x: Tensor, y: Tensor) -> None:
-        self.x, self.y = x, y
+        self.x = x
+        self.y = y
         self.model = nn.Linear(FEATURES, CLASSES, bias=False)
 
     def __call__(self) -> None:

@@ -13,7 +13,8 @@ import torch
 from benchmarks.round_runner import Rounds
 from benchmarks.timing import best_times, report
 
-CLIENTS, FEATURES = 20, 300
+CLIENTS = 20
+FEATURES = 300
 
 
 def settings(batch_size: int, steps: int, spectrum: float | None) -> dict[str, Any]:

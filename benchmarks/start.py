@@ -99,7 +99,8 @@ def main() -> None:
         folder = Path(name)
         for case, options in CASES.items():
             run = ["run", *options, "--force", "--out", str(folder / "run")]
-            alone, ours = [], []
+            alone = []
+            ours = []
             for turn in range(TURNS + 1):  # the first reads files from the disk, and compiles them
                 once = until_line(TORCH, folder), until_line(["-m", "crfl_core", *run], folder)
                 if turn:

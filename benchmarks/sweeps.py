@@ -55,7 +55,8 @@ class Took(NamedTuple):
 def timed(folder: Path, *arguments: str) -> Took:
     """How long a command takes, from its start to its end."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    before, started = os.times(), time.perf_counter()
+    before = os.times()
+    started = time.perf_counter()
     subprocess.run([sys.executable, "-m", "crfl_core", *arguments, "-q"], cwd=folder, env=environment, check=True)
     used = sum(after - earlier for after, earlier in zip(os.times()[2:4], before[2:4], strict=True))
     return Took(time.perf_counter() - started, used)

@@ -32,7 +32,8 @@ class Ratio(float):
     @property
     def spread(self) -> tuple[float, float]:
         """Where the middle half of the turns lies, and the reported value with them."""
-        low, high = min(self.turns), max(self.turns)
+        low = min(self.turns)
+        high = max(self.turns)
         if len(self.turns) >= FEW:
             low, _, high = quantiles(self.turns, n=4, method="inclusive")
         return min(low, self), max(high, self)

@@ -16,7 +16,10 @@ from crfl_core.extend import DataFacts, Domain, Registry, Streams
 from crfl_core.plugin_api.model import Model
 from crfl_core.records.ballots import MODELS_AT_ONCE, SAMPLES_AT_ONCE, count, noisy_models
 
-MODELS, CLASSES, FEATURES, SAMPLES = 1000, 10, 784, 5000
+MODELS = 1000
+CLASSES = 10
+FEATURES = 784
+SAMPLES = 5000
 NOISE = 0.1
 
 

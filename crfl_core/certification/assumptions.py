@@ -38,10 +38,13 @@ def softmax_regression(ledger: Ledger) -> Check:
 
     Other algorithms remember earlier gradients, and a clipped gradient is that of no convex loss: their steps expand.
     """
-    facts, training, name = ledger.facts.model_facts, ledger.facts.training, "softmax regression by plain SGD"
+    facts = ledger.facts.model_facts
+    training = ledger.facts.training
+    name = "softmax regression by plain SGD"
     required = "a convex loss, linear in the parameters, and SGD of the core"
     if not training.plain:
-        measured, remedy = f"algorithm {training.algorithm!r}", "set training.algorithm = 'sgd' or 'fedprox'"
+        measured = f"algorithm {training.algorithm!r}"
+        remedy = "set training.algorithm = 'sgd' or 'fedprox'"
         return check(name, False, measured, required, remedy)
     if training.clip_gradients is not None:
         measured = f"gradients are clipped at {training.clip_gradients:g}"
@@ -61,12 +64,14 @@ def non_expansive(ledger: Ledger, threat: Threat) -> Check:
     A proximal weight mu counts twice in beta, because it pulls toward another model in each world.
     Attackers count with the rate they really used, too, unless nothing is assumed about their training.
     """
-    norm, beta = input_bound(ledger), smoothness(ledger)
+    norm = input_bound(ledger)
+    beta = smoothness(ledger)
     rows = ledger.clients
     rates = rows.honest_rate if threat.poison == "update" else np.maximum(rows.honest_rate, rows.learning_rate)
     limits = 2.0 / (beta + rows.weight_decay + 2.0 * ledger.facts.training.proximal)
     worst = int(np.argmax(rates - limits))
-    rate, limit = rates[worst], limits[worst]
+    rate = rates[worst]
+    limit = limits[worst]
     if rate > limit:
         spectrum = ledger.facts.training.spectrum
         why = f"max ||x|| = {norm:.3g}" if spectrum is None else f"L = {spectrum:g}"
@@ -87,13 +92,15 @@ def non_expansive(ledger: Ledger, threat: Threat) -> Check:
 
 def inputs_bounded(ledger: Ledger, threat: Threat) -> Check:
     """All clean inputs lie within the declared bound; so do poisoned ones, which need a finite bound."""
-    declared, found = ledger.facts.feature_norm_bound, max(ledger.facts.feature_norms)
+    declared = ledger.facts.feature_norm_bound
+    found = max(ledger.facts.feature_norms)
     error = norm_error(ledger.facts)
     holds = found <= declared * (1 + 2 * error)
     if threat.poison == "update":  # what attackers feed their models does not matter
         measured = f"largest {found:.4g}, declared {declared:.4g}"
         return as_declared(ledger, check("input norms", holds, measured, "all inputs keep the bound", UNIT_BALL))
-    limit, poisoned = declared_bound(ledger, threat), float(ledger.clients.poisoned_norm.max(initial=0.0))
+    limit = declared_bound(ledger, threat)
+    poisoned = float(ledger.clients.poisoned_norm.max(initial=0.0))
     kept = check(
         "input norms",
         holds and np.isfinite(limit) and poisoned * (1 + error) <= limit,
@@ -123,7 +130,8 @@ def optimiser_at_work(ledger: Ledger, rounds: Iterable[int]) -> str:
 
 def fixed_weights(ledger: Ledger) -> Check:
     """The same weights in both worlds: fixed, or shrunk only where an honest update never is; 1 in all, or less."""
-    name, required = "aggregation weights are fixed", "fixed weights of at most 1 in all, no capped honest client"
+    name = "aggregation weights are fixed"
+    required = "fixed weights of at most 1 in all, no capped honest client"
     if stepping := optimiser_at_work(ledger, range(1, ledger.facts.rounds + 1)):
         return check(name, False, stepping, f"{required}, and a plain step of the server", PLAIN_STEP)
     replaced = next((record for record in ledger.rounds if record.weights_from != "chain"), None)
@@ -141,7 +149,8 @@ def fixed_weights(ledger: Ledger) -> Check:
         low = ledger.clients.cap < ledger.clients.update_bound * (1 - 4 * precision(ledger.facts))
         if low.any():
             row = int(np.argmax(low))
-            cap, bound = ledger.clients.cap[row], ledger.clients.update_bound[row]
+            cap = ledger.clients.cap[row]
+            bound = ledger.clients.update_bound[row]
             measured = f"a cap of {cap:.4g} below what an honest client may submit, {bound:.4g}"
             return check(name, False, measured, required, "set server.cap_updates = true instead of the cap")
     remembering = next((record for record in ledger.rounds if record.carries_state), None)
@@ -152,7 +161,8 @@ def fixed_weights(ledger: Ledger) -> Check:
     if (weights < 0).any():
         return check(name, False, f"a weight of {weights.min():.3g}", f"{required}, none negative", FIXED_RULE)
     sums = np.bincount(ledger.clients.round, weights=weights, minlength=ledger.facts.rounds + 1)[1:]
-    least, most = float(sums.min()), float(sums.max())
+    least = float(sums.min())
+    most = float(sums.max())
     off = max(most - 1.0, 1.0 - least)
     measured = f"sums within {off:.1e} of 1" if off <= SUMS else f"sums of {least:.6g} to {most:.6g}"
     return check(name, most <= 1 + SUMS, measured, required, f"{FIXED_RULE}, and a rate of the server of at most 1")
@@ -164,7 +174,8 @@ def participation_fixed(ledger: Ledger, threat: Threat) -> Check:
     The server puts zero in place of a bad update. That is some update, but not one of the protocol's. Whoever submitted
     one in any round counts as an attacker, beside those who are known to be.
     """
-    name, required = "participation does not depend on the attackers", "no bad updates but those of arbitrary attackers"
+    name = "participation does not depend on the attackers"
+    required = "no bad updates but those of arbitrary attackers"
     bad = ledger.clients.take(ledger.clients.quarantined)
     measured = f"drawn from the seed; {len(bad)} bad updates of {len(np.unique(bad.client))} clients"
     measured += f", who count among {threat.attackers} assumed attackers" if len(bad) else ""
@@ -184,7 +195,8 @@ def participation_fixed(ledger: Ledger, threat: Threat) -> Check:
 def attack_bounded(ledger: Ledger, threat: Threat, *, observed: bool = False) -> Check:
     """Updates are capped by the server, or known from the run if the statement is about it, or scaled as declared."""
     rows = ledger.clients.take(np.isin(ledger.clients.round, threat.rounds))
-    name, required = "size of malicious updates", "an update cap, or a declared scale"
+    name = "size of malicious updates"
+    required = "an update cap, or a declared scale"
     if len(rows) and np.isfinite(rows.cap).all():
         return Check(name, "held", "capped by the server", required)
     if threat.poison != "update":

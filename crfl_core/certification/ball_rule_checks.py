@@ -106,7 +106,8 @@ def counts_clients(level: str) -> Check:
 
 def leaves_ball(ledger: Ledger, threat: Threat, ball: BallFacts, limit: float) -> tuple[str, str]:
     """Why a model of some world may leave the ball, and the remedy; empty if none can."""
-    rows, capped = ledger.clients, "set server.cap_updates = true"
+    rows = ledger.clients
+    capped = "set server.cap_updates = true"
     attacked = rows.take(np.isin(rows.round, threat.rounds))
     pulled = np.bincount(rows.round, weights=rows.weight_bound * (1.0 - rows.retention))
     if any(record.noise_std > 0 for record in ledger.rounds):

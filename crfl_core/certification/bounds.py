@@ -14,7 +14,8 @@ def counting_request(settings: VoteSettings, noise_std: float) -> VoteRequest:
 
 def bounds_of(votes: Votes) -> formulas.Bounds:
     """The predicted class and bounds that hold together with probability 1 - alpha, per sample."""
-    counted, alpha = votes.expect(CountVotes), votes.settings.alpha
+    counted = votes.expect(CountVotes)
+    alpha = votes.settings.alpha
     if votes.request.selection_models:
         return formulas.two_stage(counted.selection, counted.counts, alpha)
     if votes.settings.bound == "one-stage":

@@ -120,7 +120,8 @@ def poisoned_steps_are_non_expansive(ledger: Ledger, threat: Threat) -> Check:
     rows = ledger.clients.take(np.isin(ledger.clients.round, threat.rounds))
     beta = steepness(ledger, max(input_bound(ledger), domain_bound(ledger, threat))) ** 2 / 2.0
     limits = 2.0 / (beta + 2.0 * (rows.weight_decay + ledger.facts.training.proximal))
-    rate, limit = float(rows.honest_rate.max(initial=0.0)), float(limits.min(initial=np.inf))
+    rate = float(rows.honest_rate.max(initial=0.0))
+    limit = float(limits.min(initial=np.inf))
     return check(
         "poisoned steps are non-expansive",
         bool((rows.honest_rate <= limits).all()) and threat.scale == 1,

@@ -239,7 +239,8 @@ class Scenario:
         `shares` (clients, columns) are those of a batch that may be poisoned at most; without `delta` samples may be
         replaced.
         """
-        limit, poison = self.ledger.facts.training.spectrum, self.threat.poison
+        limit = self.ledger.facts.training.spectrum
+        poison = self.threat.poison
         if limit is None:
             return np.zeros(shares.shape)
         bounds = {"input_bound": input_bound(self.ledger), "domain_bound": domain_bound(self.ledger, self.threat)}
@@ -271,10 +272,12 @@ class Scenario:
         return np.less_equal(rate, 2.0 / (smoothness(self.ledger) + 2.0 * self._pull(rows)))
 
     def _attacked_round(self, number: int, fade: float) -> AttackedRound:
-        record, rows = self.ledger.round(number), self.ledger.clients.of_round(number)
+        record = self.ledger.round(number)
+        rows = self.ledger.clients.of_round(number)
         damped = formulas.effective_steps(rows.learning_rate, rows.steps, self._pull(rows))
         steps = np.where(self._contracting(rows.learning_rate, rows), damped, rows.steps)
-        scale, honest = self.threat.scale, self.threat.clean_world == "honest"
+        scale = self.threat.scale
+        honest = self.threat.clean_world == "honest"
         # Attackers that multiply in the clean world as well reach the cap there, too.
         instead = rows.update_bound if honest else rows.cap
         instead = np.where(capped_as_honest(self.ledger, rows), rows.cap, instead)
@@ -305,8 +308,11 @@ class Scenario:
 
     def _deviating(self, rows: ClientColumns, start_norm: float) -> Array:
         """`p ||gamma u' - u||` for clean updates u' as the attackers train and u as the protocol says."""
-        bound, scale = steepness(self.ledger, input_bound(self.ledger)), self.threat.scale
-        lost, decay, proximal = 1.0 - rows.retention, rows.weight_decay, self.ledger.facts.training.proximal
+        bound = steepness(self.ledger, input_bound(self.ledger))
+        scale = self.threat.scale
+        lost = 1.0 - rows.retention
+        decay = rows.weight_decay
+        proximal = self.ledger.facts.training.proximal
         clean = formulas.update_bound(rows.honest_rate, rows.honest_steps, bound, decay, proximal=proximal)
         own = formulas.update_bound(rows.learning_rate, rows.steps, bound, decay, proximal=proximal)
         own_lost = 1.0 - formulas.retention(rows.learning_rate, rows.steps, decay, proximal)
@@ -329,7 +335,8 @@ class Scenario:
         protocol = self.threat.poison == "update"  # then nothing else is known about their training
         rate = rows.honest_rate if protocol else rows.learning_rate
         steps = rows.honest_steps if protocol else rows.steps
-        beta, proximal = smoothness(self.ledger) + rows.weight_decay, self.ledger.facts.training.proximal
+        beta = smoothness(self.ledger) + rows.weight_decay
+        proximal = self.ledger.facts.training.proximal
         if (rate * (beta + 2.0 * proximal) > 2.0).any():
             return np.inf
         reach = rows.weight_bound * (1.0 if proximal else formulas.averaged_constant(rate, beta, steps))

@@ -52,7 +52,8 @@ def smoothness(ledger: Ledger) -> float:
     The ball counts as larger by what rounding may carry models out of it.
     """
     facts = ledger.facts.training
-    beta, ball = steepness(ledger, input_bound(ledger)) ** 2 / 2.0, facts.ball
+    beta = steepness(ledger, input_bound(ledger)) ** 2 / 2.0
+    ball = facts.ball
     if ball is None or facts.spectrum is None:
         return beta
     farthest = ball.gradient_bound * (1.0 + OUTSIDE)

@@ -21,11 +21,13 @@ def roundings(ledger: Ledger, start_norms: Array, input_bound: float, scale: flo
     Of a model that is not linear, or trained otherwise than by SGD, local training is left out: it must start at the
     same model in both worlds.
     """
-    facts, rows = ledger.facts, ledger.clients
+    facts = ledger.facts
+    rows = ledger.clients
     if not is_proved(ledger):
         return formulas.Rounding(np.zeros(facts.rounds), np.zeros(facts.rounds))
     by_sgd = facts.training.plain and facts.training.clip_gradients is None
-    local, linear = local_steps(rows, input_bound), facts.model_facts.linear and by_sgd
+    local = local_steps(rows, input_bound)
+    linear = facts.model_facts.linear and by_sgd
     rate, steps, batch, decay, _ = local
     trained = scale * formulas.update_bound(rate, steps, input_bound, decay) if linear else np.inf
     messages = np.minimum(rows.cap, np.maximum(observed_residuals(ledger), trained))
@@ -56,13 +58,15 @@ def model_size(ledger: Ledger) -> formulas.ModelSize:
 
 def local_steps(rows: ClientColumns, input_bound: float) -> formulas.LocalSteps:
     """How clients train, or might train, whichever is more. A proximal weight only shortens how far they get."""
-    rate, steps = np.maximum(rows.honest_rate, rows.learning_rate), np.maximum(rows.honest_steps, rows.steps)
+    rate = np.maximum(rows.honest_rate, rows.learning_rate)
+    steps = np.maximum(rows.honest_steps, rows.steps)
     return formulas.LocalSteps(rate, steps, rows.batch_size, rows.weight_decay, input_bound)
 
 
 def weight_norms(ledger: Ledger, number: int, input_bound: float) -> Array:
     """A spectral norm that the weights have at most when each client of a round begins to train, as computed."""
-    record, rows = ledger.round(number), ledger.clients.of_round(number)
+    record = ledger.round(number)
+    rows = ledger.clients.of_round(number)
     found = np.full(len(rows), np.inf if record.start_operator_norm is None else record.start_operator_norm)
     if not is_proved(ledger):
         return found

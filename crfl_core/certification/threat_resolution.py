@@ -29,7 +29,8 @@ def realised(ledger: Ledger) -> Realised:
     The poison ratio is the one that would amount to the same poison if it were alike in all steps. Weight decay and a
     proximal weight make late steps count most, so there all poison is taken for late.
     """
-    rows, norms = ledger.clients.take(ledger.clients.attacking), 1.0 + norm_error(ledger.facts)
+    rows = ledger.clients.take(ledger.clients.attacking)
+    norms = 1.0 + norm_error(ledger.facts)
     pull = rows.weight_decay + ledger.facts.training.proximal
     steps = formulas.effective_steps(rows.learning_rate, np.maximum(1, rows.steps), pull)
     return Realised(

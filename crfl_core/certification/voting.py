@@ -97,13 +97,15 @@ def noisy_copies(electorate: Electorate, request: VoteRequest, ballots: Ballots)
     def copies(number: int, purpose: str) -> Voters:
         return Voters(electorate.parameters[None], number, request.noise_std, electorate.streams, purpose)
 
-    counted, chosen = copies(request.models, "votes"), copies(request.selection_models, "votes/selection")
+    counted = copies(request.models, "votes")
+    chosen = copies(request.selection_models, "votes/selection")
     return counts_of(electorate, counted, chosen, ballots)
 
 
 def continued_runs(electorate: Electorate, request: VoteRequest, ballots: Ballots) -> dict[str, CountVotes]:
     """The votes of continuations, one each; the first of them select the class."""
-    models, first = electorate.continued(request), request.selection_models
+    models = electorate.continued(request)
+    first = request.selection_models
     return counts_of(electorate, Voters(models[first:]), Voters(models[:first]), ballots)
 
 

@@ -66,7 +66,8 @@ def plugin_names(context: typer.Context, incomplete: str) -> list[str]:
     from crfl_core.plugin_api import KINDS
     from crfl_core.plugin_loading.registry import Registry
 
-    registry, kind = Registry(), context.params.get("kind")
+    registry = Registry()
+    kind = context.params.get("kind")
     chosen = (kind,) if kind in KINDS else KINDS
     return sorted({name for one in chosen for name in registry.names(one) if name.startswith(incomplete)})
 

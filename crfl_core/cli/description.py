@@ -83,10 +83,12 @@ def base_of(plugin: type[Plugin], kind: str) -> type[Plugin]:
 
 def options_of(plugin: type[Plugin]) -> Iterator[Option]:
     """The options with limits, defaults and meanings, those of the plugin itself first."""
-    fields, inherited = plugin.model_fields, kind_options(plugin)
+    fields = plugin.model_fields
+    inherited = kind_options(plugin)
     for name in sorted(fields, key=lambda name: name in inherited):
         field = fields[name]
-        kind, default = type_text(field.annotation, field.metadata), default_text(field)
+        kind = type_text(field.annotation, field.metadata)
+        default = default_text(field)
         yield Option(name, kind.replace("`", ""), default.replace("`", ""), field.description or "")
 
 

@@ -34,7 +34,8 @@ def fetch(source: DataSource, to: Path | None, report: Report) -> None:
     A file appears under its name only when it is complete and its checksum is right. What is left of an interrupted
     download stays beside it, in `.NAME.part`, and is continued the next time.
     """
-    folder, wanted = (to or data_cache()) / source.folder, []
+    folder = (to or data_cache()) / source.folder
+    wanted = []
     for file in source.files:
         path = source.find(file.name, to)
         state = file.status(path, thorough=True)
@@ -79,7 +80,8 @@ def download(file: DataFile, folder: Path) -> Path:
     from requests import ConnectionError, RequestException
     from requests.exceptions import ChunkedEncodingError
 
-    part, complaints = folder / f".{file.name}.part", []
+    part = folder / f".{file.name}.part"
+    complaints = []
     for url in file.urls:
         try:
             receive(file, url, part)
@@ -141,9 +143,11 @@ def check(file: DataFile, part: Path) -> None:
     if file.size is not None and size < file.size:
         raise Truncated(f"truncated, {size} of {file.size} bytes")
     if file.size is not None and size > file.size:
-        found, expected = f"{size} bytes", str(file.size)
+        found = f"{size} bytes"
+        expected = str(file.size)
     elif file.sha256 is not None and (digest := sha256(part)) != file.sha256:
-        found, expected = f"SHA-256 {digest}", file.sha256
+        found = f"SHA-256 {digest}"
+        expected = file.sha256
     else:
         return
     part.unlink()

@@ -41,7 +41,8 @@ def json_schema(registry: Registry) -> dict[str, Any]:
         "description": "config files to start from, relative to this one, or presets of packages, package:name",
     }
     for kind in CONFIGURABLE:
-        tables, names = [], []
+        tables = []
+        names = []
         for choice in (choice for choice in choices if choice.kind == kind):
             options: dict[str, Any] = {"type": "object"}
             if choice.described:

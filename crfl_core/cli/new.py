@@ -38,16 +38,22 @@ def new(
     from crfl_core.cli.scaffold import Names, ScaffoldError, add, create
     from crfl_core.extend import Registry
 
-    names, registry = Names(kind, name), Registry()
+    names = Names(kind, name)
+    registry = Registry()
     if into is None:
-        target, distribution, module = out or Path(names.distribution), names.distribution, "__init__"
+        target = out or Path(names.distribution)
+        distribution = names.distribution
+        module = "__init__"
         create(names, target, licence=licence, author=author, registry=registry)
         folder = Path("src", names.module)
     elif out is not None:
         raise ScaffoldError("--into adds to a package and --out begins one: give one of them")
     else:
         package = add(names, into, registry=registry)
-        target, distribution, module, folder = into, package.distribution, names.function_name, package.folder
+        target = into
+        distribution = package.distribution
+        module = names.function_name
+        folder = package.folder
     is_command = kind == "command"
     what, users = ("function", "people") if is_command else ("class", "configs")
     typer.echo(f"{target}: the {kind} {name!r}, {what} {names.target} in {(folder / module).as_posix()}.py")

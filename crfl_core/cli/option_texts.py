@@ -53,7 +53,8 @@ def type_text(annotation: Any, metadata: Sequence[Any] = ()) -> str:
     for mark in metadata:
         if isinstance(mark, Configured):
             return f"{mark.kind} plugin"
-    origin, arguments = get_origin(annotation), get_args(annotation)
+    origin = get_origin(annotation)
+    arguments = get_args(annotation)
     if origin is Annotated:
         return type_text(arguments[0], marks(annotation))
     if origin in (Union, types.UnionType):
@@ -133,7 +134,8 @@ def usual(kind: str) -> Any:
 
 def required_value(annotation: Any) -> str:
     """Something that an option without a default could be."""
-    origin, arguments = get_origin(annotation), get_args(annotation)
+    origin = get_origin(annotation)
+    arguments = get_args(annotation)
     if origin is Literal:
         return plain(arguments[0])
     if origin in (Annotated, Union, types.UnionType):

@@ -138,7 +138,8 @@ def show_what_if(result: WhatIf, *, full: bool, json: bool) -> None:
     from crfl_core.reporting.files import audit_entries, metrics_json
     from crfl_core.reporting.results import WhatIfAnswer
 
-    audit, console = audit_entries(result.audits), terminal()
+    audit = audit_entries(result.audits)
+    console = terminal()
     if json:
         answer = WhatIfAnswer(
             threat=result.threat.model_dump(mode="json", exclude_none=True),

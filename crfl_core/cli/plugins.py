@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from crfl_core.plugin_loading.registry import Listed, Registry
 
 BROKEN_PROMISE = 1
-WIDE, UNLIMITED = 110, 1_000_000
+WIDE = 110
+UNLIMITED = 1_000_000
 STYLES = {"passed": "green", "failed": "red", "skipped": "yellow", "expected failure": "yellow"}
 
 plugins = typer.Typer(invoke_without_command=True, help="List every installed plugin, show what one is, or check it.")
@@ -68,7 +69,8 @@ def show_listing(listing: Iterable[Listed]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    console, table = output.terminal(), Table(box=box.SIMPLE)
+    console = output.terminal()
+    table = Table(box=box.SIMPLE)
     for column in ("kind", "name", "distribution", "state"):
         table.add_column(column, no_wrap=True)
     table.add_column("what it does", overflow="fold")
@@ -185,7 +187,8 @@ def configured(registry: Registry, kind: str | None, name: str, options: Sequenc
         if options:
             raise PluginError(f"--set {options[0]}: command {name!r} has no options of a config")
         return registry.command(name)
-    plugin, origin = registry.load(kind, name), registry.origin(kind, name)
+    plugin = registry.load(kind, name)
+    origin = registry.origin(kind, name)
     values: dict[str, object] = {}
     for option in options:
         values = apply_override(values, option, {}, {})

@@ -35,7 +35,8 @@ def compared(directory: RunDirectory, path: Path) -> Iterator[str]:
     receipt = read_receipt(path)
     yield signer_of(receipt, path)
     if receipt.get("manifest") != directory.status.get("manifest"):
-        files, now = receipt["files"], directory.digests
+        files = receipt["files"]
+        now = directory.digests
         different = sorted(name for name in {*files, *now} if files.get(name) != now.get(name))
         named = f": {', '.join(different[:5])} differ" if different else ""
         raise StoreError(

@@ -35,7 +35,9 @@ class Results:
     """Shows what a run came to, once: early if a person reads along, at the end if a program does."""
 
     def __init__(self, *, full: bool, json: bool, quiet: bool) -> None:
-        self.full, self.json, self.quiet = full, json, quiet
+        self.full = full
+        self.json = json
+        self.quiet = quiet
         self.shown = False
 
     @property

@@ -53,10 +53,12 @@ def check_finished(directory: RunDirectory) -> Findings:
         return Findings(0, tuple(files))
     problems = [problem for name in directory.digests for problem in tried(reader(directory, name))]
     problems += [] if problems else tried(directory.read_ledger)
-    count, remarks = len(directory.digests), list(strangers(directory))
+    count = len(directory.digests)
+    remarks = list(strangers(directory))
     for answer in directory.saved_answers():
         found = check_answer(answer, directory.status["manifest"])
-        count, problems = count + found.files, problems + list(found.problems)
+        count = count + found.files
+        problems = problems + list(found.problems)
     return Findings(count, tuple(problems), tuple(remarks))
 
 
@@ -120,7 +122,8 @@ def threads_of(directory: RunDirectory) -> Iterator[None]:
     """As many threads as the run had, if that is known: sums of several round otherwise than those of one."""
     import torch
 
-    before, recorded = torch.get_num_threads(), directory.read_json("environment.json").get("threads")
+    before = torch.get_num_threads()
+    recorded = directory.read_json("environment.json").get("threads")
     torch.set_num_threads(recorded or before)
     try:
         yield
@@ -134,7 +137,8 @@ def same(one: RunDirectory, other: RunDirectory, name: str) -> bool:
         return False
     if not name.endswith(".safetensors"):
         return one.read(name) == other.read(name)
-    mine, yours = one.read_tensors(name), other.read_tensors(name)
+    mine = one.read_tensors(name)
+    yours = other.read_tensors(name)
     return mine.keys() == yours.keys() and all(
         (mine[key].dtype, mine[key].shape, mine[key].tobytes())
         == (yours[key].dtype, yours[key].shape, yours[key].tobytes())

@@ -73,7 +73,8 @@ def explain(error: ValidationError, tree: Mapping[str, Any], origins: Origins) -
     for detail in error.errors(include_url=False):
         path, value, present = walk(tree, detail["loc"])
         if key := inner_key(detail):
-            path, present = (*path, *key), detail["type"] not in ABSENT
+            path = (*path, *key)
+            present = detail["type"] not in ABSENT
             value = walk(value, [int(step) if step.isdecimal() else step for step in key])[1]
         if present:
             inputs[path] = value

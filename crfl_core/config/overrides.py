@@ -41,7 +41,8 @@ def apply_override(tree: Tree, text: str, written: dict[KeyPath, str], defaults:
         place = place_of(tree, path)
     except ValueError as error:
         raise ConfigError(f"--set {text}: {error}") from error
-    before, target = dict(written), tuple(map(str, place))
+    before = dict(written)
+    target = tuple(map(str, place))
     result = merge(tree, around(tree, place, value), written, {target: f"--set {text}"})
     if any(isinstance(step, int) for step in place):  # only one item of the array changed
         written |= {key: origin for key, origin in before.items() if key[: len(target)] != target}

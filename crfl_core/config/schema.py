@@ -360,7 +360,8 @@ class RunConfig(Table):
                 raise misfit(f"aggregation.{position}", f"{stage.configured_as!r} is a rule and must be the last entry")
 
     def _check_schedules(self) -> None:
-        training, server = self.training, self.server
+        training = self.training
+        server = self.server
         self._check_schedule("server.clip_norm", server.clip_norm, "above 0", lambda value: value > 0)
         at_least_zero = "finite and at least 0"
         self._check_schedule("server.noise_std", server.noise_std, at_least_zero, lambda value: 0 <= value < math.inf)

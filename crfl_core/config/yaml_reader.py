@@ -19,7 +19,8 @@ class Loader(yaml.SafeLoader):
         node: yaml.MappingNode = super().compose_mapping_node(anchor)
         lines: dict[str, int] = {}
         for key, _ in node.value:
-            name, line = str(key.value), key.start_mark.line + 1
+            name = str(key.value)
+            line = key.start_mark.line + 1
             if name in lines:
                 raise ValueError(f"line {line}: {name}: stands twice, first in line {lines[name]}: keep one of them")
             lines[name] = line

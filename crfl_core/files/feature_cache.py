@@ -55,7 +55,8 @@ def intact(path: Path) -> bool:
     """Whether there is a file that is what was written; it then counts as used. A damaged one is removed."""
     try:
         with path.open("rb") as file:
-            left, digest = path.stat().st_size - SEAL, hashlib.sha256()
+            left = path.stat().st_size - SEAL
+            digest = hashlib.sha256()
             while left > 0 and (block := file.read(min(left, BYTES_AT_ONCE))):
                 digest.update(block)
                 left -= len(block)

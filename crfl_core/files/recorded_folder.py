@@ -60,9 +60,11 @@ class RecordedFolder(Folder):
         """The SHA-256 of every file that belongs here, by name; nothing for a new folder, and for one of format 1."""
         if not self.keeps_record or not (self.path / STATUS).exists():
             return {}
-        status, source = self.status, STATUS
+        status = self.status
+        source = STATUS
         if status["state"] == FINISHED:
-            status, source = self.manifest, MANIFEST
+            status = self.manifest
+            source = MANIFEST
         return self.listed(source, status.get("files"))
 
     def listed(self, source: str, files: object) -> dict[str, str]:

@@ -28,7 +28,8 @@ def set_aside(folder: Marked) -> None:
 
     It is marked before it is moved: whatever a kill leaves of it is then known, and deleted by `clean_up`.
     """
-    path, previous = folder.path, previous_of(folder.path)
+    path = folder.path
+    previous = previous_of(folder.path)
     with folder.locked(), refusals_of_the_system(f"{path}: cannot be replaced"):
         if path.is_symlink():
             raise StoreError(f"{path}: is a link to {path.readlink()}: --force replaces a directory, not a link to one")

@@ -137,7 +137,8 @@ class Attack(Plugin):
 
         An attack with steps, gradients or updates of its own making has done more than can be measured on its data.
         """
-        flips, moves = bool(realised.flips.any()), bool((realised.delta > 0).any())
+        flips = bool(realised.flips.any())
+        moves = bool((realised.delta > 0).any())
         poison: Poison = "features" if not flips else "features+labels" if moves else "labels"
         if any(getattr(type(self), name) is not getattr(Attack, name) for name in FREE_METHODS):
             poison = "update"

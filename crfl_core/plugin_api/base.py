@@ -61,7 +61,8 @@ class Plugin(Table):
     def named(self, name: str, origin: str | None = None) -> Plugin:
         """A copy that remembers the name under which it is configured, and the distribution it comes from."""
         copy = self.model_copy()
-        copy._configured_as, copy._provided_by = name, origin or self._provided_by
+        copy._configured_as = name
+        copy._provided_by = origin or self._provided_by
         return copy
 
 
@@ -145,16 +146,19 @@ class Configured:
         except UNEXPECTED as error:
             message = f"{self.kind} {name!r} of {origin} failed to check its options: {reason(error)}"
             raise PydanticCustomError("plugin", "{message}", {"message": message}) from error
-        plugin._configured_as, plugin._provided_by = name, origin
+        plugin._configured_as = name
+        plugin._provided_by = origin
         return plugin
 
     def _named(self, value: Plugin, resolver: Resolver, info: ValidationInfo) -> Plugin:
         """An instance that Python code made, under the name that a config gives it; plugins among its options too."""
         if any(isinstance(part, Plugin) and part._configured_as is None for _, part in value):
             options = {option: getattr(value, option) for option in value.model_fields_set}
-            known_as, origin = value._configured_as, value._provided_by
+            known_as = value._configured_as
+            origin = value._provided_by
             value = type(value).model_validate(options, context=info.context)
-            value._configured_as, value._provided_by = known_as, origin
+            value._configured_as = known_as
+            value._provided_by = origin
         if value._configured_as is not None:
             return value
         try:

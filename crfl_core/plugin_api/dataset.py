@@ -50,7 +50,8 @@ class Dataset(Plugin):
             test_y=data.test_y[: self._count("test_samples", len(data.test_x))],
         )
         scaling, domain = fit(self.scaling, data)
-        x, test_x = scaled(data.x, scaling), scaling.apply(data.test_x)
+        x = scaled(data.x, scaling)
+        test_x = scaling.apply(data.test_x)
         return replace(data, x=x, test_x=test_x, scaling=scaling, domain=domain)
 
     def _count(self, option: str, available: int) -> int:
@@ -162,7 +163,8 @@ def misplaced(value: float, domain: Domain) -> str:
 
 def fit(kind: ScalingKind, data: Data) -> tuple[Scaling, Domain]:
     """The scaling of a kind for these raw data, and the domain of its outputs."""
-    low, high = data.domain.low, data.domain.high
+    low = data.domain.low
+    high = data.domain.high
     if kind == "none":
         return Scaling(), data.domain
     if kind == "unit-range" and data.ranges is not None:

@@ -105,16 +105,20 @@ class FeatureMaps(BoundMap):
         image_shape: Shape | None = None,
         fitted: Mapping[int, State] | None = None,
     ) -> None:
-        self.maps, self.fitted = tuple(maps), dict(fitted or {})
+        self.maps = tuple(maps)
+        self.fitted = dict(fitted or {})
         self.links: list[BoundMap] = []
-        self.outputs, self.lipschitz, self.image_shape = inputs, 1.0, image_shape
+        self.outputs = inputs
+        self.lipschitz = 1.0
+        self.image_shape = image_shape
         for place, feature_map in enumerate(maps):
             with settings_of(f"model.features.{place}", feature_map):
                 link = bound(feature_map, self.outputs, self.image_shape, self.fitted.get(place))
             self.links.append(link)
             # What is no longer than before is still the image that it was.
             kept = self.image_shape if link.outputs == self.outputs else None
-            self.outputs, self.image_shape = link.outputs, link.image_shape or kept
+            self.outputs = link.outputs
+            self.image_shape = link.image_shape or kept
             known = self.lipschitz is not None and link.lipschitz is not None
             self.lipschitz = self.lipschitz * link.lipschitz if known else None  # type: ignore[operator]
 

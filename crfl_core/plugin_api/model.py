@@ -133,7 +133,8 @@ class BoundModel(ABC):
         Asked for when gradients are clipped. Override it if there is a faster way than one `gradient` for each sample.
         """
         each = parameters.repeat_interleave(y.shape[1], dim=1)
-        rows, labels = x.flatten(0, 1)[:, None], y.flatten()[:, None]
+        rows = x.flatten(0, 1)[:, None]
+        labels = y.flatten()[:, None]
         alone = self.gradient(each, rows, labels, x.new_ones(labels.shape))
         apart: Tensor = alone.unflatten(1, y.shape)
         return apart

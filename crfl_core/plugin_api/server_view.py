@@ -51,7 +51,8 @@ class ServerSide:
         """The mean cross-entropy of the root samples, () or (R,)."""
         import torch
 
-        logits, labels = self.logits(parameters), self._root(parameters).y
+        logits = self.logits(parameters)
+        labels = self._root(parameters).y
         per_sample = torch.nn.functional.cross_entropy(
             logits.movedim(-1, 1) if logits.ndim > 2 else logits,
             labels.expand(logits.shape[:-1]),
@@ -74,7 +75,8 @@ class ServerSide:
         """
         import torch
 
-        root, decay = self._root(start), float(self.clients.weight_decay[0])
+        root = self._root(start)
+        decay = float(self.clients.weight_decay[0])
         size = min(batch_size, len(root.y))
         per_epoch = -(-len(root.y) // size)
         generator = self.streams.generator("aggregation/root", round_number=number)

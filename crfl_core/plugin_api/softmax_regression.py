@@ -40,7 +40,8 @@ class LinearModel(BoundModel):
             )
 
     def __init__(self, inputs: int, classes: int, *, bias: bool) -> None:
-        self._inputs, self._classes = inputs, classes
+        self._inputs = inputs
+        self._classes = classes
         shapes: tuple[tuple[str, tuple[int, ...]], ...] = (("weight", (classes, inputs)),)
         self.layout = Layout((*shapes, ("bias", (classes,))) if bias else shapes)
         self.facts = self.facts_of(self)
@@ -107,7 +108,8 @@ class LinearModel(BoundModel):
             return partial(super().counts, parameters)
         if models == len(parameters):
             return partial(self._won, parameters, Room(*self._blocks(parameters)))
-        some, others = self.counting(parameters[:models]), self.counting(parameters[models:])
+        some = self.counting(parameters[:models])
+        others = self.counting(parameters[models:])
         return lambda x: some(x) + others(x)
 
     def _won(self, parameters: Tensor, room: Room, x: Tensor) -> Tensor:
@@ -218,11 +220,13 @@ class LinearSteps(LocalModels):
     """
 
     def __init__(self, layout: Layout, start: Tensor, longest: float | None = None) -> None:
-        self._longest, self._layout = longest, layout
+        self._longest = longest
+        self._layout = layout
         self._replicas, self._clients = start.shape[:2]
         self._is_shared = self._clients > 1 and start.stride(1) == 0
         blocks = layout.unflatten(start[:, :1] if self._is_shared else start)
-        weight, bias = blocks["weight"], blocks.get("bias")  # (replicas, clients, classes, features) without the last
+        weight = blocks["weight"]
+        bias = blocks.get("bias")  # (replicas, clients, classes, features) without the last
         self._classes, self._inputs = weight.shape[2:]
         turned = weight.permute(1, 2, 0, 3).clone(memory_format=torch.contiguous_format)
         self._weight = turned.view(len(turned), -1, self._inputs)
@@ -259,7 +263,8 @@ class LinearSteps(LocalModels):
         if not self._is_shared or decay is not None:
             super().last_step(x, y, weights, rates, decay, start, out)
             return
-        residual, after = self._residual(x, y, weights * -rates[:, None]), self._layout.unflatten(out)
+        residual = self._residual(x, y, weights * -rates[:, None])
+        after = self._layout.unflatten(out)
         each = self._classes, self._replicas
         together = max(1, NUMBERS_AT_ONCE // (residual.shape[1] * self._inputs))
         room = residual.new_empty(min(together, self._clients), residual.shape[1], self._inputs)
@@ -282,7 +287,8 @@ class LinearSteps(LocalModels):
     def _logits(self, x: Tensor) -> Tensor:
         """(clients, classes x replicas, batch); one product for all clients while they have one model."""
         if self._is_shared:
-            weight, turned = self._weight[0], x.flatten(0, 1).T
+            weight = self._weight[0]
+            turned = x.flatten(0, 1).T
             logits = weight.mm(turned) if self._bias is None else self._bias[0].addmm(weight, turned)
             return logits.view(-1, *x.shape[:2]).transpose(0, 1)
         turned = x.transpose(1, 2)
@@ -291,7 +297,8 @@ class LinearSteps(LocalModels):
     def _part(self) -> None:
         """From now on every client has a model of its own."""
         if self._is_shared:
-            self._is_shared, each = False, (self._clients, 1, 1)
+            self._is_shared = False
+            each = (self._clients, 1, 1)
             self._weight = self._weight.repeat(each)
             self._bias = None if self._bias is None else self._bias.repeat(each)
 
@@ -302,7 +309,8 @@ class LinearSteps(LocalModels):
 
     def moved(self, start: Tensor, out: Tensor) -> None:
         """Block by block, without flat vectors in between."""
-        before, after = self._layout.unflatten(start), self._layout.unflatten(out)
+        before = self._layout.unflatten(start)
+        after = self._layout.unflatten(out)
         for name, now in self._blocks().items():
             torch.sub(now, before[name], out=after[name])
 

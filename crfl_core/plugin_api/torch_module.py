@@ -36,7 +36,8 @@ class ModuleModel(BoundModel):
         self._build = build
         self._threads = threading.local()
         self._check_room()
-        module, another = self._fresh(0), self._fresh(0)  # the values play no part, only the shapes
+        module = self._fresh(0)
+        another = self._fresh(0)  # the values play no part, only the shapes
         for name, _ in module.named_buffers():
             raise OptionError("type", f"the module has the buffer {name!r}: use layers without buffers")
         for layer in module.modules():
@@ -87,7 +88,8 @@ class ModuleModel(BoundModel):
                 parameters = list(self._fresh(0).parameters())
         except Exception:  # whatever a module may do to values that are not there
             return
-        needed, left = COPIES * sum(one.numel() * one.element_size() for one in parameters), room.memory()
+        needed = COPIES * sum(one.numel() * one.element_size() for one in parameters)
+        left = room.memory()
         if left is not None and needed > left.left:
             count = sum(one.numel() for one in parameters)
             raise OptionError(
@@ -106,7 +108,8 @@ class ModuleCalls:
     """The functions of one module. A call puts its parameters into the module, so only one may be under way."""
 
     def __init__(self, module: nn.Module, layout: Layout) -> None:
-        self._module, self._layout = module, layout
+        self._module = module
+        self._layout = layout
         self.gradient = vmap(
             vmap(grad(self._loss), in_dims=(0, 0, 0, 0)),
             in_dims=(0, None, None, None),

@@ -62,7 +62,8 @@ def check_methods(who: str, plugin: type[Plugin]) -> None:
         found = inspect.getattr_static(plugin, name)
         if found is called or not (inspect.isfunction(found) and inspect.isfunction(called)):
             continue
-        wanted, taken = inspect.signature(called), inspect.signature(found)
+        wanted = inspect.signature(called)
+        taken = inspect.signature(found)
         try:
             taken.bind(*wanted.parameters)
         except TypeError:
@@ -86,7 +87,8 @@ def misfit(name: str, member: Any) -> str:
     place = written_at(member)
     if not hasattr(member, "crfl_impl"):
         return f"nobody would call {name} ({place}): mark it with @hookimpl"
-    options, function = member.crfl_impl, function_of(member)
+    options = member.crfl_impl
+    function = function_of(member)
     hook = options.get("specname") or name
     if hook not in HOOKS:
         hint = closest(hook, HOOKS) or f"hooks are {', '.join(HOOKS)}"

@@ -33,7 +33,8 @@ class Hooks:
     def __init__(self, plugins: Iterable[tuple[str, Plugin]]) -> None:
         self._manager = pluggy.PluginManager("crfl")
         self._manager.add_hookspecs(hookspecs)
-        named, position = list(plugins), itertools.count()
+        named = list(plugins)
+        position = itertools.count()
         owners = [state_key(next(position)) if kind == "aggregator" else kind for kind, _ in named]
         # pluggy asks the plugin registered last first.
         for number, (kind, plugin) in reversed(list(enumerate(named))):

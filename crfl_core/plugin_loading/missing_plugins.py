@@ -34,7 +34,9 @@ class Reading:
     """
 
     def __init__(self, registry: Registry, used: Used | None = None, needed: Collection[str] = ()) -> None:
-        self._registry, self._used, self._needed = registry, used or {}, needed
+        self._registry = registry
+        self._used = used or {}
+        self._needed = needed
 
     def allowing(self, entries: Sequence[str] | None) -> Reading:
         """The same with an allow-list, as of a `Registry`."""

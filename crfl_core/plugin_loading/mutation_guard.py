@@ -43,7 +43,8 @@ def untouched(who: str, *given: object) -> Iterator[None]:
     found = [leaf for one in given for leaf in leaves(one) if id(leaf) not in seen]
     tensors = [leaf for leaf in found if isinstance(leaf, torch.Tensor)]
     columns = [leaf for leaf in found if isinstance(leaf, np.ndarray)]
-    marks, copies = [fingerprint(tensor) for tensor in tensors], [column.copy() for column in columns]
+    marks = [fingerprint(tensor) for tensor in tensors]
+    copies = [column.copy() for column in columns]
     versions = [tensor._version for tensor in shared]
     yield
     same = all(map(equal, columns, copies)) and versions == [tensor._version for tensor in shared]
@@ -66,7 +67,8 @@ def fingerprint(tensor: Tensor) -> NDArray[np.float64]:
     if flat.is_floating_point():
         found: NDArray[np.float64] = (flat @ made(flat.shape[1]).to(flat)).double().cpu().numpy()
         return np.nan_to_num(found)
-    factors, marks = made(flat.shape[1]).to(flat.device), torch.empty(len(flat), dtype=torch.float64)
+    factors = made(flat.shape[1]).to(flat.device)
+    marks = torch.empty(len(flat), dtype=torch.float64)
     step = max(1, MOST_KEPT // max(1, flat.shape[1]))
     room = factors.new_empty(min(step, len(flat)), flat.shape[1])  # one for all: small results between fresh ones stay
     for first in range(0, len(flat), step):

@@ -115,8 +115,11 @@ class Registry:
         """
         found = self.found  # read once, for both
         allowing = Registry(self._local)
-        allowing.found, allowing._declared, allowing._loaded = found, self._declared, self._loaded
-        allowing._allow, allowing._made_by_others = entries, self._made_by_others
+        allowing.found = found
+        allowing._declared = self._declared
+        allowing._loaded = self._loaded
+        allowing._allow = entries
+        allowing._made_by_others = self._made_by_others
         return allowing
 
     def for_run_of_others(self, directory: Path) -> Registry:
@@ -219,21 +222,22 @@ class Registry:
     def _listed(self, found: Found, *, conflict: bool) -> Listed:
 
         status: ListedStatus = "ok"
-        reason, summary = "", ""
+        reason = ""
+        summary = ""
         hooks: tuple[str, ...] = ()
         if not self.usable(found):
-            status, reason = "blocked", self._refusal(found)
+            status = "blocked"
+            reason = self._refusal(found)
         else:
             try:
                 summary, hooks = self._described(found)
             except PluginError as error:
-                status, reason = "failed", str(error)
+                status = "failed"
+                reason = str(error)
             else:
                 if conflict:
-                    status, reason = (
-                        "conflict",
-                        f"write '{found.distribution}:{found.name}' to choose this one",
-                    )
+                    status = "conflict"
+                    reason = f"write '{found.distribution}:{found.name}' to choose this one"
         return Listed(found.kind, found.name, found.distribution, found.version, status, reason, summary, hooks)
 
     def _described(self, found: Found) -> tuple[str, tuple[str, ...]]:
@@ -274,7 +278,8 @@ def declared() -> Declared:
 
     The standard library's own `entry_points()` raises as soon as one distribution has broken metadata.
     """
-    result, seen = Declared([], []), set()
+    result = Declared([], [])
+    seen = set()
     for candidate in distributions():
         try:
             if not any(is_meant_for_us(point.group) for point in candidate.entry_points):

@@ -46,7 +46,8 @@ def stand_in(kind: str, sentence: str) -> type[StandIn]:
         member = inspect.getattr_static(plugin, name)
         if inspect.isfunction(member) and name not in HARMLESS and not name.startswith(("_", "model_")):
             setattr(plugin, name, raising(sentence))  # not in the namespace: some of them are final
-    plugin.absence, plugin.__abstractmethods__ = sentence, frozenset()
+    plugin.absence = sentence
+    plugin.__abstractmethods__ = frozenset()
     return plugin
 
 

@@ -162,7 +162,8 @@ def by_block(parts: Iterable[Counted], models: int, samples: int) -> Iterator[di
     for one in parts:
         if not isinstance(one, Counted):
             raise PluginFailure(f"the engine must yield Counted, found {type(one).__name__}")
-        rows, votes = range(samples)[one.part], np.asarray(one.counts)
+        rows = range(samples)[one.part]
+        votes = np.asarray(one.counts)
         own = [number for number, block in enumerate(blocks) if block.start in rows]
         ends = {0, *(block.stop for block in blocks)}
         if not own or rows.step != 1 or not {rows.start, rows.stop} <= ends or found.keys() & {*own}:

@@ -119,7 +119,8 @@ Rows = Tensor | ByteRows
 
 def norms_of(x: Rows) -> NDArray[np.float64]:
     """The Euclidean norm of each row, some rows at a time: torch first copies them in double precision."""
-    norms, step = np.empty(len(x)), max(1, NUMBERS_AT_ONCE // max(1, x.shape[1]))
+    norms = np.empty(len(x))
+    step = max(1, NUMBERS_AT_ONCE // max(1, x.shape[1]))
     for first in range(0, len(x), step):
         norms[first : first + step] = x[first : first + step].norm(dim=1, dtype=torch.float64).cpu().numpy()
     return norms
@@ -147,7 +148,8 @@ class Gathering(threading.local):
 
     def room(self, dtype: torch.dtype, device: torch.device, shape: tuple[int, ...]) -> Tensor:
         """Memory for a tensor of this type and shape; what was in it before is gone."""
-        size, kept = math.prod(shape), self._room.get(dtype)
+        size = math.prod(shape)
+        kept = self._room.get(dtype)
         if size > MOST_KEPT:
             return fresh(size, dtype, device).view(shape)
         if kept is None or kept.device != device or len(kept) < size:

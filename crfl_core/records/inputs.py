@@ -43,7 +43,8 @@ class Domain:
         """
         with np.errstate(over="ignore"):
             single = inputs.astype(np.float32, copy=False)
-            low, high = np.float32(self.low), np.float32(self.high)
+            low = np.float32(self.low)
+            high = np.float32(self.high)
         return ~(np.isfinite(single) & (low <= single) & (single <= high))
 
 

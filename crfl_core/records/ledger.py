@@ -326,7 +326,8 @@ class Ledger:
                 f"the ledger has format {self.facts.format}, this version of crfl reads format {FORMAT}: "
                 "use the version that environment.json names"
             )
-        numbers, models = tuple((record.round, record.group) for record in self.rounds), self.facts.models
+        numbers = tuple((record.round, record.group) for record in self.rounds)
+        models = self.facts.models
         expected = ((number, group) for number in range(1, self.facts.rounds + 1) for group in range(models))
         if len(numbers) != self.facts.rounds * models or any(map(ne, numbers, expected)):
             raise StoreError(

@@ -48,7 +48,8 @@ def scale_error(facts: RunFacts) -> float:
 
 def observed_residuals(ledger: Ledger) -> Array:
     """The norms of the residuals that entered the aggregates, behind the cap: of each row, never less than it was."""
-    facts, rows = ledger.facts, ledger.clients
+    facts = ledger.facts
+    rows = ledger.clients
     starts = np.array([record.start_norm for record in ledger.rounds])[rows.round - 1]
     centring = 2.0 * precision(facts) * (1.0 - rows.retention) * starts
     norms: Array = rows.residual_norm * (1.0 + relative_error(facts.parameters, facts.dtype)) + centring

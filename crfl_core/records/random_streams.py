@@ -93,7 +93,8 @@ class FamilyStreams(Streams):
         self, purpose: str, *, round_number: int = 0, client: int = 0, replica: int = 0
     ) -> np.random.Generator:
         """As `Streams.generator`, for purposes of this family."""
-        family, draw = vars(self)["_family"], vars(self)["_draw"]
+        family = vars(self)["_family"]
+        draw = vars(self)["_draw"]
         if purpose.partition("/")[0] != family:
             raise ValueError(f"{purpose!r} is not drawn here: start it with {family!r}")
         purpose = of_group(purpose, vars(self)["_group"])

@@ -28,7 +28,8 @@ DEPENDENCE_ORDER: tuple[Dependence, ...] = ("fixed", "own", "all")
 
 CLIENTS_AT_ONCE = 64, 256
 """How many clients train at once, and how many if what they train and see is small."""
-SMALL_PARAMETERS, SMALL_SAMPLES = 2**21, 2**12
+SMALL_PARAMETERS = 2**21
+SMALL_SAMPLES = 2**12
 """How many parameters and samples more than the fewer of them may have together: small operations for many chunks would
 take longer than the work in these."""
 PARAMETERS_AT_ONCE = 2**26
@@ -150,7 +151,8 @@ class TrainingTask:
 
         Bits depend on this cut, so engines that share it agree in all of them.
         """
-        clients, parameters = len(self.clients), self.starts.shape[-1]
+        clients = len(self.clients)
+        parameters = self.starts.shape[-1]
         at_once = at_once or clients_at_once(parameters, int(self.clients.batch_size.max()))
         chunk = max(1, min(at_once, PARAMETERS_AT_ONCE // parameters))
         return [slice(first, min(first + chunk, clients)) for first in range(0, clients, chunk)]
@@ -252,7 +254,8 @@ class Poisoning:
     @staticmethod
     def none(clients: int) -> Poisoning:
         """Nobody poisoned anything, and no batch was scaled."""
-        ints, floats = np.zeros(clients, np.int64), np.zeros(clients)
+        ints = np.zeros(clients, np.int64)
+        floats = np.zeros(clients)
         poison = floats, ints, ints, floats, ints, floats
         return Poisoning(*poison, spectrum=floats, start_gradient=floats, factor=np.ones(clients), scaled=ints)
 

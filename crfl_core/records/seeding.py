@@ -19,7 +19,8 @@ POOL = 4
 SEED = 6
 """Words of 32 bits in the seed of an `SFC64`."""
 WARM_UP = 12
-LEFT, RIGHT = np.uint32(0xCA01F9DD), np.uint32(0x4973F715)
+LEFT = np.uint32(0xCA01F9DD)
+RIGHT = np.uint32(0x4973F715)
 HALF = np.uint32(16)
 
 Words = NDArray[np.uint32]
@@ -33,7 +34,8 @@ def generators(keys: Sequence[bytes]) -> Iterator[np.random.Generator]:
     if not keys:
         return
     bits = np.random.SFC64(int.from_bytes(keys[0], "little"))
-    generator, first = np.random.Generator(bits), bits.state
+    generator = np.random.Generator(bits)
+    first = bits.state
     found = states(np.frombuffer(b"".join(keys), "<u4").reshape(-1, POOL).astype(np.uint32))
     if not np.array_equal(first["state"]["state"], found[0]):  # another NumPy than all that are known
         yield from (np.random.Generator(np.random.SFC64(int.from_bytes(key, "little"))) for key in keys)
@@ -56,7 +58,8 @@ def states(keys: Words) -> NDArray[np.uint64]:
     a, b, c = words[::2] | (words[1::2] << np.uint64(32))
     for counter in range(1, WARM_UP + 1):
         output = a + b + np.uint64(counter)
-        a, b = b ^ (b >> np.uint64(11)), c + (c << np.uint64(3))
+        a = b ^ (b >> np.uint64(11))
+        b = c + (c << np.uint64(3))
         c = ((c << np.uint64(24)) | (c >> np.uint64(40))) + output
     return np.stack([a, b, c, np.full_like(a, WARM_UP + 1)], axis=1)
 

@@ -54,7 +54,9 @@ class Threat(Table):
         >>> Threat(clients=1, rounds=(10,)).when, Threat(clients=1, rounds=(1, 2, 3), rounds_at_most=2).when
         ('round 10', 'any 2 of rounds 1..3')
         """
-        first, last, total = min(self.rounds, default=0), max(self.rounds, default=0), len(self.rounds)
+        first = min(self.rounds, default=0)
+        last = max(self.rounds, default=0)
+        total = len(self.rounds)
         named = f"{first}..{last}" if total > 1 and last - first == total - 1 else ", ".join(map(str, self.rounds))
         if total > 8 and "," in named:
             named = f"{first}, ..., {last} ({total} in all)"
@@ -84,7 +86,8 @@ class Threat(Table):
         if self.too_many(realised.rounds):
             found.append(f"{len(set(realised.rounds))} rounds were attacked, at most {self.rounds_at_most} assumed")
         for name in ("poison_ratio", "scale", "delta"):
-            limit, value = getattr(self, name), getattr(realised, name)
+            limit = getattr(self, name)
+            value = getattr(realised, name)
             if limit is not None and value is not None and value > limit:
                 found.append(f"{name} {value:g} is above the assumed {limit:.4g}")
         if not covers(self.poison, realised.poison):

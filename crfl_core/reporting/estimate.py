@@ -38,9 +38,11 @@ class Estimate(NamedTuple):
 
     def lines(self) -> Iterator[tuple[str, str, str]]:
         """What, how much, and of what, for people."""
-        sizes, copies = self.sizes, sum(one.models for one in self.asked if one.rounds is None)
+        sizes = self.sizes
+        copies = sum(one.models for one in self.asked if one.rounds is None)
         again = [f"{one.models:,} x {one.rounds:,} rounds" for one in self.asked if one.rounds is not None]
-        memory, disk = room.memory(), room.disk(self.path)
+        memory = room.memory()
+        disk = room.disk(self.path)
         notes = (
             f"{sizes.samples:,} samples, {sizes.features:,} features",
             f"{sizes.rounds:,} rounds of {sizes.participants:,} clients, {sizes.parameters:,} parameters",
@@ -59,7 +61,8 @@ class Estimate(NamedTuple):
 
 def estimated(session: Session, data_seconds: float, *, thorough: bool = True) -> Estimate:
     """The estimate of a run that is ready to start. Unless it is `thorough`, certificates are not tried."""
-    federation, resident = session.federation, room.resident()
+    federation = session.federation
+    resident = room.resident()
     found = Sizes.of_data(
         federation.config, federation.data, federation.model, federation.maps, federation.participation
     )

@@ -89,7 +89,9 @@ def predictions(certified: CertificateResult) -> list[str]:
 
 def rows(certified: CertificateResult) -> Iterable[tuple[Any, ...]]:
     """The rows of one guarantee, in the order of `COLUMNS`."""
-    guarantee, anywhen, samples = certified.guarantee, certified.anywhen, len(certified.labels)
+    guarantee = certified.guarantee
+    anywhen = certified.anywhen
+    samples = len(certified.labels)
 
     def constant(value: object) -> list[object]:
         return [value] * samples

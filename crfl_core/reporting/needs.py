@@ -30,7 +30,11 @@ LONGEST = 100 * DAY
 COLUMNS = 30 * 8
 RECORD = 2_000
 """Bytes of the ledger in memory: of a participant of a round, and of a round of a model."""
-ROW_ON_DISK, LINE, CELL, FIGURE, SMALL_FILES = 20, 450, 140, 50_000, 50_000
+ROW_ON_DISK = 20
+LINE = 450
+CELL = 140
+FIGURE = 50_000
+SMALL_FILES = 50_000
 """Bytes on disk: of a participant of a round (compressed), a round, a certified sample, a figure, and of the rest."""
 CHECKPOINTS = "checkpoints, until training is over"
 CHUNK_COPIES = 4
@@ -40,7 +44,10 @@ CONTINUED_COPIES = 3
 
 OPERATIONS = 1e11
 """Multiplications and additions in a second."""
-ROUND, CLIENT, COPY, NUMBER = 5e-4, 1e-5, 2e-6, 2e-9
+ROUND = 5e-4
+CLIENT = 1e-5
+COPY = 2e-6
+NUMBER = 2e-9
 """Seconds, at least: of a round, of a client in a round, of a noisy copy, of a random number in it."""
 
 
@@ -128,7 +135,8 @@ def training_memory(config: RunConfig, sizes: Sizes) -> tuple[Part, ...]:
         held = held_at_once(config.aggregation, streams=False, crafts=False)
         in_group = -(-sizes.participants // sizes.groups)
         made = sizes.groups * held.bytes_of(in_group, sizes.parameters, sizes.itemsize)
-        came, left = sizes.participants * model, room.memory()
+        came = sizes.participants * model
+        left = room.memory()
         if left is not None and came > left.left // SHARE:
             came = 0  # they lie in a file
         parts.append(Part(came + made, rows, sizes.clients_key))
@@ -208,7 +216,8 @@ def continuation_seconds(sizes: Sizes, asked: Asked) -> Part:
 
 def refuse(needs: Needs, path: Path) -> None:
     """Raise `ConfigError` for what does not fit into memory, on the disk at `path` or into a lifetime."""
-    memory, disk = room.memory(), room.disk(path)
+    memory = room.memory()
+    disk = room.disk(path)
     if memory is not None and total(needs.memory) > memory.left:
         raise refusal(needs.memory, "of memory", f"{bytes_in_words(memory.left)} are left ({memory.limit})")
     if disk is not None and total(needs.disk) > disk.left:

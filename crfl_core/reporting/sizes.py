@@ -139,7 +139,8 @@ def asked_in(config: RunConfig) -> Iterator[Asked]:
     for position, certificate in enumerate(config.certificates):
         if isinstance(certificate, StandIn):
             continue  # nobody knows what its options mean
-        place, again = f"certificates.{position}", number(certificate, "continuations")
+        place = f"certificates.{position}"
+        again = number(certificate, "continuations")
         settings = certificate.votes.apply(config.votes)
         if again is not None:
             total = again + (number(certificate, "selection") or 0)
@@ -153,7 +154,8 @@ def asked_by(questions: Iterable[Question], rounds: int) -> Iterator[Asked]:
     """The same, once certificates have been asked what they want."""
     seen = set()
     for position, question in enumerate(questions):
-        request, place = question.request, f"certificates.{position}"
+        request = question.request
+        place = f"certificates.{position}"
         if not question.is_voted_on or request in seen or not request.models:
             continue
         seen.add(request)

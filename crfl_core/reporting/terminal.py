@@ -78,7 +78,8 @@ def show_remarks(console: Console, remarks: Sequence[str], room: int) -> None:
 
 def fitting(blocks: Sequence[Block], room: int) -> tuple[list[Block], int]:
     """The first rows of all blocks, as many as there is room for, each block under a heading; and how many do not."""
-    kept, left_out = [], 0
+    kept = []
+    left_out = 0
     for block in blocks:
         rows = block.rows[: max(0, room - 1)]
         left_out += len(block.rows) - len(rows)

@@ -81,7 +81,8 @@ class Trial:
 
     def rounds(self) -> tuple[float, Ledger]:
         """The seconds of all rounds, and a ledger like the one that they would write."""
-        federation, total = self.federation, self.federation.config.rounds
+        federation = self.federation
+        total = self.federation.config.rounds
         participation = federation.participation
         attacked = {number for number in participation.attack_rounds if participation.conduct(number).attacking.any()}
         usual = [number for number in range(1, total + 1) if number not in attacked]
@@ -203,13 +204,17 @@ def elapsed(work: Callable[..., object], *arguments: object) -> float:
 
 def extrapolated(work: Callable[[int], object], total: int) -> float:
     """The seconds of work of this size: measured, if it is short; else along a line through the last two tries."""
-    size, before, shorter = min(total, FIRST_SIZE), 0, 0.0
+    size = min(total, FIRST_SIZE)
+    before = 0
+    shorter = 0.0
     work(size)  # to warm up
     while True:
         seconds = min(elapsed(work, size) for _ in range(2 if shorter < ENOUGH / 8 else 1))
         if size == total or seconds > ENOUGH:
             break
-        before, shorter, size = size, seconds, min(total, 4 * size)
+        before = size
+        shorter = seconds
+        size = min(total, 4 * size)
     if size < total and before == 0 and size > 1:  # most of it may not depend on the size at all
         before = size // 4
         shorter = elapsed(work, before)

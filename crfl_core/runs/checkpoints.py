@@ -18,7 +18,9 @@ from crfl_core.training.memory import first_state
 from crfl_core.training.rounds import Progress
 
 PARAMETERS = "parameters"
-ATTACK, TWIN, FAILED = "attack", "twin/", "failed"
+ATTACK = "attack"
+TWIN = "twin/"
+FAILED = "failed"
 Groups = tuple[Progress, ...]
 """Where training stands: one entry for each group."""
 
@@ -61,7 +63,8 @@ def unpacked(number: int, arrays: dict[str, NDArray[Any]], failed: Mapping[int, 
 
     Raises `StoreError` for models that are not of this federation.
     """
-    groups, size = len(federation.participation.members), federation.model.layout.size
+    groups = len(federation.participation.members)
+    size = federation.model.layout.size
     try:
         fitting(arrays, PARAMETERS, (size,) if groups == 1 else (groups, size), federation.config.dtype)
     except ValueError as error:

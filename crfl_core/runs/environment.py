@@ -21,8 +21,10 @@ FILE = "environment.json"
 
 def record(directory: RunDirectory, loaded: LoadedConfig, registry: Registry, played: int) -> None:
     """Write what plays the rounds after `played`; what played those before stays, and where the config was written."""
-    now, before = {"from_round": played + 1, **versions(loaded.config, registry)}, recorded(directory)
-    earlier, written = [], {".".join(path): origin for path, origin in loaded.origins.written.items()}
+    now = {"from_round": played + 1, **versions(loaded.config, registry)}
+    before = recorded(directory)
+    earlier = []
+    written = {".".join(path): origin for path, origin in loaded.origins.written.items()}
     now["origins"] = before.pop("origins", written)
     if played and before:
         earlier = [one for one in (*before.pop("earlier", []), before) if one.get("from_round", 1) <= played]

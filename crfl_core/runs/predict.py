@@ -40,7 +40,8 @@ def predict(run: RunResult, x: NDArray[Any], *, scaled: bool = False) -> Predict
         raise DataError(f"x must be numbers of shape (samples, {facts.inputs}), found {np.shape(x)} of {flat.dtype}")
     if not np.isfinite(flat).all():
         raise DataError(f"x: row {int(np.argwhere(~np.isfinite(flat))[0][0])} is not finite: remove or fill it")
-    shift, factor = np.asarray(facts.scaling_shift), np.asarray(facts.scaling_factor)
+    shift = np.asarray(facts.scaling_shift)
+    factor = np.asarray(facts.scaling_factor)
     with np.errstate(over="ignore"):  # what overflows is refused below
         inputs = flat if scaled else Scaling(facts.scaling, shift, factor).apply(flat)
     maps, model = build_model(run.config, data_facts(run.ledger), run.fitted)
@@ -52,7 +53,8 @@ def predict(run: RunResult, x: NDArray[Any], *, scaled: bool = False) -> Predict
     features = mapped(maps, rows)
     unknown = torch.full((len(features),), -1)
 
-    streams, failed = vote_streams(run.config, run.directory), run.ledger.failed
+    streams = vote_streams(run.config, run.directory)
+    failed = run.ledger.failed
     electorate = Electorate(model, parameters, streams, run.continued, failed)
 
     def source(request: VoteRequest, settings: VoteSettings) -> Mapping[str, Votes]:

@@ -91,7 +91,8 @@ def resume(
     trust: bool = False,
 ) -> RunResult:
     """Go on with an unfinished run; a finished one is returned as it is. One of others needs `trust`."""
-    directory, registry = RunDirectory(Path(path)), Registry(plugins)
+    directory = RunDirectory(Path(path))
+    registry = Registry(plugins)
     if directory.state == "finished":
         clean_up(directory)
         return load(path, plugins=plugins, trust=trust)
@@ -146,8 +147,10 @@ def execute(
 ) -> RunResult:
     """The way of a run through the parts of the core. `origins` are where its settings were written."""
     check_twin(session.federation.config, twin)
-    federation, path = session.federation, session.context.path
-    config, registry = federation.config, registry.allowing(federation.config.plugins.allow)
+    federation = session.federation
+    path = session.context.path
+    config = federation.config
+    registry = registry.allowing(federation.config.plugins.allow)
     directory = claimed(federation, path, registry, force=force)
     with directory.locked():
         directory.check_facts(federation.facts)
@@ -193,7 +196,8 @@ def as_it_was_written(text: str, file: Path, registry: Registry) -> str:
 def certify(session: Session, directory: RunDirectory) -> None:
     """Votes, guarantees, audits and figures of a trained run."""
     federation = session.federation
-    config, ledger = federation.config, directory.read_ledger()
+    config = federation.config
+    ledger = directory.read_ledger()
     draw_vote_seed(config, directory)
     results = certify_all(
         ask(config, ledger),

@@ -42,7 +42,9 @@ from crfl_core.records.ledger import ClientColumns, Ledger, RoundRecord, RunFact
 from crfl_core.runs.array_files import Arrays
 from crfl_core.runs.vote_files import VoteFiles
 
-CONFIG, ROUNDS, ENVIRONMENT = "config.toml", "rounds.jsonl", "environment.json"
+CONFIG = "config.toml"
+ROUNDS = "rounds.jsonl"
+ENVIRONMENT = "environment.json"
 CHECKPOINT = "checkpoint"
 SAVED = f"{CHECKPOINT}/state.safetensors"
 SHARD = f"{CHECKPOINT}/clients-"
@@ -138,7 +140,8 @@ class RunDirectory(VoteFiles):
 
     def append_rounds(self, records: Sequence[RoundRecord]) -> None:
         """A round more in rounds.jsonl, a line for each model. What a kill cuts off is cut again on resume."""
-        lines, number = b"".join(record.model_dump_json().encode() + b"\n" for record in records), records[0].round
+        lines = b"".join(record.model_dump_json().encode() + b"\n" for record in records)
+        number = records[0].round
         with (
             refusals_of_the_system(f"{self.path / ROUNDS}: cannot be written"),
             (self.path / ROUNDS).open("ab") as file,

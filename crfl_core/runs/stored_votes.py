@@ -84,7 +84,8 @@ class Voter:
 
     def _elsewhere(self, name: str, voters: Voters) -> Iterator[Counted]:
         """What the engine counts of the votes on a test set."""
-        engine, samples = self.session.engine, len(self.session.federation.test_sets[name].labels)
+        engine = self.session.engine
+        samples = len(self.session.federation.test_sets[name].labels)
         with settings_of("engine", engine), untouched(f"engine {engine.full_name}: count()", voters):
             yield from engine.count(CountingTask(name, samples, voters))
 

@@ -27,7 +27,9 @@ class Checkpoints:
     """Saves where training stands every few seconds, and whatever is not saved yet when something goes wrong."""
 
     def __init__(self, directory: RunDirectory, pause: float) -> None:
-        self._directory, self._pause, self._last = directory, pause, time.monotonic()
+        self._directory = directory
+        self._pause = pause
+        self._last = time.monotonic()
         self._unsaved: tuple[Groups, Groups, list[ClientColumns]] | None = None
 
     def reached(self, progress: Groups, twin: Groups, clients: Sequence[ClientColumns]) -> None:
@@ -41,7 +43,8 @@ class Checkpoints:
         if self._unsaved is not None:
             progress, twin, rows = self._unsaved
             self._directory.write_checkpoint(progress[0].number, packed(progress) | packed_twin(twin), rows)
-        self._unsaved, self._last = None, time.monotonic()
+        self._unsaved = None
+        self._last = time.monotonic()
 
 
 def train(session: Session, directory: RunDirectory, saved: Checkpoint | None, clean: RunResult | None = None) -> None:
@@ -50,13 +53,16 @@ def train(session: Session, directory: RunDirectory, saved: Checkpoint | None, c
     The models before noise of rounds that certificates start from again are kept, too. Whatever ends a round, all
     rounds before it are saved. `clean` is a run that distances are measured to; None: it is trained alongside.
     """
-    federation, twin = session.federation, CleanTwin(session, clean)
+    federation = session.federation
+    twin = CleanTwin(session, clean)
     if saved is None:
-        progress, clients = rounds.initial(federation), []
+        progress = rounds.initial(federation)
+        clients = []
     else:
         twin.progress = unpacked_twin(saved.round, saved.tensors, federation)
         failed = {record.group: record.failed for record in saved.records if record.failed is not None}
-        progress, clients = unpacked(saved.round, saved.tensors, failed, federation), saved.clients
+        progress = unpacked(saved.round, saved.tensors, failed, federation)
+        clients = saved.clients
     check_room(session)
     check_independence(federation)
     checkpoints = Checkpoints(directory, federation.config.storage.checkpoint_seconds)

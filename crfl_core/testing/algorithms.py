@@ -17,7 +17,10 @@ from crfl_core.training.local_training import LocalTraining
 from crfl_core.training.models import training_facts
 from crfl_core.training.steps import directed
 
-REPLICAS, CLIENTS, PARAMETERS, STEPS = 2, 3, 7, 4
+REPLICAS = 2
+CLIENTS = 3
+PARAMETERS = 7
+STEPS = 4
 CLOSE = 1e-9
 
 
@@ -35,17 +38,20 @@ def trained(algorithm: LocalAlgorithm, case: Case[LocalAlgorithm]) -> Tensor:
 def path(algorithm: LocalAlgorithm, problem: Tensor, start: Tensor) -> Tensor:
     """The directions of some steps on `1/2 ||w - problem||^2` in each model of each client, (steps, R, n, P)."""
     state: State = {}
-    parameters, directions = start.clone(), []
+    parameters = start.clone()
+    directions = []
     for number in range(1, STEPS + 1):
         answer = directed(algorithm, LocalStep(number, parameters - problem, parameters, start), state)
-        parameters, state = parameters - 0.1 * answer.values, answer.state
+        parameters = parameters - 0.1 * answer.values
+        state = answer.state
         directions.append(answer.values)
     return torch.stack(directions)
 
 
 def sample(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
     """Where each client wants to go, and where it starts, (R, n, P)."""
-    shape, source = (REPLICAS, CLIENTS, PARAMETERS), torch.Generator().manual_seed(5)
+    shape = (REPLICAS, CLIENTS, PARAMETERS)
+    source = torch.Generator().manual_seed(5)
     goal, start = (torch.randn(shape, generator=source, dtype=torch.float64) for _ in range(2))
     return goal.to(dtype), start.to(dtype)
 

@@ -136,7 +136,8 @@ def check_options_cannot_be_changed(case: Case[Plugin]) -> None:
 @promised_by(Plugin)
 def check_hooks_exist(case: Case[Plugin]) -> None:
     """Every hook is spelled as in `crfl_core.plugin_api.hookspecs`, takes its arguments, and carries `@hookimpl`."""
-    plugin, marked = type(case.plugin), hook_names(type(case.plugin))
+    plugin = type(case.plugin)
+    marked = hook_names(type(case.plugin))
     bare = [name for name, _ in inspect.getmembers(plugin) if name.startswith("crfl_") and name not in marked]
     if bare:
         raise CheckFailed("@hookimpl on every hook", f"{bare[0]} without it", "mark it with @crfl_core.hookimpl")
@@ -192,7 +193,8 @@ def check_importing_has_no_side_effects(case: Case[Plugin]) -> None:
 @contextlib.contextmanager
 def watched(doing: str) -> Iterator[None]:
     """Fail if something is printed to stdout, or a global generator or setting of PyTorch changes."""
-    before, printed = global_state(), io.StringIO()
+    before = global_state()
+    printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         yield
     if text := printed.getvalue():

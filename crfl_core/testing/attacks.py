@@ -35,7 +35,8 @@ def attacked_batches(attack: Attack, _: Case[Attack]) -> dict[str, object]:
     """What the attack prepares, and makes of batches and test inputs."""
     found: dict[str, object] = {}
     for name, scene in scenes(Case(attack)):
-        data, prepared = scene.federation.data, scene.federation.prepared
+        data = scene.federation.data
+        prepared = scene.federation.prepared
         found[name] = (dict(prepared), scene.dirty, attack.backdoored_set(data, prepared))
     return found
 
@@ -44,7 +45,8 @@ def attacked_batches(attack: Attack, _: Case[Attack]) -> dict[str, object]:
 def check_batches_keep_their_shape(case: Case[Attack]) -> None:
     """Poisoned batches have the shape and type of clean ones, for the same clients and round."""
     for name, scene in scenes(case):
-        clean, dirty = described(scene.clean), described(scene.dirty)
+        clean = described(scene.clean)
+        dirty = described(scene.dirty)
         if clean != dirty:
             raise CheckFailed(f"batches of {name} with {clean}", f"{dirty}", "change entries of x and y, nothing else")
 
@@ -53,12 +55,14 @@ def check_batches_keep_their_shape(case: Case[Attack]) -> None:
 def check_inputs_are_not_changed(case: Case[Attack]) -> None:
     """Clean batches, prepared tensors, trained updates and test inputs are as they were before."""
     for name, scene in scenes(case):
-        data, prepared = scene.federation.data, scene.federation.prepared
+        data = scene.federation.data
+        prepared = scene.federation.prepared
         before = {"clean": scene.clean, "prepared": dict(prepared), "test_x": data.test_x, "test_y": data.test_y}
         given = {key: copied(value) for key, value in before.items()}
         case.plugin.poison(given["clean"], given["prepared"])
         case.plugin.backdoored_set(replace(data, test_x=given["test_x"], test_y=given["test_y"]), given["prepared"])
-        known, seen = known_to(case.plugin, scene), seen_by(case.plugin, scene)
+        known = known_to(case.plugin, scene)
+        seen = seen_by(case.plugin, scene)
         shown = {"honest": known.honest.values, "own": known.own, "following": seen.following}
         updates = copied(shown)
         case.plugin.craft(known, given["prepared"])
@@ -86,7 +90,8 @@ def check_inputs_stay_in_the_domain(case: Case[Attack]) -> None:
     """Poisoned and backdoored inputs are finite and within the domain of the data."""
     for name, scene in scenes(case):
         data = scene.federation.data
-        low, high = data.facts.domain.low, data.facts.domain.high
+        low = data.facts.domain.low
+        high = data.facts.domain.high
         backdoored = case.plugin.backdoored_set(data, scene.federation.prepared)
         for what, x in (
             ("poisoned", scene.dirty.x[scene.real]),
@@ -157,10 +162,8 @@ def check_others_and_other_rounds_are_left_alone(case: Case[Attack]) -> None:
         )
         for number in {scene.plan.number, min(quiet, federation.config.rounds)}:
             plan = plan_of(federation, number)
-            with_attack, without = (
-                train(federation, plan),
-                train(federation, plan_of(federation, number, attacked=False)),
-            )
+            with_attack = train(federation, plan)
+            without = train(federation, plan_of(federation, number, attacked=False))
             others = torch.from_numpy(~plan.conduct.attacking)
             gap = float((with_attack.updates[0, others] - without.updates[0, others]).abs().max())
             if gap > 1e-5:
@@ -192,8 +195,10 @@ def check_submitted_updates_fit(case: Case[Attack]) -> None:
 def check_memory_is_tensors_and_survives_a_resume(case: Case[Attack]) -> None:
     """What `learn` answers is tensors by name, the same for the same round in a new process, and fit to go on with."""
     for name, scene in scenes(case):
-        seen, state = seen_by(case.plugin, scene), scene.federation.prepared
-        learned, again = case.plugin.learn(seen, state), case.fresh().learn(seen, copied(dict(state)))
+        seen = seen_by(case.plugin, scene)
+        state = scene.federation.prepared
+        learned = case.plugin.learn(seen, state)
+        again = case.fresh().learn(seen, copied(dict(state)))
         if not isinstance(learned, Mapping) or not all(isinstance(value, Tensor) for value in learned.values()):
             raise CheckFailed("a mapping of tensors from learn()", f"{type(learned).__name__}", "return {name: tensor}")
         if found := difference(dict(learned), dict(again), "the state"):

@@ -118,7 +118,8 @@ def check_stronger_threats_shrink_radii(case: Case[Certificate]) -> None:
     ):
         stronger = weaker.model_copy(update=changes)
         for level in set(trial.allowed(weaker)) & set(trial.allowed(stronger)):
-            before, after = trial.certify(level, weaker), trial.certify(level, stronger)
+            before = trial.certify(level, weaker)
+            after = trial.certify(level, stronger)
             grown = certified(after) > certified(before) * (1 + ROUNDING)
             if grown.any():
                 (key, value), sample = next(iter(changes.items())), int(np.argmax(grown))
@@ -256,7 +257,8 @@ def check_no_known_attack_beats_it(case: Case[Certificate]) -> None:
         found = case.search(case.once(trial_of), level)
         if found is None:
             continue
-        tried, beaten = True, guarantee.radius >= found
+        tried = True
+        beaten = guarantee.radius >= found
         if beaten.any():
             sample = int(np.argmax(beaten))
             raise CheckFailed(

@@ -54,7 +54,8 @@ def check_help_is_written(case: Case[Command]) -> None:
 def check_help_is_found_without_import(case: Case[Command]) -> None:
     """The first line of its help stands in its source, where `crfl --help` reads it without running code of plugins."""
     loaded(case)
-    point, summary = entry_point_of(case.plugin), case.plugin.summary
+    point = entry_point_of(case.plugin)
+    summary = case.plugin.summary
     if case.plugin.point is None and getattr(sys.modules[point.module], "__file__", None) is None:
         raise Skipped("it was not imported from a file")
     if (found := summary_in_source(point)) != summary:

@@ -100,7 +100,8 @@ def check_domain_contains_the_data(case: Case[Dataset]) -> None:
     for what, get in (("raw", read), ("scaled", loaded)):
         data = case.once(get)
         for name, x in (("training", data.x), ("test", data.test_x)):
-            low, high = float(x.min()), float(x.max())
+            low = float(x.min())
+            high = float(x.max())
             slack = ROUNDING * max(1.0, abs(low), abs(high))
             if low < data.domain.low - slack or high > data.domain.high + slack:
                 raise CheckFailed(

@@ -34,8 +34,10 @@ from crfl_core.testing.samples import SPOTS, Spots, small_config
 from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by
 from crfl_core.testing.trackers import Stopping, left_behind
 
-THREADS, REPEATS = 4, 3
-MANY_CLIENTS, PARAMETERS = 120, 2000
+THREADS = 4
+REPEATS = 3
+MANY_CLIENTS = 120
+PARAMETERS = 2000
 COPIES = 8
 """How many times the memory of a round's updates a step may ask for at once."""
 
@@ -107,7 +109,8 @@ def jobs_of(case: Case[Any]) -> Iterator[Job]:
             yield from (partial(bound, row) for row in random_inputs(size).split(3))
     else:
         for _, scene in scenes(case):
-            batches, prepared = scene.clean, scene.federation.prepared
+            batches = scene.clean
+            prepared = scene.federation.prepared
             darker = replace(copied(batches), x=0.5 * batches.x, y=batches.y.flip(-1))
             yield from (partial(case.plugin.poison, one, prepared) for one in (copied(batches), darker))
             inputs = scene.federation.data.test_x[:20].split(10)
@@ -142,7 +145,8 @@ def check_memory_grows_with_the_updates_alone(case: Case[AggregationStep]) -> No
     for _ in range(2):  # the first time, what is imported late is measured as well
         with measured() as largest:
             answer(case.plugin, updates)
-    found, given = max(largest.values()), updates.values.nbytes
+    found = max(largest.values())
+    given = updates.values.nbytes
     if found > COPIES * given + 64 * MANY_CLIENTS**2 + 2**20:
         raise CheckFailed(
             f"arrays of at most {COPIES} times the {given / 2**20:.1f} MB of all updates",

@@ -54,7 +54,8 @@ def check_samples_do_not_touch_each_other(case: Case[FeatureMap]) -> None:
     """What becomes of an input depends on this input alone: a map is public and fixed, not fitted to a batch."""
     for size, bound in bounds(case):
         x = random_inputs(size)
-        alone, together = bound(x[:1]), bound(x)[:1]
+        alone = bound(x[:1])
+        together = bound(x)[:1]
         if float((alone - together).abs().max()) > 1e-9 * (1 + float(together.abs().max())):
             raise CheckFailed("the same features alone and in a batch", "others", "use no statistics of the batch")
 
@@ -64,7 +65,8 @@ def check_norm_bound_holds(case: Case[FeatureMap]) -> None:
     """No input of norm up to r has features longer than `norm_bound(r)`."""
     for size, bound in bounds(case):
         for x in tried(size):
-            norm, found = float(x.norm()), float(bound(x).norm())
+            norm = float(x.norm())
+            found = float(bound(x).norm())
             if not found <= bound.norm_bound(norm) * (1 + ROUNDING) + 1e-12:
                 raise CheckFailed(
                     f"features of norm at most {bound.norm_bound(norm):.6g} for an input of norm {norm:.6g}",
@@ -93,7 +95,8 @@ def check_lipschitz_constant_holds(case: Case[FeatureMap]) -> None:
         for x in tried(size):
             for step in SCALES:
                 other = x + step * torch.nn.functional.normalize(torch.flip(x, [0]) + 0.1, dim=0)
-                apart, before = float((bound(x) - bound(other)).norm()), float((x - other).norm())
+                apart = float((bound(x) - bound(other)).norm())
+                before = float((x - other).norm())
                 slack = 1e-12 * (1 + float(x.norm())) * (1 + bound.lipschitz)  # of differences of long vectors
                 if apart > bound.lipschitz * before * (1 + ROUNDING) + slack:
                     raise CheckFailed(
@@ -130,7 +133,8 @@ def bounds(case: Case[FeatureMap]) -> Iterator[tuple[int, BoundMap]]:
 
 def bound_maps(case: Case[FeatureMap]) -> list[tuple[int, BoundMap]]:
     """The map for every shape that its options fit."""
-    result, plugin = [], case.plugin
+    result = []
+    plugin = case.plugin
     for shape in SHAPES:
         size = math.prod(shape)
         if isinstance(plugin, ImageMap) and len(shape) == 1:

@@ -100,7 +100,8 @@ def check_gradient_is_that_of_the_loss(case: Case[Model]) -> None:
         for seed in range(3):
             direction = torch.randn(bound.layout.size, dtype=torch.float64, generator=generator(seed))
             up, down = (losses(bound, parameters + side * step * direction, x, y, weights) for side in (1, -1))
-            measured, found = (up - down) / (2 * step), gradient @ direction
+            measured = (up - down) / (2 * step)
+            found = gradient @ direction
             gap = float((measured - found).abs().max())
             if gap > 1e-4 * (1 + float(measured.abs().max())):
                 raise CheckFailed(
@@ -132,9 +133,11 @@ def check_local_steps_follow_the_gradient(case: Case[Model]) -> None:
     """`local` makes the steps `w <- w - rate (gradient + decay w)`, in whatever layout."""
     for facts, bound in built(case):
         parameters, x, y, weights = problem(bound, facts)
-        rates, decay = torch.tensor([0.5, 0.1, 0.0]).double(), torch.tensor([0.1, 0.2, 0.3]).double()
+        rates = torch.tensor([0.5, 0.1, 0.0]).double()
+        decay = torch.tensor([0.1, 0.2, 0.3]).double()
         for penalty in (None, decay):
-            expected, found = GradientSteps(bound, parameters), bound.local(parameters)
+            expected = GradientSteps(bound, parameters)
+            found = bound.local(parameters)
             for _ in range(2):
                 expected.step(x, y, weights, rates, penalty)
                 found.step(x, y, weights, rates, penalty)
@@ -178,7 +181,8 @@ def check_gradient_bound_holds(case: Case[Model]) -> None:
             longest = bound.gradient_bound(float(one.norm()))
             if math.isinf(longest):
                 raise Skipped("it bounds no gradients")
-            label, models = y[client : client + 1, sample : sample + 1], scale * parameters[:, client : client + 1]
+            label = y[client : client + 1, sample : sample + 1]
+            models = scale * parameters[:, client : client + 1]
             found = float(bound.gradient(models, one, label, torch.ones_like(label, dtype=x.dtype)).norm(dim=-1).max())
             if found > longest * (1 + ROUNDING):
                 raise CheckFailed(
@@ -196,7 +200,8 @@ def check_convex_models_are_convex(case: Case[Model]) -> None:
             raise Skipped("it declares no convex loss")
         parameters, x, y, weights = problem(bound, facts)
         for scale in (1.0, 10.0):
-            one, other = scale * parameters[:1], -scale * parameters[1:2].flip(-1)
+            one = scale * parameters[:1]
+            other = -scale * parameters[1:2].flip(-1)
             middle = losses(bound, (one + other) / 2, x, y, weights)
             chord = (losses(bound, one, x, y, weights) + losses(bound, other, x, y, weights)) / 2
             if bool((middle > chord + ROUNDING * (1 + chord.abs())).any()):

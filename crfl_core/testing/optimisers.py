@@ -71,7 +71,8 @@ def check_inputs_of_a_step_are_not_changed(case: Case[ServerOptimiser]) -> None:
         raise Skipped("it sees neither aggregate nor model")
     for dtype in FLOATS:
         (first, _), *_ = played(case.plugin, [gaussian(1, 6)[0]], dtype)
-        current, aggregate = current_round(2, 6, dtype), torch.from_numpy(gaussian(1, 6, 1)[0]).to(dtype)
+        current = current_round(2, 6, dtype)
+        aggregate = torch.from_numpy(gaussian(1, 6, 1)[0]).to(dtype)
         given = (aggregate, current.start, dict(first.state))
         kept = (aggregate.clone(), current.start.clone(), {name: part.clone() for name, part in first.state.items()})
         answer: OptimiserResult | None = None
@@ -95,10 +96,13 @@ def check_memory_survives_a_checkpoint(case: Case[ServerOptimiser]) -> None:
     stored: State = {}
     steady = case.fresh()
     for number in range(1, 5):
-        aggregate, current = torch.from_numpy(gaussian(1, 6, number)[0]), current_round(number, 6, torch.float64)
-        kept, resumed = step_of(steady, aggregate, current, going), step_of(case.fresh(), aggregate, current, stored)
+        aggregate = torch.from_numpy(gaussian(1, 6, number)[0])
+        current = current_round(number, 6, torch.float64)
+        kept = step_of(steady, aggregate, current, going)
+        resumed = step_of(case.fresh(), aggregate, current, stored)
         step_of(steady, 2.0 * aggregate, current, {})  # as for another model of the same round
-        going, stored = kept.state, written_and_read(resumed.state)
+        going = kept.state
+        stored = written_and_read(resumed.state)
         if found := difference(kept, resumed):
             raise CheckFailed(
                 "the same answers after a resume",
@@ -144,7 +148,8 @@ def played(
     state: State = {}
     answered: list[tuple[OptimiserResult, Tensor]] = []
     for number, values in enumerate(aggregates, start=1):
-        aggregate, current = torch.from_numpy(values).to(dtype), current_round(number, len(values), dtype)
+        aggregate = torch.from_numpy(values).to(dtype)
+        current = current_round(number, len(values), dtype)
         if isinstance(optimiser, FixedRate):
             answer = OptimiserResult(rate_of(optimiser, current.facts))
         else:

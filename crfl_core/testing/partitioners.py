@@ -81,7 +81,8 @@ def check_data_are_not_changed(case: Case[Partitioner]) -> None:
     before = examples()
     for name, data, _ in accepted(case):
         for what in ("x", "y", "groups"):
-            old, new = getattr(before[name], what), getattr(data, what)
+            old = getattr(before[name], what)
+            new = getattr(data, what)
             if old is not None and not np.array_equal(old, new):
                 raise CheckFailed(f"unchanged {what}", "changed in place", "work on a copy")
 

@@ -140,7 +140,8 @@ def check_full_weights_agree_with_weights(case: Case[Aggregator]) -> None:
     for name, updates, aggregate in aggregates(case):
         if aggregate.full_weights is None:
             continue
-        seen, full = True, aggregate.full_weights()
+        seen = True
+        full = aggregate.full_weights()
         if full.shape != updates.values.shape:
             raise CheckFailed(
                 f"full_weights() of shape {tuple(updates.values.shape)}", f"{tuple(full.shape)}", "return (n, P)"
@@ -186,7 +187,8 @@ def check_weights_are_fixed(case: Case[LinearAggregator]) -> None:
 @promised_by(Aggregator)
 def check_breakdown_grows_with_attackers(case: Case[Aggregator]) -> None:
     """The drift that a rule admits starts at 0, never falls with more attackers or longer honest updates."""
-    aggregate, clients = of_rule(case.plugin, honest(case)), clients_of(case.once(round_size))
+    aggregate = of_rule(case.plugin, honest(case))
+    clients = clients_of(case.once(round_size))
     drifts, longer = (case.plugin.breakdown(clients, aggregate, bound) for bound in (UPDATE_BOUND, 2 * UPDATE_BOUND))
     if drifts is None or longer is None:
         raise Skipped("it knows nothing about its breakdown")

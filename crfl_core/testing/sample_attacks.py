@@ -108,12 +108,14 @@ def scenes(case: Case[Attack]) -> Iterator[tuple[str, Scene]]:
 
 def measured(scene: Scene) -> Realised:
     """What the attackers did in the round of a scene, measured on their batches and their updates."""
-    real, sizes = scene.real, scene.clean.sizes
+    real = scene.real
+    sizes = scene.clean.sizes
     delta = (scene.dirty.x - scene.clean.x).double().norm(dim=-1) * real
     flips = (scene.dirty.y != scene.clean.y) & real
     share = ((delta > 0) | flips).sum(-1).double() / sizes.clamp(min=1)
     conduct = scene.plan.conduct
-    clients, steps = scene.plan.clients.take(conduct.attacking), conduct.steps[conduct.attacking]
+    clients = scene.plan.clients.take(conduct.attacking)
+    steps = conduct.steps[conduct.attacking]
     (received,) = submissions(scene.federation, scene.plan).of(train(scene.federation, scene.plan))
     return Realised(
         round=np.full(len(clients), scene.plan.number),
@@ -138,14 +140,16 @@ def submissions(federation: Federation, plan: Plan) -> Submissions:
 
 def known_to(attack: Attack, scene: Scene) -> Known:
     """What attackers know when they craft."""
-    updates, attacking = train(scene.federation, scene.plan).updates[0], scene.plan.conduct.attacking
+    updates = train(scene.federation, scene.plan).updates[0]
+    attacking = scene.plan.conduct.attacking
     everybody = slice(0, len(attacking))
     return submissions(scene.federation, scene.plan).known(attack, everybody, updates, np.flatnonzero(attacking))
 
 
 def seen_by(attack: Attack, scene: Scene) -> Observed:
     """What attackers have seen after the round of a scene, from which the model moves a little."""
-    start, crafted = start_of(scene.federation), attack.craft(known_to(attack, scene), scene.federation.prepared)
+    start = start_of(scene.federation)
+    crafted = attack.craft(known_to(attack, scene), scene.federation.prepared)
     following = start - 0.01 * torch.arange(1.0, 1.0 + len(start)).to(start) / len(start)
     return observed(scene.federation, scene.plan, start, following, crafted)
 

@@ -65,7 +65,8 @@ def round_of(values: NDArray[np.float64] | Tensor, *, number: int = 1, **columns
     submitted = torch.as_tensor(values)
     clients, size = submitted.shape
     start = torch.linspace(-1.0, 1.0, size, dtype=submitted.dtype, device=submitted.device)
-    layout, server = Layout((("weight", (size,)),)), server_of(size, EVERYBODY, STREAMS)
+    layout = Layout((("weight", (size,)),))
+    server = server_of(size, EVERYBODY, STREAMS)
     return ClientUpdates(submitted, Round(number, 9, clients_of(clients, **columns), layout, STREAMS, start, server))
 
 
@@ -97,7 +98,8 @@ def situations(case: Case[AggregationStep]) -> dict[str, ClientUpdates]:
     """Rounds by name that the step's options fit, in double precision."""
     count = case.once(round_size)
     ordinary = gaussian(count, 6)
-    outlier, spotted = ordinary.copy(), ordinary.copy()
+    outlier = ordinary.copy()
+    spotted = ordinary.copy()
     outlier[0] *= 1e6
     spotted[::3] = 0.0
     integers = np.random.default_rng(1).integers(-2, 3, (count, 6)).astype(np.float64)

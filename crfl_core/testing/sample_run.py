@@ -122,7 +122,8 @@ def finished(
             raise Skipped(
                 f"it refuses a run of softmax regression with fedavg, so nobody voted: {question.audit.refusal}"
             ) from error
-        ledger, assumed = result.ledger, result.threat
+        ledger = result.ledger
+        assumed = result.threat
     return Trial(certificate, read_only(ledger), assumed, frozen(votes), groups)
 
 

@@ -46,7 +46,8 @@ class Spots(Dataset):
     def _draw(self, generator: np.random.Generator, samples: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         labels = np.arange(samples) % self.classes
         images = generator.uniform(0.0, 0.4, (samples, SIDE, SIDE))
-        rows, columns = 2 * (labels // 4), 2 * (labels % 4)
+        rows = 2 * (labels // 4)
+        columns = 2 * (labels % 4)
         for shift in ((0, 0), (0, 1), (1, 0), (1, 1)):
             images[np.arange(samples), rows + shift[0], columns + shift[1]] += 0.5
         return images.reshape(samples, -1).astype(np.float32), labels

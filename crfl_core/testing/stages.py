@@ -44,7 +44,8 @@ def check_mixing_only_averages(case: Case[Stage]) -> None:
     sums = {name: matrix_of(staged).sum(1) for name, _, staged in transformed(case)}
     constant = is_constant([float(one) for rows in sums.values() for one in (rows.min(), rows.max())])
     for name, _, staged in transformed(case):
-        least, most = float(matrix_of(staged).min()), float(sums[name].max())
+        least = float(matrix_of(staged).min())
+        most = float(sums[name].max())
         if least < 0 or (above_one([most]) and not constant):
             raise CheckFailed(
                 f"rows of shares in {name}",
@@ -58,7 +59,8 @@ def check_outputs_are_announced(case: Case[Stage]) -> None:
     """At least one update is handed on, and no more than `outputs` says."""
     for name, updates, staged in transformed(case):
         clients = len(updates.values)
-        found, most = len(staged.values), case.plugin.outputs(clients)
+        found = len(staged.values)
+        most = case.plugin.outputs(clients)
         if not 1 <= found <= most:
             raise CheckFailed(
                 f"1 to {most} updates for {clients} clients in {name}",
@@ -102,7 +104,8 @@ def check_caps_follow_their_clients(case: Case[CapStage]) -> None:
     for name, updates, _ in transformed(case):
         clients = updates.round.clients
         order = np.random.default_rng(3).permutation(len(clients))
-        caps, again = case.plugin.caps(clients), case.fresh().caps(clients.take(order))
+        caps = case.plugin.caps(clients)
+        again = case.fresh().caps(clients.take(order))
         if not torch.equal(caps[torch.from_numpy(order)], again):
             raise CheckFailed(
                 f"caps that follow their clients in {name}", "others", "compute them from the clients that are given"

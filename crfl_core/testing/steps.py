@@ -80,7 +80,8 @@ def check_inputs_are_not_changed(case: Case[AggregationStep]) -> None:
     # In both precisions: converting is a copy in one of them, and hides what happens in the other.
     for dtype in FLOATS:
         for name, updates in case.once(situations).items():
-            given, kept = cast_to(updates, dtype), cast_to(updates, dtype)
+            given = cast_to(updates, dtype)
+            kept = cast_to(updates, dtype)
             with suppress(PluginFailure):
                 answer(case.plugin, given)
             if found := difference(kept, given, "the input"):
@@ -130,11 +131,14 @@ def check_state_survives_a_checkpoint(case: Case[AggregationStep]) -> None:
         [round_of(gaussian(count, 6, seed=seed + number), number=number) for number in range(1, 5)] for seed in (0, 10)
     )
     steady = case.fresh()
-    going, stored = prepared(steady, plays[0]), written_and_read(prepared(case.fresh(), plays[0]))
+    going = prepared(steady, plays[0])
+    stored = written_and_read(prepared(case.fresh(), plays[0]))
     for updates in plays:
         before = stored
-        kept, resumed = answer(steady, updates, going), answer(case.fresh(), updates, stored)
-        going, stored = kept.state, written_and_read(resumed.state)
+        kept = answer(steady, updates, going)
+        resumed = answer(case.fresh(), updates, stored)
+        going = kept.state
+        stored = written_and_read(resumed.state)
         if found := difference(kept, resumed):
             raise CheckFailed(
                 "the same answers after a resume",

@@ -30,7 +30,9 @@ class CheckFailed(AssertionError):
 
     def __init__(self, expected: str, found: str, fix: str) -> None:
         super().__init__(f"expected {expected}; found {found}. To fix it: {fix}")
-        self.expected, self.found, self.fix = expected, found, fix
+        self.expected = expected
+        self.found = found
+        self.fix = fix
 
 
 class Skipped(Exception):
@@ -41,7 +43,8 @@ class Case(Generic[P]):
     """A plugin under test. `once` keeps what several checks need: data that were read, a run that was trained."""
 
     def __init__(self, plugin: P, search: Search | None = None) -> None:
-        self.plugin, self.search = plugin, search
+        self.plugin = plugin
+        self.search = search
         self._known: dict[Callable[[Case[P]], Any], Any] = {}
         self._causes: dict[Hashable, str] = {}
 

@@ -80,14 +80,16 @@ class LinearChain:
     def of(steps: Sequence[AggregationStep], facts: RoundFacts) -> LinearChain:
         """The chain of a round, whose steps see nothing but its facts."""
         *stages, rule = steps
-        clients, decay = facts.clients, torch.from_numpy(1.0 - facts.clients.retention)
+        clients = facts.clients
+        decay = torch.from_numpy(1.0 - facts.clients.retention)
         caps = torch.full_like(decay, torch.inf)
         balls: list[tuple[Tensor, Tensor]] = []
         matrix: Tensor | None = None
         offset: Tensor | None = None
         for stage in stages:
             if isinstance(stage, CapStage):
-                cap, centre = answers.caps_of(stage, clients).cpu(), decay if centred(stage, clients) else decay * 0.0
+                cap = answers.caps_of(stage, clients).cpu()
+                centre = decay if centred(stage, clients) else decay * 0.0
                 if centred(stage, clients):
                     caps = torch.minimum(caps, cap)
                 if balls and torch.equal(balls[-1][1], centre):  # of two balls around one centre the smaller counts
@@ -114,7 +116,9 @@ class LinearChain:
 
 def run_chain(steps: Sequence[AggregationStep], updates: ClientUpdates, states: States) -> ChainResult:
     """Run a chain on all updates of a round: `update = sum_i p_i u_i + offset`, with the p_i that reached the model."""
-    submitted, clients, start = updates.values, updates.round.clients, updates.round.start
+    submitted = updates.values
+    clients = updates.round.clients
+    start = updates.round.start
     mixing: Tensor | None = None
     bound: Tensor | None = None
     offset: Tensor | None = None
@@ -125,14 +129,16 @@ def run_chain(steps: Sequence[AggregationStep], updates: ClientUpdates, states: 
     new_states: dict[str, State] = {}
     for position, stage in enumerate(steps[:-1]):
         assert isinstance(stage, Stage)
-        lengths, ours = row_norms(updates.values), isinstance(steps[max(0, position - 1)], CapStage | FixedStage)
+        lengths = row_norms(updates.values)
+        ours = isinstance(steps[max(0, position - 1)], CapStage | FixedStage)
         staged = staged_by(stage, updates, states.get(state_key(position), {}), in_place=ours and position > 0)
         if stage.depends == "all":
             answers.check_identity(stage, staged.values, staged.mixing, updates.values, staged.offset)
         errors = staged.errors(errors, lengths, start)
         mixing = composed(staged.mixing, mixing)
         bound = bound if stage.depends == "own" else composed(staged.mixing, bound)
-        offset, pull = shifted(staged.mixing, offset, staged.offset), shifted(staged.mixing, pull, staged.pull)
+        offset = shifted(staged.mixing, offset, staged.offset)
+        pull = shifted(staged.mixing, pull, staged.pull)
         if isinstance(stage, CapStage):
             keeps_bounds = keeps_bounds and centred(stage, clients)
             if bound is None and centred(stage, clients) and staged.cap is not None:  # else it caps mixtures
@@ -141,7 +147,8 @@ def run_chain(steps: Sequence[AggregationStep], updates: ClientUpdates, states: 
         updates = ClientUpdates(
             staged.values, replace(updates.round, clients=mixtures(updates.round.clients, staged.mixing))
         )
-    rule, last = steps[-1], state_key(len(steps) - 1)
+    rule = steps[-1]
+    last = state_key(len(steps) - 1)
     assert isinstance(rule, Aggregator)
     answer = answers.combined(rule, updates, states.get(last, {}))
     answers.check_weights(rule, answer, updates.values)
@@ -193,7 +200,8 @@ class Staged:
 
 def staged_by(stage: Stage, updates: ClientUpdates, state: State, *, in_place: bool = False) -> Staged:
     """What a stage makes of the updates. Caps and fixed mixings are applied here, `in_place` if nobody needs them."""
-    values, current = updates.values, updates.round
+    values = updates.values
+    current = updates.round
     if isinstance(stage, CapStage):
         cap = answers.caps_of(stage, current.clients)
         decay = torch.from_numpy(1.0 - current.clients.retention) if stage.centre == "decay" else None
@@ -207,7 +215,8 @@ def staged_by(stage: Stage, updates: ClientUpdates, state: State, *, in_place: b
         return Staged(moved, factors, None, state, cap.cpu(), pull)
     if isinstance(stage, FixedStage):
         mixing = answers.mixing_of(stage, current.facts)
-        matrix, offset = mixing.matrix.to(values), None if mixing.offset is None else mixing.offset.to(values)
+        matrix = mixing.matrix.to(values)
+        offset = None if mixing.offset is None else mixing.offset.to(values)
         moved = scaled(values, matrix, in_place=in_place) if matrix.ndim == 1 else matrix @ values
         return Staged(moved if offset is None else moved.add_(offset), matrix, offset, state)
     result = answers.transformed(stage, updates, state)
@@ -224,10 +233,12 @@ def in_terms_of_clients(result: RuleResult, mixing: Tensor | None, *offsets: Ten
     found = [one for one in (result.offset, *offsets) if one is not None]
     if mixing is None and not found:
         return result
-    full, total = result.full_weights, sum(found[1:], found[0]) if found else None
+    full = result.full_weights
+    total = sum(found[1:], found[0]) if found else None
     weights = weighted(result.weights, mixing)
     if full is not None and mixing is not None:
-        stage_mixing, staged_weights = mixing, full
+        stage_mixing = mixing
+        staged_weights = full
         return replace(
             result, weights=weights, offset=total, full_weights=lambda: spread(stage_mixing, staged_weights())
         )
@@ -282,7 +293,8 @@ def spread(mixing: Tensor, full_weights: Tensor) -> Tensor:
 def row_norms(values: Tensor, start: Tensor | None = None, decay: Tensor | None = None) -> Tensor:
     """The norms of the rows of (..., n, P), or of `values + decay start` with a share of the start per row; float64."""
     if start is not None and decay is not None and bool(decay.any()):
-        shares, centre = decay.to(values)[:, None], start.to(values)
+        shares = decay.to(values)[:, None]
+        centre = start.to(values)
         return torch.cat([row_norms(values[..., rows, :] + shares[rows] * centre) for rows in row_blocks(values)], -1)
     pieces, rest = divmod(values.shape[-1], PIECE)
     head, tail = values.split([pieces * PIECE, rest], dim=-1)

@@ -37,7 +37,8 @@ class LinearSums:
 
     def __init__(self, plan: Plan, models: Tensor, states: Sequence[States]) -> None:
         self._chain = LinearChain.of(plan.server.aggregation, plan.facts)
-        self._models, self._states = models, states
+        self._models = models
+        self._states = states
         self._sums = torch.zeros_like(models)
         self._pull, self._sizes = (torch.zeros(len(models), dtype=torch.float64) for _ in range(2))
         self._factors, self._residuals = (
@@ -46,11 +47,16 @@ class LinearSums:
 
     def add(self, received: Received) -> None:
         """Project and add: a projection changes the factor of an update, and how much of the model is taken off."""
-        chain, part, updates = self._chain, received.part, received.updates
-        weights, decay = chain.weights[part], chain.decay[part]
+        chain = self._chain
+        part = received.part
+        updates = received.updates
+        weights = chain.weights[part]
+        decay = chain.decay[part]
         lengths = torch.where(received.bad, 0.0, received.norms)
         residuals = row_norms(updates, self._models[:, None], decay) if bool(decay.any()) else lengths
-        factors, pull, weighted = torch.ones_like(residuals), torch.zeros_like(residuals), torch.zeros_like(residuals)
+        factors = torch.ones_like(residuals)
+        pull = torch.zeros_like(residuals)
+        weighted = torch.zeros_like(residuals)
         for cap, centre in chain.balls:
             shift = centre[part]
             away = residuals if bool(shift.any()) else lengths
@@ -58,17 +64,20 @@ class LinearSums:
                 moved = factors.to(updates)[:, :, None] * updates
                 away = row_norms(moved + (pull + shift).to(updates)[:, :, None] * self._models[:, None])
             shrunk = shrinkage(cap[part], away, updates.dtype)
-            factors, pull = shrunk * factors, shrunk * pull + (shrunk - 1.0) * shift
+            factors = shrunk * factors
+            pull = shrunk * pull + (shrunk - 1.0) * shift
             weighted = shrunk * weighted + (shrunk - 1.0) * weights * shift
         shares = weights * factors
         self._sums += torch.bmm(shares.to(updates)[:, None], updates)[:, 0]
         self._pull += weighted.sum(1)
         self._sizes += (shares.abs() * lengths).sum(1)
-        self._factors[:, part], self._residuals[:, part] = factors, residuals
+        self._factors[:, part] = factors
+        self._residuals[:, part] = residuals
 
     def results(self) -> tuple[ChainResult, ...]:
         """One for each model."""
-        chain, pulled = self._chain, self._pull.to(self._sums)[:, None] * self._models
+        chain = self._chain
+        pulled = self._pull.to(self._sums)[:, None] * self._models
         updates = self._sums + pulled if bool(self._pull.any()) else self._sums
         updates = updates if chain.offset is None else updates + chain.offset.to(updates)
         sizes = self._sizes + self._pull.abs() * row_norms(self._models)
@@ -97,7 +106,10 @@ class WholeRounds:
     """Chains that look at all updates, once for each model; bad rows are hidden from them."""
 
     def __init__(self, session: Session, plan: Plan, models: Tensor, states: Sequence[States]) -> None:
-        self._session, self._plan, self._models, self._states = session, plan, models, states
+        self._session = session
+        self._plan = plan
+        self._models = models
+        self._states = states
         self._results: tuple[ChainResult, ...] = ()
 
     def add(self, received: Received) -> None:

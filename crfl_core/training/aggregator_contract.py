@@ -99,7 +99,9 @@ def one_per_client(
 def mixing_of(stage: FixedStage, facts: RoundFacts) -> Mixing:
     """What a fixed stage does in a round, with its shapes checked."""
     mixing = ask(stage, "mixing", Mixing, facts)
-    clients, size, rows = len(facts.clients), facts.layout.size, max(1, rows_of(mixing.matrix))
+    clients = len(facts.clients)
+    size = facts.layout.size
+    rows = max(1, rows_of(mixing.matrix))
     shapes = {"matrix": [(rows, clients), (clients,)], "offset": [(rows, size), (size,)]}
     check_shapes(stage, mixing, shapes, (clients, size))
     if not all(torch.isfinite(part).all() for part in (mixing.matrix, mixing.offset) if part is not None):
@@ -159,7 +161,8 @@ def check_weights(rule: Aggregator, result: RuleResult, values: Tensor) -> None:
     full = ask_full(rule, result, values)
     offset = torch.zeros_like(result.update) if result.offset is None else result.offset
     for columns in column_blocks(values):
-        parts, shift = full[:, columns] * values[:, columns], offset[columns]
+        parts = full[:, columns] * values[:, columns]
+        shift = offset[columns]
         gap = (parts.sum(0) + shift - result.update[columns]).abs_()
         limit = tolerance(len(values), values) * (parts.abs_().sum(0) + shift.abs())
         refuse_gap(rule, gap, limit, "update = sum_i p_i u_i + offset")
@@ -192,7 +195,8 @@ def gaps(found: Tensor, mixing: Tensor, values: Tensor, offset: Tensor | None) -
     """By how much `found` misses `mixing @ values + offset` where it does, and what rounding explains of that."""
     matrix = mixing.to(values)
     for columns in column_blocks(values):
-        block, shift = values[:, columns], None if offset is None else offset[..., columns]
+        block = values[:, columns]
+        shift = None if offset is None else offset[..., columns]
         gap = mixed(matrix, block, shift).sub_(found[:, columns]).abs_()
         if gap.any():
             sizes = mixed(matrix.abs(), block.abs(), None if shift is None else shift.abs())

@@ -15,14 +15,16 @@ class Columns:
     """What the ledger keeps of the updates that arrived, for the first model; memory for one number per client."""
 
     def __init__(self, clients: int) -> None:
-        self.norms, self.scale = np.zeros(clients), np.ones(clients)
+        self.norms = np.zeros(clients)
+        self.scale = np.ones(clients)
         self.bad = np.zeros(clients, np.bool_)
         self.usable = False
         self.poisoning = Poisoning(**{name: column.copy() for name, column in vars(Poisoning.none(clients)).items()})
 
     def add(self, received: Received) -> None:
         """Some participants."""
-        self.norms[received.part], self.scale[received.part] = received.norms[0].numpy(), received.scale
+        self.norms[received.part] = received.norms[0].numpy()
+        self.scale[received.part] = received.scale
         self.bad[received.part] = received.bad[0].numpy()
         self.usable = self.usable or bool((~received.bad).all(0).any())
         for name, column in vars(self.poisoning).items():

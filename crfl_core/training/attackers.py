@@ -24,7 +24,9 @@ class Poisoner:
     """Attackers' data as they change them. What is gathered of it is valid until the next round."""
 
     def __init__(self, federation: Federation) -> None:
-        self._federation, self._inputs, self._features = federation, Gathering(), Gathering()
+        self._federation = federation
+        self._inputs = Gathering()
+        self._features = Gathering()
 
     def poison(
         self, task: TrainingTask, rows: Tensor, labels: Tensor, sizes: Tensor, attackers: NDArray[np.int64]
@@ -33,11 +35,14 @@ class Poisoner:
 
         Attackers, given by their ids, are the last of the clients. Their `labels` are changed in place.
         """
-        federation, nothing = self._federation, Poisoning.none(len(rows))
-        attack, first = federation.attack, len(rows) - len(attackers)
+        federation = self._federation
+        nothing = Poisoning.none(len(rows))
+        attack = federation.attack
+        first = len(rows) - len(attackers)
         if attack is None or first == len(rows) or not overrides(attack, "poison"):
             return None, nothing
-        own, source = rows[first:], held(federation.data, "x")
+        own = rows[first:]
+        source = held(federation.data, "x")
         x = self._inputs.rows_of(source, own)
         clean = Batches(x, labels[first:].clone(), sizes[first:], attackers, task.number)
         dirty = poisoned_batches(attack, clean, state_of(federation, task.attack_state))
@@ -57,8 +62,10 @@ class Poisoner:
         if not maps.links:
             return dirty
         found = self._features.rows_of(self._federation.features, rows)
-        features, anew = found.flatten(0, 2), moved.flatten().nonzero()[:, 0]
-        before, after = samples(clean, anew), samples(dirty, anew)
+        features = found.flatten(0, 2)
+        anew = moved.flatten().nonzero()[:, 0]
+        before = samples(clean, anew)
+        after = samples(dirty, anew)
         remapped = mapped(maps, after)
         check_lipschitz(maps, before, after, features.index_select(0, anew), remapped)
         features.index_copy_(0, anew, remapped)
@@ -92,7 +99,8 @@ def measure(clean: Batches, dirty: Batches, moved: Tensor, features: Tensor, cli
     flips = (dirty.y != clean.y) & real
     changed = moved | flips
     where = changed.flatten().nonzero()[:, 0]
-    delta, norm = clean.x.new_zeros(changed.numel()), clean.x.new_zeros(changed.numel())
+    delta = clean.x.new_zeros(changed.numel())
+    norm = clean.x.new_zeros(changed.numel())
     delta[where] = torch.linalg.vector_norm(samples(dirty.x, where) - samples(clean.x, where), dim=-1)
     norm[where] = torch.linalg.vector_norm(samples(features, where), dim=-1)
     count = changed.sum(-1)
@@ -145,9 +153,13 @@ class AttackedSteps(ProtocolSteps):
     ) -> None:
         super().__init__(federation, start)
         # Attackers see a copy: whatever they do to it, the others start from theirs.
-        self._attack, self._given, self._start = attack, start, start.clone()
-        self._remembered, self._marks = state, marks(state)
-        self._bends, self._projects = overrides(attack, "local_gradient"), overrides(attack, "after_step")
+        self._attack = attack
+        self._given = start
+        self._start = start.clone()
+        self._remembered = state
+        self._marks = marks(state)
+        self._bends = overrides(attack, "local_gradient")
+        self._projects = overrides(attack, "after_step")
         self._acting = iter([acting(column > 0) for column in sizes.T])
         self._now: slice | Tensor | None = None
 

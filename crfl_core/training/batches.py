@@ -31,13 +31,16 @@ def draw(
     out if `last_batch` is no shorter than the others; a client makes its steps through as many epochs as it needs. A
     client's draw depends on the round and its id alone.
     """
-    most_steps, most_rows = int(steps.max()), int(clients.batch_size.max())
+    most_steps = int(steps.max())
+    most_rows = int(clients.batch_size.max())
     rows = np.zeros((len(clients), most_steps, most_rows), np.int64)
-    size, last = clients.batch_size[:, None], clients.last_batch[:, None]
+    size = clients.batch_size[:, None]
+    last = clients.last_batch[:, None]
     per_epoch = (clients.samples[:, None] - last) // size + 1
     step = np.arange(most_steps)
     sizes = np.where(step < steps[:, None], np.where(step % per_epoch == per_epoch - 1, last, size), 0)
-    ids, held = clients.ids.tolist(), clients.samples.tolist()
+    ids = clients.ids.tolist()
+    held = clients.samples.tolist()
     # The usual case: each of its samples once. Those are put there for all such clients together.
     once = (steps == per_epoch[:, 0]) & (clients.batch_size == most_rows) & (clients.samples <= steps * most_rows)
     orders = rows.reshape(len(ids), -1)
@@ -49,7 +52,9 @@ def draw(
         if whole:
             generator.shuffle(orders[place, :samples])
             continue
-        own, width, count = partition[ids[place]], int(clients.batch_size[place]), int(steps[place])
+        own = partition[ids[place]]
+        width = int(clients.batch_size[place])
+        count = int(steps[place])
         parts = int(per_epoch[place, 0])
         order = np.zeros((-(-count // parts), parts * width), np.int64)
         for epoch in order:

@@ -36,7 +36,8 @@ def check_steps(steps: Sequence[AggregationStep], clients: Clients) -> None:
             except OptionError as error:
                 raise OptionError(error.option, "; ".join((error.message, *changes))) from error
             if isinstance(step, Stage):
-                before, after = len(clients), step.outputs(len(clients))
+                before = len(clients)
+                after = step.outputs(len(clients))
                 if after != before:
                     changes.append(f"{step.configured_as!r}, aggregation.{position}, makes {after} of {before} updates")
                 clients = clients.take(slice(after))
@@ -47,7 +48,8 @@ def check_maps(maps: FeatureMaps, x: Rows) -> None:
     if not maps.links:
         return
     some = x[:: max(1, len(x) // SAMPLED)][:SAMPLED]
-    together, again = maps(some), maps(some)
+    together = maps(some)
+    again = maps(some)
     alone = torch.cat([maps(one[None]) for one in some])
     reach = ROUNDING[x.dtype] * torch.linalg.vector_norm(together, dim=-1)
     if not torch.equal(together, again) or (torch.linalg.vector_norm(together - alone, dim=-1) > reach).any():
@@ -63,7 +65,8 @@ def check_lipschitz(maps: FeatureMaps, before: Tensor, after: Tensor, clean: Ten
     if maps.lipschitz is None:
         return
     lengths = torch.linalg.vector_norm(clean, dim=-1) + torch.linalg.vector_norm(dirty, dim=-1)
-    moved, limit = torch.linalg.vector_norm(dirty - clean, dim=-1), torch.linalg.vector_norm(after - before, dim=-1)
+    moved = torch.linalg.vector_norm(dirty - clean, dim=-1)
+    limit = torch.linalg.vector_norm(after - before, dim=-1)
     over = moved - maps.lipschitz * limit - ROUNDING[before.dtype] * lengths
     if (over > 0).any():
         row = int(over.argmax())

@@ -58,8 +58,11 @@ class Participation:
     def __init__(
         self, config: RunConfig, samples: Sequence[int], honest: HonestTraining, streams: Streams, members: Members
     ) -> None:
-        self._config, self._training, self._streams = config, honest, streams
-        self.total, self.members = len(samples), members
+        self._config = config
+        self._training = honest
+        self._streams = streams
+        self.total = len(samples)
+        self.members = members
         self.attackers = drawn_attackers(config.attack, self.total, streams)
         self.attack_rounds = attack_rounds(config.attack, config.rounds)
         check_rates(config, honest.facts.proximal)
@@ -88,7 +91,8 @@ class Participation:
 
     def conduct(self, number: int, *, attacked: bool = True) -> Conduct:
         """What the participants of a round really do; if it is not `attacked`, what the protocol says."""
-        clients, attack = self.round(number), self._config.attack
+        clients = self.round(number)
+        attack = self._config.attack
         if attack is None or not attacked or number not in self.attack_rounds:
             return Conduct(np.zeros(len(clients), np.bool_), clients.learning_rate, clients.steps)
         attacking = np.isin(clients.ids, self.attackers)
@@ -106,7 +110,8 @@ class Participation:
         return replace(clients, group=np.repeat(np.arange(len(self.members)), [*map(len, self.members)]))
 
     def _drawn(self, number: int) -> NDArray[np.int64]:
-        drawn, first = [], 0
+        drawn = []
+        first = 0
         for group, (clients, count) in enumerate(zip(self.members, self._per_round, strict=True)):
             purpose = of_group("participation", group if len(self.members) > 1 else None)
             generator = self._streams.generator(purpose, round_number=number)
@@ -122,19 +127,22 @@ def honest_clients(config: RunConfig, samples: NDArray[np.int64], honest: Honest
     residual of an update is at most `gradient_bound (1 - a^tau) / (lambda + mu)`, `eta tau gradient_bound` if nothing
     pulls.
     """
-    training, total = config.training, len(samples)
+    training = config.training
+    total = len(samples)
     batch_size = np.minimum(training.batch_size, samples)
     per_epoch = samples // batch_size if training.drop_last else -(-samples // batch_size)
     if training.steps is None:
         steps = per_epoch * (training.epochs or 1)
     else:
         steps = per_client("training.steps", training.steps, total, number).astype(np.int64)
-    rates, decay = training.learning_rate, training.weight_decay
+    rates = training.learning_rate
+    decay = training.weight_decay
     if isinstance(rates, EqualInfluence):
         rate = equal_influence(rates, training, steps, number)
     else:
         rate = per_client("training.learning_rate", rates, total, number)
-    pull, plain = decay + honest.facts.proximal, honest.facts.plain
+    pull = decay + honest.facts.proximal
+    plain = honest.facts.plain
     with np.errstate(divide="ignore"):
         shrunk = -np.expm1(steps * np.log1p(-rate * pull))  # 1 - a^tau, exact for the smallest decay
     lost = shrunk if pull == decay else shrunk * (decay / pull)
@@ -155,7 +163,8 @@ def honest_clients(config: RunConfig, samples: NDArray[np.int64], honest: Honest
 
 def check_rates(config: RunConfig, proximal: float) -> None:
     """A step never turns the sign of what weight decay or a proximal weight should shrink, in any round."""
-    decay, attack = config.training.weight_decay, config.attack
+    decay = config.training.weight_decay
+    attack = config.attack
     rates: dict[str, float] = {}
     if not isinstance(config.training.learning_rate, EqualInfluence):  # whose rates are below 1 / lambda
         each = each_of(config.training.learning_rate)

@@ -23,7 +23,8 @@ def collect(engine: Engine, task: TrainingTask) -> Iterator[LocalUpdates]:
     exactly once from every model, which is the engine's affair.
     """
     clients = len(task.clients)
-    seen, reached = np.zeros(clients, np.int64), 0
+    seen = np.zeros(clients, np.int64)
+    reached = 0
     waiting: dict[int, LocalUpdates] = {}
     who = f"engine {engine.full_name}: train() ({written_at(type(engine).train)})"
     with settings_of("engine", engine), untouched(who, task):

@@ -49,7 +49,8 @@ def continued(
     session: Session, kept: Progress, replicas: range, watch: Callable[[Outcome], None] = lambda _: None
 ) -> Tensor:
     """The final models of some continuations, (k, P); `watch` is shown every round of them."""
-    config, streams = session.federation.config, session.federation.streams
+    config = session.federation.config
+    streams = session.federation.streams
     models = kept.models.expand(len(replicas), -1)
     if kept.number == config.rounds:
         return models
@@ -64,7 +65,8 @@ def continued(
 
 def check_repeated(ledger: Ledger, outcome: Outcome) -> None:
     """Weights and caps that depend on no update are those of the run: a step that remembers on its own breaks that."""
-    number, rows = outcome.plan.number, ledger.clients.of_round(outcome.plan.number)
+    number = outcome.plan.number
+    rows = ledger.clients.of_round(outcome.plan.number)
     if ledger.round(number).depends == "all":
         return
     for result in outcome.aggregated.results:
@@ -80,5 +82,6 @@ def check_repeated(ledger: Ledger, outcome: Outcome) -> None:
 
 def with_test_noise(models: Tensor, std: float, session: Session) -> Tensor:
     """The final models of all continuations, (k, P), with the noise of the vote, each from its own stream."""
-    final, replicas = session.federation.config.rounds, range(1, len(models) + 1)
+    final = session.federation.config.rounds
+    replicas = range(1, len(models) + 1)
     return torch.as_tensor(server.add_noise(models, std, session.federation.streams, final, replicas))

@@ -42,10 +42,13 @@ def outputs(
 ) -> tuple[Tensor, float]:
     """The predicted classes, and the mean cross-entropy; some inputs at a time, since there may be many models."""
     (features, labels), models = samples, parameters.reshape(-1, parameters.shape[-1])
-    settings, losses, ballots = federation.config.groups, [], labels.new_zeros(len(labels), len(models))
+    settings = federation.config.groups
+    losses = []
+    ballots = labels.new_zeros(len(labels), len(models))
     with settings_of("model", federation.config.model):
         for part, answers in federation.model.in_parts(models, features):
-            logits, targets = answers.double(), labels[part].expand(len(models), -1)  # (G, b, C) and (G, b)
+            logits = answers.double()
+            targets = labels[part].expand(len(models), -1)  # (G, b, C) and (G, b)
             ballots[part] = logits.max(-1).indices.T  # the first of several, as argmax, which takes longer
             losses.append(torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum"))
     ballots[:, list(failed)] = 0

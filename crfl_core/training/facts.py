@@ -22,9 +22,14 @@ if TYPE_CHECKING:
 
 def run_facts(federation: Federation) -> RunFacts:
     """The static part of the ledger."""
-    config, data, maps, model = federation.config, federation.data, federation.maps, federation.model
-    facts, scaling = data.facts, federation.scaling
-    bound, x = facts.domain.norm_bound(facts.inputs), held(data, "x")
+    config = federation.config
+    data = federation.data
+    maps = federation.maps
+    model = federation.model
+    facts = data.facts
+    scaling = federation.scaling
+    bound = facts.domain.norm_bound(facts.inputs)
+    x = held(data, "x")
     norms = largest_norms(x, data.partition, bound)
     fitted = tuple(one.facts for one in federation.fitted.values())
     return RunFacts(

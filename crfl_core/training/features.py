@@ -41,7 +41,8 @@ def mapped(maps: FeatureMaps, x: Inputs, shown: Shown | None = None) -> Inputs |
 
 def computed(maps: FeatureMaps, x: Rows, shown: Shown | None) -> Tensor:
     """The features of all inputs, in memory."""
-    result, first = torch.empty(len(x), maps.outputs, dtype=x.dtype, device=x.device), 0
+    result = torch.empty(len(x), maps.outputs, dtype=x.dtype, device=x.device)
+    first = 0
     for piece in pieces(maps, x, shown):
         result[first : first + len(piece)] = piece
         first += len(piece)

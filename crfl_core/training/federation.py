@@ -86,7 +86,8 @@ class Federation:
 
     def server(self, number: int) -> ServerSide:
         """What steps of the aggregation may see in a round; neither attacks nor hooks are handed it."""
-        root, streams = self.reserve.get("root"), self.streams.only("aggregation")
+        root = self.reserve.get("root")
+        streams = self.streams.only("aggregation")
         samples = None if root is None else Samples(root.features, root.labels)
         return ServerSide(self.shown_model, self.participation.everybody(number), self.config.rounds, streams, samples)
 
@@ -121,7 +122,8 @@ def build(
     `reserve.curator` if they have no public ones. `shown` is told how far the features are, `fits`
     how large they and the model are.
     """
-    device, dtype = pick_device(config), getattr(torch, config.dtype)
+    device = pick_device(config)
+    dtype = getattr(torch, config.dtype)
     streams = streams_of(config)
     loaded, partition, kept = load_data(config, streams)
     data = as_tensors(loaded, partition, device, dtype)

@@ -52,7 +52,10 @@ class GroupRound:
     def __init__(
         self, session: Session, plan: Plan, models: Tensor, states: Sequence[States], attack_state: State | None
     ) -> None:
-        self._session, self._plan, self._models, self._states = session, plan, models, states
+        self._session = session
+        self._plan = plan
+        self._models = models
+        self._states = states
         self._submissions = Submissions(session.federation, plan, models[0], states[0], attack_state)
         self._watched = None if attack_state is None else Watched(session, plan, models[0])
         self._whole = needs_all(session, plan)
@@ -73,7 +76,8 @@ class GroupRound:
 
     def aggregated(self) -> Aggregated:
         """What became of all updates of the group."""
-        columns, results = self._columns, self._results()
+        columns = self._columns
+        results = self._results()
         updates = torch.stack([result.update for result in results])
         own = None if self._watched is None else self._watched.own
         arrived = columns.norms, columns.bad, columns.scale, columns.poisoning
@@ -119,7 +123,8 @@ class GroupRound:
 
 def within(part: LocalUpdates, rows: slice) -> LocalUpdates | None:
     """The rows of a part that lie in a group, counted from the group's first; None if there are none."""
-    first, last = max(part.part.start, rows.start), min(part.part.stop, rows.stop)
+    first = max(part.part.start, rows.start)
+    last = min(part.part.stop, rows.stop)
     if first >= last:
         return None
     place = slice(first - rows.start, last - rows.start)
@@ -155,9 +160,11 @@ def streams(session: Session) -> bool:
 def check_room(session: Session) -> None:
     """Refuse rounds whose updates somebody must see all at once if they cannot fit into memory."""
     federation = session.federation
-    steps, crafts = federation.config.aggregation, needs_others(federation.attack)
+    steps = federation.config.aggregation
+    crafts = needs_others(federation.attack)
     held = held_at_once(steps, streams=streams(session), crafts=crafts)
-    clients, size = len(federation.participation.round(1)), federation.model.layout.size
+    clients = len(federation.participation.round(1))
+    size = federation.model.layout.size
     if federation.device.type == "cpu":
         check_held(steps, held, clients, size, federation.dtype.itemsize)
 

@@ -35,7 +35,8 @@ def check_independence(federation: Federation) -> None:
                 one = slice(model, model + 1), slice(client, client + 1)
                 alone = trained(federation, start[one], rows[one[1]])
                 compare(federation, "a client trains", together[one], alone, together[one] - start[one])
-        models, x = together.flatten(0, 1), federation.features[rows.flatten()]
+        models = together.flatten(0, 1)
+        x = federation.features[rows.flatten()]
         logits = federation.model.logits(models, x)
         for place in range(len(models)):
             compare(federation, "a model answers", logits[place], federation.model.logits(models[place, None], x)[0])
@@ -62,11 +63,13 @@ def trained(federation: Federation, start: Tensor, rows: Tensor) -> Tensor:
 
 def compare(federation: Federation, what: str, together: Tensor, alone: Tensor, moved: Tensor | None = None) -> None:
     """Raise unless both are the same up to rounding, as a part of what was moved, or of everything."""
-    rounding, scale = ROUNDING[federation.dtype], alone if moved is None else moved
+    rounding = ROUNDING[federation.dtype]
+    scale = alone if moved is None else moved
     allowed = rounding * float(scale.norm()) + 1e-2 * rounding * float(alone.norm())
     gap = float((together - alone).norm())
     if not gap <= allowed and bool(torch.isfinite(alone).all()):
-        model, algorithm = federation.config.model.full_name, federation.config.training.algorithm.full_name
+        model = federation.config.model.full_name
+        algorithm = federation.config.training.algorithm.full_name
         raise PluginFailure(
             f"model {model}, algorithm {algorithm}: {what} differently beside others than alone (by {gap:.3g}): what "
             "they compute for one client and model must not depend on another's, such as a norm over all of them"

@@ -21,11 +21,14 @@ ROUNDING = {torch.float32: 1e-4, torch.float64: 1e-9}
 
 def record(federation: Federation, outcome: Outcome) -> tuple[RoundRecord, ClientColumns]:
     """What the ledger says of a round of the run itself."""
-    plan, start, aggregated = outcome.plan, outcome.before.models[0], outcome.aggregated
+    plan = outcome.plan
+    start = outcome.before.models[0]
+    aggregated = outcome.aggregated
     (result,), (accepted,) = aggregated.results, outcome.accepted
     if outcome.after.failed is None:
         check_honest(federation, outcome)
-    model, wanted = outcome.before_noise[0], measured(federation, plan.number)
+    model = outcome.before_noise[0]
+    wanted = measured(federation, plan.number)
     figures, success = (score(federation, model), taken_for_target(federation, model)) if wanted else (None, None)
     combined = start + result.update if accepted else start
     line = RoundRecord(
@@ -57,9 +60,13 @@ def record(federation: Federation, outcome: Outcome) -> tuple[RoundRecord, Clien
 
 def check_honest(federation: Federation, outcome: Outcome) -> None:
     """What honest clients trained is within what the model says about its gradients: certificates rest on it."""
-    plan, aggregated, rounding = outcome.plan, outcome.aggregated, ROUNDING[federation.dtype]
-    start, errors = float(torch.linalg.vector_norm(outcome.before.models[0])), torch.finfo(federation.dtype).eps
-    bounds, lengths = plan.clients.update_bound, aggregated.results[0].residual.numpy()
+    plan = outcome.plan
+    aggregated = outcome.aggregated
+    rounding = ROUNDING[federation.dtype]
+    start = float(torch.linalg.vector_norm(outcome.before.models[0]))
+    errors = torch.finfo(federation.dtype).eps
+    bounds = plan.clients.update_bound
+    lengths = aggregated.results[0].residual.numpy()
     honest = ~plan.conduct.attacking & ~aggregated.bad & np.isfinite(bounds)
     ball = federation.honest.facts.ball
     if ball is not None and start > ball.radius:  # the bound is for models inside: certificates are refused
@@ -82,7 +89,8 @@ def breakdown(outcome: Outcome, result: ChainResult) -> tuple[float, ...] | None
     The model moves by the server's rate times as much.
     """
     *stages, rule = outcome.plan.server.aggregation
-    clients, rate = outcome.plan.clients, result.server_rate
+    clients = outcome.plan.clients
+    rate = result.server_rate
     same = len(set(clients.retention)) == 1 and result.weights_from == "chain" and result.keeps_bounds
     if not isinstance(rule, Aggregator) or result.rule is None or rate is None or not same:
         return None
@@ -100,7 +108,9 @@ def columns(outcome: Outcome, result: ChainResult) -> ClientColumns:
     def array(values: Tensor) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         return values.double().cpu().numpy()
 
-    clients, conduct, aggregated = outcome.plan.clients, outcome.plan.conduct, outcome.aggregated
+    clients = outcome.plan.clients
+    conduct = outcome.plan.conduct
+    aggregated = outcome.aggregated
     poison = aggregated.poisoning
     return ClientColumns(
         round=np.full(len(clients), outcome.plan.number),

@@ -26,8 +26,10 @@ class LocalTraining:
     """The `Job` that engines run. Everything it needs is rebuilt from `specification` in another process."""
 
     def __init__(self, federation: Federation) -> None:
-        self._federation, self._spectra = federation, Spectra(federation)
-        self._gathering, self._poisoner = Gathering(), Poisoner(federation)
+        self._federation = federation
+        self._spectra = Spectra(federation)
+        self._gathering = Gathering()
+        self._poisoner = Poisoner(federation)
 
     @property
     def specification(self) -> str:
@@ -39,11 +41,14 @@ class LocalTraining:
         federation = self._federation
         conduct = federation.participation.conduct(task.number, attacked=task.attacked).take(part)
         order = np.argsort(conduct.attacking, kind="stable")  # attackers last: they and the others are slices
-        clients, conduct = task.clients.take(part).take(order), conduct.take(order)
+        clients = task.clients.take(part).take(order)
+        conduct = conduct.take(order)
         honest = len(clients) - int(conduct.attacking.sum())
         drawn = batches.draw(federation.data.partition, clients, conduct.steps, task.number, federation.streams)
-        device, dtype = federation.device, federation.dtype
-        rows, sizes = torch.from_numpy(drawn.rows).to(device), torch.from_numpy(drawn.sizes).to(device)
+        device = federation.device
+        dtype = federation.dtype
+        rows = torch.from_numpy(drawn.rows).to(device)
+        sizes = torch.from_numpy(drawn.sizes).to(device)
         labels = federation.data.y[rows]
         weights = sample_weights(sizes, rows.shape[2], dtype)
         rates = torch.from_numpy(conduct.learning_rate).to(device, dtype)[:, None] * (sizes > 0)
@@ -61,7 +66,8 @@ class LocalTraining:
                 own = poisoned if group.stop > honest else None
                 seen = inputs(self._gathering, federation.features, rows[group], own)
                 for step, x in enumerate(seen):
-                    y, means = labels[group, step], weights[group, step]
+                    y = labels[group, step]
+                    means = weights[group, step]
                     if scaling is not None:
                         means = means * scaling.of(group, step, x, y, sizes[group, step])[:, None]
                     made = x, y, means, rates[group, step], decays
@@ -73,12 +79,14 @@ class LocalTraining:
             poisoning = scaling.recorded(poisoning)
         if 0 < honest < len(clients):
             back = np.argsort(order)
-            updates, poisoning = updates[:, back], poisoning.take(back)
+            updates = updates[:, back]
+            poisoning = poisoning.take(back)
         return LocalUpdates(part, updates, poisoning)
 
     def count(self, task: CountingTask, part: slice) -> Counted:
         """The votes on some samples of a test set, block by block."""
-        model, features = self._federation.model, self._federation.test_sets[task.test_set].features
+        model = self._federation.model
+        features = self._federation.test_sets[task.test_set].features
         voters = replace(task.voters, models=task.voters.models.to(features.device))
         rows = [block for block in task.blocks if part.start <= block.start < part.stop]
         return Counted(part, np.concatenate(count(model, voters.chunks(), [features[block] for block in rows])))
@@ -99,7 +107,8 @@ def local_models(
     Attackers, who come last, train apart if they interfere with single steps. They are first to make all their steps:
     a few small operations are much slower between the large ones of the others.
     """
-    attack, clients = federation.attack, len(sizes)
+    attack = federation.attack
+    clients = len(sizes)
     if attack is None or honest == clients or not bends(attack):
         return [(slice(0, clients), honest_models(federation, start))]
     state = state_of(federation, task.attack_state)

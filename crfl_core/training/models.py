@@ -45,8 +45,10 @@ def gradient_bound(plugin: Model, model: BoundModel, input_norm: float) -> float
 
 def training_facts(config: RunConfig) -> TrainingFacts:
     """How honest clients train, and what the core can say about it."""
-    training, algorithm = config.training, config.training.algorithm
-    plain, proximal = isinstance(algorithm, ProximalAlgorithm), 0.0
+    training = config.training
+    algorithm = config.training.algorithm
+    plain = isinstance(algorithm, ProximalAlgorithm)
+    proximal = 0.0
     if isinstance(algorithm, ProximalAlgorithm):
         with settings_of("training.algorithm", algorithm):
             proximal = algorithm.proximal_weight()

@@ -27,7 +27,8 @@ def with_found_start(
 
     It is found from what is public: the declared bound on inputs, decay and numbers of steps.
     """
-    schedule, training = config.training.learning_rate, config.training
+    schedule = config.training.learning_rate
+    training = config.training
     if not isinstance(schedule, EqualInfluence):
         return config
     if not facts.plain or facts.proximal:

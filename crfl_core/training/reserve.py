@@ -27,7 +27,9 @@ class Kept(NamedTuple):
 
 def set_aside(reserve: Reserve, data: Data, streams: Streams) -> tuple[Data, dict[str, Kept]]:
     """The data that are left for the clients, and what the server keeps, by name. No sample is in two of them."""
-    order, taken, kept = streams.generator("data/reserve").permutation(len(data.y)), 0, {}
+    order = streams.generator("data/reserve").permutation(len(data.y))
+    taken = 0
+    kept = {}
     x = held(data, "x")
     for name, wanted in reserve:
         if isinstance(wanted, OwnSamples):
@@ -35,7 +37,8 @@ def set_aside(reserve: Reserve, data: Data, streams: Streams) -> tuple[Data, dic
         elif wanted is not None:
             count = wanted if isinstance(wanted, int) else max(1, round(wanted * len(order)))
             rows = order[taken : taken + count]
-            kept[name], taken = Kept(made(x[rows]), data.y[rows]), taken + count
+            kept[name] = Kept(made(x[rows]), data.y[rows])
+            taken = taken + count
             if taken >= len(order):
                 raise ConfigError(
                     f"nothing is left for the clients: {taken} of {len(order)} training samples are reserved",
@@ -53,16 +56,19 @@ def from_elsewhere(name: str, wanted: OwnSamples, data: Data, streams: Streams) 
     table = f"reserve.{name}.dataset"
     with settings_of(table, wanted.dataset):
         other = wanted.dataset.load()
-    x, inputs = other.x, data.test_x.shape[1]
+    x = other.x
+    inputs = data.test_x.shape[1]
     if x.shape[1] != inputs:
         found = f"its inputs have {x.shape[1]} features, those of the run {inputs}"
         raise ConfigError(found, key=table)
     if data.domain.outside(x).any():
-        low, high = data.domain.low, data.domain.high
+        low = data.domain.low
+        high = data.domain.high
         raise ConfigError(f"its inputs leave [{low:g}, {high:g}], the domain of the run: scale it alike", key=table)
     if name != "curator" and other.class_names != data.class_names:
         raise ConfigError(f"its classes are not those of the run, {', '.join(data.class_names)}", key=table)
-    available, count = len(x), wanted.samples or len(x)
+    available = len(x)
+    count = wanted.samples or len(x)
     if count > available:
         raise ConfigError(f"found {count}, but there are only {available}", key=f"reserve.{name}.samples")
     rows = streams.generator(f"data/reserve-{name}").permutation(available)[:count]

@@ -90,7 +90,8 @@ def play(session: Session, progress: tuple[Progress, ...], *, clean: bool = Fals
         if plan.attacked:
             session.hooks.observe("crfl_round_started", run=session.context, current=plan.seen_from(before.models[0]))
     models = torch.stack([before.models for before in progress], dim=1)
-    states, memories = [before.states for before in progress], progress[0].attack_state
+    states = [before.states for before in progress]
+    memories = progress[0].attack_state
     aggregated = server.aggregate(session, plans, models, states, memories)
     outcomes = tuple(concluded(session, *group) for group in zip(plans, progress, aggregated, strict=True))
     state = remembered(session, outcomes)
@@ -99,7 +100,8 @@ def play(session: Session, progress: tuple[Progress, ...], *, clean: bool = Fals
 
 def concluded(session: Session, plan: Plan, before: Progress, aggregated: Aggregated) -> Outcome:
     """What the aggregate of a group makes of its models."""
-    start, failed = before.models, before.failed or aggregated.failed
+    start = before.models
+    failed = before.failed or aggregated.failed
     if failed is not None:  # it stands still from now on
         after = replace(before, number=plan.number, failed=failed)
         return Outcome(plan, before, aggregated, (False,) * len(start), server.clip(start, plan.clip_norm), after)
@@ -107,7 +109,8 @@ def concluded(session: Session, plan: Plan, before: Progress, aggregated: Aggreg
     accepted = judged(session, plan, start, candidates, aggregated)
     kept = torch.tensor(accepted, device=start.device)[:, None]
     clipped = torch.where(kept, candidates, server.clip(start, plan.clip_norm)) if not all(accepted) else candidates
-    streams, replicas = session.federation.streams, before.replicas
+    streams = session.federation.streams
+    replicas = before.replicas
     models = server.add_noise(clipped, plan.noise_std, streams, plan.number, replicas, plan.group)
 
     new = [result.states for result in aggregated.results]

@@ -36,7 +36,8 @@ class Spectra:
         if client not in self._known:
             federation = self._federation
             rows = torch.from_numpy(federation.data.partition[client]).to(federation.device)
-            x, y = federation.features[rows][None], federation.data.y[rows][None]
+            x = federation.features[rows][None]
+            y = federation.data.y[rows][None]
             spectrum, start = measured(x, y, torch.tensor([len(rows)]), federation.data.facts.classes)
             self._known[client] = float(spectrum[0]), float(start[0])
         return self._known[client]
@@ -49,7 +50,8 @@ class BatchScaling:
         training = federation.config.training
         assert training.spectrum is not None
         self._limits = training.spectrum, np.inf if training.ball is None else training.ball
-        self._classes, self._dtype = federation.data.facts.classes, federation.dtype
+        self._classes = federation.data.facts.classes
+        self._dtype = federation.dtype
         self._found = np.zeros((2, len(clients), steps))
         whole = np.equal(clients.batch_size, clients.samples)
         whole[len(clients) - poisoned :] = False
@@ -92,7 +94,8 @@ def measured_together(x: Tensor, y: Tensor, sizes: Tensor, classes: int) -> Meas
     """The same for batches that fit into memory in double precision."""
     samples, features = x.shape[1:]
     real = torch.arange(samples, device=x.device) < sizes[:, None]
-    inputs, count = x.double() * real[..., None], sizes.clamp(min=1).double()
+    inputs = x.double() * real[..., None]
+    count = sizes.clamp(min=1).double()
     turned = inputs.transpose(1, 2)
     gram = torch.bmm(inputs, turned) if samples <= features else torch.bmm(turned, inputs)
     size, terms = sorted((samples, features))

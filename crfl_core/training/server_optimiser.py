@@ -27,7 +27,8 @@ def stepped(
     if isinstance(optimiser, FixedRate):
         rate = rate_of(optimiser, plan.facts)
         return replace(moved(result, OptimiserResult(rate)), server_rate=rate)
-    current, state = plan.seen_from(start), before.get(STATE_KEY, {})
+    current = plan.seen_from(start)
+    state = before.get(STATE_KEY, {})
     answer = step_of(optimiser, result.update, current, state)
     return replace(
         moved(result, answer),
@@ -73,7 +74,8 @@ def over_time(
     """
     echo = 0.0
     if current.number < current.total:
-        nothing, later = torch.zeros_like(aggregate), replace(current, number=current.number + 1)
+        nothing = torch.zeros_like(aggregate)
+        later = replace(current, number=current.number + 1)
         without = step_of(optimiser, nothing, current, state)
         moves = length(change(answer, aggregate) - change(without, nothing))
         kept, lost = (change(step_of(optimiser, nothing, later, one.state), nothing) for one in (answer, without))

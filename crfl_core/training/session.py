@@ -97,9 +97,12 @@ class Session:
 
     def plans(self, number: int, *, attacked: bool) -> tuple[Plan, ...]:
         """The plans of round `number`, one for each group; of the run itself, or of an honest continuation."""
-        federation, server = self.federation, self.federation.config.server
-        total, participation = federation.config.rounds, federation.participation
-        clients, conduct = participation.round(number), participation.conduct(number, attacked=attacked)
+        federation = self.federation
+        server = self.federation.config.server
+        total = federation.config.rounds
+        participation = federation.participation
+        clients = participation.round(number)
+        conduct = participation.conduct(number, attacked=attacked)
         ends = np.searchsorted(clients.group, np.arange(len(participation.members) + 1))
         clip_norm = schedules.value_at(server.clip_norm, number)
         noise_std = schedules.value_at(server.noise_std, number) if number < total else 0.0

@@ -32,7 +32,8 @@ def with_spectrum(
 
     Raises `ConfigError` if they do not fit the model or the rest of the config.
     """
-    limit, start_limit = config.training.spectrum, config.training.ball
+    limit = config.training.spectrum
+    start_limit = config.training.ball
     if limit is None:
         return honest
     check_model(model)
@@ -41,7 +42,8 @@ def with_spectrum(
     if start_limit is None:
         return HonestTraining(facts, bound)
     check_ball(config, facts, input_bound)
-    decay, input_bound = config.training.weight_decay, input_bound * (1.0 + LONGER[config.dtype])
+    decay = config.training.weight_decay
+    input_bound = input_bound * (1.0 + LONGER[config.dtype])
     least = min(start_limit, math.sqrt(limit * (1.0 - 1.0 / classes)))  # the latter holds for all batches by itself
     kappa = (1.0 + ROOM) * float(formulas.ball_gradient_bound(least, limit, decay, input_bound, classes))
     if kappa >= bound:
@@ -56,7 +58,8 @@ def with_spectrum(
 
 def smoothness(honest: HonestTraining, classes: int) -> float:
     """beta of softmax regression: `B^2 / 2`, with the spectrum rule `L / 2`, with the ball rule what it is inside."""
-    limit, ball = honest.facts.spectrum, honest.facts.ball
+    limit = honest.facts.spectrum
+    ball = honest.facts.ball
     if limit is None or ball is None:
         return honest.gradient_bound**2 / 4.0  # of gradients of at most sqrt(2) B, or sqrt(2 L)
     return float(formulas.ball_smoothness(limit, ball.gradient_bound, ball.weight_decay, ball.input_bound, classes))

@@ -20,7 +20,8 @@ NUMBERS_AT_ONCE = 2**24
 
 def honest_models(federation: Federation, start: Tensor) -> LocalModels:
     """The models of clients that train as the protocol says, from `start`, (R, n, P)."""
-    model, facts = federation.model, federation.honest.facts
+    model = federation.model
+    facts = federation.honest.facts
     if not facts.plain or facts.proximal:
         return ProtocolSteps(federation, start)
     if facts.clip_gradients is None:
@@ -35,7 +36,8 @@ class ProtocolSteps(GradientSteps):
 
     def __init__(self, federation: Federation, start: Tensor) -> None:
         super().__init__(federation.model, start)
-        self._facts, self._anchor = federation.honest.facts, start
+        self._facts = federation.honest.facts
+        self._anchor = start
         self._algorithm = None if self._facts.plain else federation.config.training.algorithm
         self._state: State = {}
         self._made = 0

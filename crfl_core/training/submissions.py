@@ -59,8 +59,11 @@ class Submissions:
     def __init__(
         self, federation: Federation, plan: Plan, start: Tensor, states: States, attack_state: State | None
     ) -> None:
-        self._federation, self._plan, self._start = federation, plan, start
-        self._states, self._attack_state = states, state_of(federation, attack_state)
+        self._federation = federation
+        self._plan = plan
+        self._start = start
+        self._states = states
+        self._attack_state = state_of(federation, attack_state)
         self._together = federation.attack is not None and overrides(federation.attack, "craft")
         self._own: list[tuple[NDArray[np.int64], Tensor, Poisoning]] = []
 
@@ -85,9 +88,11 @@ class Submissions:
 
     def received(self, part: Rows, updates: Tensor, poisoning: Poisoning) -> Received:
         """What some participants submit who trained these updates, (K, k, P)."""
-        attacking, plan = self._plan.conduct.attacking[part], self._plan
+        attacking = self._plan.conduct.attacking[part]
+        plan = self._plan
         attackers = np.flatnonzero(attacking)
-        scale, norms = np.ones(updates.shape[1]), row_norms(updates)
+        scale = np.ones(updates.shape[1])
+        norms = row_norms(updates)
         if len(attackers) and self._federation.attack is not None:
             before = norms[0, attackers]
             updates = self._crafted(self._federation.attack, part, updates[0], attackers)
@@ -108,7 +113,8 @@ class Submissions:
 
     def _crafted(self, attack: Attack, part: Rows, values: Tensor, attackers: NDArray[np.int64]) -> Tensor:
         """All updates with those of the attackers replaced. Only a run is attacked, so there is one model."""
-        known, state = self.known(attack, part, values, attackers), self._attack_state
+        known = self.known(attack, part, values, attackers)
+        state = self._attack_state
         who = f"attack {attack.full_name}: craft() ({written_at(type(attack).craft)})"
         with settings_of("attack", attack), untouched(who, known, state):
             crafted = attack.craft(known, state)
@@ -125,8 +131,10 @@ class Submissions:
 
     def known(self, attack: Attack, part: Rows, values: Tensor, attackers: NDArray[np.int64]) -> Known:
         """What attackers are told: no more than their attack declares."""
-        federation, plan = self._federation, self._plan
-        clients, current = plan.clients.take(part), plan.seen_from(self._start)
+        federation = self._federation
+        plan = self._plan
+        clients = plan.clients.take(part)
+        current = plan.seen_from(self._start)
         honest = np.flatnonzero(~plan.conduct.attacking[part]) if attack.knowledge != "own" else attackers[:0]
         seen, others = (
             replace(current, clients=clients.take(rows), streams=federation.streams.only("attack"))
@@ -144,7 +152,8 @@ class Submissions:
 
     def _through(self, values: Tensor, attackers: NDArray[np.int64]) -> Callable[[Tensor, Aggregator | None], Tensor]:
         """The server's step as a function of what attackers submit, in a round of which all updates are here."""
-        server, dropping = self._plan.server, self._federation.config.server.bad_update == "drop"
+        server = self._plan.server
+        dropping = self._federation.config.server.bad_update == "drop"
         current = replace(self._plan.seen_from(self._start), server_side=self._federation.server(self._plan.number))
 
         def aggregate(candidates: Tensor, rule: Aggregator | None) -> Tensor:
@@ -170,7 +179,8 @@ def taken(
 
 def nominal_weights(plan: Plan) -> Tensor:
     """The weights that attackers expect: those of a linear rule, else by sample counts, times the server's rate."""
-    rule, rate = plan.server.aggregation[-1], stepping.nominal_rate(plan.server.optimiser, plan)
+    rule = plan.server.aggregation[-1]
+    rate = stepping.nominal_rate(plan.server.optimiser, plan)
     if isinstance(rule, LinearAggregator):
         return rate * answers.weights_of(rule, plan.clients)
     samples = torch.from_numpy(plan.clients.samples).double()

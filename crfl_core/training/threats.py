@@ -57,7 +57,8 @@ def check_threat(config: RunConfig, clients: int) -> None:
             found = assumed if isinstance(assumed, int) else list(assumed)
             raise ConfigError(f"found {found}, but there are {clients} clients, 0..{clients - 1}", key="threat.clients")
     if config.threat.rounds is not None:
-        rounds, most = schedules.expand(config.threat.rounds, config.rounds), schedules.at_most(config.threat.rounds)
+        rounds = schedules.expand(config.threat.rounds, config.rounds)
+        most = schedules.at_most(config.threat.rounds)
         if most is not None and most > len(rounds):
             raise ConfigError(f"found at most {most} attacked rounds, but there are {len(rounds)}", key="threat.rounds")
         if not rounds or rounds[-1] > config.rounds:
@@ -74,7 +75,8 @@ def prepare_attack(config: RunConfig, data: FederatedData, participation: Partic
         for t in participation.attack_rounds
     )
     with settings_of("attack", attack):
-        target, classes = attack.backdoor_class, data.facts.classes
+        target = attack.backdoor_class
+        classes = data.facts.classes
         if target is not None and not 0 <= target < classes:
             raise OptionError("target", f"there is no class {target}: classes are 0..{classes - 1}")
         attack.check(smallest)

@@ -31,7 +31,8 @@ class CleanTwin:
     progress: tuple[Progress, ...] = ()
 
     def __init__(self, session: Session, kept: RunResult | None) -> None:
-        self._wanted, self._kept = session.federation.config.storage.keep == "distances", kept
+        self._wanted = session.federation.config.storage.keep == "distances"
+        self._kept = kept
         self._first = min(session.federation.participation.attack_rounds, default=0)
         if self._wanted and kept is None:
             self._session = apart(session)

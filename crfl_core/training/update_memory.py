@@ -43,7 +43,8 @@ def held_at_once(steps: Sequence[AggregationStep], *, streams: bool, crafts: boo
 
 def check_held(steps: Sequence[AggregationStep], held: Held, clients: int, parameters: int, itemsize: int) -> None:
     """Raise `ConfigError` if the updates of a round cannot fit, with what they need and what there is."""
-    needed, left = held.bytes_of(clients, parameters, itemsize), room.memory()
+    needed = held.bytes_of(clients, parameters, itemsize)
+    left = room.memory()
     if left is not None and needed > left.left:
         rule = " + ".join(step.configured_as for step in steps)
         raise ConfigError(
@@ -56,7 +57,8 @@ def check_held(steps: Sequence[AggregationStep], held: Held, clients: int, param
 
 def new_rows(like: Tensor, *shape: int) -> Tensor:
     """Room for updates, in memory or, if they take much of it, in a file that is mapped to it: that changes no bit."""
-    size, left = math.prod(shape) * like.element_size(), room.memory()
+    size = math.prod(shape) * like.element_size()
+    left = room.memory()
     if like.device.type != "cpu" or left is None or size <= left.left // SHARE:
         return like.new_empty(shape)
     try:

@@ -43,7 +43,8 @@ def ball_gradient_bound(
     for _ in range(HALVINGS):
         middle = (low + high) / 2.0
         holds = _holds(middle, start, top, decay, bound, classes)
-        low, high = np.where(holds, low, middle), np.where(holds, middle, high)
+        low = np.where(holds, low, middle)
+        high = np.where(holds, middle, high)
     return np.where(solvable, high, most)[()]
 
 

@@ -32,7 +32,8 @@ def tradeoff_budget(drifts: ArrayLike, noise_stds: ArrayLike, lipschitz: ArrayLi
     """
     products = later_products(lipschitz)
     arriving, stds = floats(drifts, noise_stds)
-    arriving, variances = arriving * products, np.square(stds * products)
+    arriving = arriving * products
+    variances = np.square(stds * products)
     budgets = [_pooled(row, variances) for row in arriving.reshape(-1, arriving.shape[-1])]
     return np.reshape(budgets, arriving.shape[:-1])[()]
 

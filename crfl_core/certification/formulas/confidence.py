@@ -86,7 +86,8 @@ def two_stage(selection_counts: Counts, counts: Counts, alpha: float) -> Bounds:
     array([0.019888])
     """
     first = selection_counts.argmax(axis=1)
-    models, classes = counts.sum(axis=1), counts.shape[1]
+    models = counts.sum(axis=1)
+    classes = counts.shape[1]
     own = np.take_along_axis(counts, first[:, None], axis=1)[:, 0]
     others = counts.copy()
     np.put_along_axis(others, first[:, None], -1, axis=1)
@@ -117,7 +118,8 @@ def one_stage_bonferroni(counts: Counts, alpha: float) -> Bounds:
     >>> bool(bounds.abstains[0]), bool(one_stage(np.array([[480, 300, 220]]), alpha=0.001).abstains[0])
     (False, True)
     """
-    models, level = counts.sum(axis=1), alpha / (2.0 * counts.shape[1])
+    models = counts.sum(axis=1)
+    level = alpha / (2.0 * counts.shape[1])
     ordered = np.sort(counts, axis=1)
     p_a = clopper_pearson_lower(ordered[:, -1], models, level)
     p_b = clopper_pearson_upper(ordered[:, -2], models, level)

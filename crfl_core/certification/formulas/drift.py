@@ -120,7 +120,8 @@ def worst_poisoned_share(
     weights = step_retention ** np.arange(len(sizes) - 1, -1, -1.0)
     total = np.zeros(counts.shape)
     for first in range(0, len(sizes), steps_per_epoch):
-        size, weight = sizes[first : first + steps_per_epoch], weights[first : first + steps_per_epoch]
+        size = sizes[first : first + steps_per_epoch]
+        weight = weights[first : first + steps_per_epoch]
         order = np.argsort(-weight / size, kind="stable")
         filled = np.concatenate([[0.0], size[order].cumsum()])
         total += np.interp(counts, filled, np.concatenate([[0.0], weight[order].cumsum()]))

@@ -96,7 +96,8 @@ class _Quadrature:
 
     def __init__(self, gaps: Array, relative_error: float) -> None:
         classes = gaps.shape[1] + 1
-        self.gaps, self.relative_error = gaps, relative_error
+        self.gaps = gaps
+        self.relative_error = relative_error
         self.step = math.pi * math.sqrt(2.0 / (classes * math.log(10.0 / relative_error)))
         self.reach = self.step - float(special.ndtri(relative_error / (16.0 * classes)))
         self.last = math.ceil((_highest_mode(classes) + self.reach) / self.step)
@@ -125,7 +126,8 @@ class _Quadrature:
             for start in range(0, len(rows), at_once):
                 chunk = rows[start : start + at_once]
                 p_a[chunk], not_a[chunk], p_b[chunk] = self._sums(chunk, first)
-        points, classes = self.last - self._first(LARGE_GAP), self.gaps.shape[1] + 1
+        points = self.last - self._first(LARGE_GAP)
+        classes = self.gaps.shape[1] + 1
         error = self.relative_error + float(gamma(points + 8 * classes + 64))  # sums over the grid, a few per class
         not_a, p_b = (np.minimum(p * (1.0 + error - LOGARITHM * np.log(p)), 1.0) for p in (not_a, p_b))
         log_p_a = np.where(not_a < 0.5, np.log1p(-np.minimum(not_a, 0.5)), np.log(p_a * (1.0 - error)))
@@ -135,12 +137,14 @@ class _Quadrature:
         return -math.ceil((gap / 2.0 + 0.51 + self.reach) / self.step)
 
     def _sums(self, rows: NDArray[np.int64], first: int) -> tuple[Array, Array, Array]:
-        gaps, active = self.gaps[rows], self.active[rows]
+        gaps = self.gaps[rows]
+        active = self.active[rows]
         v = self.step * np.arange(first, self.last + 1)
         density = self.step / SQRT_2PI * np.exp(-v * v / 2.0)
         tail = self.table.reader(first, len(v))
         # Nobody so far is above v, or somebody is: both by sums of positive terms, so that neither loses digits.
-        nobody, somebody = np.ones((len(rows), len(v))), np.zeros((len(rows), len(v)))
+        nobody = np.ones((len(rows), len(v)))
+        somebody = np.zeros((len(rows), len(v)))
         for rank in range(int(active[0]) - 1, 0, -1):
             count = int(np.searchsorted(-active, -rank))  # the first rows, which have this class active
             above = tail(gaps[:count, rank])
@@ -167,7 +171,8 @@ class _TailTable:
         self.first = first
         x = step * np.arange(first, last + 1) + self.spacing * np.arange(self.refinement)[:, None]
         # Derivatives of Q are Hermite polynomials times the density; each is scaled to multiply a power of the offset.
-        hermite, before = np.ones_like(x), np.zeros_like(x)
+        hermite = np.ones_like(x)
+        before = np.zeros_like(x)
         scaled = -np.exp(-x * x / 2.0) / SQRT_2PI * self.spacing
         self.coefficients = [special.ndtr(-x), scaled.copy()]
         for degree in range(1, self.DEGREE):
@@ -196,7 +201,8 @@ class _TailTable:
 
 def _highest_mode(classes: int) -> float:
     """The solution of `v = (C - 1) phi(v) / Phi(v)`, which no integrand's mode exceeds, rounded up."""
-    low, high = 0.0, math.sqrt(2.0 * math.log(classes)) + 1.0
+    low = 0.0
+    high = math.sqrt(2.0 * math.log(classes)) + 1.0
     while high - low > 1e-3:
         middle = (low + high) / 2.0
         rising = (classes - 1) * math.exp(-middle * middle / 2.0) / SQRT_2PI > middle * float(special.ndtr(middle))

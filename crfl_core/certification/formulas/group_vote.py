@@ -76,7 +76,8 @@ def certified_weighted_groups(votes: ArrayLike, classes: int, weights: ArrayLike
     totals = vote_counts(chosen, classes, weights)
     found = np.full(len(chosen), np.inf)
     for rows in _blocks(chosen.shape):
-        cast, total = chosen[rows], totals[rows]
+        cast = chosen[rows]
+        total = totals[rows]
         first = total.argmax(axis=1)
         best = np.take_along_axis(total, first[:, None], axis=1)[:, 0]
         for rival in range(classes):
@@ -126,7 +127,9 @@ def certified_by_costs(votes: ArrayLike, classes: int, costs: ArrayLike) -> Arra
     counts = vote_counts(chosen, classes)
     found = np.full(len(chosen), np.inf)
     for rows in _blocks(chosen.shape):
-        cast, price, count = chosen[rows], prices[rows], counts[rows]
+        cast = chosen[rows]
+        price = prices[rows]
+        count = counts[rows]
         first = count.argmax(axis=1)[:, None]
         best = np.take_along_axis(count, first, axis=1)
         own = _prefix_sums(price, cast == first)

@@ -34,7 +34,8 @@ VACUOUS = 20.0
 LOG_GAMMAS = np.concatenate([[0.0], np.geomspace(1e-4, 40.0, 191)])
 """The grid of the vote rule. Every grid is sound, a finer one only certifies more."""
 QUANTILES = np.linspace(-8.5, 8.5, 256)
-COARSE_BUDGETS, FINE_BUDGETS = 64, 256
+COARSE_BUDGETS = 64
+FINE_BUDGETS = 256
 
 
 def log_theta(log_gamma: ArrayLike, distance: ArrayLike) -> Array:
@@ -107,7 +108,9 @@ def hockey_stick_threshold(
     np.float64(inf)
     """
     first, second = np.broadcast_arrays(*floats(p_a, p_b))
-    shape, first, second = first.shape, first.ravel(), second.ravel()
+    shape = first.shape
+    first = first.ravel()
+    second = second.ravel()
     best = np.array(gaussian_threshold(first, second))
     largest_budget *= ROUNDED_UP
     best[best > largest_budget] = np.inf
@@ -144,25 +147,32 @@ class _VoteTable:
     """
 
     def __init__(self, log_divergences: Array) -> None:
-        gamma, d = np.exp(LOG_GAMMAS), np.exp(log_divergences)
-        p, not_p = special.ndtr(QUANTILES)[:, None], special.ndtr(-QUANTILES)[:, None]
+        gamma = np.exp(LOG_GAMMAS)
+        d = np.exp(log_divergences)
+        p = special.ndtr(QUANTILES)[:, None]
+        not_p = special.ndtr(-QUANTILES)[:, None]
         rows = len(d), len(QUANTILES)
         self.kept, self.kept_slope, self.gained, self.gained_slope = np.empty((4, *rows))
-        direct, inverse = np.concatenate([1.0 / gamma, -gamma]), np.concatenate([gamma, 1.0 / gamma])
+        direct = np.concatenate([1.0 / gamma, -gamma])
+        inverse = np.concatenate([gamma, 1.0 / gamma])
         from_p = direct > 0
         for row, divergence in enumerate(d):
             # A negative slope belongs to 1 - p, which keeps its digits where p is nearly 1.
             constant = np.concatenate([-divergence / gamma, 1.0 - divergence])
             choice = (constant + direct * np.where(from_p, p, not_p)).argmax(axis=1)
-            self.kept[row], self.kept_slope[row] = constant[choice], direct[choice]
+            self.kept[row] = constant[choice]
+            self.kept_slope[row] = direct[choice]
             constant = np.concatenate([divergence, 1.0 - (1.0 - divergence) / gamma])
             choice = (constant + inverse * p).argmin(axis=1)
-            self.gained[row], self.gained_slope[row] = constant[choice], inverse[choice]
+            self.gained[row] = constant[choice]
+            self.gained_slope[row] = inverse[choice]
 
     def last_certified(self, p_a: Array, p_b: Array) -> NDArray[np.int64]:
         """By bisection, a row that is certified and whose successor is not; -1 if not even the first is."""
-        low, high = np.full(len(p_a), -1), np.full(len(p_a), len(self.kept))
-        column_a, column_b = _nearest_quantile(p_a), _nearest_quantile(p_b)
+        low = np.full(len(p_a), -1)
+        high = np.full(len(p_a), len(self.kept))
+        column_a = _nearest_quantile(p_a)
+        column_b = _nearest_quantile(p_b)
         while (high - low > 1).any():
             middle = (low + high) // 2
             row = np.clip(middle, 0, len(self.kept) - 1)
@@ -171,7 +181,8 @@ class _VoteTable:
             gained = self.gained[row, column_b] + self.gained_slope[row, column_b] * p_b
             certified = kept > gained + MARGIN
             undecided = high - low > 1
-            low, high = np.where(undecided & certified, middle, low), np.where(undecided & ~certified, middle, high)
+            low = np.where(undecided & certified, middle, low)
+            high = np.where(undecided & ~certified, middle, high)
         return low
 
 

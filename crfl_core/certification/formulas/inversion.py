@@ -98,8 +98,10 @@ def _largest_below(limits: Array, total_drift: Callable[[Array], Array], table: 
     # Where the table does not reach, 0 and its end are lower ends, too.
     found = np.where(place < 0, 0.0, POWERS[np.maximum(place, 0)])
     rows = np.flatnonzero((place >= 0) & (place < len(POWERS) - 1))
-    low, high = POWERS[place[rows]], POWERS[place[rows] + 1]
-    below, above = table[place[rows]] - limits[rows], table[place[rows] + 1] - limits[rows]
+    low = POWERS[place[rows]]
+    high = POWERS[place[rows] + 1]
+    below = table[place[rows]] - limits[rows]
+    above = table[place[rows] + 1] - limits[rows]
     moved_low, stalled = np.zeros((2, len(rows)), np.int64)
     for _ in range(ITERATIONS):
         if len(rows) == 0:
@@ -112,12 +114,20 @@ def _largest_below(limits: Array, total_drift: Callable[[Array], Array], table: 
         side = np.where(value <= 0, 1, -1)
         # An end that stays a second time counts half, or it would stay for ever.
         half = np.where(side == moved_low, 0.5, 1.0)
-        below, above = np.where(side > 0, value, below * half), np.where(side > 0, above * half, value)
+        below = np.where(side > 0, value, below * half)
+        above = np.where(side > 0, above * half, value)
         width = high - low
-        low, high, moved_low = np.where(side > 0, guess, low), np.where(side > 0, high, guess), side
+        low = np.where(side > 0, guess, low)
+        high = np.where(side > 0, high, guess)
+        moved_low = side
         stalled = np.where((high - low > width / 2.0) & (stalled < STALLED), stalled + 1, 0)
         found[rows] = low
         going = high - low > 2.0 * tolerance
-        rows, low, high, moved_low = rows[going], low[going], high[going], moved_low[going]
-        below, above, stalled = below[going], above[going], stalled[going]
+        rows = rows[going]
+        low = low[going]
+        high = high[going]
+        moved_low = moved_low[going]
+        below = below[going]
+        above = above[going]
+        stalled = stalled[going]
     return found

@@ -61,17 +61,20 @@ def median_count(models: ArrayLike, inputs: ArrayLike) -> tuple[NDArray[np.int64
 
 def _box(ordered: Array, attackers: int) -> Box:
     count = len(ordered)
-    below, above = (count - 1) // 2 - attackers, count // 2 + attackers
+    below = (count - 1) // 2 - attackers
+    above = count // 2 + attackers
     if below < 0:
         return Box(np.full(ordered.shape[1:], -np.inf), np.full(ordered.shape[1:], np.inf))
     if count % 2:
         return Box(ordered[below], ordered[above])
-    low, high = (ordered[below] + ordered[below + 1]) / 2.0, (ordered[above - 1] + ordered[above]) / 2.0
+    low = (ordered[below] + ordered[below + 1]) / 2.0
+    high = (ordered[above - 1] + ordered[above]) / 2.0
     return Box(np.nextafter(low, -np.inf), np.nextafter(high, np.inf))
 
 
 def _stands(box: Box, x: Array, first: NDArray[np.int64]) -> NDArray[np.bool_]:
-    positive, negative = np.maximum(x, 0.0), np.maximum(-x, 0.0)
+    positive = np.maximum(x, 0.0)
+    negative = np.maximum(-x, 0.0)
     size = np.abs(x) @ np.maximum(np.abs(box.lower), np.abs(box.upper)).T
     unsure = gamma(2 * x.shape[1] + 8) * size
     lowest = positive @ box.lower.T - negative @ box.upper.T - unsure

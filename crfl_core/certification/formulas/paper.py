@@ -19,7 +19,8 @@ def kl_budget(p_a: ArrayLike, p_b: ArrayLike) -> Array:
     >>> kl_budget(0.7, 0.1).round(12)
     np.float64(0.315875447208)
     """
-    first, second = np.asarray(p_a, np.float64), np.asarray(p_b, np.float64)
+    first = np.asarray(p_a, np.float64)
+    second = np.asarray(p_b, np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         square = np.square((first - second) / (np.sqrt(first) + np.sqrt(second)))
         rest = (1.0 - first - second) + 2.0 * np.sqrt(first * second)
@@ -50,7 +51,8 @@ def log_contraction(clip_norms: ArrayLike, noise_stds: ArrayLike) -> float:
 
 def _log_factors(clip_norms: ArrayLike, noise_stds: ArrayLike) -> Array:
     """`log(2 Phi(rho_t / sigma_t) - 1)` of every round."""
-    norms, stds = np.asarray(clip_norms, np.float64), np.asarray(noise_stds, np.float64)
+    norms = np.asarray(clip_norms, np.float64)
+    stds = np.asarray(noise_stds, np.float64)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         x = np.where(stds > 0, norms / stds, np.inf) / np.sqrt(2.0)
         factors: Array = np.where(x < 1.0, np.log(special.erf(x)), np.log1p(-special.erfc(x)))
@@ -84,7 +86,8 @@ def divergence_by_round(added: ArrayLike, clip_norms: ArrayLike, noise_stds: Arr
     """
     amounts = np.asarray(added, np.float64)
     factors = np.where(amounts > 0, 1.0, np.exp(_log_factors(clip_norms, noise_stds)))
-    found, total = np.zeros(len(amounts)), 0.0
+    found = np.zeros(len(amounts))
+    total = 0.0
     for place, (amount, factor) in enumerate(zip(amounts, factors, strict=True)):
         total = total * factor + amount
         found[place] = total
@@ -123,7 +126,8 @@ def log_radius(
     ... )
     np.float64(0.2508832543881...)
     """
-    budgets, each = np.asarray(budget, np.float64), np.asarray(strengths, np.float64)
+    budgets = np.asarray(budget, np.float64)
+    each = np.asarray(strengths, np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         numerator = np.log(noise_std) + 0.5 * np.log(budgets / 2.0)
         denominator = np.log(lipschitz) + 0.5 * np.log(len(each)) + np.log(np.hypot.reduce(each))

@@ -153,7 +153,8 @@ def server_rounding(parameters: int, aggregation: Aggregation, start_norm: Array
     """
     weight, bound, kept = np.broadcast_arrays(*floats(*aggregation[:3]))
     start, clip = floats(start_norm, aggregation.clip_norm)
-    clients, total = weight.shape[-1], weight.sum(axis=-1)
+    clients = weight.shape[-1]
+    total = weight.sum(axis=-1)
     pulled = (weight * (1.0 - kept)).sum(axis=-1)
     moved = (weight * bound).sum(axis=-1) + pulled * start
     of_norms = parameters / 2.0 + 32.0

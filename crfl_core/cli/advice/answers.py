@@ -48,7 +48,8 @@ class Answers(Table):
 
     def check(self) -> None:
         """Raises `AdviceError` if the answers contradict each other."""
-        owners, total = self.recipe.owners, self.total
+        owners = self.recipe.owners
+        total = self.total
         if owners is not None and total != owners:
             each = f"the data of {self.dataset!r} have {owners} owners, each of whom is a client"
             raise AdviceError(f"--clients: found {total} clients; {each}: write '{self.number} of {owners}'")

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from crfl_core.cli.advice.answers import AdviceError, Answers
 
-GROUPS_PER_ATTACKER, FEWEST_GROUPS = 10, 20
-EARLY, ROUNDS = 10, 100
+GROUPS_PER_ATTACKER = 10
+FEWEST_GROUPS = 20
+EARLY = 10
+ROUNDS = 100
 """The attacked rounds of "one-early", counted from the first, and all rounds."""
 MANY_ROUNDS = 1000
 """All rounds of "any"; the drift of one of them falls like one over their number."""
@@ -107,7 +109,8 @@ def vote(answers: Answers) -> Way:
     count = min(answers.total, max(FEWEST_GROUPS, GROUPS_PER_ATTACKER * answers.number))
     groups = f"count = {count} # more groups stand more attackers, and each of their models sees less data"
     if answers.recipe.owners is not None:
-        count, groups = answers.total, 'by = "natural" # each owner of data trains a model'
+        count = answers.total
+        groups = 'by = "natural" # each owner of data trains a model'
     named = not isinstance(answers.attackers, int)
     covered = "" if answers.when == "every" else ". That is every round, whichever is attacked"
     return Way(

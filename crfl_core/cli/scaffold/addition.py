@@ -37,7 +37,8 @@ def add(names: Names, root: Path, *, registry: Registry) -> Package:
     """Write a plugin into the package in `root`. Raises `ScaffoldError`; then nothing is written."""
     names.check_name()
     package = read_package(root)
-    module, group = f"{package.module}.{names.function_name}", KINDS[names.found_as].group
+    module = f"{package.module}.{names.function_name}"
+    group = KINDS[names.found_as].group
     if names.plugin in package.points.get(group, {}):
         raise ScaffoldError(
             f"{root / PROJECT}: declares the {names.found_as} {names.plugin!r} already: choose another name"
@@ -105,7 +106,8 @@ def with_entry_point(package: Package, group: str, name: str, target: str) -> st
 
 def files(names: Names, package: Package, module: str, registry: Registry) -> dict[Path, str]:
     """The new files, by their path in the package."""
-    kind, is_command = names.kind.replace("-", "_"), names.kind == COMMAND
+    kind = names.kind.replace("-", "_")
+    is_command = names.kind == COMMAND
     example = f"example-{names.plugin}.toml"
     words = placeholders(names, "none", "", registry) | {
         "crfl-my-plugin": package.distribution,

@@ -65,7 +65,8 @@ def files(names: Names, *, licence: str, author: str | None, registry: Registry)
 
 def templates_of(names: Names) -> dict[str, str]:
     """The template of every file of the package, by its path in it. A command is typed: no config is its example."""
-    kind, is_command = names.kind.replace("-", "_"), names.kind == COMMAND
+    kind = names.kind.replace("-", "_")
+    is_command = names.kind == COMMAND
     templates = {
         "pyproject.toml": "package/pyproject.toml",
         "README.md": "package/README-command.md" if is_command else "package/README.md",

@@ -47,7 +47,8 @@ class Baffle(Stage):
 
     def transform(self, updates: ClientUpdates, state: State) -> StageResult:
         """The updates as they are; the history with the model that was broadcast."""
-        values, start = updates.values, updates.round.start[None]
+        values = updates.values
+        start = updates.round.start[None]
         seen = [state["history"][-self.lookback :]] if "history" in state else []
         return StageResult(
             values=values.clone(),

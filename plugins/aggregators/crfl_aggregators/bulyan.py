@@ -46,12 +46,15 @@ class Bulyan(CoordinateWise):
     def choose(self, block: Tensor) -> Choice:
         """The mean of the values within the smallest distance of the median that holds enough of them."""
         across = sorted_columns(block)
-        total, kept = len(block), self.averaged(len(block))
-        low, high = across[:, (total - 1) // 2], across[:, total // 2]
+        total = len(block)
+        kept = self.averaged(len(block))
+        low = across[:, (total - 1) // 2]
+        high = across[:, total // 2]
         distance = from_median(across, low[:, None], high[:, None])
         # The nearest values are neighbours in the order: the best of all windows of this width.
         reach = torch.maximum(distance[:, : total - kept + 1], distance[:, kept - 1 :]).amin(1)
-        near, tied = (distance < reach[:, None]).to(across), (distance == reach[:, None]).to(across)
+        near = (distance < reach[:, None]).to(across)
+        tied = (distance == reach[:, None]).to(across)
         share = (kept - near.sum(1)) / tied.sum(1)
         return Choice(((near + share[:, None] * tied) * across).sum(1) / kept, (low, high, reach, share))
 
@@ -73,9 +76,11 @@ def repeated_krum(distances: Array, ids: NDArray[np.int64], f: int, keep: int) -
     The distances are overwritten: row i becomes those to the others from near to far. Winners are taken out of it, and
     the last row takes the place of theirs, so that the first rows and columns are always what counts.
     """
-    order, clients = np.argsort(ids), len(distances)
+    order = np.argsort(ids)
+    clients = len(distances)
     others = nearest_first(distances, order)
-    left, chosen = np.argsort(order), []
+    left = np.argsort(order)
+    chosen = []
     for count in range(clients, clients - keep, -1):
         neighbours = max(1, count - f - 2)
         winner = int(ranking(distances[:count, 1 : neighbours + 1].sum(axis=1), left[:count])[0])

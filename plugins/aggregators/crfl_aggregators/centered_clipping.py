@@ -31,13 +31,15 @@ class CenteredClipping(Aggregator):
         begin = state.get("centre") if self.memory else None
         if begin is None:
             begin = torch.zeros_like(values[0])
-        centre, inertia = begin, 1.0
+        centre = begin
+        inertia = 1.0
         weights = values.new_zeros(len(values), dtype=torch.float64)
         for _ in range(self.iterations):
             away = norms(values, centre, values.new_full((len(values),), -1.0))
             pull = (self.radius / away).clamp(max=1.0) / len(values)
             kept = 1.0 - float(pull.sum())
-            weights, inertia = kept * weights + pull, kept * inertia
+            weights = kept * weights + pull
+            inertia = kept * inertia
             centre = weights.to(values) @ values + inertia * begin
         return RuleResult(
             update=centre,

@@ -48,8 +48,10 @@ class CoordinateWise(Aggregator):
 
     def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         """Block by block, with each client's largest weight."""
-        values, rows = updates.values, self.rows(updates)
-        update, largest = torch.empty_like(values[0]), values.new_zeros(len(rows))
+        values = updates.values
+        rows = self.rows(updates)
+        update = torch.empty_like(values[0])
+        largest = values.new_zeros(len(rows))
         chosen: list[Choice] = []
         for columns in column_blocks(values):
             block = select(values, rows, columns)

@@ -42,7 +42,8 @@ class Dnc(Aggregator):
 
     def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         """The mean of the survivors."""
-        values, ids = updates.values, updates.round.clients.ids
+        values = updates.values
+        ids = updates.round.clients.ids
         keep = max(1, int(len(values) - self.filtering * self.f))
         survived = np.zeros(len(values), np.int64)
         for columns in self._coordinates(updates.round, values.shape[1]):

@@ -59,7 +59,8 @@ def majority(similarity: Array) -> NDArray[np.bool_]:
     distances become smaller, until it would be too small.
     """
     clients = len(similarity)
-    component, last = np.arange(clients), -1.0
+    component = np.arange(clients)
+    last = -1.0
     for distance, one, other in sorted(shortest_tree(similarity)):
         most = np.bincount(component).argmax()
         if distance > last and (component == most).sum() > clients // 2:
@@ -76,14 +77,17 @@ def shortest_tree(similarity: Array) -> list[tuple[float, int, int]]:
     It has an edge between any two clusters that single linkage joins.
     """
     clients = len(similarity)
-    distance, neighbour = np.full(clients, np.inf), np.zeros(clients, np.int64)
-    outside, newest = np.ones(clients, np.bool_), 0
+    distance = np.full(clients, np.inf)
+    neighbour = np.zeros(clients, np.int64)
+    outside = np.ones(clients, np.bool_)
+    newest = 0
     edges = []
     for _ in range(clients - 1):
         outside[newest] = False
         away = (1.0 - np.minimum(similarity[newest], similarity[:, newest])).round(DIGITS)
         nearer = outside & (away < distance)
-        distance[nearer], neighbour[nearer] = away[nearer], newest
+        distance[nearer] = away[nearer]
+        neighbour[nearer] = newest
         newest = int(np.where(outside, distance, np.inf).argmin())
         edges.append((float(distance[newest]), int(neighbour[newest]), newest))
     return edges

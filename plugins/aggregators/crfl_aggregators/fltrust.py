@@ -37,7 +37,8 @@ class FLTrust(Aggregator):
         """The weighted mean, and how much trust there was."""
         values = updates.values
         own = self._server_update(updates.round).to(values)
-        length, lengths = float(norms(own[None])[0]), norms(values).cpu().numpy()
+        length = float(norms(own[None])[0])
+        lengths = norms(values).cpu().numpy()
         usable = (lengths > SHORTEST * length) & np.isfinite(lengths)
         trust = np.where(usable, cosines_with(values, own).clip(min=0.0), 0.0)
         total = float(trust.sum())
@@ -58,7 +59,8 @@ class FLTrust(Aggregator):
         Attackers who have the trust a <= k pull the aggregate from h by a share a / (H + a) of a distance of at most
         2 ||g_0||, where H >= T - k is the trust in the others; that share is at most k / T, in both worlds.
         """
-        length, total = aggregate.notes["server_norm"], aggregate.notes["trust"]
+        length = aggregate.notes["server_norm"]
+        total = aggregate.notes["trust"]
         attackers = np.arange(len(clients) + 1.0)
         shares = np.divide(attackers, total, out=np.where(attackers > 0, np.inf, 0.0), where=total > 0)
         drifts: Array = length * np.minimum(2.0, 4.0 * shares)

@@ -29,7 +29,8 @@ class FoolsGold(Aggregator):
 
     def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         """The weighted mean, with weights that sum to at most 1."""
-        compared, rows = updates.values, None
+        compared = updates.values
+        rows = None
         if self.memory:
             rows, state = remember(state, torch.from_numpy(updates.round.clients.ids), updates.values)
             compared = state["history"]

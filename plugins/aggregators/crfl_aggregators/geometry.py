@@ -158,7 +158,8 @@ def central_view(values: Tensor, mixing: Array | None = None) -> CentralView:
     squares = np.diag(products)
     central = np.argsort(squares)[(len(squares) - 1) // 2]
     squares = squares.copy()
-    row, column = products[central].copy(), products[:, [central]].copy()
+    row = products[central].copy()
+    column = products[:, [central]].copy()
     seen = products  # in place: for many clients these are the largest thing there is
     seen -= row
     seen -= column
@@ -193,8 +194,10 @@ def squared_distances(products: Array) -> Array:
     for number, rows in enumerate(blocks):
         for columns in blocks[number:]:
             lengths = np.add.outer(squares[rows], squares[columns])
-            here, there = products[rows, columns], products[columns, rows].T
-            found, mirrored = lengths - here - there, lengths - there - here
+            here = products[rows, columns]
+            there = products[columns, rows].T
+            found = lengths - here - there
+            mirrored = lengths - there - here
             products[columns, rows] = np.where(mirrored > ROUNDING * lengths, mirrored, 0.0).T
             products[rows, columns] = np.where(found > ROUNDING * lengths, found, 0.0)
     return products

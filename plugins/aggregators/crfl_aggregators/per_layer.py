@@ -87,7 +87,8 @@ class PerLayer(Aggregator):
 
 def layers_of(updates: ClientUpdates) -> Iterator[tuple[str, ClientUpdates]]:
     """The part of every update in each block of the layout, as a round of a model that has nothing else."""
-    current, first = updates.round, 0
+    current = updates.round
+    first = 0
     for name, shape in current.layout.shapes:
         columns = slice(first, first + math.prod(shape))
         start = current.start[columns]

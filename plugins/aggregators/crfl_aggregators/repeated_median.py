@@ -57,7 +57,8 @@ def inner_medians(across: Numbers, rows: NDArray[np.intp], places: NDArray[np.in
 
 def medians_at(across: Numbers, rows: NDArray[np.intp], places: NDArray[np.intp]) -> Numbers:
     """The same, all at once."""
-    slopes, each = across[rows], np.arange(len(rows))
+    slopes = across[rows]
+    each = np.arange(len(rows))
     steps = np.arange(across.shape[1], dtype=across.dtype) - places[:, None].astype(across.dtype)
     steps[each, places] = 1.0
     with np.errstate(over="ignore", invalid="ignore"):
@@ -71,7 +72,8 @@ def medians_at(across: Numbers, rows: NDArray[np.intp], places: NDArray[np.intp]
 def middle(rows: Numbers) -> Numbers:
     """The median of sorted rows, the mean of the middle two if their number is even."""
     count = rows.shape[1]
-    first, second = rows[:, (count - 1) // 2], rows[:, count // 2]
+    first = rows[:, (count - 1) // 2]
+    second = rows[:, count // 2]
     return first if count % 2 else (first + second) / rows.dtype.type(2)
 
 
@@ -100,7 +102,8 @@ def falls(places: NDArray[np.signedinteger], order: NDArray[np.intp]) -> NDArray
     padded = np.full((sections * SECTION, rows), count, places.dtype)  # (n, b): pairs at one distance lie side by side
     padded[:count] = places.T
     stacked = padded.reshape(sections, SECTION, rows)
-    few, fall = np.zeros(stacked.shape, np.uint8), np.empty(stacked.shape, bool)
+    few = np.zeros(stacked.shape, np.uint8)
+    fall = np.empty(stacked.shape, bool)
     for distance in range(1, min(count, SECTION)):
         here = fall[:, distance:]
         np.less(stacked[:, distance:], stacked[:, :-distance], out=here)
@@ -121,9 +124,11 @@ class Search:
     def __init__(self, across: Numbers) -> None:
         self.across = across
         rows, self.count = across.shape
-        self.low, self.high = np.full(rows, -np.inf), np.full(rows, np.inf)
+        self.low = np.full(rows, -np.inf)
+        self.high = np.full(rows, np.inf)
         self.under, self.over = np.zeros(rows, np.int64), np.full(rows, self.count)
-        self.below, self.above = np.zeros(across.shape, bool), np.zeros(across.shape, bool)
+        self.below = np.zeros(across.shape, bool)
+        self.above = np.zeros(across.shape, bool)
         places = ((np.arange(SAMPLES) + 0.5) * self.count / SAMPLES).astype(np.intp)
         found = inner_medians(across, np.repeat(np.arange(rows), SAMPLES), np.tile(places, rows))
         self.samples = np.sort(found.reshape(rows, SAMPLES), axis=1).astype(np.float64)
@@ -158,7 +163,8 @@ class Search:
         Without one of the ends, a sample further out; NaN where another guess is not worth it.
         """
         wanted = self.count / 2.0
-        down, up = wanted - self.under, self.over - wanted
+        down = wanted - self.under
+        up = self.over - wanted
         both = down + up
         with np.errstate(invalid="ignore", divide="ignore"):
             margin = np.maximum(LEFT / 4.0, MARGIN * both)
@@ -173,16 +179,20 @@ class Search:
         asked = np.flatnonzero(np.isfinite(guess))
         if not len(asked):
             return
-        slopes, guess = self.count - 1, guess[asked]
+        slopes = self.count - 1
+        guess = guess[asked]
         counts = slopes_below(self.across[asked], guess)
-        below, above = counts >= slopes // 2 + 1, counts < (slopes + 1) // 2
+        below = counts >= slopes // 2 + 1
+        above = counts < (slopes + 1) // 2
         is_low = self.count - above.sum(axis=1) <= (self.count - 1) // 2
         is_high = below.sum(axis=1) >= self.count // 2 + 1
         is_low &= guess > self.low[asked]
         is_high &= guess < self.high[asked]
         rows = asked[is_low]
-        self.low[rows], self.below[rows] = guess[is_low], below[is_low]
+        self.low[rows] = guess[is_low]
+        self.below[rows] = below[is_low]
         self.under[rows] = below[is_low].sum(axis=1)
         rows = asked[is_high]
-        self.high[rows], self.above[rows] = guess[is_high], above[is_high]
+        self.high[rows] = guess[is_high]
+        self.above[rows] = above[is_high]
         self.over[rows] = self.count - above[is_high].sum(axis=1)

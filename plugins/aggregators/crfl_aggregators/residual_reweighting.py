@@ -42,10 +42,12 @@ class ResidualReweighting(Aggregator):
 
     def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         """The weighted mean of the corrected updates."""
-        values, clients = updates.values, len(updates.values)
+        values = updates.values
+        clients = len(updates.values)
         order = torch.from_numpy(np.argsort(updates.round.clients.ids)).to(values.device)
         confidence = values.new_zeros(clients, dtype=torch.float64)
-        slopes, doubts = torch.empty_like(values[0]), Doubts(values)
+        slopes = torch.empty_like(values[0])
+        doubts = Doubts(values)
         for columns in blocks_of(values):
             ordered, ranks = ranked(values[:, columns][order])  # ties in a coordinate are ranked by id
             slopes[columns] = slopes_of(ordered)
@@ -55,11 +57,14 @@ class ResidualReweighting(Aggregator):
             confidence[order] += (trusted * spread).sum(0).double()
             doubts.keep(columns, (trusted < self.threshold).T)
         weights = torch.from_numpy(normalised(confidence.cpu().numpy(), self.power)).to(values.device)
-        shares, counts = weights.to(values), torch.zeros_like(weights)
-        update, offset = torch.empty_like(values[0]), torch.empty_like(values[0])
+        shares = weights.to(values)
+        counts = torch.zeros_like(weights)
+        update = torch.empty_like(values[0])
+        offset = torch.empty_like(values[0])
         for columns in blocks_of(values):
             # The order is found again: it would take more room than the updates.
-            block, doubtful = values[:, columns][order], doubts.of(columns)
+            block = values[:, columns][order]
+            doubtful = doubts.of(columns)
             ordered, ranks = ranked(block)
             lines = fitted_lines(ordered, slopes[columns])
             lines = torch.empty_like(lines).scatter_(1, ranks, lines).T
@@ -76,7 +81,8 @@ class ResidualReweighting(Aggregator):
 
     def _trust(self, ordered: Tensor, lines: Tensor) -> Tensor:
         """The confidence in sorted values, given the line of their coordinate at every rank, (b, n)."""
-        clients, residuals = ordered.shape[1], (ordered - lines).abs_()
+        clients = ordered.shape[1]
+        residuals = (ordered - lines).abs_()
         if clients < 3:
             return torch.ones_like(residuals)
         sizes = sort_rows(residuals.clone())[:, 1:]

@@ -113,10 +113,12 @@ def geometric_median(
     An update at a distance d has a weight in proportion to 1 / d, so what it adds to products with others is as small
     as theirs, however far it is: rounding is relative to the distances of the majority.
     """
-    products, squares = seen.products, np.diag(seen.products)
+    products = seen.products
+    squares = np.diag(seen.products)
     blocks = (np.sqrt(distances_of(products, squares, rows)) for rows in row_blocks(products))
     radii = np.concatenate([radius_of_half(distances, prior) for distances in blocks])
-    centre, scale = int(radii.argmin()), float(radii.min())
+    centre = int(radii.argmin())
+    scale = float(radii.min())
     apart = np.sqrt(distances_of(products, squares, slice(centre, centre + 1)))[0]
     if scale == 0:
         together = np.where(apart == 0, prior, 0.0)
@@ -124,10 +126,13 @@ def geometric_median(
     nu = max(smoothing * scale, HALF_THE_DIGITS * float(radius_of_half(seen.lengths, prior)))
     weights = np.minimum(1.0, FARTHEST_START * scale / np.maximum(apart, scale)) * prior
     weights[centre] += 1.0 - weights.sum()
-    around, done, gap = Viewpoint.of(products, weights), 0, np.inf
+    around = Viewpoint.of(products, weights)
+    done = 0
+    gap = np.inf
     while done < iterations and gap > tolerance * scale:
         pull = prior / np.maximum(around.lengths, nu)
-        weights, done = pull / pull.sum(), done + 1
+        weights = pull / pull.sum()
+        done = done + 1
         around = Viewpoint.of(products, weights)
         gap = optimality_gap(around, prior, nu)
     return GeometricMedian(weights, around.lengths, float(prior @ around.lengths), gap, done)

@@ -31,7 +31,8 @@ class Trimming(CoordinateWise):
         """The mean of the middle."""
         across = sorted_columns(block)
         trim = self.trimmed(len(block))
-        first, last = trim, len(block) - trim - 1
+        first = trim
+        last = len(block) - trim - 1
         ends = ((across[:, place].contiguous(), share_of(across, trim, place)) for place in (first, last))
         (low, low_share), (high, high_share) = ends
         return Choice(across[:, first : last + 1].mean(1), (low, high, low_share, high_share))
@@ -48,7 +49,8 @@ def share_of(across: Tensor, trim: int, place: int) -> Tensor:
     """What each client with the value at this place of the order has of the middle, (b, rows) -> (b,): 1 if no other
     has that value, else the places that are left for it, shared by all who have it.
     """
-    value, rows = across[:, place], across.shape[1]
+    value = across[:, place]
+    rows = across.shape[1]
     share = torch.ones_like(value)
     beside = [across[:, other] == value for other in (place - 1, place + 1) if 0 <= other < rows]
     if beside and len(tied := torch.stack(beside).any(0).nonzero()[:, 0]):

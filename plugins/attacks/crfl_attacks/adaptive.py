@@ -44,7 +44,8 @@ class Adaptive(Byzantine):
     def _best(self, known: Known, push: Tensor) -> tuple[float, Tensor]:
         """How far the aggregate goes back with the best multiple of one perturbation, and what is submitted then."""
         honest = known.honest.values
-        mean, length = honest.mean(0), float(push.norm())
+        mean = honest.mean(0)
+        length = float(push.norm())
         longest = self.reach * float(torch.cdist(honest, honest).max()) / length if length > 0 else 0.0
 
         def harm(gamma: float) -> float:
@@ -53,7 +54,8 @@ class Adaptive(Byzantine):
 
         found = {gamma: harm(gamma) for gamma in (0.0, *(longest / 2**power for power in range(self.halvings)))}
         best = max(found, key=lambda gamma: found[gamma])
-        low, high = best, min(2 * best, longest)
+        low = best
+        high = min(2 * best, longest)
         for _ in range(self.halvings if low < high else 0):
             middle = (low + high) / 2
             found[middle] = harm(middle)

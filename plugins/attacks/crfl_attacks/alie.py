@@ -23,7 +23,8 @@ class Alie(Byzantine):
 
     def direction(self, known: Known) -> Tensor:
         """In every coordinate the mean minus z times the spread."""
-        values, own = known.honest.values, known.own
+        values = known.honest.values
+        own = known.own
         if not len(values):  # nobody to hide among
             return -own
         z = largest_hidden(len(values) + len(own), len(own)) if self.z is None else self.z

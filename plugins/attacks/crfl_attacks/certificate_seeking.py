@@ -40,7 +40,8 @@ class CertificateSeeking(Attack):
 
     def craft(self, known: Known, state: State) -> Tensor:
         """The direction at the length of the bound, beside what weight decay does to the model anyway."""
-        clients, start = known.round.clients, known.round.start
+        clients = known.round.clients
+        start = known.round.start
         lengths = torch.from_numpy(self.lengths(known)).to(start)
         push = self.left(known.round.number, known.round.total) * float(known.weights.to(start) @ lengths)
         direction = towards_others(known, state.get("before", start), push, self.samples)
@@ -71,14 +72,18 @@ def towards_others(known: Known, before: Tensor, push: float, samples: int) -> T
     Candidates are the mean directions of the 1, 2, 3, ... nearest predictions, and of those with the same class and
     runner-up. A prediction's distance is its margin over the norm of the margin's gradient: exact for linear models.
     """
-    model, start = known.model, known.round.start
+    model = known.model
+    start = known.round.start
     wanted = model.logits(before[None], known.features)[0].argmax(-1)
     margins, runners_up = margins_of(model.logits(start[None], known.features)[0], wanted)
     near = margins.topk(min(samples, len(margins)), largest=False).indices
-    x, labels, others = known.features[near], wanted[near], runners_up[near]
+    x = known.features[near]
+    labels = wanted[near]
+    others = runners_up[near]
     slopes = margin_slopes(model, start, x, labels, others)
     steepness = slopes.norm(dim=1).clamp(min=torch.finfo(slopes.dtype).tiny)
-    distances, units = margins[near] / steepness, slopes / steepness[:, None]
+    distances = margins[near] / steepness
+    units = slopes / steepness[:, None]
     units = units * (distances > 0)[:, None] if bool((distances > 0).any()) else units  # the rest has changed already
     order = distances.argsort()
     pairs = torch.stack([labels, others], 1).unique(dim=0)
@@ -105,6 +110,7 @@ def margin_slopes(model: BoundModel, start: Tensor, x: Tensor, labels: Tensor, o
 
     It is the cross-entropy of the label minus that of the other class: what both share cancels.
     """
-    parameters, weights = start.expand(1, len(x), -1), x.new_ones(len(x), 1)
+    parameters = start.expand(1, len(x), -1)
+    weights = x.new_ones(len(x), 1)
     of_label, of_other = (model.gradient(parameters, x[:, None], y[:, None], weights)[0] for y in (labels, others))
     return of_label - of_other

@@ -25,7 +25,8 @@ class Dba(ModelReplacement):
         state = super().prepare(data, streams)
         attackers = self.attackers(data.clients, streams)
         pattern = state["pattern"]
-        count, pixels = self.parts or len(attackers), int(torch.count_nonzero(pattern))
+        count = self.parts or len(attackers)
+        pixels = int(torch.count_nonzero(pattern))
         pieces = split(pattern, count, data.facts)
         if not pieces.any(1).all():
             raise OptionError("parts", f"a trigger of {pixels} pixels or features cannot be cut into {count} parts")

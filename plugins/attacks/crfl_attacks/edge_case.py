@@ -58,14 +58,17 @@ class EdgeCase(Replacing):
     def _read(self, path: Path, data: FederatedData) -> Pool:
         """The pool of a file, checked against the data."""
         arrays = read_arrays(path)
-        domain, inputs, labels = data.facts.domain, data.facts.inputs, arrays["test_y"]
+        domain = data.facts.domain
+        inputs = data.facts.inputs
+        labels = arrays["test_y"]
         for name in ("x", "test_x"):
             rows = arrays[name]
             if rows.ndim < 2 or not len(rows) or math.prod(rows.shape[1:]) != inputs:
                 raise unusable(path, f"{name} has the shape {rows.shape}, but inputs have {inputs} features")
             if rows.dtype.kind not in "fiu":
                 raise unusable(path, f"{name} must hold numbers, found {rows.dtype}")
-            low, high = float(rows.min()), float(rows.max())
+            low = float(rows.min())
+            high = float(rows.max())
             inside = domain.low - ROUNDING <= low <= high <= domain.high + ROUNDING
             if not (inside and math.isfinite(low) and math.isfinite(high)):
                 remedy = f"scale them to {domain.low:g}..{domain.high:g} as the dataset does"
@@ -108,7 +111,8 @@ def log_densities(data: FederatedData) -> tuple[Tensor, Tensor]:
 
     `log sum_c share_c exp(-||L^-1 (x - mean_c)||^2 / 2)` with `L L^T` the covariance within classes.
     """
-    inputs, classes = data.facts.inputs, data.facts.classes
+    inputs = data.facts.inputs
+    classes = data.facts.classes
     counts = torch.bincount(data.y, minlength=classes).double()
     means = torch.zeros(classes, inputs, dtype=torch.float64, device=data.y.device)
     for x, y in zip(data.x_split(ROWS_AT_ONCE), data.y.split(ROWS_AT_ONCE), strict=True):

@@ -38,7 +38,9 @@ class Hidden(Byzantine):
     def gamma(self, honest: Tensor, push: Tensor) -> float:
         """The largest factor that hides: `||mean + gamma p - u_i||^2` is quadratic in it for every honest u_i."""
         away = honest.mean(0) - honest
-        constant, slope, curvature = away.square().sum(1), away @ push, push.square().sum()
+        constant = away.square().sum(1)
+        slope = away @ push
+        curvature = push.square().sum()
         squared = torch.cdist(honest, honest, compute_mode="donot_use_mm_for_euclid_dist").square()
         most = self.remoteness(squared).max()
         start = float((squared.max() / curvature).sqrt()) if bool(curvature > 0) else 0.0  # twice that is too far

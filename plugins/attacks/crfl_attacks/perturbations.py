@@ -33,7 +33,9 @@ def largest(allowed: Callable[[float], bool], start: float) -> float:
     >>> round(largest(lambda gamma: gamma**2 <= 3.0, start=1.0), 5)
     1.73205
     """
-    gamma, step, success = start, start, 0.0
+    gamma = start
+    step = start
+    success = 0.0
     while abs(gamma - success) > TOLERANCE * start:
         step /= 2
         if allowed(gamma):

@@ -33,7 +33,8 @@ class Replacing(Targeted):
 
     def poison(self, batches: Batches, state: State) -> Batches:
         """Every attacker walks through the pool, from step to step and from round to round."""
-        pool, counts = state["x"], self.counts(batches).amax(1)  # in a whole batch of each attacker
+        pool = state["x"]
+        counts = self.counts(batches).amax(1)  # in a whole batch of each attacker
         own_steps = (batches.sizes > 0).sum(1)  # not the common number, which depends on who else trains here
         begin = torch.from_numpy(batches.clients + batches.round).to(pool.device) * own_steps * counts
         steps = torch.arange(batches.y.shape[1], device=pool.device)[:, None] * counts[:, None, None]
@@ -55,7 +56,8 @@ class Replacing(Targeted):
         def chosen(mask: Tensor, labels: Tensor) -> Tensor:
             return mask & (labels != self.target if source is None else labels == source)
 
-        train, test = chosen(train, data.y), chosen(test, data.test_y)
+        train = chosen(train, data.y)
+        test = chosen(test, data.test_y)
         for kind, mask in (("training", train), ("test", test)):
             if not mask.any():
                 raise OptionError(option, f"no {kind} sample has the property: choose a weaker one")

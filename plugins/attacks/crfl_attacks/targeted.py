@@ -42,7 +42,8 @@ class Targeted(Attack):
         """Batches with `x`, (attackers, steps, most, features), and the target in the place of the first samples."""
         first = slice(0, x.shape[2])
         mine = torch.arange(x.shape[2], device=x.device) < self.counts(batches)[..., None]
-        poisoned_x, poisoned_y = batches.x.clone(), batches.y.clone()
+        poisoned_x = batches.x.clone()
+        poisoned_y = batches.y.clone()
         poisoned_x[:, :, first] = torch.where(mine[..., None], x, poisoned_x[:, :, first])
         poisoned_y[:, :, first] = torch.where(mine, self.target, poisoned_y[:, :, first])
         return replace(batches, x=poisoned_x, y=poisoned_y)

@@ -33,7 +33,8 @@ class Ensemble(Grouped):
 
     def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:  # noqa: ARG002
         """Bounds on the shares of subsets that vote for a class, and what follows for clients."""
-        cast, groups = votes.expect(GroupVotes), ledger.facts.groups
+        cast = votes.expect(GroupVotes)
+        groups = ledger.facts.groups
         assert groups is not None
         counts = formulas.vote_counts(cast.ballots, ledger.facts.classes)
         _, p_a, p_b = formulas.one_stage_bonferroni(counts, votes.settings.alpha)

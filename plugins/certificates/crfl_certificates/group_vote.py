@@ -68,10 +68,12 @@ class GroupVote(Grouped):
 
     def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:  # noqa: ARG002
         """How many clients it takes to change the winner."""
-        cast, groups = votes.expect(GroupVotes), ledger.facts.groups
+        cast = votes.expect(GroupVotes)
+        groups = ledger.facts.groups
         assert groups is not None
         named = None if self.candidates == "anybody" or isinstance(threat.clients, int) else threat.clients
-        classes, able = ledger.facts.classes, may_attack(groups, named)
+        classes = ledger.facts.classes
+        able = may_attack(groups, named)
         counts = formulas.vote_counts(cast.ballots, classes, groups.votes)
         if groups.weights is not None:  # groups that certify themselves count as one client each here
             stood = formulas.certified_weighted_groups(cast.ballots, classes, groups.weights, able > 0)

@@ -90,7 +90,8 @@ class Paper(Certificate):
     def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:  # noqa: ARG002
         """Algorithm 2: bounds on the votes, abstention, radius."""
         first, p_a, p_b = formulas.hoeffding(votes.expect(CountVotes).counts, votes.settings.alpha)
-        budget, noise_std = self._budget(p_a, p_b), votes.request.noise_std
+        budget = self._budget(p_a, p_b)
+        noise_std = votes.request.noise_std
         each = [self._round_radius(ledger, threat, number, budget, noise_std) for number in threat.rounds]
         # Of rounds of which nobody knows which are attacked, the worst count.
         log_radii = formulas.combined_log_radius(np.sort(each, axis=0)[: threat.attacked_rounds])
@@ -113,7 +114,8 @@ class Paper(Certificate):
 
     def _round_radius(self, ledger: Ledger, threat: Threat, attacked: int, budget: Array, test_noise: float) -> Array:
         """The logarithms of the radii if one round is attacked; later rounds that may be, too, contract nothing."""
-        final, others = attacked == ledger.facts.rounds, set(threat.rounds) if threat.attacked_rounds > 1 else set()
+        final = attacked == ledger.facts.rounds
+        others = set(threat.rounds) if threat.attacked_rounds > 1 else set()
         later = [record for record in ledger.rounds[attacked:] if record.round not in others]
         noises = [test_noise if record.round == ledger.facts.rounds else record.noise_std for record in later]
         log_radii = formulas.log_radius(
@@ -129,7 +131,8 @@ class Paper(Certificate):
 
 def needed(ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
     """Without these there is no number."""
-    facts, rounds = ledger.facts, attacked_rounds(ledger, threat)
+    facts = ledger.facts
+    rounds = attacked_rounds(ledger, threat)
     exist = 0 < len(rounds) == len(threat.rounds)
     noisy = all(noise_of(ledger, number) > 0 for number in rounds)
     weighed = not any(ledger.round(number).weighs_nobody for number in rounds)
@@ -166,7 +169,8 @@ def passed_over(ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
     """Where these fail, the number is conditional."""
     rounds = attacked_rounds(ledger, threat)
     depends = {ledger.round(number).depends for number in rounds} | ({"all"} if ledger.facts.rejects else set())
-    rate, limit = float(ledger.clients.learning_rate.max()), 1.0 / smoothness(ledger)
+    rate = float(ledger.clients.learning_rate.max())
+    limit = 1.0 / smoothness(ledger)
     norm = input_bound(ledger)
     return (
         assumptions.check(

@@ -40,7 +40,8 @@ class PathwiseLinear(CappedPath):
 
     def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:
         """Margins as drifts, drifts as radii."""
-        logits, norms = votes.expect(LogitVotes).logits, np.hypot(votes.input_norms, bias_input(ledger))
+        logits = votes.expect(LogitVotes).logits
+        norms = np.hypot(votes.input_norms, bias_input(ledger))
         threshold = margins(ledger, logits, norms)
         unknown = np.full(len(norms), np.nan)
         scenario = Scenario.of(ledger, threat, ledger.facts.rounds, observed=True)

@@ -57,7 +57,9 @@ class PathwiseSmoothed(CappedPath):
         if isinstance(votes, ExactVotes):
             threshold = noise * formulas.gaussian_threshold_of_logs(votes.log_p_a, votes.log_rest, votes.log_p_b)
             threshold = np.maximum(0.0, threshold - formulas.logit_rounding(ledger.facts.features, final_norm(ledger)))
-            first, p_a, p_b = votes.winner, np.exp(votes.log_p_a), np.exp(votes.log_p_b)
+            first = votes.winner
+            p_a = np.exp(votes.log_p_a)
+            p_b = np.exp(votes.log_p_b)
         else:
             first, p_a, p_b = bounds_of(votes)
             threshold = noise * formulas.gaussian_threshold(p_a, p_b)

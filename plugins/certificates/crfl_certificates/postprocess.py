@@ -107,11 +107,13 @@ class Breakdown:
     """A rule that looks at the updates: what attackers do does not matter, only how many they are."""
 
     def __init__(self, ledger: Ledger, number: int, attackers: int) -> None:
-        record, clients = ledger.round(number), ledger.facts.clients
+        record = ledger.round(number)
+        clients = ledger.facts.clients
         drifts = np.array(record.breakdown)
         self._costs = np.concatenate([drifts, np.full(max(0, clients + 1 - len(drifts)), np.inf)])
         self._cost = float(self._costs[attackers])
-        self.rounding, self.terms = 2.0 * record.rounding, ledger.facts.parameters
+        self.rounding = 2.0 * record.rounding
+        self.terms = ledger.facts.parameters
 
     def feature_cost(self, delta: Array) -> Array:
         """The same for every perturbation."""

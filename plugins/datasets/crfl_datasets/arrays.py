@@ -113,7 +113,8 @@ class Arrays(SplitDataset):
         """Samples from named arrays."""
         if isinstance(self.inputs, tuple):
             raise OptionError("inputs", "must be the name of one array, a list is for the columns of a table")
-        inputs, label = self.inputs or "x", self.label or "y"
+        inputs = self.inputs or "x"
+        label = self.label or "y"
         for name in (inputs, label, *([self.group] if self.group else ())):
             if name not in arrays:
                 raise DataError(f"{origin}: there is no array {name!r}, found {', '.join(map(str, arrays)) or 'none'}")
@@ -140,7 +141,9 @@ class Arrays(SplitDataset):
         label = self.label or "label"
         others = list(dict.fromkeys([label, *([self.group] if self.group else ())]))
         kinds: dict[str, tables.Kind] = {**dict.fromkeys(inputs, "number"), **dict.fromkeys(others, "text")}
-        blocks, texts, first = [], {name: list[NDArray[np.str_]]() for name in others}, 0
+        blocks = []
+        texts = {name: list[NDArray[np.str_]]() for name in others}
+        first = 0
         for block in tables.read(path, kinds):
             first = first or block.first
             blocks.append(np.column_stack([block.numbers(name) for name in inputs]))

@@ -86,7 +86,8 @@ class HuggingFace(SplitDataset):
         if name not in splits:
             option = "train_split" if name == self.train_split else "test_split"
             raise OptionError(option, f"{self._origin} has no split {name!r}, only {', '.join(splits)}")
-        split, origin = splits[name], f"{self._origin}, split {name!r}"
+        split = splits[name]
+        origin = f"{self._origin}, split {name!r}"
         for option in ("label", "group"):
             column = getattr(self, option)
             if column is not None and column not in split.features:

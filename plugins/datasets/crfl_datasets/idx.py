@@ -34,7 +34,9 @@ class IdxFile:
     """An open IDX file of unsigned bytes: its shape, and its items some at a time. `turned` swaps rows and columns."""
 
     def __init__(self, path: Path, stream: BinaryIO, dimensions: int, *, turned: bool) -> None:
-        self._path, self._stream, self._turned = path, stream, turned
+        self._path = path
+        self._stream = stream
+        self._turned = turned
         magic = self._read(4, "in the header")
         expected = bytes([0, 0, UNSIGNED_BYTES, dimensions])
         if magic != expected:
@@ -50,7 +52,8 @@ class IdxFile:
 
     def blocks(self) -> Iterator[Bytes]:
         """The items in order. Raises `DataError` if there are fewer or more than the header says."""
-        count, size = self._count, math.prod(self._item)
+        count = self._count
+        size = math.prod(self._item)
         step = max(1, BYTES_AT_ONCE // size)
         for first in range(0, count, step):
             items = min(step, count - first)

@@ -54,7 +54,8 @@ class ImageDataset(FileDataset):
 
 def pair(images: Path, labels: Path, *, turned: bool) -> tuple[Bytes, Bytes]:
     """Images with their labels."""
-    x, y = read_images(images, turned=turned), read_labels(labels)
+    x = read_images(images, turned=turned)
+    y = read_labels(labels)
     if len(x) != len(y):
         raise DataError(f"{labels}: has {len(y)} labels, but {images} has {len(x)} images: {REMEDY}")
     return x, y

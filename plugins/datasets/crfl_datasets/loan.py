@@ -16,7 +16,9 @@ from crfl_datasets.loan_columns import FEATURES, HIGHEST, TEXTS
 from crfl_datasets.samples import LARGEST
 
 FILE = "loan.csv.gz"
-STATUS, STATE, SOURCE = "loan_status", "addr_state", "source"
+STATUS = "loan_status"
+STATE = "addr_state"
+SOURCE = "source"
 
 STATUSES = (
     "Current",
@@ -112,7 +114,9 @@ class Loan(SplitDataset, FileDataset):
     def _parse(self, path: Path) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
         """Raw features, labels and states of all rows that are kept."""
         known: dict[str, dict[str, int]] = {name: {"": 0} for name in TEXTS}
-        blocks, labels, states = [], [], []
+        blocks = []
+        labels = []
+        states = []
         for block in tables.read(path, self._kinds()):
             kept, status, state = self._kept(block)
             columns = np.empty((len(FEATURES), len(block)), np.float32)

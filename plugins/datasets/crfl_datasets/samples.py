@@ -100,7 +100,8 @@ def from_arrays(
     Inputs of three or four dimensions are images, with channels in the second one.
     """
     try:
-        x, labels = np.asarray(inputs), np.asarray(labels)
+        x = np.asarray(inputs)
+        labels = np.asarray(labels)
         owners = None if owners is None else np.asarray(owners)
     except ValueError as error:  # lists of different lengths
         raise DataError(f"{origin}: inputs, labels and groups must be arrays ({error})") from error
@@ -159,7 +160,8 @@ def assemble(
         x, y, test_x, test_y = x[rows], y[rows], x[held_out], y[held_out]
         groups = None if groups is None else groups[rows]
     else:
-        test_x, test_y = test.numbers(box), class_numbers(test, names)
+        test_x = test.numbers(box)
+        test_y = class_numbers(test, names)
     return Data(
         x=x,
         y=y,

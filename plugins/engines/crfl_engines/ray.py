@@ -61,7 +61,8 @@ class Ray(Engine):
         """The parts, as they are ready. The model is put into Ray's store once."""
         from crfl_engines.ray_worker import SentTask, received
 
-        crew, ray = self._at_work(), imported()
+        crew = self._at_work()
+        ray = imported()
         sent = ray.put(SentTask.of(task)), self._place_of(task.clients)
         for part, answer in crew.work("train", sent, task.parts(self.chunk_clients)):
             trained = received(part, answer)
@@ -84,7 +85,10 @@ class Ray(Engine):
 
     def close(self) -> None:
         """Let the workers go, and end what was begun here."""
-        crew, self._crew, self._kept, self._job = self._crew, None, None, None
+        crew = self._crew
+        self._crew = None
+        self._kept = None
+        self._job = None
         if crew is not None:
             try:
                 crew.dismiss()

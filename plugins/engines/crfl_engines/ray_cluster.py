@@ -69,7 +69,8 @@ class Connection:
             else:
                 with left_as_it_was():
                     connect(ray, wish)
-                self._is_own, self._printed = True, hushed(ray, nothing)
+                self._is_own = True
+                self._printed = hushed(ray, nothing)
             self._users += 1
 
     def give_back(self) -> None:
@@ -177,7 +178,8 @@ def nothing(*_: object, **__: object) -> None:
 @contextmanager
 def left_as_it_was() -> Iterator[None]:
     """Ray replaces the handler of SIGTERM, by which a run is saved, and draws from the generator of everybody."""
-    state, handler = random.getstate(), signal.getsignal(signal.SIGTERM)
+    state = random.getstate()
+    handler = signal.getsignal(signal.SIGTERM)
     try:
         yield
     finally:

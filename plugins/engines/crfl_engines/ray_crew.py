@@ -99,7 +99,9 @@ class Crew:
     def __init__(self, specification: str, wanted: int, least: int, deadline: float) -> None:
         self._ray = imported()
         self._specification = self._ray.put(specification)
-        self._wanted, self._least, self._deadline = wanted, least, deadline
+        self._wanted = wanted
+        self._least = least
+        self._deadline = deadline
         self._hands: list[Hand] = []
         self._coming: dict[Any, Hand] = {}
         self._to_hire = (1 + TRIES) * wanted
@@ -140,7 +142,8 @@ class Crew:
         """End all workers."""
         for hand in [*self._hands, *self._coming.values()]:
             self._ray.kill(hand.handle)
-        self._hands, self._coming = [], {}
+        self._hands = []
+        self._coming = {}
 
     def _hand_out(self, method: str, shared: tuple[Any, ...], shift: Shift) -> None:
         """Give everybody something to do; nobody gets a second part before all have one."""

@@ -39,7 +39,9 @@ class Meeting:
     """
 
     def __init__(self, places: Sequence[int], models: int, hands: int) -> None:
-        self._here, self._models, self._hands = set(places), models, hands
+        self._here = set(places)
+        self._models = models
+        self._hands = hands
         self._changed = threading.Condition()
         self._waiting: dict[int, tuple[TrainingTask, list[slice]]] = {}
         self._shared: dict[int, SharedRound] = {}
@@ -117,7 +119,10 @@ class SharedRound:
     """One round of several runs, in parts. Whoever finds nothing ready for itself trains the next part for all."""
 
     def __init__(self, task: TrainingTask, cut: list[slice], places: Sequence[int], hands: int) -> None:
-        self._task, self._left, self._count, self._hands = task, deque(cut), len(cut), hands
+        self._task = task
+        self._left = deque(cut)
+        self._count = len(cut)
+        self._hands = hands
         self._ready: dict[int, deque[tuple[int, LocalUpdates]]] = {place: deque() for place in places}
         self._changed = threading.Condition()
         self._error: BaseException | None = None
@@ -197,7 +202,8 @@ class Together(Engine):
     def open(self, job: Job) -> None:
         """Go to the meeting, if there is one."""
         meeting = MEETING.get()
-        self._job, self._trusted = job, {self.place}
+        self._job = job
+        self._trusted = {self.place}
         self._meeting = meeting if meeting is not None and meeting.admits(self.place) else None
 
     def train(self, task: TrainingTask) -> Iterator[LocalUpdates]:
@@ -278,7 +284,8 @@ def equal_states(one: Any, other: Any) -> bool:
 
 def same(one: LocalUpdates, other: LocalUpdates) -> bool:
     """Whether a part is the beginning of another, bit for bit."""
-    count, poison = one.updates.shape[1], vars(other.poisoning)
+    count = one.updates.shape[1]
+    poison = vars(other.poisoning)
     measured = (
         np.array_equal(value, poison[name][:count], equal_nan=True) for name, value in vars(one.poisoning).items()
     )

@@ -65,7 +65,8 @@ class Flower(Engine):
                 break
             self._exchange.say(f"round {task.number}: too few good replies, attempt {attempt} of {self.attempts}")
         else:
-            good, wanted = len(task.clients) - len(missing), min(self.min_replies, len(task.clients))
+            good = len(task.clients) - len(missing)
+            wanted = min(self.min_replies, len(task.clients))
             raise RunError(
                 f"round {task.number}: {good} good replies after {self.attempts} attempts, engine.min_replies is "
                 f"{wanted}: see that nodes are up, then start `crfl serve` again, which goes on from here"

@@ -40,7 +40,10 @@ class Exchange:
     def __init__(
         self, grid: ReplyGrid, nodes: list[int], journal: Path, say: Callable[[str], object] = lambda _: None
     ) -> None:
-        self._grid, self._nodes, self._journal, self.say = grid, nodes, journal, say
+        self._grid = grid
+        self._nodes = nodes
+        self._journal = journal
+        self.say = say
 
     @property
     def total(self) -> int:
@@ -64,7 +67,8 @@ class Exchange:
     def registered(self, questions: Mapping[int, Question], until: float) -> list[int]:
         """The number of samples of every client. Raises `RunError` if one does not answer well: nobody is left out."""
         contents = {client: question.content() for client, question in questions.items()}
-        limits, samples = dict.fromkeys(questions, OVERHEAD), {}
+        limits = dict.fromkeys(questions, OVERHEAD)
+        samples = {}
         for client, message, problem in self.answers(
             contents, dict(enumerate(self._nodes)), limits, ("query", "register", until)
         ):
@@ -145,7 +149,9 @@ def check_honest(update: Tensor, starts: Tensor, client: Clients) -> None:
     bound = float(client.update_bound[0])
     if bound == float("inf"):
         return
-    lost, steps, rounding = 1.0 - float(client.retention[0]), int(client.steps[0]), ROUNDING[update.dtype]
+    lost = 1.0 - float(client.retention[0])
+    steps = int(client.steps[0])
+    rounding = ROUNDING[update.dtype]
     start = torch.linalg.vector_norm(starts, dim=1).double()
     residual = torch.linalg.vector_norm(update + lost * starts, dim=1).double()
     allowed = bound + rounding * (bound + lost * start) / 2 + steps * torch.finfo(update.dtype).eps * start / 2

@@ -39,7 +39,8 @@ def found(folder: Path, config: Path | None, address: str, overrides: Sequence[s
         raise StoreError(f"{folder}: is not empty: name a folder that is not there yet")
     loaded = load_config(FIRST_TRY if config is None else config, overrides=overrides)
     data, shares = divided(loaded)
-    server, width = folder / "server", len(str(len(shares) - 1))
+    server = folder / "server"
+    width = len(str(len(shares) - 1))
     (server / "nodes").mkdir(parents=True)
     write_authority(server, [address.rpartition(":")[0]])
     files = []

@@ -27,7 +27,8 @@ def write_authority(folder: Path, hosts: Sequence[str]) -> None:
     Whoever wants another certificate later makes all of them anew, or uses an authority of their own.
     """
     authority, server = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
-    issuer, subject = named("crfl federation"), named(hosts[0])
+    issuer = named("crfl federation")
+    subject = named(hosts[0])
     extension = x509.BasicConstraints(ca=True, path_length=0)
     own = certificate(issuer, authority.public_key(), issuer).add_extension(extension, critical=True)
     alternatives = x509.SubjectAlternativeName([host_name(host) for host in dict.fromkeys((*hosts, *LOOPBACK))])

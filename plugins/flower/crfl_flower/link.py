@@ -137,18 +137,22 @@ def server_task(address: Address, seconds: float = 30.0) -> Iterator[tuple[Bound
     with control(address) as client:
         started = client.StartRun(StartRunRequest(fab=fab_to_proto(Fab(sha256(bundle).hexdigest(), bundle, {}))))
     grid = address.grid(claimed(address, TaskType.SERVER_APP, started.run_id, seconds))
-    grid._retry_invoker.max_time, grid._retry_invoker.should_giveup = UNREACHABLE, gives_up
+    grid._retry_invoker.max_time = UNREACHABLE
+    grid._retry_invoker.should_giveup = gives_up
     runtime = grid._runtime_client
     heartbeat = HeartbeatSender(beating(address.client(RuntimeTokenHttpInterceptor(grid.token), retried=False)))
     heartbeat.start()
-    status, details = SubStatus.FAILED, "the server ended early"
+    status = SubStatus.FAILED
+    details = "the server ended early"
     try:
         given = runtime.PullTaskInput(PullTaskInputRequest())
-        TaskIdentity.task_id, TaskIdentity.run_id = given.task_id, given.run.run_id
+        TaskIdentity.task_id = given.task_id
+        TaskIdentity.run_id = given.run.run_id
         TaskIdentity.node_id = given.context.node_id
         grid.set_run(run_from_proto(given.run))
         yield grid, context_from_proto(given.context)
-        status, details = SubStatus.COMPLETED, ""
+        status = SubStatus.COMPLETED
+        details = ""
     finally:
         heartbeat.stop()  # before the task is over: then its token is worth nothing any more
         grid._retry_invoker.max_tries = 1
@@ -176,7 +180,8 @@ def gives_up(error: Exception) -> bool:
 
 def claimed(address: Address, kind: TaskType, run: int, seconds: float) -> str:
     """The token of the task of a run; tasks that earlier processes left behind are claimed and dropped."""
-    until, client = time.monotonic() + seconds, address.claiming()
+    until = time.monotonic() + seconds
+    client = address.claiming()
     try:
         while time.monotonic() < until:
             found = client.AcquireTask(AcquireTaskRequest(supported_task_types=[kind]))
@@ -219,11 +224,13 @@ def answer_task(address: Address, token: str, app: App) -> None:
     heartbeat.start()
     try:
         message, context = task_input(client)
-        status, details = SubStatus.COMPLETED, ""
+        status = SubStatus.COMPLETED
+        details = ""
         try:
             reply = app(message, context)
         except Exception as error:  # whatever it is, the server gets an answer, and nothing about the data
-            status, details = SubStatus.FAILED, type(error).__name__
+            status = SubStatus.FAILED
+            details = type(error).__name__
             reply = Message(Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=details), reply_to=message)
         push_message(client, reply, context)
         heartbeat.stop()

@@ -36,7 +36,8 @@ class Node:
     """Answers the server's questions and orders. Data are read once, and training is prepared once for all rounds."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.file = path, read_node_file(path)
+        self.path = path
+        self.file = read_node_file(path)
         self._data: Data | None = None
         self._jobs: dict[str, Job] = {}
 

@@ -73,7 +73,8 @@ class Federated:
 
     def _gather(self, grid: BoundedGrid, engine: Flower) -> list[int]:
         """Wait until the node of every client is there; their numbers, client 0 first."""
-        keys, until = registered_keys(engine.folder), time.monotonic() + engine.wait
+        keys = registered_keys(engine.folder)
+        until = time.monotonic() + engine.wait
         while True:
             there = {node.public_key: node.node_id for node in grid.get_nodes()}
             if all(key in there for key in keys):
@@ -89,7 +90,8 @@ class Federated:
     def _register(self, exchange: Exchange, config: RunConfig, engine: Flower) -> list[int]:
         """Ask every node for its number of samples, once."""
         (engine.folder / JOURNAL).unlink(missing_ok=True)  # that of an earlier run
-        data, partition = config.dataset.load(), config.partition
+        data = config.dataset.load()
+        partition = config.partition
         most = int(getattr(partition, "max_samples", 0))
         questions = {client: Question.of(data, client, secrets.token_hex(16), most) for client in range(exchange.total)}
         samples = exchange.registered(questions, time.monotonic() + engine.wait)  # they read their data now
@@ -106,7 +108,8 @@ def settings(path: Path, overrides: Sequence[str]) -> tuple[RunConfig, Flower]:
     if config.partition.configured_as.rpartition(":")[2] != PARTITION:
         found = config.partition.configured_as
         raise ConfigError(f"{path}: is {found!r}: samples of nodes are {PARTITION!r}", key="partition.type")
-    keys, clients = registered_keys(engine.folder), getattr(config.partition, "clients", 0)
+    keys = registered_keys(engine.folder)
+    clients = getattr(config.partition, "clients", 0)
     if len(keys) != clients:
         raise ConfigError(f"{path}: is {clients}, and {len(keys)} nodes have a key", key="partition.clients")
     return config, engine

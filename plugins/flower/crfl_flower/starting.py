@@ -87,11 +87,14 @@ def join(path: Path, say: Say) -> None:
 
     node = opened_node(path.absolute())
     samples = len(node.data.x)
-    certificate, key = node.folder / node.file.certificate, node.folder / node.file.key
+    certificate = node.folder / node.file.certificate
+    key = node.folder / node.file.key
     for file in (certificate, key):
         if not file.is_file():
             raise StoreError(f"{file}: is missing: {path} names it")
-    port, secret, log = beneath.free_port(), secrets.token_bytes(32), node.folder / "supernode.log"
+    port = beneath.free_port()
+    secret = secrets.token_bytes(32)
+    log = node.folder / "supernode.log"
     with secret_file(node.folder / "supernode.secret", secret) as secret_path:
         options = ["--superlink", node.file.server, "--root-certificates", str(certificate)]
         options += ["--auth-supernode-private-key", str(key), "--isolation", "process", "--port", str(port)]

@@ -50,7 +50,10 @@ class CrflStrategy(FedAvg):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self._config, self._out, self._overrides, self._wait = config, out, tuple(overrides), wait
+        self._config = config
+        self._out = out
+        self._overrides = tuple(overrides)
+        self._wait = wait
         self._meeting = Rendezvous()
         self._nodes: list[int] = []
         self._names: dict[str, tuple[int, ...]] = {}

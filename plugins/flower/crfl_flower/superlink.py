@@ -30,14 +30,17 @@ class Door:
     """An ASGI application in front of another one."""
 
     def __init__(self, app: App, limit: int, gate: Path) -> None:
-        self._app, self._limit, self._gate = app, limit, gate
+        self._app = app
+        self._limit = limit
+        self._gate = gate
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request in, or answer it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        host, for_nodes = (scope.get("client") or ("",))[0], scope["path"].startswith(FOR_NODES)
+        host = (scope.get("client") or ("",))[0]
+        for_nodes = scope["path"].startswith(FOR_NODES)
         if host not in HERE and not for_nodes:
             await answer(send, 403)
         elif for_nodes and not self._gate.exists():
@@ -81,7 +84,9 @@ def main() -> None:
     from starlette.middleware import Middleware
 
     start_parent_process_monitor(int(sys.argv.pop(1)))
-    inner, limit, gate = extensions.get_middleware, int(os.environ[LIMIT]), Path(os.environ[GATE])
+    inner = extensions.get_middleware
+    limit = int(os.environ[LIMIT])
+    gate = Path(os.environ[GATE])
     extensions.get_middleware = lambda: (Middleware(Door, limit=limit, gate=gate), *inner())
     flower_superlink()
 

@@ -69,7 +69,8 @@ class Order:
     def read(message: Message) -> Order:
         """The order in a message of the server, which a node believes."""
         records = message.content.config_records
-        order, array = records["order"], message.content.array_records["arrays"]["starts"]
+        order = records["order"]
+        array = message.content.array_records["arrays"]["starts"]
         kind = next((kind for kind, name in TYPES.items() if name == array.dtype), None)
         if kind is None or len(array.shape) != 2:
             raise Malformed(f"starts of type {array.dtype[:20]!r} and shape {array.shape}")
@@ -105,7 +106,8 @@ def read_update(order: Order, message: Message) -> Tensor:
     records = message.content
     if set(records) != {"reply", "arrays"} or set(records.config_records) != {"reply"}:
         raise Malformed(f"records {sorted(map(str, records))[:4]}")
-    said, arrays = records.config_records["reply"], records.array_records["arrays"]
+    said = records.config_records["reply"]
+    arrays = records.array_records["arrays"]
     for name, wanted in (("round", order.round), ("client", order.client), ("token", order.token)):
         found = said.get(name)
         if type(found) is not type(wanted) or found != wanted:

@@ -40,7 +40,8 @@ class AnyModule(Model):
 def check_module(model: BoundModel, facts: DataFacts, path: str) -> None:
     """Try the module as training will: for several models and clients at once, in both precisions."""
     for dtype in (torch.float32, torch.float64):
-        x, y = torch.zeros(1, 2, facts.inputs, dtype=dtype), torch.zeros(1, 2, dtype=torch.int64)
+        x = torch.zeros(1, 2, facts.inputs, dtype=dtype)
+        y = torch.zeros(1, 2, dtype=torch.int64)
         parameters = torch.zeros(1, 1, model.layout.size, dtype=dtype)
         try:
             logits = model.logits(parameters[0], x[0])

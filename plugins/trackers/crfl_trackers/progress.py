@@ -74,11 +74,14 @@ class Progress(Tracker):
         passing("")
 
     def _enter(self, phase: str, done: int) -> None:
-        self._phase, self._from, self._began = phase, done, time.monotonic()
+        self._phase = phase
+        self._from = done
+        self._began = time.monotonic()
         self._last_line = float("-inf") if sys.stderr.isatty() else self._began
 
     def _show(self, done: int, total: int, figures: Sequence[str] = (), plain: str = "", *, last: bool = True) -> None:
-        now, terminal = time.monotonic(), sys.stderr.isatty()
+        now = time.monotonic()
+        terminal = sys.stderr.isatty()
         if now < self._last_line + (REFRESH if terminal else self.seconds) and not last:
             return
         if terminal:

@@ -32,7 +32,8 @@ class Adaptive(ServerOptimiser):
         """The share of the aggregate in m_t as the scale, that of earlier rounds as the offset."""
         before = state["first"].to(aggregate) if state else aggregate.new_zeros(aggregate.shape)
         second = state["second"].to(aggregate) if state else aggregate.new_full(aggregate.shape, self.tau**2)
-        second, beta = self.second_moment(second, aggregate.square()), self.momentum()
+        second = self.second_moment(second, aggregate.square())
+        beta = self.momentum()
         rates = self.learning_rate / (second.sqrt() + self.tau)
         first = beta * before + (1.0 - beta) * aggregate
         return OptimiserResult((1.0 - beta) * rates, beta * rates * before, {"first": first, "second": second})

@@ -53,7 +53,8 @@ class Dirichlet(Counted):
 
     def _equally(self, available: NDArray[np.int64], generator: np.random.Generator) -> NDArray[np.int64]:
         """The same with equal sizes. A draw of a class that is used up is repeated among the classes that are left."""
-        left, counts = available.copy(), np.zeros((len(available), self.clients), np.int64)
+        left = available.copy()
+        counts = np.zeros((len(available), self.clients), np.int64)
         known = available > 0
         mixtures = np.zeros((self.clients, len(available)))
         mixtures[:, known] = generator.dirichlet(self.alpha * available[known] / available.sum(), self.clients)

@@ -28,7 +28,8 @@ class LabelSkew(Counted):
             raise OptionError("classes", f"{message}: use more classes or more clients")
         generator = streams.generator("data/partition")
         holds = self._holders(len(known), generator)
-        order, owner = generator.permutation(len(label)), np.empty_like(label)
+        order = generator.permutation(len(label))
+        owner = np.empty_like(label)
         for number, name in enumerate(known):
             holders = generator.permutation(np.flatnonzero(holds[:, number]))
             rows = order[label[order] == number]

@@ -94,7 +94,8 @@ def radius(point: Point) -> Calculation:
     >>> {rule: round(value, 3) for rule, value in radius(paper).radii.items()}
     {'paper (reproduction, not a proof)': 1.285, 'pathwise': 0.966, 'tail': inf}
     """
-    paper, own = paper_terms(point), pathwise_terms(point)
+    paper = paper_terms(point)
+    own = pathwise_terms(point)
     terms = {term.symbol: term.value for term in (*paper, *own)}
     radii = {"paper (reproduction, not a proof)": paper_radius(point, terms)}
     for rule in ("pathwise", "tail"):
@@ -126,7 +127,8 @@ def paper_terms(point: Point) -> tuple[Term, ...]:
 
 def pathwise_terms(point: Point) -> tuple[Term, ...]:
     """The drift that the vote tolerates under both rules, and how fast moved samples cause it."""
-    noise, rounds = point.noise_std, point.rounds_after + 1
+    noise = point.noise_std
+    rounds = point.rounds_after + 1
     threshold = float(formulas.gaussian_threshold(point.p_a, point.p_b))
     per_unit = float(formulas.budget_per_unit_drift([noise] * rounds, np.ones(rounds))[0])
     farthest = float(formulas.replacement_shift(point.input_norm, point.input_norm))
@@ -164,7 +166,8 @@ def paper_divergence(point: Point, terms: Mapping[str, float]) -> tuple[float, .
         deltas, noise_std=point.noise_std, lipschitz=terms["L_Z"], strengths=[terms["S"]] * point.attackers
     )
     later = point.rounds_after
-    clips, noises = [point.clip_norm] * (later + 1), [point.noise_std] * (later + 1)
+    clips = [point.clip_norm] * (later + 1)
+    noises = [point.noise_std] * (later + 1)
     return tuple(map(float, formulas.divergence_by_round([added, *[0.0] * later], clips, noises)))
 
 

@@ -58,7 +58,8 @@ def told(found: Leftover) -> list[str]:
         lines.append(f"{number:>5} {found.by_round[number - 1]:>14.6g}{note}")
     lines.append("")
     for name, budgets in found.budgets.items():
-        middle, largest = sorted(budgets)[len(budgets) // 2], max(budgets)
+        middle = sorted(budgets)[len(budgets) // 2]
+        largest = max(budgets)
         lines.append(
             f"{name}: votes tolerate {middle:.4g} in the middle and {largest:.4g} at most; {found.covered(name):.1%} "
             f"of {len(budgets)} samples tolerate the {found.final:.4g} that is left (reproduction, not a proof)"

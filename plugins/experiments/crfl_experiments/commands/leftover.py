@@ -45,7 +45,8 @@ def leftover(run: RunResult, deltas: Sequence[float] = ()) -> Leftover:
     votes = [one for one in run.certified if one.certificate == PAPER]
     if not votes:
         raise ConfigError(f"{run.path}: has no certificate 'paper', whose divergence this is: run it with one")
-    threat, ledger = run.threat, run.ledger
+    threat = run.threat
+    ledger = run.ledger
     added = np.zeros(ledger.facts.rounds)
     used: tuple[float, ...] = ()
     for number in threat.rounds:

@@ -18,7 +18,8 @@ from crfl_experiments.sweeps.overview import duration
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-LEAST_NAME, MOST_NAME = 16, 44
+LEAST_NAME = 16
+MOST_NAME = 44
 """Letters that the name of a run has on one line."""
 WIDEST = 16
 """Letters of a setting on one line; longer ones are folded."""

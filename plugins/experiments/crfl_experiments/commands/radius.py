@@ -67,7 +67,9 @@ def radius(
 
 def show_divergence(result: Calculation) -> None:
     """What Theorem 2 says of the deltas, and Theorem 1 of the vote."""
-    first, last, eps = result.divergence[0], result.divergence[-1], {t.symbol: t.value for t in result.terms}["eps"]
+    first = result.divergence[0]
+    last = result.divergence[-1]
+    eps = {t.symbol: t.value for t in result.terms}["eps"]
     said = "the vote has no majority" if result.covered is None else "covered" if result.covered else "not covered"
     typer.echo()
     typer.echo(f"KL attacked  {first:>12.8g}   divergence that these deltas add in the attacked round (Theorem 2)")

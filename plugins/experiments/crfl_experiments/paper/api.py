@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from crfl_experiments.sweeps.cells import Cell, Definition
     from crfl_experiments.sweeps.result import CellResult
 
-PAGE, SECTIONS = "reproduction.md", "figures.json"
+PAGE = "reproduction.md"
+SECTIONS = "figures.json"
 Chosen = tuple[str, Figure]
 """A figure and the dataset on which it is measured, dataset first."""
 

@@ -18,7 +18,8 @@ from crfl_experiments.paper.readings import CLEAN, Array, Point, Reading, Source
 from crfl_experiments.sweeps.result import CellResult
 
 CERTIFICATE = "pathwise-linear"
-FIGURE, DEFAULT = "let.figure", "table1"
+FIGURE = "let.figure"
+DEFAULT = "table1"
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ class Answer:
         """Certified accuracy, or rate, at every radius, of every seed."""
 
         def of(one: Reading) -> float:
-            samples, attackers = one.samples(test_set), [float(self.attackers)]
+            samples = one.samples(test_set)
+            attackers = [float(self.attackers)]
             return float((samples.rate if rate else samples.accuracy)(attackers)[0])
 
         return self.point.of(of)

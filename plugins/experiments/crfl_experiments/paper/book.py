@@ -12,8 +12,10 @@ from crfl_experiments.paper.beside import Beside
 from crfl_experiments.paper.claims import Exceeds, Ordered, SimilarSets, Steady, Trial, Within
 from crfl_experiments.paper.measures import ACCURACY, AREA, COST, NOT_FALLING, RATES, REACH, REMAINS
 
-FALLS, RISES = Ordered(REACH, rises=False), Ordered(REACH)
-NOISE, ABILITY = "Section 6.2, Effect of Training Time Noise", "Section 6.2, Effect of Attacker Ability"
+FALLS = Ordered(REACH, rises=False)
+RISES = Ordered(REACH)
+NOISE = "Section 6.2, Effect of Training Time Noise"
+ABILITY = "Section 6.2, Effect of Attacker Ability"
 REMARK = "Section 5.1, remarks to Corollary 1"
 NO_VALUES = "The paper's figures print no table of the values they vary: those here are ours."
 

@@ -134,7 +134,8 @@ class Ordered(Compared):
         """The means; of curves also from which radius on a step holds, if not at every one."""
         if not self.measure.over_radii:
             return super().told(points)
-        radii, found = shared_radii(points), []
+        radii = shared_radii(points)
+        found = []
         for name, low, high in self.pairs(points, self.measure.values(points)):
             if seeds := low.keys() & high.keys():
                 first, second = (np.mean([each[seed] for seed in seeds], axis=0) for each in (low, high))

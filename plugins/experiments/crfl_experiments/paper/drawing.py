@@ -22,10 +22,13 @@ if TYPE_CHECKING:
 
 RADII = 23
 """Points of a line up to the largest radius of a sample."""
-NOISE_FREE, THIN = "trained without noise", "accuracy of the model itself"
+NOISE_FREE = "trained without noise"
+THIN = "accuracy of the model itself"
 ONE_LINE = 0.01
 """Sound answers that differ by less are one line to the eye, and one entry of the legend."""
-LONG_NUMBER, INDENTATION, TAG = re.compile(rb"-?\d+\.\d{3,}"), re.compile(rb"\n +"), re.compile(rb"<[^>]*>")
+LONG_NUMBER = re.compile(rb"-?\d+\.\d{3,}")
+INDENTATION = re.compile(rb"\n +")
+TAG = re.compile(rb"<[^>]*>")
 
 
 def drawn(figure: Figure, points: Sequence[Point], sound: Sequence[Answer], noise_free: Point | None) -> Drawing:
@@ -130,7 +133,8 @@ def distances(figure: Figure, points: Sequence[Point], sound: Sequence[Answer]) 
     """The distance from the attacked round on, and what no attack exceeds."""
     from crfl_reports.figures import Panel
 
-    lines, bounds = [], []
+    lines = []
+    bounds = []
     for point in points:
         first = next(iter(point.readings.values()))
         rounds = np.arange(first.attacked, first.attacked + len(first.distances), dtype=np.float64)

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAME = "phi"
-TITLE, NUMBER = "The Gaussian CDF in the radius", "Figure 9(b)"
+TITLE = "The Gaussian CDF in the radius"
+NUMBER = "Figure 9(b)"
 QUOTATION = (
     "When rho/sigma is larger than certain threshold, the certified radius does not change much when T increases"
 )

@@ -22,8 +22,10 @@ from crfl_experiments.sweeps.result import CellResult
 
 Array = NDArray[np.float64]
 PAPER = "paper"
-CLEAN, BACKDOORED = "clean", "backdoored"
-SERIES, NOISE = "aggregation", "server.noise_std"
+CLEAN = "clean"
+BACKDOORED = "backdoored"
+SERIES = "aggregation"
+NOISE = "server.noise_std"
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,8 @@ class Reading:
 
     def samples(self, test_set: str = CLEAN) -> Samples:
         """The samples of a test set."""
-        found, clean = self._sets[test_set], self._sets[CLEAN]
+        found = self._sets[test_set]
+        clean = self._sets[CLEAN]
         if self.first is None:
             return found
         labels = clean.labels[: self.first]  # a backdoored set may leave out the target class

@@ -138,7 +138,8 @@ def missing_data(dataset: str, question: Question) -> str:
     plugin = load_config(tree, overrides=overrides).config.dataset
     if not isinstance(plugin, FileDataset):
         return ""
-    source, split = plugin.source(), f"-{getattr(plugin, 'split', '')}-"
+    source = plugin.source()
+    split = f"-{getattr(plugin, 'split', '')}-"
     names = [file.name for file in source.files]
     needed = [name for name in names if split in name] or names  # nobody needs the files of other splits
     return source.how_to_get if any(source.find(name, plugin.path) is None for name in needed) else ""

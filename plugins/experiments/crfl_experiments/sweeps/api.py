@@ -109,7 +109,9 @@ class Watcher:
     """Shows what happens, and keeps the tables current."""
 
     def __init__(self, folder: SweepFolder, cells: Sequence[Cell], overview: Overview) -> None:
-        self._folder, self._cells, self._overview = folder, cells, overview
+        self._folder = folder
+        self._cells = cells
+        self._overview = overview
         self._written = time.monotonic()
 
     def __call__(self, event: Event | None) -> None:

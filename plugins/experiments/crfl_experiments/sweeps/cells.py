@@ -131,7 +131,8 @@ class Values:
     """What expressions may look up: what is chosen already, and behind it the config with its defaults."""
 
     def __init__(self, tree: Tree, chosen: Settings) -> None:
-        self._tree, self._chosen = tree, dict(chosen)
+        self._tree = tree
+        self._chosen = dict(chosen)
 
     def of(self, key: str) -> Any:
         """The value of a key. Raises `KeyError` with a phrase that says why there is none."""

@@ -33,7 +33,8 @@ class Measured:
     """The numbers of one finished run."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self._directory = path, RunDirectory(path)
+        self.path = path
+        self._directory = RunDirectory(path)
 
     @cached_property
     def metrics(self) -> Metrics:

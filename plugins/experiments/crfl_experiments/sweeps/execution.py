@@ -30,7 +30,8 @@ class Schedule:
     """Which cells can be started, which run, and how the others ended."""
 
     def __init__(self, folder: SweepFolder, plans: Sequence[Plan]) -> None:
-        self.folder, self.plans = folder, {plan.cell.name: plan for plan in plans}
+        self.folder = folder
+        self.plans = {plan.cell.name: plan for plan in plans}
         self.notes = {name: folder.note(name) for name in self.plans}
         self.finished = {name for name in self.plans if folder.is_finished(name)}
         self.failed: set[str] = set()

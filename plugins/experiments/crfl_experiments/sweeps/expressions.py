@@ -53,7 +53,8 @@ class Expression:
     """
 
     def __init__(self, key: str, text: str) -> None:
-        self.key, self.text = key, text
+        self.key = key
+        self.text = text
         if len(text) > LONGEST:
             raise self.wrong(f"is longer than {LONGEST} letters")
         try:

@@ -45,7 +45,8 @@ class SweepFolder(MarkedFolder):
     @classmethod
     def claim(cls, path: Path, definition: Definition) -> SweepFolder:
         """The folder of this sweep, new or to go on with. Raises `StoreError` rather than mix two sweeps."""
-        folder, text = cls(path), text_of(definition)
+        folder = cls(path)
+        text = text_of(definition)
         if path.exists() and not path.is_dir():
             raise StoreError(f"{path}: is a file: choose another --out")
         if not path.exists() or not any(path.iterdir()):

@@ -26,7 +26,9 @@ class Overview:
     """A live picture in a terminal; elsewhere a line for every cell that ends. `quiet` shows nothing."""
 
     def __init__(self, schedule: Schedule, workers: int, *, quiet: bool = False) -> None:
-        self._schedule, self._workers, self._quiet = schedule, workers, quiet
+        self._schedule = schedule
+        self._workers = workers
+        self._quiet = quiet
         self._begun = time.monotonic()
         self._found_finished = len(schedule.finished)
         self._best: tuple[float, str] | None = None

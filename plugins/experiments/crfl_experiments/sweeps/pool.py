@@ -123,7 +123,9 @@ class Pool:
     """A number of workers; those that die are replaced. `hands`: threads that train the cells of one stack."""
 
     def __init__(self, size: int, log: Path, hands: int = 1) -> None:
-        self._size, self._log, self._hands = size, log, hands
+        self._size = size
+        self._log = log
+        self._hands = hands
         self._workers: list[Worker] = []
         self._selector = selectors.DefaultSelector()
 

@@ -36,7 +36,8 @@ class Cells:
 
     def said(self) -> list[dict[str, Any]]:
         """What has happened since somebody asked."""
-        said, self._said = self._said, []
+        said = self._said
+        self._said = []
         return said
 
     def end(self) -> None:

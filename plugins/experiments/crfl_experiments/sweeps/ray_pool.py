@@ -58,7 +58,8 @@ class Hand:
         """What it said, as events of its cells."""
         self.has_answered = True
         for one in said:
-            name, kind = one.pop("cell"), one.pop("event")
+            name = one.pop("cell")
+            kind = one.pop("event")
             if name not in self.jobs:
                 continue
             if kind in ("finished", "failed"):
@@ -70,7 +71,9 @@ class RayPool:
     """Workers of a cluster, at most so many; cells of those that are lost go on from their checkpoint elsewhere."""
 
     def __init__(self, size: int, marker: Path) -> None:
-        self._ray, self._size, self._marker = imported(), size, marker.absolute()
+        self._ray = imported()
+        self._size = size
+        self._marker = marker.absolute()
         self._hands: list[Hand] = []
         self._losses: Counter[str] = Counter()
         self._lost_workers = 0
@@ -129,7 +132,8 @@ class RayPool:
 
     def _lost(self, hand: Hand, why: str) -> Iterator[Event]:
         """Somebody else goes on with its cells, unless they seem to be what workers die of."""
-        jobs, hand.jobs = [*hand.jobs.values()], {}
+        jobs = [*hand.jobs.values()]
+        hand.jobs = {}
         self._ray.kill(hand.handle)
         self._hands.remove(hand)
         self._lost_workers += 1

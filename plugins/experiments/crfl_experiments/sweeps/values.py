@@ -56,7 +56,9 @@ def split(text: str) -> list[str]:
     >>> split('1, {type = "krum", f = 2},[3,4]')
     ['1', '{type = "krum", f = 2}', '[3,4]']
     """
-    parts, start, closing = [], 0, ""
+    parts = []
+    start = 0
+    closing = ""
     for place, sign in enumerate(text):
         if closing and sign == closing[-1]:
             closing = closing[:-1]

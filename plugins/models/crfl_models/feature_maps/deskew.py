@@ -25,8 +25,10 @@ class BoundDeskew(BoundMap):
         """(..., height width) -> the same shape."""
         flat = x.reshape(-1, self.outputs)
         rows, columns = self._sources(flat)
-        above, left = rows.floor(), columns.floor()
-        down, right = rows - above, columns - left
+        above = rows.floor()
+        left = columns.floor()
+        down = rows - above
+        right = columns - left
         result = torch.zeros_like(flat).view(columns.shape)
         for row, vertical in ((above, 1 - down), (above + 1, down)):
             for column, horizontal in ((left, 1 - right), (left + 1, right)):
@@ -44,8 +46,10 @@ class BoundDeskew(BoundMap):
         ink = ink / ink.amax((1, 2), keepdim=True).clamp(min=torch.finfo(flat.dtype).tiny)
         total = ink.sum((1, 2)).clamp(min=1.0)  # the darkest pixel counts 1; without any ink nothing is moved
         y, x = (torch.arange(size).to(flat) - (size - 1) / 2 for size in (height, width))
-        centre_y, centre_x = ink.sum(2) @ y / total, ink.sum(1) @ x / total
-        from_y, from_x = y - centre_y[:, None], x - centre_x[:, None]
+        centre_y = ink.sum(2) @ y / total
+        centre_x = ink.sum(1) @ x / total
+        from_y = y - centre_y[:, None]
+        from_x = x - centre_x[:, None]
         along_rows = (ink.sum(2) * from_y.square()).sum(1) / total
         mixed = ((ink @ from_x[:, :, None])[..., 0] * from_y).sum(1) / total
         shear = mixed / (along_rows + SMALLEST_SPREAD)

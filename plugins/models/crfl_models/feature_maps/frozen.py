@@ -30,7 +30,9 @@ class BoundFrozen(BoundMap):
     lipschitz = None
 
     def __init__(self, module: nn.Module, inputs: int, shape: Shape | None, radius: float) -> None:
-        self._module, self._shape, self._radius = module.eval().requires_grad_(False), shape, radius
+        self._module = module.eval().requires_grad_(False)
+        self._shape = shape
+        self._radius = radius
         self._copies: dict[tuple[torch.dtype, torch.device], nn.Module] = {}
         self.digest = digest_of(module.state_dict())
         self.outputs = self._flat(torch.zeros(1, inputs)).shape[1]

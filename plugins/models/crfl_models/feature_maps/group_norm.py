@@ -19,7 +19,8 @@ class BoundGroupNorm(BoundMap):
     def __init__(self, inputs: int, groups: int, epsilon: float) -> None:
         self.outputs = inputs
         self.lipschitz = 1 / math.sqrt(epsilon * inputs)
-        self._groups, self._epsilon = groups, epsilon
+        self._groups = groups
+        self._epsilon = epsilon
 
     def __call__(self, x: Tensor) -> Tensor:
         """(..., d) -> (..., d)."""

@@ -52,7 +52,8 @@ class BoundScattering(BoundMap):
 
     def _scattered(self, images: Tensor) -> Tensor:
         """Order 0, order 1 at both scales, and order 2 from fine to coarse: (m, paths, rows, columns)."""
-        below, right = self._side - self._height - CELL // 2, self._side - self._width - CELL // 2
+        below = self._side - self._height - CELL // 2
+        right = self._side - self._width - CELL // 2
         padded = torch.nn.functional.pad(images, (CELL // 2, right, CELL // 2, below))
         transformed = torch.fft.fft2(padded)
         product = torch.view_as_real(transformed)[:, None] * self._fine.to(images)[..., None]
@@ -85,7 +86,8 @@ class BoundScattering(BoundMap):
             math.prod(float(torch.linalg.matrix_norm(side, 2)) for side in pair) ** 2
             for pair in (self._whole, self._half)
         )
-        fine, coarse = operator_norm(self._fine) ** 2, half_rate_norm(self._coarse) ** 2
+        fine = operator_norm(self._fine) ** 2
+        coarse = half_rate_norm(self._coarse) ** 2
         return math.sqrt(whole + coarse * half + fine * (whole + coarse * half))
 
 

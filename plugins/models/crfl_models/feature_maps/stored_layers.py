@@ -33,7 +33,9 @@ class BoundLayers(BoundMap):
     """Layers with an activation between them, then the projection on a ball, if one is wanted."""
 
     def __init__(self, layers: Sequence[Layer], options: StoredLayers, digest: str) -> None:
-        self._layers, self._options, self.digest = layers, options, digest
+        self._layers = layers
+        self._options = options
+        self.digest = digest
         self.outputs = len(layers[-1].weight)
         self.lipschitz = math.prod(layer.weight_norm for layer in layers)
 

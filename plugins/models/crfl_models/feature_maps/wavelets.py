@@ -22,8 +22,10 @@ def morlet(side: int, sigma: float, frequency: float, angle: float, slant: float
     pixels = torch.arange(side, dtype=torch.float64)
     for down in PERIODS:
         for right in PERIODS:
-            y, x = (pixels + side * down)[:, None], pixels + side * right
-            along, across = x * math.cos(angle) + y * math.sin(angle), y * math.cos(angle) - x * math.sin(angle)
+            y = (pixels + side * down)[:, None]
+            x = pixels + side * right
+            along = x * math.cos(angle) + y * math.sin(angle)
+            across = y * math.cos(angle) - x * math.sin(angle)
             bell = torch.exp(-(along.square() + (slant * across).square()) / (2 * sigma**2))
             envelope += bell
             wave += torch.polar(bell, frequency * along)

@@ -22,7 +22,9 @@ class BoundWhiten(BoundMap):
     """`z / max(||z||, radius)` for `z = directions (x - mean)`; on the sphere if there is no radius."""
 
     def __init__(self, fitted: State, radius: float | None) -> None:
-        self._mean, self._directions, self._radius = fitted["mean"], fitted["directions"], radius
+        self._mean = fitted["mean"]
+        self._directions = fitted["directions"]
+        self._radius = radius
         self.outputs = len(self._directions)
         self._stretch = float(torch.linalg.matrix_norm(self._directions, 2))
         self.lipschitz = None if radius is None else self._stretch / radius
@@ -72,7 +74,8 @@ class Whiten(FittedMap):
             raise OptionError("on", f"strokes are images, found {facts.inputs} features of no shape: use 'curator'")
         *colours, height, width = facts.image_shape
         images = torch.from_numpy(strokes(self.samples, height, width, self.seed)).repeat(1, math.prod(colours))
-        low, high = facts.domain.low, facts.domain.high
+        low = facts.domain.low
+        high = facts.domain.high
         return low + (high - low) * images if math.isfinite(high - low) else images
 
     def fit(self, samples: Tensor) -> State:
@@ -87,7 +90,8 @@ class Whiten(FittedMap):
             option = "components" if self.components > self.floor else "floor"
             raise OptionError(option, f"{len(x)} images of {x.shape[1]} features have at most {len(gram)} directions")
         variances, vectors = eigh(gram, subset_by_index=[len(gram) - wanted, len(gram) - 1])
-        variances, vectors = variances[::-1], vectors[:, ::-1][:, : self.components]
+        variances = variances[::-1]
+        vectors = vectors[:, ::-1][:, : self.components]
         if (known := int((variances > SMALLEST * variances[0]).sum())) < wanted:
             option = "components" if known < self.components else "floor"
             raise OptionError(option, f"the {len(x)} images differ in {known} directions only: choose less")

@@ -27,7 +27,8 @@ def drawn(runs: Sequence[RunResult], names: Sequence[str] | None) -> tuple[dict[
     """The figures that are asked for; or else all that can be drawn, and the names of the others."""
     if names:
         return {name: plot(runs, name) for name in dict.fromkeys(names)}, []
-    found, left_out = {}, {}
+    found = {}
+    left_out = {}
     for name in FIGURES:
         try:
             found[name] = plot(runs, name)

@@ -90,8 +90,10 @@ def heat_figure(
         from crfl_reports.figures.paper import PaperFigure
 
         cell = min(CELL[0], LARGEST / len(columns)), min(CELL[1], LARGEST / len(rows))
-        width, height = max(1.2, cell[0] * len(columns)), max(0.9, cell[1] * len(rows))
-        left, bottom = 0.55 + room(rows), 0.5 + room(columns)
+        width = max(1.2, cell[0] * len(columns))
+        height = max(0.9, cell[1] * len(rows))
+        left = 0.55 + room(rows)
+        bottom = 0.5 + room(columns)
         step = width + 1.15
         top = 0.15 + 0.25 * any(table.title for table in tables) + 0.3 * bool(title)
         figure = PaperFigure(figsize=(left + len(tables) * step, bottom + height + top))
@@ -123,5 +125,6 @@ def draw(figure: PaperFigure, axes: Axes, bar: Axes, table: Heat) -> None:
     for (row, column), value in np.ndenumerate(values):
         if np.isfinite(value):
             dark = (value - low) / ((high - low) or 1.0) < 0.55
-            text, colour = f"{value:.{table.digits}f}", "white" if dark else "black"
+            text = f"{value:.{table.digits}f}"
+            colour = "white" if dark else "black"
             axes.text(column, row, text, ha="center", va="center", fontsize=7, color=colour)

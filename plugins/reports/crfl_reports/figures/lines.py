@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 
 Numbers = NDArray[np.float64]
 
-WIDTH, HEIGHT = 3.6, 2.5
+WIDTH = 3.6
+HEIGHT = 2.5
 """Of a panel, in inches."""
-LEFT, BOTTOM = 0.38, 0.5
+LEFT = 0.38
+BOTTOM = 0.5
 """Room for ticks and labels: before a panel, without the numbers, and below it."""
 TITLE = 0.3
 ENTRY = 0.19
@@ -138,7 +140,8 @@ def panels_figure(
 
 def drawn(figure: PaperFigure, panels: Sequence[Panel], marked: str, thin: str) -> dict[str, Any]:
     """Panels that share a legend, at no place yet; the entries of the legend."""
-    looks, shown = looks_of(panels), dict[str, Any]()
+    looks = looks_of(panels)
+    shown = dict[str, Any]()
     for panel in panels:
         axes = figure.add_axes((0, 0, 1, 1))
         shown |= draw(axes, panel, looks)
@@ -155,7 +158,8 @@ def drawn(figure: PaperFigure, panels: Sequence[Panel], marked: str, thin: str) 
 def looks_of(panels: Sequence[Panel]) -> dict[str, Look]:
     """The look of every name, in the order of the lines."""
     dark = {line.like or line.name: line.dark for panel in panels for line in panel.lines}
-    looks, counts = {}, {True: 0, False: 0}
+    looks = {}
+    counts = {True: 0, False: 0}
     for name, is_dark in dark.items():
         place = counts[is_dark]
         counts[is_dark] += 1
@@ -169,10 +173,12 @@ def arrange(
 ) -> Places:
     """Put panels into rows, with room for numbers, names and titles: one legend to the right, or one beside each."""
     left = LEFT + max(room(numbers(axes)) for axes in figure.axes)
-    rows, most = -(-len(figure.axes) // columns), max(map(len, legends))
+    rows = -(-len(figure.axes) // columns)
+    most = max(map(len, legends))
     names = 0.75 + max(room([*one], LEGEND_NAME) for one in legends) if most else 0.15
     height = HEIGHT if rows > 1 else max(HEIGHT, ENTRY * most)
-    strip, step = height + BOTTOM + 0.1 + titles[0], WIDTH + left + 0.1
+    strip = height + BOTTOM + 0.1 + titles[0]
+    step = WIDTH + left + 0.1
     if len(legends) > 1:
         step += names
     across = columns * step - 0.1 + (names if len(legends) == 1 else 0.0)
@@ -192,11 +198,14 @@ def numbers(axes: Axes) -> list[str]:
 
 def draw(axes: Axes, panel: Panel, looks: Mapping[str, Look]) -> dict[str, Any]:
     """The lines of one panel, and the artists that stand for them in a legend."""
-    shown, end = {}, right_end(axes, panel)
+    shown = {}
+    end = right_end(axes, panel)
     for line in panel.lines:
-        x, y = np.asarray(line.x, np.float64), np.asarray(line.y, np.float64)
+        x = np.asarray(line.x, np.float64)
+        y = np.asarray(line.y, np.float64)
         x = np.where(np.isposinf(x), end, x)
-        keep, look = np.isfinite(x) & np.isfinite(y), looks[line.like or line.name]
+        keep = np.isfinite(x) & np.isfinite(y)
+        look = looks[line.like or line.name]
         if line.like:
             axes.plot(x[keep], y[keep], color=look.colour, zorder=1.5, **THIN)
         else:
@@ -212,7 +221,8 @@ def draw(axes: Axes, panel: Panel, looks: Mapping[str, Look]) -> dict[str, Any]:
                 clip_on=panel.y_range is None,
             )
         if line.low is not None and line.high is not None:
-            low, high = np.asarray(line.low, np.float64)[keep], np.asarray(line.high, np.float64)[keep]
+            low = np.asarray(line.low, np.float64)[keep]
+            high = np.asarray(line.high, np.float64)[keep]
             axes.fill_between(x[keep], low, high, color=look.colour, alpha=0.18, linewidth=0)
     finish(axes, panel)
     return shown

@@ -47,7 +47,8 @@ class PaperFigure(Figure):
         """A legend that hides no data, from its upper left corner."""
         across, up = self.get_size_inches()
         if entries:
-            labels, place = shortened([*entries], longest), (left / across, top / up)
+            labels = shortened([*entries], longest)
+            place = (left / across, top / up)
             self.legend(
                 [*entries.values()],
                 labels,

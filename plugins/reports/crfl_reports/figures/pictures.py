@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 Numbers = NDArray[np.floating[Any]]
 
-SIDE, GAP, CAPTION = 0.85, 0.14, 0.32
+SIDE = 0.85
+GAP = 0.14
+CAPTION = 0.32
 """Inches: of a picture, between two, and below one for its caption."""
 BARS = 24
 """At most so many features of a table are drawn, those that change most."""
@@ -43,7 +45,8 @@ def pictures_figure(rows: Sequence[Row], *, title: str = "") -> Figure:
     with own_style():
         from crfl_reports.figures.paper import PaperFigure
 
-        left, top = 0.15 + room([row.name for row in rows]), 0.1 + 0.3 * bool(title)
+        left = 0.15 + room([row.name for row in rows])
+        top = 0.1 + 0.3 * bool(title)
         heights = [SIDE + (CAPTION if row.captions else GAP) for row in rows]
         most = max(len(row.pictures) for row in rows)
         figure = PaperFigure(figsize=(left + most * (SIDE + GAP) + GAP, sum(heights) + top + 0.05))
@@ -87,7 +90,9 @@ def features_figure(clean: Numbers, changed: Numbers, names: Sequence[str], *, t
         from crfl_reports.figures.paper import PaperFigure
 
         labels = shortened([names[feature] for feature in order])
-        left, height, top = 0.4 + room(labels), max(0.6, 0.26 * len(order)), 0.15 + 0.3 * bool(title)
+        left = 0.4 + room(labels)
+        height = max(0.6, 0.26 * len(order))
+        top = 0.15 + 0.3 * bool(title)
         figure = PaperFigure(figsize=(left + 4.0 + 2.2, 0.5 + height + top))
         axes = figure.panel(left, 0.5, 4.0, height)
         places = np.arange(len(order))

@@ -23,7 +23,8 @@ COLOURS = "cividis"
 ROWS = 60
 """Up to this many clients have a row each; more honest ones are averaged with neighbours of about the same weight."""
 NAMED = 20
-WIDTH, SHARES = 5.2, 1.2
+WIDTH = 5.2
+SHARES = 1.2
 """Inches: of both panels, and of the height of the upper one."""
 
 
@@ -35,14 +36,16 @@ def weights_figure(
     `weights` is (clients, rounds), NaN where a client did not take part; `attacking` says of the same cells who
     attacked.
     """
-    values, bad = np.asarray(weights, np.float64), np.asarray(attacking, np.bool_)
+    values = np.asarray(weights, np.float64)
+    bad = np.asarray(attacking, np.bool_)
     malicious: NDArray[np.bool_] = np.any(bad, axis=1)
     rows, labels, marked = arranged(values, bad, list(names) or [str(number) for number in range(len(values))])
     with own_style():
         from crfl_reports.figures.paper import PaperFigure
 
         height = min(max(1.2, 0.16 * len(rows)), 6.5)
-        left, bottom = 0.75 + room(labels), 0.5
+        left = 0.75 + room(labels)
+        bottom = 0.5
         top = 0.15 + 0.3 * bool(title)
         above = 0.25 + SHARES if malicious.any() else 0.0
         figure = PaperFigure(figsize=(left + WIDTH + 1.5, bottom + height + above + top))
@@ -67,7 +70,8 @@ def weights_figure(
 def arranged(values: Numbers, bad: NDArray[np.bool_], names: list[str]) -> tuple[Numbers, list[str], NDArray[np.bool_]]:
     """The rows of the lower panel, what each is called ("" if it has no name), and where its attacks are marked."""
     malicious: NDArray[np.bool_] = np.any(bad, axis=1)
-    attackers, honest = np.flatnonzero(malicious), np.flatnonzero(~malicious)
+    attackers = np.flatnonzero(malicious)
+    honest = np.flatnonzero(~malicious)
     if len(values) <= ROWS:
         order = [*attackers, *honest]
         called = [f"attacker {names[row]}" if malicious[row] else f"client {names[row]}" for row in order]
@@ -80,7 +84,8 @@ def arranged(values: Numbers, bad: NDArray[np.bool_], names: list[str]) -> tuple
     rows = np.stack([*values[attackers], *(mean_of(values[rows]) for rows in bins)])
     rest = [""] * len(bins)
     if rest:
-        rest[0], rest[-1] = "largest honest", "smallest honest"
+        rest[0] = "largest honest"
+        rest[-1] = "smallest honest"
         rest[len(rest) // 2] = f"{len(honest):,} honest"
     marks = np.concatenate([bad[attackers], np.zeros((len(bins), values.shape[1]), bool)])
     return rows, [*first, *rest], marks
@@ -96,7 +101,8 @@ def mean_of(rows: Numbers) -> Numbers:
 def draw_shares(axes: Axes, values: Numbers, bad: NDArray[np.bool_], limits: tuple[float, float]) -> None:
     """The attackers' part of the weights in every round, beside their part of the participants."""
     sizes = np.abs(np.nan_to_num(values))
-    total, taking = sizes.sum(axis=0), np.isfinite(values).sum(axis=0)
+    total = sizes.sum(axis=0)
+    taking = np.isfinite(values).sum(axis=0)
     rounds = np.arange(values.shape[1]) + limits[0] + 0.5
     share = np.where(bad, sizes, 0).sum(axis=0) / np.where(total > 0, total, 1)
     axes.bar(rounds, share, width=0.85, color=VERMILLION, label="of the weights")

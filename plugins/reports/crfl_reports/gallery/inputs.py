@@ -67,7 +67,8 @@ def backdoored(run: RunResult, figure: str) -> Backdoored:
         raise ConfigError(f"{run.path}: attack {attack.configured_as!r} has no backdoor, which figure {figure!r} shows")
     if federation.test_sets["backdoored"].facts != run.ledger.facts.test_sets["backdoored"]:
         raise ConfigError(f"{run.path}: the backdoored test set is not the one of this run: restore its data")
-    chosen, data = federation.test_sets["backdoored"], federation.data
+    chosen = federation.test_sets["backdoored"]
+    data = federation.data
     others = data.test_y != (-1 if attack.backdoor_class is None else attack.backdoor_class)
     if len(found[0]) == len(others):  # those of the target class as well
         others = torch.ones_like(others)
@@ -134,15 +135,18 @@ def table_figure(found: Backdoored, row: int) -> Figure:
 
 def training_samples(found: Backdoored) -> tuple[Tensor, list[str]]:
     """Samples that attackers changed in their first attacked round, one for each of the first attackers."""
-    federation, attack = found.federation, found.attack
+    federation = found.federation
+    attack = found.attack
     participation = federation.participation
     number = participation.attack_rounds[0]
     clients = np.asarray(participation.conduct(number).attacking)
     plan = participation.round(number).take(clients)
-    changed, captions = [], []
+    changed = []
+    captions = []
     for client, size in zip(plan.ids[:PICTURES], plan.batch_size, strict=False):
         rows = torch.from_numpy(federation.data.partition[client][:size])
-        x, y = federation.data.x_of(rows), federation.data.y[rows]
+        x = federation.data.x_of(rows)
+        y = federation.data.y[rows]
         sizes = torch.full((1, 1), len(rows), device=x.device)
         clean = Batches(x[None, None], y[None, None], sizes, np.array([client]), number)
         dirty = poisoned_batches(attack, clean, federation.prepared)
@@ -151,7 +155,8 @@ def training_samples(found: Backdoored) -> tuple[Tensor, list[str]]:
         if changes.any():
             place = int(changes.argmax())  # the label says most about what the attacker wants
             changed.append(dirty.x[0, 0, place].cpu())
-            before, after = found.named(int(y[place])), found.named(int(dirty.y[0, 0, place]))
+            before = found.named(int(y[place]))
+            after = found.named(int(dirty.y[0, 0, place]))
             captions.append(f"client {client}: {before} → {after}")
     return (torch.stack(changed) if changed else torch.empty(0)), captions
 

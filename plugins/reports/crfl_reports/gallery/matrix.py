@@ -41,7 +41,8 @@ def matrix(runs: Sequence[RunResult]) -> Grid:
         raise ConfigError("figure 'matrix' needs runs with different attacks or defences")
     for pair, alike in cells.items():
         check_alike(*pair, alike)
-    rows, columns = list(dict.fromkeys(attacks)), list(dict.fromkeys(defences))
+    rows = list(dict.fromkeys(attacks))
+    columns = list(dict.fromkeys(defences))
     return Grid(
         list(tables(cells, rows, columns)),
         rows,
@@ -61,7 +62,9 @@ def tables(cells: Mapping[Cell, Sequence[RunResult]], rows: Sequence[str], colum
         for (row, column), found in measured.items():
             if values := [100 * one[name] for one in found if name in one]:
                 place = rows.index(row), columns.index(column)
-                mean[place], low[place], high[place] = np.mean(values), min(values), max(values)
+                mean[place] = np.mean(values)
+                low[place] = min(values)
+                high[place] = max(values)
                 counts[place] = len(values)
         if counts.any():
             yield Heat(mean, "percent", name, (0, 100), low=low, high=high, counts=counts)

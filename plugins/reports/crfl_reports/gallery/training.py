@@ -74,9 +74,12 @@ def effective_weights(ledger: Ledger) -> tuple[NDArray[np.float64], NDArray[np.b
 
     A client that is in several groups has the mean of its weights in their models.
     """
-    rows, shape = ledger.clients, (ledger.facts.clients, ledger.facts.rounds)
+    rows = ledger.clients
+    shape = (ledger.facts.clients, ledger.facts.rounds)
     place = rows.client, rows.round - 1
-    total, count, attacking = np.zeros(shape), np.zeros(shape), np.zeros(shape, np.bool_)
+    total = np.zeros(shape)
+    count = np.zeros(shape)
+    attacking = np.zeros(shape, np.bool_)
     np.add.at(total, place, rows.weight)
     np.add.at(count, place, 1)
     np.logical_or.at(attacking, place, rows.attacking)

@@ -50,7 +50,9 @@ def together(runs: Sequence[RunResult]) -> Shown:
 
 def shown(runs: Sequence[RunResult], titles: Mapping[str, str]) -> Shown:
     """Every figure that can be drawn, and why the others cannot."""
-    data, parts, left_out = {}, [], []
+    data = {}
+    parts = []
+    left_out = []
     for name, title in titles.items():
         try:
             found = FIGURES[name].shows(runs)

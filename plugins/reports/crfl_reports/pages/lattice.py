@@ -122,8 +122,12 @@ class Lattice:
     """All questions of the sliders to one run."""
 
     def __init__(self, run: RunResult, sliders: Sequence[Axis], seconds: float) -> None:
-        self.run, self.sliders, self.seconds = run, sliders, seconds
-        self.curves, self.checks, self.answers = Shelf(), Shelf(), Shelf()
+        self.run = run
+        self.sliders = sliders
+        self.seconds = seconds
+        self.curves = Shelf()
+        self.checks = Shelf()
+        self.answers = Shelf()
         self._votes: dict[tuple[str, str], Mapping[str, Votes]] = {}
 
     def data(self, shown: Shown | None = None) -> dict[str, Any]:
@@ -163,7 +167,8 @@ class Lattice:
 
     def asked(self, values: Mapping[str, Any]) -> Inquiry:
         """The questions under one threat; the run's own attackers stay those whom it names."""
-        config, own = self.run.config, self.run.inquiry.threat
+        config = self.run.config
+        own = self.run.inquiry.threat
         settings = dict(values)
         if settings["clients"] == own.attackers:
             settings["clients"] = own.clients

@@ -43,7 +43,8 @@ SHOWN_RADII = 4
 
 def summary(run: RunResult) -> list[str]:
     """The run in a few sentences: who trained what, who attacked, how good the model is, what is certified."""
-    metrics, ledger = run.metrics, run.ledger
+    metrics = run.metrics
+    ledger = run.ledger
     return [training(run), attack(run), *quality(metrics, ledger), *certified(metrics)]
 
 
@@ -61,7 +62,8 @@ def training(run: RunResult) -> str:
 
 def attack(run: RunResult) -> str:
     """Who attacked, and what was theirs of the model."""
-    facts, found = run.ledger.facts, run.metrics.attackers
+    facts = run.ledger.facts
+    found = run.metrics.attackers
     if found is None:
         return "Nobody attacked this run."
     share = found.mean_weight_share

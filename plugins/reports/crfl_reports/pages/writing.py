@@ -58,7 +58,8 @@ def run_page(directory: Path, *, trust: bool, explore: float, progress: Progress
     """The page of one run."""
     run = load(directory, trust=trust)
     data: dict[str, Any] = {"words": WORDS, **figures(run), "samples": sample_data(run, trust=trust)}
-    attack, distance = backdoor(run, trust=trust), closeness(run)
+    attack = backdoor(run, trust=trust)
+    distance = closeness(run)
     data["shown"] |= attack.data | distance.data
     data["explorer"] = explorer_data(run, explore, progress)
     title = f"{directory.resolve().name}: report of a run"
