@@ -53,9 +53,11 @@ certified: $(VENV)/.installed
 	$(BIN)/python examples/certified/attacked.py
 	$(BIN)/python examples/certified/figure.py
 
-# The documentation as a site, in build/site.
+# The documentation as a site, in build/site: hand-written pages, the reference and tables of every plugin and key.
 site: $(VENV)/.installed-dev
-	$(BIN)/sphinx-build -W --quiet docs build/site
+	rm -rf build/docs
+	$(BIN)/python -m docs.generate build/docs
+	$(BIN)/sphinx-build -W --quiet build/docs build/site
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -51,7 +51,7 @@ from benchmarks.peaks import Steps, peaks_of, work_of
 from benchmarks.timing import best_times, report
 from crfl_core.extend import Aggregator, Clients, ClientUpdates, Layout, Round, Streams
 from crfl_core.plugin_api.aggregator import AggregationStep
-from crfl_core.testing.sample_server import server_of
+from crfl_core.testing.sample_rounds import server_of
 
 MALICIOUS = 10
 RADIUS = 900.0  # nine tenths of the norm of a standard normal update: some are clipped

@@ -8,7 +8,7 @@ import torch
 from benchmarks.timing import best_times, report
 from crfl_core import formulas
 from crfl_core.extend import BoundModel, DataFacts, Domain, Model, Registry, Streams
-from crfl_core.records.ballots import SAMPLES_AT_ONCE, count, noisy_models
+from crfl_core.records.vote_counting import SAMPLES_AT_ONCE, count, noisy_models
 
 SAMPLES = 10_000
 FEATURES = 784

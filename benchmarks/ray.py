@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from crfl_engines.ray_cluster import imported
+from crfl_engines.ray.cluster import imported
 
 from benchmarks import memory
 from benchmarks.timing import report

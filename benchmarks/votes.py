@@ -14,7 +14,7 @@ import torch
 from benchmarks.timing import best_times, report
 from crfl_core.extend import DataFacts, Domain, Registry, Streams
 from crfl_core.plugin_api.model import Model
-from crfl_core.records.ballots import MODELS_AT_ONCE, SAMPLES_AT_ONCE, count, noisy_models
+from crfl_core.records.vote_counting import MODELS_AT_ONCE, SAMPLES_AT_ONCE, count, noisy_models
 
 MODELS = 1000
 CLASSES = 10

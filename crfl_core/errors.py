@@ -12,19 +12,29 @@ CrflError                 the message is written for the person who will read it
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import difflib
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from crfl_core.files.errors import ConfigError as ConfigError
-from crfl_core.files.errors import CrflError as CrflError
-from crfl_core.files.errors import CrflWarning as CrflWarning
-from crfl_core.files.errors import DataError as DataError
-from crfl_core.files.errors import StoreError as StoreError
-from crfl_core.files.errors import closest as closest
+
+class CrflError(Exception):
+    """Base of all expected errors: a sentence that says what is wrong, where, and what would be right."""
+
+
+class ConfigError(CrflError):
+    """Error in a config file, an override or a combination of settings.
+
+    `key` is the dotted path of the setting, if there is a single one. The reader of the config adds where that key was
+    written.
+    """
+
+    def __init__(self, message: str, key: str | None = None) -> None:
+        super().__init__(message)
+        self.key = key
 
 
 class OptionError(CrflError):
-    """A plugin's option does not fit the run it is used in.
+    """Error in a plugin's option that does not fit the run.
 
     Plugins raise it with the option's name; the core turns it into a `ConfigError` that adds the table in
     which the plugin was configured.
@@ -39,25 +49,39 @@ class OptionError(CrflError):
         self.message = message
 
 
+class DataError(CrflError):
+    """Error in a data file or an array, which cannot be used as it is."""
+
+
 class PluginError(CrflError):
-    """A plugin is unknown, blocked, ambiguous or cannot be loaded."""
+    """Error about a plugin that is unknown, blocked, ambiguous or cannot be loaded."""
 
 
 class PluginFailure(PluginError):
-    """A plugin raised or broke its contract while a run was using it."""
+    """Failure of a plugin during a run: it raised, or it broke its contract."""
 
 
 class RunError(CrflError):
-    """Training cannot continue."""
+    """Error that ends training."""
+
+
+class StoreError(CrflError):
+    """Error about a run directory that is missing, busy, damaged, or would be overwritten."""
+
+
+class CrflWarning(UserWarning):
+    """Warning that the user should read while the run continues."""
 
 
 UNEXPECTED = (Exception, SystemExit)
-"""What a plugin may raise though it should not. Ctrl-C is not its doing."""
+"""Exceptions of a plugin that are its failure. Ctrl-C is not among them: the user pressed it."""
 
 
 @contextmanager
 def failures_named(what: str) -> Iterator[None]:
-    """Turn whatever a plugin raises unexpectedly into a `PluginFailure` that says what failed.
+    """Turn any unexpected exception of a plugin into a `PluginFailure`.
+
+    `what` begins the message and says which plugin failed in which call. A `CrflError` passes unchanged.
 
     >>> with failures_named("aggregator 'mine' failed"):
     ...     raise ValueError("no clients")
@@ -73,10 +97,22 @@ def failures_named(what: str) -> Iterator[None]:
 
 
 def reason(error: BaseException) -> str:
-    """What a plugin raised, in words.
+    """Describe an exception of a plugin by its type and text.
 
     >>> reason(KeyError("f")), reason(SystemExit(7))
     ("KeyError: 'f'", 'SystemExit: 7: a plugin must not end the process')
     """
     ends = ": a plugin must not end the process" if isinstance(error, SystemExit) else ""
     return f"{type(error).__name__}: {error}{ends}"
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+    """Return a phrase that offers the known names nearest to a misspelt one, or an empty string.
+
+    >>> closest("fedagv", ["fedavg", "krum"])
+    "did you mean 'fedavg'?"
+    >>> closest("zzz", ["fedavg", "krum"])
+    ''
+    """
+    matches = difflib.get_close_matches(name, list(known), n=3)
+    return f"did you mean {' or '.join(map(repr, matches))}?" if matches else ""

@@ -1,4 +1,4 @@
-"""How the documentation becomes a site: `make site`, or `sphinx-build -W docs build/site`."""
+"""Configuration of the site. `make site` copies this folder to `build/docs`, adds generated pages, and builds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ LINK = re.compile(r"\[([^\]]+)\]\((\.\./[^)#\s]+)[^)\s]*\)")
 project = "crfl"
 release = version = __version__
 extensions = ["myst_parser"]
-exclude_patterns = ["generate"]
 suppress_warnings = ["toc.not_included"]  # pages of a chapter are listed by its first page
 myst_heading_anchors = 4
 html_theme = "furo"

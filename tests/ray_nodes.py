@@ -14,7 +14,7 @@ from subprocess import Popen
 from typing import Any
 
 import pytest
-from crfl_engines.ray_cluster import left_as_it_was
+from crfl_engines.ray.cluster import left_as_it_was
 
 LONGEST = 200
 """Seconds that a test with Ray may take; afterwards it fails, and a little later its process ends."""
@@ -27,7 +27,7 @@ STORE = 90 * 2**20
 
 def ray_or_skip() -> Any:
     """The module `ray`; without it the test is skipped, and fails where everything must be there."""
-    from crfl_engines.ray_cluster import QUIET
+    from crfl_engines.ray.cluster import QUIET
 
     os.environ.update(QUIET | PATIENT)
     return __import__("ray") if os.environ.get("CI") else pytest.importorskip("ray", reason="pip install 'crfl[ray]'")

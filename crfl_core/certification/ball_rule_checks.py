@@ -8,9 +8,9 @@ import numpy as np
 
 import crfl_core.certification.formulas as formulas
 from crfl_core.certification import rounding_error as floating
-from crfl_core.certification.assumptions import check, only
+from crfl_core.certification.assumption_checks import check, only
+from crfl_core.certification.contraction import OUTSIDE, input_bound
 from crfl_core.certification.drift import capped_as_honest
-from crfl_core.certification.inputs import OUTSIDE, input_bound
 from crfl_core.plugin_api.certificate import Check, Level
 from crfl_core.records.ledger import BallFacts, ClientColumns, Ledger, TrainingFacts
 from crfl_core.records.measurements import precision

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from crfl_core.certification import threat_resolution as threats
-from crfl_core.certification.audits import Audit, audit, misses_groups
+from crfl_core.certification.assumption_checks import trusted_data
 from crfl_core.config import RunConfig
-from crfl_core.errors import PluginFailure, failures_named
-from crfl_core.plugin_api.certificate import Certificate, CertificateResult, Guarantee, Level
+from crfl_core.errors import OptionError, PluginFailure, failures_named
+from crfl_core.plugin_api.certificate import (
+    DIRECTIONS,
+    Certificate,
+    CertificateResult,
+    Check,
+    Direction,
+    Guarantee,
+    Level,
+)
 from crfl_core.records.ledger import Ledger
 from crfl_core.records.threat import Threat
 from crfl_core.records.votes import VoteRequest, Votes, VoteSettings
@@ -21,7 +29,7 @@ VoteSource = Callable[[VoteRequest, VoteSettings], Mapping[str, Votes]]
 
 
 @dataclass(frozen=True)
-class Anywhen:
+class UnknownRounds:
     """The same threat in as many rounds, of which nobody knows which they are, and what it makes of the audit."""
 
     threat: Threat
@@ -33,7 +41,7 @@ class Question:
     """One certificate and all that is asked about it, once.
 
     `threat` is what it is handed: the assumed one, enlarged by what measuring may be off by. `uncovered` says where the
-    attack that really ran goes beyond it: then the numbers answer a what-if question, and say so. `anywhen` is asked
+    attack that really ran goes beyond it: then the numbers answer a what-if question, and say so. `any_round` is asked
     beside it if nobody stated the rounds: those of the attack that was simulated are hardly what one wants to know.
     """
 
@@ -43,7 +51,7 @@ class Question:
     uncovered: tuple[str, ...]
     request: VoteRequest
     audit: Audit
-    anywhen: Anywhen | None = None
+    any_round: UnknownRounds | None = None
 
     @property
     def is_voted_on(self) -> bool:
@@ -71,12 +79,12 @@ class Question:
                     labels=answer.labels,
                     guarantee=certified(self.certificate, ledger, answer, self.threat, level),
                     rounds="every round" if self.certificate.rounds_answered() == "every" else self.threat.when,
-                    anywhen=self._anywhen(ledger, answer, level),
+                    any_round=self._any_round_guarantee(ledger, answer, level),
                 )
 
-    def _anywhen(self, ledger: Ledger, votes: Votes, level: Level) -> Guarantee | None:
+    def _any_round_guarantee(self, ledger: Ledger, votes: Votes, level: Level) -> Guarantee | None:
         """The answer for unknown rounds, if it holds under the same assumptions and may be read as the other one."""
-        asked = self.anywhen
+        asked = self.any_round
         if asked is None or asked.audit.refusal or asked.audit.refusal_at(level):
             return None
         if asked.audit.directions_at(level) != self.audit.directions_at(level):
@@ -105,12 +113,12 @@ def ask(config: RunConfig, ledger: Ledger) -> Inquiry:
         if not misses_groups(certificate, ledger):
             with failures_named(f"certificate {certificate.full_name} failed in request"):
                 request = certificate.request(ledger, assumed, settings)
-        anywhen = None
+        any_round = None
         unknown = in_unknown_rounds(assumed, ledger.facts.rounds)
         stated = config.threat.rounds is not None or threat.rounds == unknown.rounds
         if not stated and not checks.refusal and certificate.rounds_answered() == "any":
-            anywhen = Anywhen(unknown, audit(certificate, ledger, unknown))
-        return Question(certificate, settings, assumed, uncovered, request, checks, anywhen)
+            any_round = UnknownRounds(unknown, audit(certificate, ledger, unknown))
+        return Question(certificate, settings, assumed, uncovered, request, checks, any_round)
 
     return Inquiry(ledger, threat, tuple(map(question, config.certificates)))
 
@@ -130,3 +138,101 @@ def certified(certificate: Certificate, ledger: Ledger, votes: Votes, threat: Th
     if (~np.isnan(guarantee.radius) & guarantee.abstained).any():
         raise PluginFailure(f"certificate {certificate.full_name} has a radius where it abstains")
     return guarantee
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The checks of one certificate on one run; `levels` are those that it is asked for."""
+
+    certificate: str
+    sound: bool
+    label: str
+    levels: tuple[Level, ...]
+    checks: tuple[Check, ...]
+
+    @property
+    def refusal(self) -> str:
+        """Why the whole certificate is refused; empty if it is not."""
+        return self.refusal_at(None)
+
+    def refusal_at(self, level: Level | None) -> str:
+        """Why one level of the certificate is refused, on top of the whole; empty if it is not.
+
+        A level that may be read in neither direction says nothing, and is refused as well.
+        """
+        failed = [check for check in self._refusing() if check.level == level and check.direction is None]
+        if self.sound and not self.directions_at(level):
+            failed += [check for check in self._refusing() if check.level == level and check.direction is not None]
+        return "; ".join(map(describe, failed))
+
+    def directions_at(self, level: Level | None) -> tuple[Direction, ...]:
+        """The readings of a level that hold; none for a certificate that claims no soundness.
+
+        The forward reading is claimed only by a certificate that checks something about it.
+        """
+        lost = {check.direction for check in self._refusing() if check.level in (None, level)}
+        stated = {"backward"} | {check.direction for check in self.checks}
+        return tuple(one for one in DIRECTIONS if one in stated and one not in lost) if self.sound else ()
+
+    @property
+    def directions(self) -> dict[Level, tuple[Direction, ...]]:
+        """The readings of each level that hold, none where it is refused."""
+        refused = {level: self.refusal or self.refusal_at(level) for level in self.levels}
+        return {level: () if refused[level] else self.directions_at(level) for level in self.levels}
+
+    @property
+    def refusals(self) -> dict[str, str]:
+        """Everything that is refused, under the name it has in reports."""
+        if self.refusal:
+            return {self.certificate: self.refusal}
+        levels = {level: self.refusal_at(level) for level in self.levels}
+        return {f"{self.certificate} ({level} level)": why for level, why in levels.items() if why}
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """What failed without refusing the certificate: its numbers are conditional on this."""
+        refusing = list(self._refusing())
+        return tuple(describe(check) for check in self.checks if check.status == "failed" and check not in refusing)
+
+    def _refusing(self) -> Iterable[Check]:
+        # A sound certificate has no choice: whatever fails refuses it.
+        return (check for check in self.checks if check.status == "failed" and (check.refuses or self.sound))
+
+
+def describe(check: Check) -> str:
+    """A failed check in one sentence."""
+    required = f", needs {check.required}" if check.required else ""
+    remedy = f": {check.remedy}" if check.remedy else ""
+    return f"{check.name}: found {check.measured}{required}{remedy}"
+
+
+def audit(certificate: Certificate, ledger: Ledger, threat: Threat) -> Audit:
+    """Every assumption of a certificate, evaluated on this run: of the levels that it is asked for."""
+    levels = levels_of(certificate)
+    with failures_named(f"certificate {certificate.full_name} failed in audit"):
+        known = not misses_groups(certificate, ledger)
+        checks = certificate.audit(ledger, threat) if known else (number_of_models(ledger),)
+    asked = (*(check for check in checks if check.level in (None, *levels)), *trusted_data(ledger))
+    return Audit(certificate.title, certificate.sound, certificate.label, levels, asked)
+
+
+def misses_groups(certificate: Certificate, ledger: Ledger) -> bool:
+    """Whether a certificate about one model is asked about the vote of several, or the other way round."""
+    return certificate.groups != (ledger.facts.groups is not None)
+
+
+def number_of_models(ledger: Ledger) -> Check:
+    """The failed check of a certificate that is about another kind of run."""
+    if ledger.facts.groups is None:
+        return Check("groups of clients", "failed", "one model", "a model for each group", "set groups.count")
+    found = f"{ledger.facts.models} groups with a model each"
+    return Check("one global model", "failed", found, "a single model", "use the certificate 'group-vote'")
+
+
+def levels_of(certificate: Certificate) -> tuple[Level, ...]:
+    """The levels that a certificate is asked for; asking for one that it does not offer is an error."""
+    for level in certificate.levels or ():
+        if level not in certificate.levels_offered:
+            offered = ", ".join(certificate.levels_offered)
+            raise OptionError("levels", f"{certificate.title!r} has no {level!r} level: it offers {offered}")
+    return certificate.levels or certificate.levels_offered

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from crfl_core.certification import assumptions
-from crfl_core.certification.assumptions import check, only
+from crfl_core.certification import assumption_checks
+from crfl_core.certification.assumption_checks import check, only
 from crfl_core.certification.ball_rule_checks import spectrum_checks
+from crfl_core.certification.contraction import domain_bound, input_bound, steepness
 from crfl_core.certification.drift import capped_as_honest
-from crfl_core.certification.inputs import domain_bound, input_bound, steepness
 from crfl_core.plugin_api.certificate import Check
 from crfl_core.records.ledger import Ledger
 from crfl_core.records.threat import Threat
@@ -26,16 +26,16 @@ def pathwise_checks(ledger: Ledger, threat: Threat, last: int, *, observed: bool
     `observed`: the size of what clients really submitted is used, see `Scenario`.
     """
     return (
-        assumptions.softmax_regression(ledger),
-        assumptions.non_expansive(ledger, threat),
-        assumptions.inputs_bounded(ledger, threat),
-        assumptions.fixed_weights(ledger),
-        assumptions.participation_fixed(ledger, threat),
-        assumptions.rounds_exist(ledger, threat, last),
-        assumptions.attack_bounded(ledger, threat, observed=observed),
-        assumptions.public_preprocessing(ledger),
-        assumptions.seeded_streams(),
-        assumptions.feature_map_lipschitz(ledger),
+        assumption_checks.softmax_regression(ledger),
+        assumption_checks.non_expansive(ledger, threat),
+        assumption_checks.inputs_bounded(ledger, threat),
+        assumption_checks.fixed_weights(ledger),
+        assumption_checks.participation_fixed(ledger, threat),
+        assumption_checks.rounds_exist(ledger, threat, last),
+        assumption_checks.attack_bounded(ledger, threat, observed=observed),
+        assumption_checks.public_preprocessing(ledger),
+        assumption_checks.seeded_streams(),
+        assumption_checks.feature_map_lipschitz(ledger),
         *spectrum_checks(ledger, threat),
         *forward_checks(ledger, threat),
     )

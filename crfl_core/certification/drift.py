@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 import crfl_core.certification.formulas as formulas
 from crfl_core.certification import rounding_error as floating
-from crfl_core.certification.inputs import domain_bound, input_bound, smoothness, steepness
+from crfl_core.certification.contraction import domain_bound, input_bound, smoothness, steepness
 from crfl_core.records.ledger import ClientColumns, Ledger
 from crfl_core.records.measurements import observed_residuals, precision
 from crfl_core.records.threat import Threat

@@ -12,10 +12,10 @@ from torch import Tensor
 
 import crfl_core.certification.formulas as formulas
 from crfl_core.plugin_api.model import BoundModel
-from crfl_core.records.ballots import Counted, Voters
 from crfl_core.records.input_rows import norms_of
 from crfl_core.records.ledger import GroupFacts
 from crfl_core.records.random_streams import Streams
+from crfl_core.records.vote_counting import Counted, Voters
 from crfl_core.records.votes import (
     CountVotes,
     ExactVotes,

@@ -65,7 +65,7 @@ def fetch_dataset(
 
     >>> fetch_dataset("digits")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    crfl_core.files.errors.DataError: dataset 'digits' is not read from published files: there is nothing ...
+    crfl_core.errors.DataError: dataset 'digits' is not read from published files: there is nothing ...
     """
     fetch(published(registry or Registry(), name).source(), to, report)
 
@@ -75,7 +75,7 @@ def verify_datasets(name: str | None = None, *, registry: Registry | None = None
 
     >>> verify_datasets("digits")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    crfl_core.files.errors.DataError: dataset 'digits' is not read from published files: there is nothing ...
+    crfl_core.errors.DataError: dataset 'digits' is not read from published files: there is nothing ...
     """
     registry = registry or Registry()
     if name is None:

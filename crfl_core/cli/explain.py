@@ -18,9 +18,8 @@ def explain(
     """Print every setting of CONFIG, a file or a run directory, as it is resolved, and where it was written."""
     from crfl_core.cli.explanation import explained
     from crfl_core.config import load_config
-    from crfl_core.plugin_loading.missing_plugins import Reading
+    from crfl_core.plugin_loading.missing_plugins import Reading, absences
     from crfl_core.plugin_loading.registry import Registry
-    from crfl_core.plugin_loading.stand_ins import absences
     from crfl_core.reporting.needs import check_config
     from crfl_core.runs.results import reading
     from crfl_core.runs.run import default_path, located

@@ -9,7 +9,7 @@ from typing import Any
 import tomli_w
 
 from crfl_core.config.loading import LoadedConfig
-from crfl_core.config.origins import DEFAULT, KeyPath
+from crfl_core.config.merging import DEFAULT, KeyPath
 from crfl_core.config.schema import RunConfig
 from crfl_core.records.table import Table
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic.json_schema import models_json_schema
 
-from crfl_core.config.insertion import SIDES
+from crfl_core.config.merging import SIDES
 from crfl_core.config.schema import RunConfig
 from crfl_core.errors import PluginError
 from crfl_core.plugin_api import CONFIGURABLE

@@ -105,9 +105,9 @@ def starting(quiet: bool) -> None:
 def report(result: RunResult, *, quiet: bool = False, full: bool = False, json: bool = False) -> None:
     """What a finished run came to: a summary, every table, metrics.json, or only where it is."""
     passing("")
-    from crfl_core.reporting import csv_files as tables
     from crfl_core.reporting import terminal as summary
-    from crfl_core.reporting.files import audit_entries, metrics_json
+    from crfl_core.reporting import terminal_tables as tables
+    from crfl_core.reporting.csv_files import audit_entries, metrics_json
 
     if json:
         typer.echo(metrics_json(result.metrics))
@@ -133,10 +133,10 @@ def terminal() -> Console:
 def show_what_if(result: WhatIf, *, full: bool, json: bool) -> None:
     """The answer to a what-if question: the threat that was assumed, then the guarantees."""
     passing("")
-    from crfl_core.reporting import csv_files as tables
     from crfl_core.reporting import terminal as summary
-    from crfl_core.reporting.files import audit_entries, metrics_json
-    from crfl_core.reporting.results import WhatIfAnswer
+    from crfl_core.reporting import terminal_tables as tables
+    from crfl_core.reporting.csv_files import audit_entries, metrics_json
+    from crfl_core.runs.certify import WhatIfAnswer
 
     audit = audit_entries(result.audits)
     console = terminal()
@@ -162,7 +162,7 @@ def show_what_if(result: WhatIf, *, full: bool, json: bool) -> None:
 
 def show_effect(effect: AttackEffect) -> None:
     """The attacked model beside the clean one."""
-    from crfl_core.reporting.csv_files import effect_table
+    from crfl_core.reporting.terminal_tables import effect_table
 
     terminal().print(effect_table(effect.model_dump()))
 

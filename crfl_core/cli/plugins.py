@@ -178,8 +178,8 @@ def configured(registry: Registry, kind: str | None, name: str, options: Sequenc
     """The installed plugin of this name, with these options."""
     from pydantic import ValidationError
 
-    from crfl_core.config.origins import Origins, explain
-    from crfl_core.config.overrides import apply_override
+    from crfl_core.config.error_messages import explain
+    from crfl_core.config.merging import Origins, apply_override
     from crfl_core.errors import ConfigError, PluginError
 
     kind = kind_of(registry, kind, name)

@@ -27,7 +27,7 @@ def predict(
 ) -> None:
     """Predict the class of every row of DATA, with what each certificate says about it, as CSV or JSON."""
     from crfl_core.errors import DataError
-    from crfl_core.reporting.files import prediction_csv, prediction_json
+    from crfl_core.reporting.csv_files import prediction_csv, prediction_json
     from crfl_core.runs.predict import predict as predict_inputs
     from crfl_core.runs.results import load
 

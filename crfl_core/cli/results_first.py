@@ -9,7 +9,7 @@ from pydantic import PrivateAttr
 
 from crfl_core.cli import output
 from crfl_core.extend import RunContext, Tracker, hookimpl
-from crfl_core.reporting.files import audit_entries
+from crfl_core.reporting.csv_files import audit_entries
 from crfl_core.runs.results import RunResult
 
 
@@ -51,7 +51,7 @@ class Results:
 
     def show(self, result: RunResult) -> None:
         """The results of a finished run, or of those that were shown what was missing: where the figures are."""
-        from crfl_core.reporting import csv_files as tables  # not at the start of a run
+        from crfl_core.reporting import terminal_tables as tables
 
         if not self.shown:
             output.report(result, quiet=self.quiet, full=self.full, json=self.json)
@@ -59,7 +59,7 @@ class Results:
             tables.show_files(output.terminal(), result.path)
 
     def _show_early(self, path: Path) -> None:
-        from crfl_core.reporting import csv_files as tables
+        from crfl_core.reporting import terminal_tables as tables
 
         result = RunResult(path, trust=True)
         with output.aloud():

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence, Set
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import tomli_w
 from pydantic import ValidationError
 
-from crfl_core.config.file_reader import added, read_file
-from crfl_core.config.merging import Tree
-from crfl_core.config.origins import KeyPath, Origins, explain
-from crfl_core.config.overrides import apply_override, with_lists
+from crfl_core.config.error_messages import explain
+from crfl_core.config.merging import KeyPath, Origins, Tree, apply_override, leaves, merge, with_lists
 from crfl_core.config.schema import RunConfig, Trust
-from crfl_core.errors import ConfigError
+from crfl_core.errors import ConfigError, closest
+from crfl_core.files.folder import one_line
 from crfl_core.plugin_loading.missing_plugins import Reading
 from crfl_core.plugin_loading.registry import Registry
 
@@ -78,3 +81,128 @@ def read_source(source: ConfigSource | None) -> tuple[Tree, dict[KeyPath, str]]:
             raise ConfigError("extends: only a file can extend another; load the base with crfl_core.load_config")
         return added(with_lists({}, tree, plugin_defaults()), tree, {}, "the mapping given to crfl_core")
     return read_file(Path(source), plugin_defaults(), name=str(source))
+
+
+def read_file(
+    path: Path, defaults: Mapping[str, Any], *, name: str, chain: tuple[Path, ...] = ()
+) -> tuple[Tree, dict[KeyPath, str]]:
+    """A file merged onto what it extends, and where each value was written.
+
+    Something may be put into one of the lists in `defaults` that no file mentions.
+    """
+    resolved = path.resolve()
+    if resolved in chain:
+        raise ConfigError(f"{name}: extends: the files extend each other in a circle: remove one `extends`")
+    own = parse_file(path, name)
+    bases = own.pop("extends", [])
+    bases = [bases] if isinstance(bases, str) else bases
+    if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
+        raise ConfigError(f"{name}: extends = {bases!r}: must be a file name, a preset package:name, or a list of them")
+    tree: Tree = {}
+    written: dict[KeyPath, str] = {}
+    for base in bases:
+        base_path = found_base(path, base, name)
+        base_name = base if is_preset(base) else str(base_path)
+        base_tree, base_written = read_file(base_path, defaults, name=base_name, chain=(*chain, resolved))
+        if is_preset(base) and "plugins" in base_tree:
+            raise ConfigError(f"{base}: plugins: a preset cannot say whose code may run: write it in {name}")
+        tree = merge(tree, base_tree, written, base_written)
+    return added(with_lists(tree, own, defaults), own, written, name)
+
+
+def added(tree: Tree, own: Tree, written: dict[KeyPath, str], name: str) -> tuple[Tree, dict[KeyPath, str]]:
+    """What was inherited with what the file or mapping of this name says."""
+    return merge(tree, own, written, dict.fromkeys(leaves(own), name)), written
+
+
+def found_base(path: Path, base: str, name: str) -> Path:
+    """The file that one entry of `extends` stands for. Raises `ConfigError`."""
+    if is_preset(base):
+        try:
+            return preset_path(base)
+        except ConfigError as error:
+            raise ConfigError(f"{name}: extends = {base!r}: {error}") from error
+    base_path = path.parent / base
+    if not base_path.exists():
+        raise ConfigError(f"{name}: extends = {base!r}: there is no file {base_path}")
+    return base_path
+
+
+def parse_file(path: Path, name: str) -> Tree:
+    """The content of one TOML or YAML file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"{name}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{name}: cannot be read: {error}") from error
+    if path.suffix in (".yaml", ".yml"):
+        return parse_yaml(text, name)
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # also a number of too many digits, or tables without end
+        raise ConfigError(f"{name}: not valid TOML: {one_line(error)}") from error
+
+
+def parse_yaml(text: str, name: str) -> Tree:
+    """The content of a YAML file."""
+    try:
+        from crfl_core.config import yaml_reader as yaml_text
+    except ImportError:
+        raise ConfigError(f"{name}: reading YAML needs PyYAML: pip install 'crfl[yaml]', or write TOML") from None
+    try:
+        tree = yaml_text.parse(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{name}: {one_line(error)}") from error
+    if tree is None:  # an empty file
+        return {}
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{name}: must be a table of settings, found {type(tree).__name__}")
+    return tree
+
+
+PRESET_REFERENCE = re.compile(
+    r"([A-Za-z0-9][A-Za-z0-9._-]+):([A-Za-z0-9][A-Za-z0-9._-]*)"
+)  # one letter would be a drive
+PRESET_FOLDER = "presets"
+
+
+def is_preset(base: str) -> bool:
+    """Whether an entry of `extends` names a preset, not a file."""
+    return PRESET_REFERENCE.fullmatch(base) is not None
+
+
+def preset_path(reference: str) -> Path:
+    """The file of a preset. Raises `ConfigError` that names those that there are."""
+    owner, _, name = reference.partition(":")
+    try:
+        found = presets_of(distribution(owner))
+    except PackageNotFoundError:
+        raise ConfigError(f"{owner} is not installed: pip install {owner}") from None
+    if name not in found:
+        known = ", ".join(sorted(found)) or f"none: no package of it has a folder {PRESET_FOLDER} with TOML files"
+        raise ConfigError(
+            f"{owner} has no preset {name!r}: {closest(name, found)} there are {known}".replace("  ", " ")
+        )
+    return found[name]
+
+
+def presets_of(owner: Distribution) -> dict[str, Path]:
+    """The presets of a distribution, by name."""
+    files = (path for folder in package_folders(owner) for path in (folder / PRESET_FOLDER).glob("*.toml"))
+    return {path.stem: path for path in files}
+
+
+def package_folders(owner: Distribution) -> Iterator[Path]:
+    """The folders of the top-level packages that a distribution names: after itself, or in its entry points.
+
+    An editable installation has no list of files. Finding a top-level package imports nothing.
+    """
+    named = {point.value.partition(":")[0].partition(".")[0] for point in owner.entry_points}
+    for name in sorted({owner.name.replace("-", "_").replace(".", "_"), *named}):
+        try:
+            spec = find_spec(name)
+        except (ImportError, ValueError):
+            continue
+        if spec is not None:
+            yield from map(Path, spec.submodule_search_locations or ())

@@ -2,13 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from crfl_core.config.insertion import insert, is_insertion
-from crfl_core.config.origins import KeyPath
+from crfl_core.errors import ConfigError
+from crfl_core.files.folder import one_line
 
 Tree = dict[str, Any]
+
+DEFAULT = "default"
+KeyPath = tuple[str, ...]
+"""The keys that lead to a value; items of a list are numbered."""
+
+
+@dataclass(frozen=True)
+class Origins:
+    """Maps the path of a value to the file, override or mapping that set it."""
+
+    written: Mapping[KeyPath, str] = field(default_factory=dict)
+
+    def of(self, path: KeyPath) -> str:
+        """Where a value was written; what nobody wrote is a default."""
+        single = tuple(part for part in path if part != "0")  # a single table may stand for a list of one
+        for candidate in (path, single):
+            for length in range(len(candidate), 0, -1):
+                if (origin := self.written.get(candidate[:length])) is not None:
+                    return origin
+        return DEFAULT
+
+    def shifted(self, key: str, origin: str) -> Origins:
+        """The same after an item was put in front of a list, because some other setting asked for it."""
+        moved = {
+            (key, str(int(path[1]) + 1), *path[2:])
+            if path[0] == key and path[1:2] and path[1].isdecimal()
+            else path: place
+            for path, place in self.written.items()
+        }
+        return Origins({**moved, (key, "0"): origin})
+
+    def near(self, path: KeyPath) -> str:
+        """Where to look for a value: where it, or the table around it, was written."""
+        if (origin := self.of(path)) != DEFAULT:
+            return origin
+        for length in range(len(path), 0, -1):
+            if inside := [origin for key, origin in self.written.items() if key[:length] == path[:length]]:
+                return inside[-1]
+        return DEFAULT
+
+    def located(self, error: ConfigError) -> ConfigError:
+        """The error with the place where its key was written in front."""
+        if error.key is None:
+            return error
+        origin = self.near(tuple(error.key.split(".")))
+        return ConfigError(f"{'' if origin == DEFAULT else origin + ': '}{error.key}: {error}")
 
 
 def merge(base: Tree, over: Tree, written: dict[KeyPath, str], new: Mapping[KeyPath, str]) -> Tree:
@@ -66,3 +115,190 @@ def leaves(tree: Mapping[str, Any], path: KeyPath = ()) -> list[KeyPath]:
             value = {str(number): item for number, item in enumerate(value)}
         found += leaves(value, here) if isinstance(value, Mapping) and value else [here]
     return found
+
+
+SIDES = ("before", "after")
+
+
+def is_insertion(value: Any) -> bool:
+    """Whether a table does not replace a list but names items of it, and what to put before or after them."""
+    return isinstance(value, Mapping) and bool(value) and all(side in SIDES for side in value) and all_tables(value)
+
+
+def all_tables(value: Mapping[str, Any]) -> bool:
+    """Whether every entry is a table."""
+    return all(isinstance(entry, Mapping) for entry in value.values())
+
+
+def as_items(value: Any) -> list[Any]:
+    """A single table, or the name of a plugin, stands for a list of one."""
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def insert(items: Any, wish: Mapping[str, Any], here: KeyPath, written: dict[KeyPath, str], origin: str) -> list[Any]:
+    """The list with new items at their places; `written` is changed to say where its items come from now.
+
+    Items are named by position, `name` or `type`, as `--set` names them; those of one side come in the order in which
+    they are written.
+    """
+    if isinstance(items, Mapping):  # a table that stands for a list of one
+        number(here, written)
+    result = as_items(items)
+    for side, anchors in wish.items():
+        for anchor, new in anchors.items():
+            try:
+                position = item_position(result, anchor, here, ()) + (side == "after")
+            except ValueError as error:
+                raise ConfigError(f"{origin}: {'.'.join((*here, side, anchor))}: {error}") from error
+            for offset, item in enumerate(as_items(new)):
+                result.insert(position + offset, item)
+                shift(position + offset, here, written)
+                written[(*here, str(position + offset))] = origin
+    return result
+
+
+def number(here: KeyPath, written: dict[KeyPath, str]) -> None:
+    """What was written of a table, as what was written of the first item of a list."""
+    for path in [path for path in written if path[: len(here)] == here and path != here]:
+        written[(*here, "0", *path[len(here) :])] = written.pop(path)
+
+
+def shift(position: int, here: KeyPath, written: dict[KeyPath, str]) -> None:
+    """Give what was written of items from a position on the next number."""
+    depth = len(here)
+    moved = [
+        path
+        for path in written
+        if path[:depth] == here and path[depth : depth + 1] and path[depth].isdecimal() and int(path[depth]) >= position
+    ]
+    later = {(*here, str(int(path[depth]) + 1), *path[depth + 1 :]): written.pop(path) for path in moved}
+    written.update(later)
+
+
+def item_position(items: Sequence[Any], part: str, before: KeyPath, behind: KeyPath) -> int:
+    """Which item of a list is meant: by position, by `name` (which is its `type` unless it has one), by `type`."""
+    tables = [{"type": each} if isinstance(each, str) else each if isinstance(each, Mapping) else {} for each in items]
+    titles = [item.get("name", item.get("type")) for item in tables]
+    if part.isdecimal():
+        found = [int(part)] if int(part) < len(items) else []
+    else:
+        named = [position for position, title in enumerate(titles) if title == part]
+        found = named or [position for position, item in enumerate(tables) if item.get("type") == part]
+    where = ".".join(before)
+    if not found:
+        known = ", ".join(str(title) for title in titles if title is not None) or f"{len(items)} items"
+        raise ValueError(f"{where} has no item {part!r}: it has {known}")
+    if len(found) > 1:
+        choices = " or ".join(".".join((*before, str(position), *behind)) for position in found)
+        raise ValueError(f"{where} has {len(found)} items called {part!r}: choose one by its position, {choices}")
+    return found[0]
+
+
+Place = tuple[int | str, ...]
+"""A path in which items of lists are positions."""
+
+OPENINGS = {"[": "an array", "{": "a table", '"': "a text in quotes", "'": "a text in quotes"}
+
+
+def apply_override(tree: Tree, text: str, written: dict[KeyPath, str], defaults: Mapping[str, Any]) -> Tree:
+    """The tree with one `a.b=value` applied; list items are named by position, `name` or `type`.
+
+    `written` is changed to say so. An override may reach into one of `defaults` that the tree does not mention.
+    """
+    key, equals, raw = text.partition("=")
+    path = tuple(part.strip() for part in key.split("."))
+    if not equals or not all(path):
+        example = key.strip() if all(path) else "seed"
+        raise ConfigError(f"--set {text}: write it as key=value, for example --set {example}=1")
+    if len(path) > 1 and path[0] not in tree:
+        tree = tree | {path[0]: defaults[path[0]]} if path[0] in defaults else tree
+    try:
+        value = parse_value(raw.strip())
+        if inserts(tree, path):
+            over: Any = value
+            for step in reversed(path):
+                over = {step: over}
+            return merge(tree, over, written, {path: f"--set {text}"})
+        place = place_of(tree, path)
+    except ValueError as error:
+        raise ConfigError(f"--set {text}: {error}") from error
+    before = dict(written)
+    target = tuple(map(str, place))
+    result = merge(tree, around(tree, place, value), written, {target: f"--set {text}"})
+    if any(isinstance(step, int) for step in place):  # only one item of the array changed
+        written |= {key: origin for key, origin in before.items() if key[: len(target)] != target}
+    return result
+
+
+def with_lists(tree: Tree, over: Mapping[str, Any], defaults: Mapping[str, Any]) -> Tree:
+    """The tree with the default of every list that something is to be put into and that it does not have."""
+    wanted = [key for key, value in over.items() if key not in tree and key in defaults and is_insertion(value)]
+    return tree | {key: as_items(defaults[key]) for key in wanted}
+
+
+def inserts(tree: Tree, path: KeyPath) -> bool:
+    """Whether a path such as `aggregation.before.krum` puts something into a list."""
+    *outer, side, _ = path if len(path) > 2 else ("", "", "")
+    here: Any = tree
+    for step in outer:
+        here = here.get(step) if isinstance(here, Mapping) else None
+    return side in SIDES and (isinstance(here, list | tuple | str) or (isinstance(here, Mapping) and "type" in here))
+
+
+def place_of(tree: Tree, path: KeyPath) -> Place:
+    """The path with items of lists as positions. Raises ValueError if it leads nowhere, or to several items."""
+    place: list[int | str] = []
+    here: Any = tree
+    for number, part in enumerate(path):
+        if isinstance(here, list | tuple):
+            position = item_position(here, part, path[:number], path[number + 1 :])
+            place.append(position)
+            here = here[position]
+        elif part != "0" or not place or not isinstance(as_table(here), Mapping):
+            # A single table stands for a list of one: position 0 of it is the table itself.
+            place.append(part)
+            here = here.get(part) if isinstance(here, Mapping) else None
+    return tuple(place)
+
+
+def around(tree: Tree, place: Place, value: Any) -> Any:
+    """The value inside of new tables that lead to its place, and of copies of the lists there."""
+    for depth in range(len(place) - 1, -1, -1):
+        step = place[depth]
+        value = {step: value} if isinstance(step, str) else replaced(follow(tree, place[:depth]), step, value)
+    return value
+
+
+def replaced(items: Sequence[Any], position: int, value: Any) -> list[Any]:
+    """A copy of a list in which one item has changed: a table is merged with the one that is there."""
+    item = as_table(items[position])
+    if isinstance(value, dict) and isinstance(item, dict) and same_type(item, value):
+        value = merge(item, value, {}, {})
+    return [*items[:position], value, *items[position + 1 :]]
+
+
+def follow(tree: Any, place: Place) -> Any:
+    """The value at a place."""
+    for step in place:
+        tree = tree[step]
+    return tree
+
+
+def parse_value(raw: str) -> Any:
+    """A value as in TOML; text that does not look like TOML may stand without quotes.
+
+    >>> parse_value("0.1"), parse_value("[1, 2]"), parse_value("krum")
+    (0.1, [1, 2], 'krum')
+    >>> parse_value("[krum]")
+    Traceback (most recent call last):
+    ValueError: begins like an array of TOML and is none: Invalid value; in a shell, put single quotes around it all
+    """
+    try:
+        parsed = tomllib.loads(f"value = {raw}")
+    except (ValueError, RecursionError) as error:
+        if raw[:1] in OPENINGS:
+            reason = re.sub(r" \(at .*\)$", "", one_line(error))
+            what = f"begins like {OPENINGS[raw[0]]} of TOML and is none: {reason}"
+            raise ValueError(f"{what}; in a shell, put single quotes around it all") from error
+        return raw
+    return parsed["value"] if len(parsed) == 1 else raw

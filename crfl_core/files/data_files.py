@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator
 
-from crfl_core.files.errors import DataError
+from crfl_core.errors import DataError
 
 FileStatus = Literal["ok", "found", "missing", "wrong"]
 """Of a data file: `found` is there, but nobody compared its content with a checksum."""

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from crfl_core.files.errors import StoreError
+from crfl_core.errors import StoreError
 
 Facts = TypeVar("Facts", bound=BaseModel)
 JSON = TypeAdapter(Any, config=ConfigDict(ser_json_inf_nan="strings"))

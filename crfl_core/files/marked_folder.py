@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar, TextIO
 
+from crfl_core.errors import StoreError
 from crfl_core.files.atomic_files import LOCK
-from crfl_core.files.errors import StoreError
 from crfl_core.files.folder import refusals_of_the_system
 from crfl_core.files.ownership import is_sealed_here, seal
 from crfl_core.files.recorded_folder import MANIFEST, STATUS, RecordedFolder

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, ClassVar
 
-from crfl_core.files.errors import StoreError
+from crfl_core.errors import StoreError
 from crfl_core.files.folder import JSON, Folder, digest, replace_file
 
 FORMAT = 2

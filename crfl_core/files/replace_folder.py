@@ -8,8 +8,8 @@ import warnings
 from pathlib import Path
 from typing import TypeVar
 
+from crfl_core.errors import CrflWarning, StoreError
 from crfl_core.files.atomic_files import remove_abandoned
-from crfl_core.files.errors import CrflWarning, StoreError
 from crfl_core.files.folder import refusals_of_the_system
 from crfl_core.files.marked_folder import MARKER, REPLACED, MarkedFolder
 from crfl_core.files.recorded_folder import FINISHED, MANIFEST, STATUS

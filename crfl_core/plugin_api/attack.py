@@ -12,7 +12,7 @@ from pydantic import Field
 
 from crfl_core.errors import OptionError
 from crfl_core.plugin_api.base import Plugin
-from crfl_core.records.attacker_view import Knowledge, Known, Observed
+from crfl_core.records.attacker_view import AttackerObservation, AttackerView, Knowledge
 from crfl_core.records.inputs import Batches, FederatedData
 from crfl_core.records.random_streams import Streams
 from crfl_core.records.round import State
@@ -66,7 +66,7 @@ class Attack(Plugin):
     def prepare(self, data: FederatedData, streams: Streams) -> State:
         """Called once before training: the state of the first round. Raises `OptionError`."""
 
-    def learn(self, seen: Observed, state: State) -> State:  # noqa: ARG002
+    def learn(self, seen: AttackerObservation, state: State) -> State:  # noqa: ARG002
         """The state of the next round, after every round of the run, attacked or not; by default what it was.
 
         It is tensors by name, kept in the checkpoint and sent to wherever clients train: keep it small.
@@ -109,9 +109,9 @@ class Attack(Plugin):
         """The factor of each attacker, given the aggregation weights p_i of this round."""
         return 1.0 / weights if self.scale == "replace" else weights.new_full(weights.shape, self.scale)
 
-    def craft(self, known: Known, state: State) -> Tensor:  # noqa: ARG002
+    def craft(self, known: AttackerView, state: State) -> Tensor:  # noqa: ARG002
         """What the attackers of a round submit, (a, P): by default what they trained times `scales(weights)`."""
-        return self.scales(known.weights)[:, None].to(known.own) * known.own
+        return self.scales(known.weights)[:, None].to(known.own_updates) * known.own_updates
 
     @property
     def backdoor_class(self) -> int | None:

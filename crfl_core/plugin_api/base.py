@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Protocol, Unpack
@@ -21,7 +22,8 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from crfl_core.errors import UNEXPECTED, CrflError, PluginError, reason
 from crfl_core.files.data_files import from_here
 from crfl_core.plugin_api import LOCAL
-from crfl_core.plugin_api.final_methods import refuse_overriding
+from crfl_core.plugin_api.plugin_errors import function_of, written_at
+from crfl_core.records.round import Dependence
 from crfl_core.records.table import Table
 
 API_VERSION = 2
@@ -180,3 +182,71 @@ def with_article(kind: str) -> str:
     ('an aggregator', 'a model')
     """
     return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+
+
+def refuse_overriding(plugin: type, root: type) -> None:
+    """Raise `PluginError` if a class replaces a method that `typing.final` marks in one of its bases below `root`.
+
+    It counts what an instance would find: a method, one of a mixin, or an option of the same name.
+    """
+    options = inspect.get_annotations(plugin)
+    for base in plugin.__mro__:
+        if base is plugin or not issubclass(base, root):
+            continue
+        for name, member in vars(base).items():
+            if not is_final(member):
+                continue
+            found = inspect.getattr_static(plugin, name)
+            if name in options or found is not member:
+                place = written_at(plugin if name in options else found)
+                raise PluginError(
+                    f"{plugin.__qualname__}.{name} ({place}) replaces {base.__qualname__}.{name}, which is final: "
+                    f"{instead(base)}"
+                )
+
+
+def is_final(member: Any) -> bool:
+    """Whether `typing.final` marks a method, in whichever order with `property`, `classmethod` or `staticmethod`."""
+    return getattr(member, "__final__", False) or getattr(function_of(member), "__final__", False)
+
+
+def instead(base: type) -> str:
+    """What is there to be implemented in a class with final methods."""
+    free = sorted(getattr(base, "__abstractmethods__", ())) or [
+        name for name, member in vars(base).items() if inspect.isfunction(member) and not is_final(member)
+    ]
+    public = [name for name in free if not name.startswith(("_", "model_"))]
+    return f"implement {' or '.join(public)} instead" if public else "derive from another class"
+
+
+class Dependent(Plugin):
+    """A plugin that changes what clients weigh. On what that `depends` follows from its base class."""
+
+    depends: ClassVar[Dependence] = "all"
+    instead: ClassVar[str]
+    """The base classes to derive from for another dependence."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **options: Any) -> None:
+        super().__pydantic_init_subclass__(**options)
+        cls.check_dependence()
+
+    @classmethod
+    def check_dependence(cls) -> None:
+        """Raise `PluginError` if the class says of itself what follows from its base, or watches what it must not see.
+
+        What counts is what an instance would find, whoever wrote it: the class, a mixin, or a later assignment.
+        """
+        base = next(base for base in cls.__mro__ if base.__module__.startswith("crfl_core.plugin_api."))
+        depends = inspect.getattr_static(cls, "depends")
+        if depends is not inspect.getattr_static(base, "depends") or "depends" in cls.model_fields:
+            raise PluginError(
+                f"{cls.__qualname__} ({written_at(cls)}) sets `depends`, which follows from the base class: derive "
+                f"from {cls.instead}, or leave it out"
+            )
+        hooks = [name for name in dir(cls) if hasattr(inspect.getattr_static(cls, name), "crfl_impl")]
+        if hooks and depends != "all":
+            raise PluginError(
+                f"{cls.__qualname__} has the hook {hooks[0]} ({written_at(inspect.getattr_static(cls, hooks[0]))}), "
+                "but a step that must not depend on the updates cannot watch the run: put the hook into a tracker"
+            )

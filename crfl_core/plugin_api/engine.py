@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from crfl_core.plugin_api.base import Plugin
-from crfl_core.records.ballots import Counted, CountingTask
 from crfl_core.records.round import LocalUpdates, TrainingTask
+from crfl_core.records.vote_counting import Counted, CountingTask
 
 
 class Job(Protocol):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from crfl_core.errors import OptionError, PluginFailure
 from crfl_core.plugin_api.base import Plugin
-from crfl_core.records.inputs import Data, are_here
+from crfl_core.records.inputs import Data, is_local
 from crfl_core.records.random_streams import Streams
 
 
@@ -24,7 +24,7 @@ class Partitioner(Plugin):
     def split(self, data: Data, streams: Streams) -> tuple[NDArray[np.int64], ...]:
         """The rows of `data.x` that each client holds, none of them empty. Raises `OptionError`.
 
-        `held_elsewhere` stands for the rows of a client whose samples are not here.
+        `remote_rows` stands for the rows of a client whose samples are not here.
         """
 
     def client_names(self, data: Data, partition: Sequence[NDArray[np.int64]]) -> tuple[str, ...]:  # noqa: ARG002
@@ -40,7 +40,7 @@ def check_partition(partition: tuple[NDArray[np.int64], ...], samples: int, plug
             if "clients" in type(plugin).model_fields:
                 raise OptionError("clients", f"{empty}: use fewer clients")
             raise OptionError("type", f"{empty}: use another partitioner")
-    here = [np.empty(0, np.int64), *filter(are_here, partition)]
+    here = [np.empty(0, np.int64), *filter(is_local, partition)]
     counts = np.bincount(np.concatenate(here), minlength=samples)
     if len(counts) != samples or (counts != 1).any():
         sample = int(np.flatnonzero(counts != (np.arange(len(counts)) < samples))[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, ClassVar, final
 
-from crfl_core.plugin_api.dependence import Dependent
+from crfl_core.plugin_api.base import Dependent
 from crfl_core.records.round import Dependence, OptimiserResult, Round, RoundFacts, State
 
 if TYPE_CHECKING:

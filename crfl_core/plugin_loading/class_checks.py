@@ -8,9 +8,7 @@ from typing import Any
 
 from crfl_core.errors import ConfigError, PluginError, closest
 from crfl_core.plugin_api import hookspecs
-from crfl_core.plugin_api.base import API_VERSION, Plugin
-from crfl_core.plugin_api.dependence import Dependent
-from crfl_core.plugin_api.final_methods import refuse_overriding
+from crfl_core.plugin_api.base import API_VERSION, Dependent, Plugin, refuse_overriding
 from crfl_core.plugin_api.plugin_errors import function_of, written_at
 from crfl_core.plugin_api.tracker import Tracker
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from crfl_core.errors import PluginFailure
 from crfl_core.plugin_api.tracker import RunContext
-from crfl_core.records.attacker_view import Known
+from crfl_core.records.attacker_view import AttackerView
 from crfl_core.records.inputs import held
 from crfl_core.records.random_streams import Streams
 
@@ -101,5 +101,5 @@ def large(one: object) -> Iterator[object]:
     """What a whole run shares: the data of the federation, as hooks see them, and inputs that attackers know."""
     if isinstance(one, RunContext):
         yield from (*leaves(held(one, "features")), *leaves(one.data))
-    elif isinstance(one, Known):
+    elif isinstance(one, AttackerView):
         yield one.features

@@ -20,7 +20,7 @@ Knowledge = Literal["own", "updates", "rule"]
 
 
 @dataclass(frozen=True)
-class Known:
+class AttackerView:
     """What attackers have at hand when they craft what they submit. Read-only.
 
     `round` is as they see it: its clients are the attackers that take part, its streams those of the attack. `own` are
@@ -30,12 +30,12 @@ class Known:
     """
 
     round: Round
-    own: Tensor
+    own_updates: Tensor
     weights: Tensor
     honest: ClientUpdates
     model: BoundModel
     features: Tensor
-    through: Callable[[Tensor, Aggregator | None], Tensor] | None = None
+    aggregate_candidates: Callable[[Tensor, Aggregator | None], Tensor] | None = None
 
     def aggregate(self, candidates: Tensor, rule: Aggregator | None = None) -> Tensor:
         """What the server would make of the round, (P,), if attackers submitted these, (a, P).
@@ -43,13 +43,13 @@ class Known:
         Through the run's own chain with its state, or through another `rule`. Raises `PluginFailure` if the attack's
         `knowledge` is not "rule".
         """
-        if self.through is None:
+        if self.aggregate_candidates is None:
             raise PluginFailure("aggregate() is for attacks that know the rule: set knowledge = 'rule' in the class")
-        return self.through(candidates, rule)
+        return self.aggregate_candidates(candidates, rule)
 
 
 @dataclass(frozen=True)
-class Observed:
+class AttackerObservation:
     """What attackers have seen when a round of the run is over. Read-only.
 
     `round.start` was broadcast, and `following` is the model of the next round, clipped and noisy, (P,). The clients of

@@ -48,23 +48,23 @@ class Domain:
         return ~(np.isfinite(single) & (low <= single) & (single <= high))
 
 
-ELSEWHERE = np.iinfo(np.int64).min
+REMOTE_ROW = np.iinfo(np.int64).min
 """The row number of every sample that is not here: nothing can be found under it."""
 
 
-def held_elsewhere(samples: int) -> NDArray[np.int64]:
+def remote_rows(samples: int) -> NDArray[np.int64]:
     """The rows of a client that holds so many samples somewhere else. They take no memory.
 
-    >>> rows = held_elsewhere(1_000_000_000)
-    >>> len(rows), are_here(rows)
+    >>> rows = remote_rows(1_000_000_000)
+    >>> len(rows), is_local(rows)
     (1000000000, False)
     """
-    return np.broadcast_to(np.int64(ELSEWHERE), (samples,))
+    return np.broadcast_to(np.int64(REMOTE_ROW), (samples,))
 
 
-def are_here(rows: NDArray[np.int64]) -> bool:
+def is_local(rows: NDArray[np.int64]) -> bool:
     """Whether a client's samples are here, so that they can be looked at."""
-    return len(rows) == 0 or int(rows[0]) != ELSEWHERE
+    return len(rows) == 0 or int(rows[0]) != REMOTE_ROW
 
 
 def partition_digest(partition: Sequence[NDArray[np.int64]]) -> str:
@@ -260,7 +260,7 @@ class FederatedData:
     @property
     def complete(self) -> bool:
         """Whether the samples of all clients are here."""
-        return all(map(are_here, self.partition))
+        return all(map(is_local, self.partition))
 
     def x_of(self, rows: Tensor | slice) -> Tensor:
         """Some training inputs, (k, features): those of row numbers, of a mask or of a slice."""

@@ -250,7 +250,7 @@ class ClientColumns:
     aggregate, behind the cap; `submitted_norm` is that of the update as it arrived, `scale` the measured ratio of the
     submitted to the trained update. `learning_rate` and `steps` are those that were used; attackers may have their own
     instead of the `honest_` ones.
-    The other columns measure batches, see `Poisoning`: six of them the poison, four what the batch-spectrum rule found.
+    The other columns are `BatchMeasurements`: six of the poison, four of what the batch-spectrum rule found.
     """
 
     round: NDArray[np.int64]

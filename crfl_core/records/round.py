@@ -230,38 +230,42 @@ class OptimiserResult:
 
 
 @dataclass(frozen=True)
-class Poisoning:
-    """What was measured of clients' batches in one round; one entry per client.
+class BatchMeasurements:
+    """Measurements of the batches that clients trained on in one round: one entry per client in every array.
 
-    What attackers did to them, zero if honest: `share` is the sum over steps of (poisoned samples / batch size),
-    `samples` their number, `most` the largest number in one batch, `delta` the largest change of an input in scaled
-    space, `flips` the changed labels, `norm` the largest norm of a poisoned input behind the feature maps.
-    What the batch-spectrum rule found, if it is used: `spectrum` is the largest L_s of a batch, `start_gradient` the
-    largest F_s, `factor` the smallest by which a batch was multiplied, `scaled` how many were.
+    What attackers did to their batches, zero for honest clients: `poisoned_share` is the sum over steps of (poisoned
+    samples / batch size), `poisoned_samples` their number, `poisoned_most` the largest number in one batch, `delta` the
+    largest change of an input in scaled space, `label_flips` the number of changed labels, `poisoned_norm` the largest
+    norm of a poisoned input behind the feature maps.
+    What the batch-spectrum rule found, if the config uses it: `spectrum` is the largest L_s of a batch,
+    `start_gradient` the largest F_s, `batch_factor` the smallest factor of a batch, `scaled_batches` the number of
+    batches with a factor below 1. The ledger has a column of the same name for each field.
     """
 
-    share: NDArray[np.float64]
-    samples: NDArray[np.int64]
-    most: NDArray[np.int64]
+    poisoned_share: NDArray[np.float64]
+    poisoned_samples: NDArray[np.int64]
+    poisoned_most: NDArray[np.int64]
     delta: NDArray[np.float64]
-    flips: NDArray[np.int64]
-    norm: NDArray[np.float64]
+    label_flips: NDArray[np.int64]
+    poisoned_norm: NDArray[np.float64]
     spectrum: NDArray[np.float64]
     start_gradient: NDArray[np.float64]
-    factor: NDArray[np.float64]
-    scaled: NDArray[np.int64]
+    batch_factor: NDArray[np.float64]
+    scaled_batches: NDArray[np.int64]
 
     @staticmethod
-    def none(clients: int) -> Poisoning:
-        """Nobody poisoned anything, and no batch was scaled."""
+    def clean(clients: int) -> BatchMeasurements:
+        """Return the measurements of clients that changed no batch and scaled none."""
         ints = np.zeros(clients, np.int64)
         floats = np.zeros(clients)
         poison = floats, ints, ints, floats, ints, floats
-        return Poisoning(*poison, spectrum=floats, start_gradient=floats, factor=np.ones(clients), scaled=ints)
+        return BatchMeasurements(
+            *poison, spectrum=floats, start_gradient=floats, batch_factor=np.ones(clients), scaled_batches=ints
+        )
 
-    def take(self, rows: NDArray[np.int64]) -> Poisoning:
-        """The same for some of the clients, in this order."""
-        return Poisoning(**{name: column[rows] for name, column in vars(self).items()})
+    def take(self, rows: NDArray[np.int64]) -> BatchMeasurements:
+        """Return the measurements of these clients, in this order."""
+        return BatchMeasurements(**{name: column[rows] for name, column in vars(self).items()})
 
 
 @dataclass(frozen=True)
@@ -270,4 +274,4 @@ class LocalUpdates:
 
     part: slice
     updates: Tensor
-    poisoning: Poisoning
+    measurements: BatchMeasurements

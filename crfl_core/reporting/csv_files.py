@@ -1,166 +1,143 @@
-"""Tables for the terminal; plain text where there is none."""
+"""Guarantees and audits as files that other programs read."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import groupby
-from pathlib import Path
-from typing import Any
+import csv
+import io
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
 
-from rich import box
-from rich.console import Console, RenderableType
-from rich.table import Table
-from rich.text import Text
+import numpy as np
+from numpy.typing import NDArray
+from pydantic_core import to_json
 
-from crfl_core.reporting.metrics import Curve, Metrics, group
+from crfl_core.certification.certifier import Audit
+from crfl_core.plugin_api.certificate import CertificateResult
+from crfl_core.records.ledger import Record
 
-WIDE = 100
-"""Terminals with fewer columns have no room for four of text."""
-STATUS_STYLES = {
-    "held": "green",
-    "declared": "yellow",
-    "failed": "red",
-    "not forward": "yellow",
-    "not backward": "yellow",
-}
-
-
-def show(console: Console, name: str, metrics: Metrics, audit: Sequence[dict[str, Any]], path: Path) -> None:
-    """Everything a person wants to see at the end of a run."""
-    show_results(console, name, metrics, audit)
-    show_files(console, path)
-
-
-def show_results(console: Console, name: str, metrics: Metrics, audit: Sequence[dict[str, Any]]) -> None:
-    """The trained model and what is certified about it."""
-    console.print(headline(name, metrics))
-    show_guarantees(console, metrics.curves, audit)
-
-
-def show_files(console: Console, path: Path) -> None:
-    """Where figures are, and everything else."""
-    if figures := sorted(map(str, path.glob("figures/*"))):
-        console.print(Text(f"figures: {', '.join(figures)}"), soft_wrap=True)
-    console.print(Text.assemble("run directory: ", (str(path), "bold")), soft_wrap=True)
+NUMBERS = re.compile(r"\[\n([-+.,eE\d\s]+)\]")  # not within a string, which has no line breaks in JSON
+COLUMNS = (
+    "sample",
+    "label",
+    "set",
+    "certificate",
+    "level",
+    "statement",
+    "directions",
+    "prediction",
+    "abstained",
+    "p_a",
+    "p_b",
+    "radius",
+    "log_radius",
+    "conditional",
+    "count",
+    "any_round_radius",
+)
+"""`any_round_radius` is the radius against attacks in unknown rounds, as many as were asked; empty if nobody asks."""
 
 
-def show_guarantees(console: Console, curves: Sequence[Curve], audit: Sequence[dict[str, Any]]) -> None:
-    """Every assumption, which certificates were refused and why, and what the others say."""
-    console.print(audit_table(audit, console.width))
-    for entry in audit:
-        for name, reason in entry["refused"].items():
-            console.print(Text(f"certificate {name} refused: {reason}", style="red"))
-    for _, together in groupby(curves, key=group):
-        of_level = list(together)
-        console.print(curve_table(of_level))
-        for note in footnotes(of_level):
-            console.print(Text(note, style="yellow"))
+def certificate_csv(guarantees: Sequence[CertificateResult]) -> bytes:
+    """One row per guarantee and sample; empty cells where nothing is certified."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for certified in guarantees:
+        writer.writerows(rows(certified))
+    return buffer.getvalue().encode()
 
 
-def headline(name: str, metrics: Metrics) -> RenderableType:
-    """Clients, accuracy and backdoor success of the trained model."""
-    sizes = metrics.partition.sizes
-    table = Table(title=f"{name}: the trained model", box=box.SIMPLE, title_justify="left", show_header=False)
-    table.add_column()
-    table.add_column(justify="right")
-    table.add_row("clients", str(len(sizes)))
-    table.add_row("training samples of a client", f"{min(sizes)} to {max(sizes)}")
-    table.add_row("clean accuracy", f"{metrics.accuracy:.3f}")
-    table.add_row("clean loss", f"{metrics.loss:.3f}")
-    if metrics.backdoor is not None:
-        backdoor = metrics.backdoor
-        table.add_row(f"attack success rate (class {backdoor.target})", f"{backdoor.success_rate:.3f}")
-        table.add_row("the same without the backdoor", f"{backdoor.clean_rate:.3f}")
-    if metrics.attackers is not None:
-        shares = metrics.attackers
-        table.add_row("attackers' share of the weights", share(shares.mean_weight_share))
-        if len(shares.rounds) > 1:
-            table.add_row(f"the largest in {len(shares.rounds)} attacked rounds", share(shares.largest_weight_share))
-    return table
+def prediction_csv(classes: NDArray[np.int64], guarantees: Sequence[CertificateResult]) -> bytes:
+    """One row per input: its class, and the prediction, radius and readings of every certificate and level."""
+    columns = prediction_columns(classes, guarantees)
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
+    return buffer.getvalue().encode()
 
 
-def share(value: float | None) -> str:
-    """A share of the weights; there is none if a part of the aggregate is in nobody's."""
-    return "not in the weights" if value is None else f"{value:.3f}"
+def prediction_json(classes: NDArray[np.int64], guarantees: Sequence[CertificateResult]) -> bytes:
+    """The same as a list of objects: numbers, and null where the table has an empty cell."""
+    columns = prediction_columns(classes, guarantees)
+    for name, column in columns.items():
+        if name.endswith(".prediction"):
+            columns[name] = [int(cell) if cell else None for cell in column]
+        elif name.endswith(".radius"):
+            columns[name] = [float(cell) if cell else None for cell in column]
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    return to_json(rows, indent=2, inf_nan_mode="strings") + b"\n"
 
 
-def effect_table(effect: Mapping[str, float | None]) -> RenderableType:
-    """The attacked model beside one that was trained without the attack."""
-    table = Table(title="what the attack changed", box=box.SIMPLE, title_justify="left")
-    for column in ("", "attacked model", "clean model"):
-        table.add_column(column, justify="right" if column else "left")
-    table.add_row("accuracy", f"{effect['accuracy']:.3f}", f"{effect['clean_accuracy']:.3f}")
-    if effect["success_rate"] is not None:
-        rates = (f"{effect['success_rate']:.3f}", f"{effect['clean_rate']:.3f}")
-        table.add_row("backdoored inputs taken for the target", *rates)
-    return table
+def prediction_columns(classes: NDArray[np.int64], guarantees: Sequence[CertificateResult]) -> dict[str, list[Any]]:
+    """The columns of both, by name."""
+    columns: dict[str, list[Any]] = {"row": list(range(len(classes))), "class": classes.tolist()}
+    for certified in guarantees:
+        prefix = f"{certified.certificate}.{certified.level}"
+        columns[f"{prefix}.prediction"] = predictions(certified)
+        columns[f"{prefix}.radius"] = cells(certified.guarantee.radius)
+        columns[f"{prefix}.directions"] = ["+".join(certified.directions)] * len(classes)
+    return columns
 
 
-def curve_table(curves: Sequence[Curve]) -> RenderableType:
-    """Certified accuracy against the radius, for every test set of one certificate and level.
-
-    For attacks in any round first, if that was asked, and beside it for the rounds of the attack; else the rate.
-    """
-    first = curves[0]
-    label = f" ({first.label})" if first.label else ""
-    radius = {"feature": "radius", "sample": "poison ratio", "client": "clients"}[first.level]
-    table = Table(title=f"{first.certificate}{label}: {first.level} level", box=box.SIMPLE, title_justify="left")
-    table.add_column(radius, justify="right")
-    for curve in curves:
-        for name, _ in shown_shares(curve):
-            table.add_column(f"{name}\n{curve.test_set}", justify="right", overflow="fold")
-    columns = [values for curve in curves for _, values in shown_shares(curve)]
-    for row, value in enumerate(first.radii):
-        table.add_row(f"{value:g}", *(f"{values[row]:.3f}" for values in columns))
-    return table
+def predictions(certified: CertificateResult) -> list[str]:
+    """The predicted classes; empty where the certificate abstains."""
+    guarantee = certified.guarantee
+    return cast("list[str]", np.where(guarantee.abstained, "", guarantee.prediction.astype(str)).tolist())
 
 
-def shown_shares(curve: Curve) -> tuple[tuple[str, tuple[float, ...]], ...]:
-    """The two columns of one test set, with their headings."""
-    if curve.anywhen_accuracy:
-        unknown = "any round" if curve.rounds.startswith("round ") else "any such rounds"
-        accuracy = "certified accuracy\n"
-        known = (accuracy + curve.rounds, curve.certified_accuracy)
-        if curve.anywhen_accuracy == curve.certified_accuracy:
-            known = (f"certified rate\n{unknown}", curve.anywhen_rate)
-        return (accuracy + unknown, curve.anywhen_accuracy), known
-    return ("certified accuracy", curve.certified_accuracy), ("certified rate", curve.certified_rate)
+def rows(certified: CertificateResult) -> Iterable[tuple[Any, ...]]:
+    """The rows of one guarantee, in the order of `COLUMNS`."""
+    guarantee = certified.guarantee
+    any_round = certified.any_round
+    samples = len(certified.labels)
+
+    def constant(value: object) -> list[object]:
+        return [value] * samples
+
+    return zip(
+        range(samples),
+        certified.labels.tolist(),
+        constant(certified.test_set),
+        constant(certified.certificate),
+        constant(certified.level),
+        constant(certified.statement),
+        constant("+".join(certified.directions)),
+        predictions(certified),
+        guarantee.abstained.tolist(),
+        cells(guarantee.p_a),
+        cells(guarantee.p_b),
+        cells(guarantee.radius),
+        cells(guarantee.log_radius),
+        constant(bool(certified.conditional or certified.label)),
+        constant("") if guarantee.count is None else cells(guarantee.count),
+        # The stated rounds are among the unknown ones.
+        constant("") if any_round is None else cells(np.minimum(guarantee.radius, any_round.radius)),
+        strict=True,
+    )
 
 
-def footnotes(curves: Sequence[Curve]) -> list[str]:
-    """What the numbers of a table hang on."""
-    first = curves[0]
-    reading = f", read {' and '.join(first.directions)}" if first.directions else ""
-    notes = [f"  {first.statement} statement{reading}, compared with the {first.clean_world} clean world"]
-    if first.rounds and not first.anywhen_accuracy:
-        notes[0] += f"; attacks in {first.rounds}"
-    notes += [
-        f"  {curve.test_set}: {curve.samples} samples, accuracy {curve.accuracy:.3f}, abstained on "
-        f"{curve.abstained:.1%}, median {'none' if curve.median_radius is None else format(curve.median_radius, '.3g')}"
-        for curve in curves
+def cells(values: NDArray[np.float64]) -> list[str]:
+    """Numbers that read back to the same bits; empty for NaN."""
+    return ["" if value != value else repr(value) for value in values.tolist()]
+
+
+def metrics_json(metrics: Record) -> str:
+    """The text of metrics.json, with every list of numbers on a line of its own instead of a line per number."""
+    return NUMBERS.sub(lambda match: f"[{' '.join(match[1].split())}]", metrics.model_dump_json(indent=2))
+
+
+def audit_entries(audits: Sequence[Audit]) -> list[dict[str, Any]]:
+    """The audits as plain data for audit.json."""
+    return [
+        {
+            "certificate": audit.certificate,
+            "sound": audit.sound,
+            "label": audit.label,
+            "refused": audit.refusals,
+            "directions": audit.directions,
+            "checks": [vars(check) for check in audit.checks],
+        }
+        for audit in audits
     ]
-    return notes + [f"  conditional: {condition}" for condition in first.conditional]
-
-
-def audit_table(audit: Sequence[dict[str, Any]], width: int) -> RenderableType:
-    """The assumptions of all certificates; those that several share stand once. Narrow terminals get a list."""
-    users: dict[tuple[str, ...], list[str]] = {}
-    for entry in audit:
-        for check in entry["checks"]:
-            status = check["status"]
-            if status == "failed" and check["direction"] is not None:
-                status = f"not {check['direction']}"
-            key = (check["name"], status, check["measured"], check["required"])
-            users.setdefault(key, []).append(entry["certificate"])
-    table = Table(title="audit", box=box.SIMPLE, title_justify="left")
-    for column in ("assumption", "status", "found", "by") if width >= WIDE else ("status", "assumption"):
-        table.add_column(column, overflow="fold")
-    for (name, status, found, needed), names in users.items():
-        by = "all" if len(names) == len(audit) > 1 else ", ".join(names)
-        shown = found if status in ("held", "declared") else f"{found}; needed: {needed}"
-        judged = Text(status, style=STATUS_STYLES[status])
-        if width >= WIDE:
-            table.add_row(name, judged, shown, by)
-        else:
-            table.add_row(judged, Text(f"{name}: {shown} ({by})" if shown else f"{name} ({by})"))
-    return table

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crfl_core.plugin_api.certificate import CertificateResult, Direction, Level
-from crfl_core.records.inputs import are_here
+from crfl_core.records.inputs import is_local
 from crfl_core.records.ledger import Ledger, Record
 
 Array = NDArray[np.float64]
@@ -23,7 +23,7 @@ class Curve(Record):
     `certified_accuracy` the share of those that are also right; abstentions count as neither. `median_radius` is the
     largest radius at which at least half of all samples are certified, None if fewer are certified at all.
     `directions` are the readings that hold, see `Direction`. `rounds` says when attacks are assumed. If they come in as
-    many rounds and nobody knows in which, the shares are `anywhen_accuracy` and `anywhen_rate`; empty if not asked.
+    many rounds and nobody knows in which, the shares are `any_round_accuracy` and `any_round_rate`; empty if not asked.
     """
 
     certificate: str
@@ -42,8 +42,8 @@ class Curve(Record):
     certified_accuracy: tuple[float, ...]
     certified_rate: tuple[float, ...]
     rounds: str = ""
-    anywhen_accuracy: tuple[float, ...] = ()
-    anywhen_rate: tuple[float, ...] = ()
+    any_round_accuracy: tuple[float, ...] = ()
+    any_round_rate: tuple[float, ...] = ()
 
 
 class Backdoor(Record):
@@ -86,7 +86,7 @@ class ClassHistogram(Record):
 
         Of samples that are elsewhere nobody knows the class: they count as one that is called so.
         """
-        if not all(map(are_here, partition)):
+        if not all(map(is_local, partition)):
             return cls(classes=("not known here",), clients=client_names, counts=(tuple(map(len, partition)),))
         shape = len(class_names), len(partition)
         client = np.repeat(np.arange(shape[1]), [len(rows) for rows in partition])
@@ -175,10 +175,10 @@ def curve(certified: CertificateResult, grid: tuple[float, ...]) -> Curve:
     guarantee = certified.guarantee
     reaches = guarantee.radius[:, None] >= np.asarray(grid)[None, :]  # NaN reaches nothing
     right = guarantee.prediction == certified.labels
-    anywhen: dict[str, tuple[float, ...]] = {}
-    if certified.anywhen is not None:  # the stated rounds are among the unknown ones
-        stands = reaches & (certified.anywhen.radius[:, None] >= np.asarray(grid)[None, :])
-        anywhen = {"anywhen_accuracy": shares(stands & right[:, None]), "anywhen_rate": shares(stands)}
+    any_round: dict[str, tuple[float, ...]] = {}
+    if certified.any_round is not None:  # the stated rounds are among the unknown ones
+        stands = reaches & (certified.any_round.radius[:, None] >= np.asarray(grid)[None, :])
+        any_round = {"any_round_accuracy": shares(stands & right[:, None]), "any_round_rate": shares(stands)}
     return Curve(
         certificate=certified.certificate,
         level=certified.level,
@@ -196,7 +196,7 @@ def curve(certified: CertificateResult, grid: tuple[float, ...]) -> Curve:
         certified_accuracy=shares(reaches & right[:, None]),
         certified_rate=shares(reaches),
         rounds=certified.rounds,
-        **anywhen,
+        **any_round,
     )
 
 

@@ -14,9 +14,9 @@ from crfl_core import resource_limits as room
 from crfl_core.certification.certifier import Inquiry
 from crfl_core.config import RunConfig
 from crfl_core.errors import ConfigError
-from crfl_core.plugin_api.chains import linear
-from crfl_core.records.ballots import MODELS_AT_ONCE
+from crfl_core.plugin_api.aggregator import linear
 from crfl_core.records.round import clients_at_once
+from crfl_core.records.vote_counting import MODELS_AT_ONCE
 from crfl_core.reporting.sizes import Asked, Sizes, asked_by, asked_in, number
 from crfl_core.training.continuations import NUMBERS_AT_ONCE
 from crfl_core.training.federation import Fits, Found

@@ -13,7 +13,7 @@ from crfl_core.plugin_api.base import Plugin
 from crfl_core.plugin_api.certificate import Certificate
 from crfl_core.plugin_api.feature_map import FeatureMaps
 from crfl_core.plugin_api.model import BoundModel
-from crfl_core.plugin_loading.stand_ins import StandIn
+from crfl_core.plugin_loading.missing_plugins import StandIn
 from crfl_core.records import schedules
 from crfl_core.records.inputs import FederatedData
 from crfl_core.records.ledger import RunFacts

@@ -143,10 +143,10 @@ def blocks_of(curves: Iterable[Curve]) -> Iterator[Block]:
 def rows_of(curve: Curve, radii: Sequence[float]) -> Iterator[Row]:
     """A row for the rounds that nobody knows, if asked, and one for those of the attack, if it says something else."""
     name = curve.certificate + ("*" if curve.label else "") + ("+" if curve.conditional else "")
-    if curve.anywhen_accuracy:
+    if curve.any_round_accuracy:
         unknown = "any round" if curve.rounds.startswith("round ") else "any such rounds"
-        yield Row(name, unknown, at(radii, curve.radii, curve.anywhen_accuracy))
-    if curve.anywhen_accuracy != curve.certified_accuracy:
+        yield Row(name, unknown, at(radii, curve.radii, curve.any_round_accuracy))
+    if curve.any_round_accuracy != curve.certified_accuracy:
         yield Row(name, curve.rounds, at(radii, curve.radii, curve.certified_accuracy))
 
 

@@ -19,11 +19,11 @@ from torch import Tensor
 
 from crfl_core.certification.certifier import Inquiry, Question, ask
 from crfl_core.certification.voting import Electorate, vote
-from crfl_core.records.ballots import MODELS_AT_ONCE
 from crfl_core.records.ledger import ClientColumns, Ledger, RoundRecord
 from crfl_core.records.random_streams import Streams
+from crfl_core.records.vote_counting import MODELS_AT_ONCE
 from crfl_core.records.votes import VoteRequest, Votes
-from crfl_core.reporting.files import certificate_csv
+from crfl_core.reporting.csv_files import certificate_csv
 from crfl_core.reporting.metrics import ClassHistogram, curves
 from crfl_core.training import continuations, rounds
 from crfl_core.training.evaluation import score

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor
 
-from crfl_core.certification.audits import Audit
-from crfl_core.certification.certifier import Inquiry, ask
+from crfl_core.certification.certifier import Audit, Inquiry, ask
 from crfl_core.config import RunConfig, load_config
 from crfl_core.errors import CrflWarning, PluginError, StoreError
 from crfl_core.plugin_api.base import Plugin
 from crfl_core.plugin_api.certificate import CertificateResult, Check
-from crfl_core.plugin_loading.missing_plugins import Reading
+from crfl_core.plugin_loading.missing_plugins import Reading, absences
 from crfl_core.plugin_loading.registry import Registry
-from crfl_core.plugin_loading.stand_ins import absences
 from crfl_core.records.inputs import DataFacts, Domain
 from crfl_core.records.ledger import Ledger
 from crfl_core.records.round import Layout
 from crfl_core.records.threat import Threat
 from crfl_core.records.votes import VoteRequest, Votes, VoteSettings
 from crfl_core.reporting.metrics import Metrics
-from crfl_core.reporting.presented import Presented
 from crfl_core.runs.certify import certify_all
 from crfl_core.runs.fitted_maps import read_fitted
 from crfl_core.runs.recorded_environment import used_plugins
@@ -33,8 +31,15 @@ from crfl_core.runs.stored_votes import flat_parameters, read_models
 from crfl_core.training.fitting import FittedMaps
 from crfl_core.training.models import build_model
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
 
-class RunResult(Presented):
+RowKind = Literal["curves", "samples", "rounds", "clients"]
+"""What the rows of a data frame are, see `RunResult.to_pandas`."""
+
+
+class RunResult:
     """A finished run. Its parts are read from the run directory when they are first asked for.
 
     Plugins that trained it need not be installed any more; whoever asks for something that only such a plugin can do
@@ -120,6 +125,34 @@ class RunResult(Presented):
     def certified(self) -> tuple[CertificateResult, ...]:
         """Every guarantee, computed again from ledger, votes and threat, of which it is a pure function."""
         return certify_all(self.inquiry, self.votes).certified
+
+    @property
+    def distances(self) -> tuple[float, ...]:
+        """The L2 distance to the clean twin after each round, if `storage.keep = "distances"` was set; else nothing."""
+        return self.ledger.distances
+
+    def plot(self, figure: str = "curves", others: Sequence[RunResult] = ()) -> Figure:
+        """Draw one of the figures of docs/figures.md, of this run and others.
+
+        Runs that differ in nothing but seeds become one line with a band.
+        """
+        from crfl_reports.gallery import plot
+
+        return plot([self, *others], figure)
+
+    def to_pandas(self, rows: RowKind = "curves") -> DataFrame:
+        """Return a data frame with a row per point of a curve, guarantee of a sample, round, or round and client.
+
+        Needs pandas, an extra: `pip install "crfl[pandas]"`.
+        """
+        from crfl_core.reporting.notebooks import frame
+
+        return frame(self, rows)
+
+    def _repr_html_(self) -> str:
+        from crfl_core.reporting.notebooks import summary
+
+        return summary(self)
 
 
 def load(path: str | Path, *, plugins: Mapping[str, type[Plugin]] | None = None, trust: bool = False) -> RunResult:

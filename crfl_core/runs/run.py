@@ -9,11 +9,12 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from crfl_core.certification.audits import levels_of
-from crfl_core.certification.certifier import ask
+from torch import Tensor
+
+from crfl_core.certification.certifier import ask, levels_of
 from crfl_core.config import LoadedConfig, RunConfig, dump_config, load_config
 from crfl_core.config.loading import ConfigSource
-from crfl_core.config.origins import Origins
+from crfl_core.config.merging import Origins
 from crfl_core.errors import ConfigError, CrflError, StoreError
 from crfl_core.files.replace_folder import clean_up
 from crfl_core.plugin_api import KINDS
@@ -25,8 +26,7 @@ from crfl_core.plugin_loading.class_checks import only_watching
 from crfl_core.plugin_loading.hooks import Hooks
 from crfl_core.plugin_loading.registry import Registry
 from crfl_core.records.ledger import RunFacts
-from crfl_core.reporting.backdoors import backdoor
-from crfl_core.reporting.metrics import ClassHistogram, Metrics, attackers
+from crfl_core.reporting.metrics import Backdoor, ClassHistogram, Metrics, attackers
 from crfl_core.reporting.needs import fitting
 from crfl_core.runs import environment
 from crfl_core.runs.certify import certify_all
@@ -39,7 +39,7 @@ from crfl_core.runs.stored_votes import Voter, read_parameters
 from crfl_core.runs.training_loop import train
 from crfl_core.runs.vote_seed import draw_vote_seed
 from crfl_core.training.clean_twin import check_twin
-from crfl_core.training.evaluation import score
+from crfl_core.training.evaluation import backdoor_score, score
 from crfl_core.training.federation import Federation, build
 from crfl_core.training.fitting import FittedMaps
 from crfl_core.training.local_training import LocalTraining
@@ -218,7 +218,7 @@ def certify(session: Session, directory: RunDirectory) -> None:
         accuracy=figures.accuracy,
         loss=figures.loss,
         backdoored_accuracy=None if triggered is None else triggered.accuracy,
-        backdoor=backdoor(federation, parameters, ledger.failed),
+        backdoor=measure_backdoor(federation, parameters, ledger.failed),
         attackers=attackers(ledger),
         curves=results.curves,
         refused=results.refused,
@@ -240,3 +240,17 @@ def located(loaded: LoadedConfig) -> Iterator[None]:
         yield
     except ConfigError as error:
         raise loaded.origins.located(error) from error
+
+
+def measure_backdoor(federation: Federation, parameters: Tensor, failed: Sequence[int]) -> Backdoor | None:
+    """Measure how often the backdoor works; None if the attack has no target class."""
+    rates = backdoor_score(federation, parameters, failed)
+    if rates is None or federation.attack is None or federation.attack.backdoor_class is None:
+        return None
+    samples = int((federation.test_sets["backdoored"].labels != federation.attack.backdoor_class).sum())
+    return Backdoor(
+        target=federation.attack.backdoor_class,
+        success_rate=rates.success_rate,
+        clean_rate=rates.clean_rate,
+        samples=samples,
+    )

@@ -13,10 +13,10 @@ from torch import Tensor
 from crfl_core.certification.voting import Electorate, vote
 from crfl_core.plugin_api.plugin_errors import settings_of
 from crfl_core.plugin_loading.mutation_guard import untouched
-from crfl_core.records.ballots import Counted, CountingTask, Voters
 from crfl_core.records.ledger import Ledger, RunFacts
 from crfl_core.records.ledger_validation import fitting
 from crfl_core.records.round import Layout
+from crfl_core.records.vote_counting import Counted, CountingTask, Voters
 from crfl_core.records.votes import VoteRequest, Votes, VoteSettings
 from crfl_core.runs.checkpoints import unpacked
 from crfl_core.runs.run_directory import RunDirectory

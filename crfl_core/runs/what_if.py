@@ -11,8 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
 
-from crfl_core.certification.audits import levels_of
-from crfl_core.certification.certifier import Inquiry, ask
+from crfl_core.certification.certifier import Inquiry, ask, levels_of
 from crfl_core.config import LoadedConfig, RunConfig, dump_config, load_config
 from crfl_core.errors import ConfigError, CrflError, PluginError, StoreError
 from crfl_core.files.atomic_files import scratch
@@ -20,11 +19,10 @@ from crfl_core.files.folder import refusals_of_the_system
 from crfl_core.plugin_api.plugin_errors import settings_of
 from crfl_core.plugin_api.tracker import Tracker
 from crfl_core.plugin_loading.hooks import Hooks
-from crfl_core.plugin_loading.stand_ins import absences
+from crfl_core.plugin_loading.missing_plugins import absences
 from crfl_core.records.threat import Threat
 from crfl_core.reporting.needs import check_questions
-from crfl_core.reporting.results import Results
-from crfl_core.runs.certify import certify_all
+from crfl_core.runs.certify import Results, certify_all
 from crfl_core.runs.results import RunResult
 from crfl_core.runs.run import located
 from crfl_core.runs.run_directory import RunDirectory

@@ -8,14 +8,14 @@ Every check is a function `check_<behaviour>` whose docstring begins with the pr
 what was found and what to change. docs/writing-plugins/testing.md lists all checks.
 """
 
-# These register their checks, in this order.
-from crfl_core.testing import any_plugin, steps, rules, stages, attacks, datasets, partitioners  # noqa: F401, I001
+# Importing these modules registers their checks. A plugin is checked in this order: first what holds for every kind.
+from crfl_core.testing import any_plugin, aggregation_steps, aggregation_rules, attacks, datasets, partitioners  # noqa: F401, I001
 from crfl_core.testing import optimisers, models, feature_maps, algorithms, certificates, engines  # noqa: F401
 from crfl_core.testing import trackers, commands, endurance  # noqa: F401
 from crfl_core.testing.checking import check_plugin, parametrize_with_checks
 from crfl_core.testing.sample_rounds import round_of
-from crfl_core.testing.suite import CheckFailed, Promise, Result, promises_of
 from crfl_core.testing.sample_run import Search, Trial
+from crfl_core.testing.suite import CheckFailed, Promise, Result, promises_of
 
 __all__ = [
     "CheckFailed",

@@ -9,9 +9,8 @@ from crfl_core.config import load_config
 from crfl_core.errors import PluginFailure
 from crfl_core.plugin_api.local_algorithm import LocalAlgorithm, LocalStep, ProximalAlgorithm
 from crfl_core.records.round import State, TrainingTask
-from crfl_core.testing.comparing import difference
-from crfl_core.testing.samples import registry_with, small_config
-from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by, used_as
+from crfl_core.testing.sample_run import registry_with, small_config
+from crfl_core.testing.suite import Case, CheckFailed, Skipped, difference, promised_by, used_as
 from crfl_core.training.federation import build
 from crfl_core.training.local_training import LocalTraining
 from crfl_core.training.models import training_facts

@@ -25,8 +25,7 @@ from crfl_core.plugin_api.tracker import Tracker
 from crfl_core.plugin_loading.class_checks import check_version, hook_names
 from crfl_core.plugin_loading.hooks import Hooks
 from crfl_core.plugin_loading.registry import Registry, first_line
-from crfl_core.testing.comparing import difference
-from crfl_core.testing.suite import USES, Case, CheckFailed, Skipped, Use, promised_by
+from crfl_core.testing.suite import USES, Case, CheckFailed, Skipped, Use, difference, promised_by
 
 
 def use_of(plugin: type[Plugin]) -> Use:

@@ -13,7 +13,6 @@ from crfl_core.plugin_api.attack import FREE_METHODS, Attack, Realised
 from crfl_core.records.inputs import Batches
 from crfl_core.records.random_streams import Streams
 from crfl_core.records.threat import ROUNDING, Poison, covers
-from crfl_core.testing.comparing import difference
 from crfl_core.testing.sample_attacks import (
     CLIENTS,
     Scene,
@@ -27,7 +26,7 @@ from crfl_core.testing.sample_attacks import (
     seen_by,
     train,
 )
-from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by, used_as
+from crfl_core.testing.suite import Case, CheckFailed, Skipped, difference, promised_by, used_as
 
 
 @used_as(Attack)
@@ -63,7 +62,7 @@ def check_inputs_are_not_changed(case: Case[Attack]) -> None:
         case.plugin.backdoored_set(replace(data, test_x=given["test_x"], test_y=given["test_y"]), given["prepared"])
         known = known_to(case.plugin, scene)
         seen = seen_by(case.plugin, scene)
-        shown = {"honest": known.honest.values, "own": known.own, "following": seen.following}
+        shown = {"honest": known.honest.values, "own": known.own_updates, "following": seen.following}
         updates = copied(shown)
         case.plugin.craft(known, given["prepared"])
         case.plugin.learn(seen, given["prepared"])
@@ -179,7 +178,7 @@ def check_submitted_updates_fit(case: Case[Attack]) -> None:
     """`craft` answers with one finite update for each attacker, in the precision of the others."""
     for name, scene in scenes(case):
         known = known_to(case.plugin, scene)
-        own = known.own
+        own = known.own_updates
         crafted = case.plugin.craft(known, scene.federation.prepared)
         if crafted.shape != own.shape or crafted.dtype != own.dtype:
             raise CheckFailed(

@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 
 from crfl_core.plugin_api.certificate import Certificate, Guarantee, Level, Statement
 from crfl_core.records.ledger import Ledger
-from crfl_core.testing.altered import (
+from crfl_core.testing.sample_run import (
     ledgers,
     scaled,
     short_updates,
     surer,
     tied,
+    trial_of,
     unknown,
     with_columns,
     with_facts,
 )
-from crfl_core.testing.sample_run import trial_of
 from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by, used_as
 
 ROUNDING = 1e-9

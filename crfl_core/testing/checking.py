@@ -1,8 +1,10 @@
-"""The kit's functions: check a plugin, and get results."""
+"""Check a plugin: as a list of results, or as test cases of pytest, which is imported only then."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pydantic import ValidationError
@@ -10,10 +12,22 @@ from pydantic import ValidationError
 from crfl_core.plugin_api.base import Plugin
 from crfl_core.plugin_api.command import Command
 from crfl_core.testing.sample_run import Search
-from crfl_core.testing.suite import Case, Result, kind_of, results_of
+from crfl_core.testing.suite import (
+    SAME_CAUSE,
+    Case,
+    CheckFailed,
+    Promise,
+    Result,
+    Skipped,
+    kind_of,
+    promises_of,
+    refuse_unknown,
+    results_of,
+)
 
 if TYPE_CHECKING:
     import typer
+
 
 Checked: TypeAlias = "Plugin | type[Plugin] | Command | Callable[..., object] | typer.Typer"
 """An instance of a plugin, a class that is tried with its default options, or a command."""
@@ -46,8 +60,6 @@ def parametrize_with_checks(
     `expected_failures` gives reasons by the name of a check, or by `Plugin-check` if only one of several plugins is
     meant. Such a case has to fail: the suite says so as soon as it passes.
     """
-    from crfl_core.testing.pytest_cases import cases_of
-
     return cases_of([Case(instance_of(plugin), search) for plugin in plugins], expected_failures)
 
 
@@ -71,3 +83,67 @@ def command_name(target: Callable[..., object] | typer.Typer) -> str:
     """What a command would be called if its function, or `name` of its typer app, gave it its name."""
     name = getattr(target, "__name__", None) or getattr(getattr(target, "info", None), "name", None)
     return name.replace("_", "-") if isinstance(name, str) else "command"
+
+
+@dataclass(frozen=True)
+class PluginCheck:
+    """One check of one plugin, to be called by a test."""
+
+    title: str
+    case: Case[Any]
+    promise: Promise
+
+    @property
+    def name(self) -> str:
+        """What pytest calls it."""
+        return f"{self.title}-{self.promise.name}"
+
+    def __call__(self) -> None:
+        """Raise `CheckFailed`, skip, or pass."""
+        import pytest
+
+        try:
+            self.promise.check(self.case)
+        except Skipped as why:
+            pytest.skip(str(why))
+        except CheckFailed as failure:
+            if first := self.case.seen_before(failure, self.promise.name):
+                pytest.skip(SAME_CAUSE.format(first))
+            raise
+
+
+def cases_of(cases: Sequence[Case[Any]], expected_failures: Mapping[str, str]) -> Callable[..., Any]:
+    """The decorator that gives a test the argument `check`."""
+    import pytest
+
+    checks = [
+        PluginCheck(title, case, promise)
+        for title, case in zip(titles(cases), cases, strict=True)
+        for promise in promises_of(type(case.plugin))
+    ]
+    refuse_unknown(expected_failures, {name for check in checks for name in (check.name, check.promise.name)})
+    parameters = []
+    for check in checks:
+        reason = expected_failures.get(check.name, expected_failures.get(check.promise.name))
+        marks = [] if reason is None else [pytest.mark.xfail(reason=reason, strict=True, raises=CheckFailed)]
+        parameters.append(pytest.param(check, id=check.name, marks=marks))
+    return pytest.mark.parametrize("check", parameters)
+
+
+def titles(cases: Sequence[Case[Any]]) -> list[str]:
+    """The names of the plugins, with their classes where kinds share one, and options where one is tried repeatedly."""
+    classes = Counter(name for name, _ in {(case.name, type(case.plugin)) for case in cases})
+    several = Counter((case.name, type(case.plugin)) for case in cases)
+    found = []
+    for case in cases:
+        title = case.name if classes[case.name] == 1 else f"{case.name}[{type(case.plugin).__name__}]"
+        repeated = several[case.name, type(case.plugin)] > 1
+        found.append(f"{title}({options_of(case.plugin)})" if repeated else title)
+    return found
+
+
+def options_of(plugin: Plugin | Command) -> str:
+    """The options that are not left to their defaults; for a command, where it comes from."""
+    if isinstance(plugin, Command):
+        return plugin.origin
+    return ", ".join(f"{name}={getattr(plugin, name)!r}" for name in sorted(plugin.model_fields_set))

@@ -24,14 +24,12 @@ from crfl_core.plugin_api.feature_map import FeatureMap
 from crfl_core.plugin_api.model import Model
 from crfl_core.runs.run import resume, run
 from crfl_core.testing.any_plugin import table_of
-from crfl_core.testing.comparing import difference
 from crfl_core.testing.feature_maps import bounds, random_inputs
 from crfl_core.testing.models import built, problem
 from crfl_core.testing.sample_attacks import attacked_run, copied, scenes
-from crfl_core.testing.sample_rounds import accepts, answer, clients_of, gaussian, round_of, round_size
-from crfl_core.testing.sample_server import ROOT_SAMPLES
-from crfl_core.testing.samples import SPOTS, Spots, small_config
-from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by
+from crfl_core.testing.sample_rounds import ROOT_SAMPLES, accepts, answer, clients_of, gaussian, round_of, round_size
+from crfl_core.testing.sample_run import SPOTS, Spots, small_config
+from crfl_core.testing.suite import Case, CheckFailed, Skipped, difference, promised_by
 from crfl_core.testing.trackers import Stopping, left_behind
 
 THREADS = 4

@@ -70,7 +70,7 @@ def trained(engine: Engine, case: Case[Engine]) -> dict[str, object]:
     federation, task, _ = case.once(exercise)
     with opened(engine, federation):
         found = gathered(list(collect(engine, task)), len(task.clients))
-    return {"updates": found.updates, "poisoning": found.poisoning}
+    return {"updates": found.updates, "measurements": found.measurements}
 
 
 @promised_by(Engine)
@@ -101,9 +101,9 @@ def check_training_is_that_of_the_job(case: Case[Engine]) -> None:
                 f"a difference of {gap:.3g} when opened for the {attempt} time",
                 "hand task and part on as they are, and return the answer as it is",
             )
-        for name, column in vars(expected.poisoning).items():
-            if not np.allclose(getattr(found.poisoning, name), column, atol=CLOSE):
-                raise CheckFailed(f"the measured {name} of the poison", "another", "return `poisoning` as it is")
+        for name, column in vars(expected.measurements).items():
+            if not np.allclose(getattr(found.measurements, name), column, atol=CLOSE):
+                raise CheckFailed(f"the measured {name} of the poison", "another", "return `measurements` as they are")
 
 
 @promised_by(Engine)

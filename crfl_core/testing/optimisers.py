@@ -12,10 +12,9 @@ from torch import Tensor
 from crfl_core.errors import CrflError, PluginFailure
 from crfl_core.plugin_api.server_optimiser import FixedRate, ServerOptimiser
 from crfl_core.records.round import OptimiserResult, Round, State
-from crfl_core.testing.comparing import difference
+from crfl_core.testing.aggregation_steps import FLOATS, written_and_read
 from crfl_core.testing.sample_rounds import HUGE, gaussian, round_of
-from crfl_core.testing.steps import FLOATS, written_and_read
-from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by, used_as
+from crfl_core.testing.suite import Case, CheckFailed, Skipped, difference, promised_by, used_as
 from crfl_core.training.server_optimiser import change, rate_of, step_of
 
 CLIENTS = 4

@@ -11,7 +11,7 @@ from crfl_core.errors import OptionError
 from crfl_core.plugin_api.partitioner import Partitioner
 from crfl_core.records.inputs import Data
 from crfl_core.records.random_streams import Streams
-from crfl_core.testing.samples import Spots
+from crfl_core.testing.sample_run import Spots
 from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by, used_as
 
 

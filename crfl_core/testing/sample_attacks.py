@@ -14,11 +14,11 @@ from torch import Tensor
 from crfl_core.config import load_config
 from crfl_core.errors import ConfigError
 from crfl_core.plugin_api.attack import Attack, Realised
-from crfl_core.records.attacker_view import Known, Observed
+from crfl_core.records.attacker_view import AttackerObservation, AttackerView
 from crfl_core.records.inputs import Batches
 from crfl_core.records.round import LocalUpdates, State, TrainingTask
 from crfl_core.records.schedules import RoundRange
-from crfl_core.testing.samples import SPOTS, registry_with, small_config
+from crfl_core.testing.sample_run import SPOTS, registry_with, small_config
 from crfl_core.testing.suite import Case, Skipped
 from crfl_core.training import batches, rounds
 from crfl_core.training.attackers import state_of
@@ -138,7 +138,7 @@ def submissions(federation: Federation, plan: Plan) -> Submissions:
     return Submissions(federation, plan, start_of(federation), {}, None)
 
 
-def known_to(attack: Attack, scene: Scene) -> Known:
+def known_to(attack: Attack, scene: Scene) -> AttackerView:
     """What attackers know when they craft."""
     updates = train(scene.federation, scene.plan).updates[0]
     attacking = scene.plan.conduct.attacking
@@ -146,7 +146,7 @@ def known_to(attack: Attack, scene: Scene) -> Known:
     return submissions(scene.federation, scene.plan).known(attack, everybody, updates, np.flatnonzero(attacking))
 
 
-def seen_by(attack: Attack, scene: Scene) -> Observed:
+def seen_by(attack: Attack, scene: Scene) -> AttackerObservation:
     """What attackers have seen after the round of a scene, from which the model moves a little."""
     start = start_of(scene.federation)
     crafted = attack.craft(known_to(attack, scene), scene.federation.prepared)

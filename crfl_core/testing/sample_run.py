@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import singledispatch
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,17 +14,20 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from crfl_core.certification.audits import Audit, audit, levels_of
+from crfl_core.certification.certifier import Audit, audit, levels_of
 from crfl_core.errors import PluginFailure, StoreError
 from crfl_core.plugin_api.attack import Attack
 from crfl_core.plugin_api.base import Plugin
 from crfl_core.plugin_api.certificate import Certificate, Guarantee, Level
-from crfl_core.records.ledger import ClientColumns, Ledger
+from crfl_core.plugin_api.dataset import Dataset
+from crfl_core.plugin_loading.registry import Registry
+from crfl_core.records.inputs import Data, Domain
+from crfl_core.records.ledger import ClientColumns, Ledger, ModelFacts
 from crfl_core.records.threat import Threat
-from crfl_core.records.votes import Votes
+from crfl_core.records.votes import CountVotes, ExactVotes, GroupVotes, LogitVotes, Votes
 from crfl_core.runs.run import run
-from crfl_core.testing.samples import SPOTS, Spots, small_config
 from crfl_core.testing.suite import Case, CheckFailed, Skipped
 
 THREATS: tuple[dict[str, Any], ...] = (
@@ -145,3 +150,191 @@ def shut(array: NDArray[Any]) -> NDArray[Any]:
     copy = array.copy()
     copy.flags.writeable = False
     return copy
+
+
+SIDE = 8
+OWNERS = 10
+"""How many natural owners the training samples come from, in turn."""
+
+
+class Spots(Dataset):
+    """Noisy images with one bright spot, which sits somewhere else in every class; or the same as tabular data."""
+
+    samples: int = Field(500, ge=10, description="training samples; a fifth as many for testing")
+    classes: int = Field(10, ge=2, le=16, description="number of classes")
+    tabular: bool = Field(False, description="features with names instead of images")
+
+    def read(self) -> Data:
+        """The same samples every time."""
+        generator = np.random.default_rng(7)
+        x, y = self._draw(generator, self.samples)
+        test_x, test_y = self._draw(generator, self.samples // 5)
+        return Data(
+            x=x,
+            y=y,
+            test_x=test_x,
+            test_y=test_y,
+            domain=Domain(0.0, 1.0),
+            class_names=tuple(f"spot {label}" for label in range(self.classes)),
+            feature_names=tuple(f"feature {column}" for column in range(SIDE**2)) if self.tabular else (),
+            image_shape=None if self.tabular else (1, SIDE, SIDE),
+            groups=np.arange(self.samples) % OWNERS,
+            group_names=tuple(f"owner {number}" for number in range(OWNERS)),
+        )
+
+    def _draw(self, generator: np.random.Generator, samples: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        labels = np.arange(samples) % self.classes
+        images = generator.uniform(0.0, 0.4, (samples, SIDE, SIDE))
+        rows = 2 * (labels // 4)
+        columns = 2 * (labels % 4)
+        for shift in ((0, 0), (0, 1), (1, 0), (1, 1)):
+            images[np.arange(samples), rows + shift[0], columns + shift[1]] += 0.5
+        return images.reshape(samples, -1).astype(np.float32), labels
+
+
+SPOTS = "conformance-spots"
+
+
+def registry_with(plugins: dict[str, type[Plugin]]) -> Registry:
+    """What is installed, the data of this module, and plugins under test."""
+    return Registry({SPOTS: Spots} | plugins)
+
+
+def small_config(**changes: Any) -> dict[str, Any]:
+    """A run of a fraction of a second: three rounds of ten clients on spots, batches that do not divide evenly."""
+    config: dict[str, Any] = {
+        "name": "conformance",
+        "rounds": 3,
+        "device": "cpu",
+        "dataset": {"type": SPOTS, "scaling": "none"},
+        "partition": {"type": "iid", "clients": 10},
+        "model": {"type": "softmax", "features": {"type": "unit-ball", "radius": 4.0}},
+        "training": {"learning_rate": 0.5, "epochs": 1, "batch_size": 20},
+        "server": {"clip_norm": 8.0, "noise_std": 0.01},
+        "votes": {"models": 200, "selection_models": 40},
+        "evaluation": {"every": 0},
+        "storage": {"figures": [], "checkpoint_seconds": 0},
+        "certificates": ["pathwise-linear"],
+    }
+    return config | changes
+
+
+@singledispatch
+def surer(votes: Votes) -> Votes:
+    """Votes that leave less doubt about the same first class."""
+    raise NotImplementedError(type(votes).__name__)
+
+
+@surer.register
+def _(votes: LogitVotes) -> Votes:
+    return replace(votes, logits=2.0 * votes.logits)
+
+
+@surer.register
+def _(votes: CountVotes) -> Votes:
+    chosen = votes.selection if votes.request.selection_models else votes.counts
+    winners = np.eye(chosen.shape[1], dtype=np.int64)[chosen.argmax(1)]
+    totals = (winners * part.sum(1, keepdims=True) for part in (votes.counts, votes.selection))
+    return replace(votes, **dict(zip(("counts", "selection"), totals, strict=True)))
+
+
+@surer.register
+def _(votes: ExactVotes) -> Votes:
+    rest = 2.0 * votes.log_rest
+    return replace(votes, log_rest=rest, log_p_b=2.0 * votes.log_p_b, log_p_a=np.log1p(-np.exp(rest)))
+
+
+@surer.register
+def _(votes: GroupVotes) -> Votes:
+    classes = np.arange(1 + votes.ballots.max())
+    winners = (votes.ballots[:, :, None] == classes).sum(axis=1).argmax(axis=1)
+    return replace(votes, ballots=np.zeros_like(votes.ballots) + winners[:, None], gaps=2.0 * votes.gaps)
+
+
+@singledispatch
+def tied(votes: Votes) -> Votes:
+    """Votes that are divided equally among all classes."""
+    raise NotImplementedError(type(votes).__name__)
+
+
+@tied.register
+def _(votes: LogitVotes) -> Votes:
+    return replace(votes, logits=np.zeros_like(votes.logits))
+
+
+@tied.register
+def _(votes: CountVotes) -> Votes:
+    even = {
+        name: np.zeros_like(part) + part.sum(1, keepdims=True) // part.shape[1]
+        for name, part in (("counts", votes.counts), ("selection", votes.selection))
+    }
+    return replace(votes, **even)
+
+
+@tied.register
+def _(votes: ExactVotes) -> Votes:
+    half = np.full_like(votes.log_p_a, math.log(0.5))
+    return replace(votes, log_p_a=half, log_p_b=half, log_rest=half)
+
+
+@tied.register
+def _(votes: GroupVotes) -> Votes:
+    turns = np.arange(votes.ballots.shape[1]) % (1 + votes.labels.max())
+    return replace(votes, ballots=np.zeros_like(votes.ballots) + turns, gaps=np.zeros_like(votes.gaps))
+
+
+def ledgers(ledger: Ledger) -> dict[str, Ledger]:
+    """Runs that break one assumption or another, and one that breaks all."""
+    return {
+        "an ordinary run": ledger,
+        "an unknown model": with_facts(ledger, model_facts=ModelFacts(linear=False, convex=False, bias=True)),
+        "unbounded inputs": with_facts(ledger, input_norm_bound=math.inf, feature_norm_bound=math.inf),
+        "a map without a Lipschitz constant": with_facts(ledger, feature_lipschitz=None),
+        "weights that depend on all updates": with_rounds(ledger, depends="all"),
+        "rejected rounds": with_rounds(with_facts(ledger, rejects=True), accepted=False),
+        "no noise": with_rounds(with_facts(ledger, test_noise_std=0.0), noise_std=0.0),
+        "no models kept": with_facts(ledger, resampled=()),
+        "nothing known at all": unknown(ledger),
+    }
+
+
+def unknown(ledger: Ledger) -> Ledger:
+    """A run that no proof covers."""
+    blind = with_facts(
+        ledger,
+        model_facts=ModelFacts(linear=False, convex=False, bias=True, loss="unknown"),
+        input_norm_bound=math.inf,
+        feature_norm_bound=math.inf,
+        feature_lipschitz=None,
+        test_noise_std=0.0,
+        rejects=True,
+        resampled=(),
+    )
+    blind = with_rounds(blind, depends="all", accepted=False, noise_std=0.0, breakdown=None, carries_state=True)
+    return with_columns(blind, cap=math.inf, update_bound=math.inf, residual_norm=math.inf)
+
+
+def short_updates(ledger: Ledger, factor: float) -> Ledger:
+    """The ledger of a run in which nobody could submit more than a part of what they could."""
+    return scaled(ledger, cap=factor, update_bound=factor, residual_norm=factor)
+
+
+def scaled(ledger: Ledger, **factors: float) -> Ledger:
+    """The ledger with some of its columns multiplied."""
+    return with_columns(ledger, **{name: factor * getattr(ledger.clients, name) for name, factor in factors.items()})
+
+
+def with_columns(ledger: Ledger, **changes: NDArray[np.float64] | float) -> Ledger:
+    """The ledger with other columns."""
+    columns = {name: np.broadcast_to(value, (len(ledger.clients),)) for name, value in changes.items()}
+    return replace(ledger, clients=ClientColumns(**(vars(ledger.clients) | columns)))
+
+
+def with_facts(ledger: Ledger, **changes: Any) -> Ledger:
+    """The ledger with other static facts."""
+    return replace(ledger, facts=ledger.facts.model_copy(update=changes))
+
+
+def with_rounds(ledger: Ledger, **changes: Any) -> Ledger:
+    """The ledger with other facts in every round."""
+    return replace(ledger, rounds=tuple(record.model_copy(update=changes) for record in ledger.rounds))

@@ -21,9 +21,8 @@ from crfl_core.records.ledger import RoundRecord
 from crfl_core.records.round import ClientUpdates, RuleResult, State
 from crfl_core.runs.results import RunResult
 from crfl_core.runs.run import resume, run
-from crfl_core.testing.comparing import difference
-from crfl_core.testing.samples import SPOTS, Spots, small_config
-from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by, used_as
+from crfl_core.testing.sample_run import SPOTS, Spots, small_config
+from crfl_core.testing.suite import Case, CheckFailed, Skipped, difference, promised_by, used_as
 
 FAILING = "conformance-failing"
 

@@ -19,9 +19,11 @@ from crfl_core.plugin_api.aggregator import (
     FixedStage,
     LinearAggregator,
     Stage,
+    centred,
+    dependence,
+    mixtures,
     state_key,
 )
-from crfl_core.plugin_api.chains import centred, dependence, mixtures
 from crfl_core.records.round import ClientUpdates, Dependence, RoundFacts, RuleResult, State
 from crfl_core.training import aggregator_contract as answers
 from crfl_core.training.update_memory import new_rows

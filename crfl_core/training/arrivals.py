@@ -6,7 +6,7 @@ import numpy as np
 from torch import Tensor
 
 from crfl_core.errors import RunError
-from crfl_core.records.round import Poisoning
+from crfl_core.records.round import BatchMeasurements
 from crfl_core.training.session import Plan, Session
 from crfl_core.training.submissions import Received
 
@@ -19,7 +19,9 @@ class Columns:
         self.scale = np.ones(clients)
         self.bad = np.zeros(clients, np.bool_)
         self.usable = False
-        self.poisoning = Poisoning(**{name: column.copy() for name, column in vars(Poisoning.none(clients)).items()})
+        self.poisoning = BatchMeasurements(
+            **{name: column.copy() for name, column in vars(BatchMeasurements.clean(clients)).items()}
+        )
 
     def add(self, received: Received) -> None:
         """Some participants."""

@@ -13,7 +13,7 @@ from crfl_core.plugin_api.plugin_errors import settings_of, written_at
 from crfl_core.plugin_loading.mutation_guard import Touched, fingerprint, untouched
 from crfl_core.records.input_rows import Gathering
 from crfl_core.records.inputs import Batches, held
-from crfl_core.records.round import Poisoning, State, TrainingTask
+from crfl_core.records.round import BatchMeasurements, State, TrainingTask
 from crfl_core.training.checks import check_lipschitz
 from crfl_core.training.features import mapped
 from crfl_core.training.federation import Federation
@@ -30,13 +30,13 @@ class Poisoner:
 
     def poison(
         self, task: TrainingTask, rows: Tensor, labels: Tensor, sizes: Tensor, attackers: NDArray[np.int64]
-    ) -> tuple[Tensor | None, Poisoning]:
+    ) -> tuple[Tensor | None, BatchMeasurements]:
         """The attackers' features, (attackers, steps, batch, features), and what was done; None if it is nothing.
 
         Attackers, given by their ids, are the last of the clients. Their `labels` are changed in place.
         """
         federation = self._federation
-        nothing = Poisoning.none(len(rows))
+        nothing = BatchMeasurements.clean(len(rows))
         attack = federation.attack
         first = len(rows) - len(attackers)
         if attack is None or first == len(rows) or not overrides(attack, "poison"):
@@ -92,7 +92,7 @@ def moved_inputs(clean: Tensor, dirty: Tensor) -> Tensor:
     return (clean != dirty).any(-1)
 
 
-def measure(clean: Batches, dirty: Batches, moved: Tensor, features: Tensor, clients: int) -> Poisoning:
+def measure(clean: Batches, dirty: Batches, moved: Tensor, features: Tensor, clients: int) -> BatchMeasurements:
     """What the poison really changed, padding left out; `features` are the poisoned inputs behind the maps."""
     real = torch.arange(clean.x.shape[2], device=clean.sizes.device) < clean.sizes[..., None]
     moved = moved & real
@@ -105,17 +105,17 @@ def measure(clean: Batches, dirty: Batches, moved: Tensor, features: Tensor, cli
     norm[where] = torch.linalg.vector_norm(samples(features, where), dim=-1)
     count = changed.sum(-1)
     measured = {
-        "share": torch.from_numpy(shares(count.cpu().numpy(), clean.sizes.cpu().numpy())),
-        "samples": count.sum(-1),
-        "most": count.amax(-1),
+        "poisoned_share": torch.from_numpy(shares(count.cpu().numpy(), clean.sizes.cpu().numpy())),
+        "poisoned_samples": count.sum(-1),
+        "poisoned_most": count.amax(-1),
         "delta": delta.view(len(count), -1).amax(-1),
-        "flips": flips.flatten(1).sum(-1),
-        "norm": norm.view(len(count), -1).amax(-1),
+        "label_flips": flips.flatten(1).sum(-1),
+        "poisoned_norm": norm.view(len(count), -1).amax(-1),
     }
-    columns = {name: column.copy() for name, column in vars(Poisoning.none(clients)).items()}
+    columns = {name: column.copy() for name, column in vars(BatchMeasurements.clean(clients)).items()}
     for name, values in measured.items():
         columns[name][-len(values) :] = values.cpu().numpy()
-    return Poisoning(**columns)
+    return BatchMeasurements(**columns)
 
 
 def shares(count: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.float64]:

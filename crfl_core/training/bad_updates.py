@@ -10,8 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from crfl_core.plugin_api.aggregator import AggregationStep
-from crfl_core.plugin_api.chains import linear
+from crfl_core.plugin_api.aggregator import AggregationStep, linear
 from crfl_core.records.round import ClientUpdates
 from crfl_core.training.aggregation import ChainResult
 from crfl_core.training.update_memory import new_rows

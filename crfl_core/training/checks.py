@@ -11,7 +11,7 @@ from crfl_core.errors import OptionError, PluginFailure
 from crfl_core.plugin_api.aggregator import AggregationStep, Stage
 from crfl_core.plugin_api.feature_map import FeatureMaps
 from crfl_core.plugin_api.plugin_errors import settings_of
-from crfl_core.plugin_loading.stand_ins import StandIn
+from crfl_core.plugin_loading.missing_plugins import StandIn
 from crfl_core.records.input_rows import Rows
 from crfl_core.records.round import Clients
 

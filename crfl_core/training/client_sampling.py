@@ -30,16 +30,16 @@ from crfl_core.training.rates import equal_influence
 
 
 @dataclass(frozen=True)
-class Conduct:
+class ClientBehaviour:
     """How the participants of a round really train: attackers may have a rate and a number of steps of their own."""
 
     attacking: NDArray[np.bool_]
     learning_rate: NDArray[np.float64]
     steps: NDArray[np.int64]
 
-    def take(self, rows: NDArray[np.int64] | slice) -> Conduct:
+    def take(self, rows: NDArray[np.int64] | slice) -> ClientBehaviour:
         """That of some of the participants."""
-        return Conduct(self.attacking[rows], self.learning_rate[rows], self.steps[rows])
+        return ClientBehaviour(self.attacking[rows], self.learning_rate[rows], self.steps[rows])
 
 
 class HonestTraining(NamedTuple):
@@ -89,14 +89,14 @@ class Participation:
         clients = self._by_group(self.everybody(number)) if self._changing else self._dealt
         return clients if sum(self._per_round) == len(clients) else clients.take(self._drawn(number))
 
-    def conduct(self, number: int, *, attacked: bool = True) -> Conduct:
+    def conduct(self, number: int, *, attacked: bool = True) -> ClientBehaviour:
         """What the participants of a round really do; if it is not `attacked`, what the protocol says."""
         clients = self.round(number)
         attack = self._config.attack
         if attack is None or not attacked or number not in self.attack_rounds:
-            return Conduct(np.zeros(len(clients), np.bool_), clients.learning_rate, clients.steps)
+            return ClientBehaviour(np.zeros(len(clients), np.bool_), clients.learning_rate, clients.steps)
         attacking = np.isin(clients.ids, self.attackers)
-        return Conduct(
+        return ClientBehaviour(
             attacking,
             clients.learning_rate
             if attack.learning_rate is None

@@ -12,7 +12,7 @@ from crfl_core.errors import PluginFailure
 from crfl_core.plugin_api.engine import Engine
 from crfl_core.plugin_api.plugin_errors import settings_of, written_at
 from crfl_core.plugin_loading.mutation_guard import untouched
-from crfl_core.records.round import LocalUpdates, Poisoning, TrainingTask
+from crfl_core.records.round import BatchMeasurements, LocalUpdates, TrainingTask
 from crfl_core.training.update_memory import new_rows
 
 
@@ -47,8 +47,10 @@ def collect(engine: Engine, task: TrainingTask) -> Iterator[LocalUpdates]:
 
 def well_formed(trained: LocalUpdates, rows: range, task: TrainingTask) -> LocalUpdates:
     """The part that an engine returned for these participants, as the server can use it."""
-    (replicas, _, size), poisoning, updates = task.starts.shape, trained.poisoning, trained.updates.to(task.starts)
-    if not isinstance(poisoning, Poisoning) or {len(column) for column in vars(poisoning).values()} != {len(rows)}:
+    (replicas, _, size), poisoning, updates = task.starts.shape, trained.measurements, trained.updates.to(task.starts)
+    if not isinstance(poisoning, BatchMeasurements) or {len(column) for column in vars(poisoning).values()} != {
+        len(rows)
+    }:
         raise PluginFailure(
             f"the engine must return the measured poison of each participant, found others in round {task.number}"
         )
@@ -68,7 +70,7 @@ class Gathering:
     def __init__(self, clients: int) -> None:
         self._clients = clients
         self._updates: Tensor | None = None
-        self._columns = {name: column.copy() for name, column in vars(Poisoning.none(clients)).items()}
+        self._columns = {name: column.copy() for name, column in vars(BatchMeasurements.clean(clients)).items()}
 
     def add(self, part: LocalUpdates) -> LocalUpdates | None:
         """One part more, in order; everything, once this was the last."""
@@ -78,10 +80,10 @@ class Gathering:
             self._updates = new_rows(part.updates, len(part.updates), self._clients, part.updates.shape[2])
         self._updates[:, part.part] = part.updates
         for name, column in self._columns.items():
-            column[part.part] = getattr(part.poisoning, name)
+            column[part.part] = getattr(part.measurements, name)
         if part.part.stop < self._clients:
             return None
-        return LocalUpdates(slice(0, self._clients), self._updates, Poisoning(**self._columns))
+        return LocalUpdates(slice(0, self._clients), self._updates, BatchMeasurements(**self._columns))
 
 
 def gathered(parts: Iterable[LocalUpdates], clients: int) -> LocalUpdates:

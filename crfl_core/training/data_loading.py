@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -14,11 +18,15 @@ from crfl_core.config import RunConfig
 from crfl_core.errors import PluginFailure
 from crfl_core.plugin_api.partitioner import check_partition
 from crfl_core.plugin_api.plugin_errors import settings_of
-from crfl_core.plugin_loading.dataset_cache import data_of
+from crfl_core.plugin_loading.mutation_guard import fingerprint, leaves
 from crfl_core.records.input_rows import as_rows
-from crfl_core.records.inputs import Data, DataFacts, FederatedData, are_here, held
+from crfl_core.records.inputs import Data, DataFacts, FederatedData, held, is_local
 from crfl_core.records.random_streams import Streams
 from crfl_core.training.reserve import Kept, set_aside
+
+if TYPE_CHECKING:
+    from crfl_core.plugin_api.dataset import Dataset
+    from crfl_core.records.inputs import Data
 
 
 class Partition(NamedTuple):
@@ -36,7 +44,7 @@ def load_data(config: RunConfig, streams: Streams) -> tuple[Data, Partition, dic
     partitioner = config.partition
     with settings_of("partition", partitioner):
         rows = partitioner.split(data, streams)
-        if rows and not any(map(are_here, rows)):  # the server's own samples are for tests
+        if rows and not any(map(is_local, rows)):  # the server's own samples are for tests
             data = replace(data, x=held(data, "x")[:0], y=data.y[:0], groups=None)
         check_partition(rows, len(data.y), partitioner)
         names = partitioner.client_names(data, rows)
@@ -67,3 +75,53 @@ def as_tensors(data: Data, partition: Partition, device: torch.device, dtype: to
 def as_samples(kept: Kept, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Inputs and labels as tensors."""
     return as_rows(kept.x, device, dtype), torch.from_numpy(kept.y.astype(np.int64)).to(device)
+
+
+class Shelf:
+    """The dataset that was read last. Another one takes its place, so no more than one is kept for runs to come."""
+
+    def __init__(self) -> None:
+        self._asking = threading.Lock()
+        self._kept: tuple[object, Data, list[bytes]] | None = None
+
+    def take(self, dataset: Dataset) -> Data:
+        """The data of a dataset: what is kept of one with the same options, if it is still what was read."""
+        asked = type(dataset), dataset.model_dump_json()
+        with self._asking:
+            if self._kept is not None and self._kept[0] == asked and self._kept[2] == marks(self._kept[1]):
+                return self._kept[1]
+            self._kept = None
+            data = dataset.load()
+            self._kept = asked, data, marks(data)
+            return data
+
+
+SHELF: ContextVar[Shelf | None] = ContextVar("SHELF", default=None)
+"""Where runs of this thread look for data before they read them; None: every run reads its own."""
+
+
+@contextmanager
+def reading_once() -> Iterator[None]:
+    """Runs within this block that use one dataset with the same options share it instead of reading it again.
+
+    Threads share it too, if they are started with a copy of the context.
+    """
+    before = SHELF.set(Shelf())
+    try:
+        yield
+    finally:
+        SHELF.reset(before)
+
+
+def data_of(dataset: Dataset) -> Data:
+    """The data of a dataset, read here or found on the shelf."""
+    shelf = SHELF.get()
+    return dataset.load() if shelf is None else shelf.take(dataset)
+
+
+def marks(data: Data) -> list[bytes]:
+    """A mark of every array that could be written to."""
+    import torch
+
+    arrays = (leaf for leaf in leaves(data) if isinstance(leaf, np.ndarray))
+    return [fingerprint(torch.from_numpy(array)).tobytes() for array in arrays if array.flags.writeable and array.size]

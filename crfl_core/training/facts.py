@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from crfl_core.plugin_loading.class_checks import hook_names
 from crfl_core.records import schedules
 from crfl_core.records.input_rows import Rows, norms_of
-from crfl_core.records.inputs import are_here, held, partition_digest
+from crfl_core.records.inputs import held, is_local, partition_digest
 from crfl_core.records.ledger import GroupFacts, ReservedFacts, RunFacts
 from crfl_core.training.groups import watching
 from crfl_core.training.reserve import users
@@ -96,4 +96,4 @@ def group_facts(federation: Federation) -> GroupFacts | None:
 def largest_norms(x: Rows, partition: Sequence[NDArray[np.int64]], bound: float) -> tuple[float, ...]:
     """The largest Euclidean norm of each client's samples; the declared bound for those that are elsewhere."""
     norms = norms_of(x)
-    return tuple(float(norms[rows].max()) if are_here(rows) else bound for rows in partition)
+    return tuple(float(norms[rows].max()) if is_local(rows) else bound for rows in partition)

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crfl_core.errors import PluginFailure, RunError
-from crfl_core.plugin_api.chains import linear
+from crfl_core.plugin_api.aggregator import linear
 from crfl_core.plugin_loading.mutation_guard import Touched
-from crfl_core.records.round import LocalUpdates, Poisoning, State
+from crfl_core.records.round import BatchMeasurements, LocalUpdates, State
 from crfl_core.training import server_optimiser as stepping
 from crfl_core.training.aggregation import ChainResult, States
 from crfl_core.training.aggregations import Aggregation, LinearSums, WholeRounds
@@ -38,7 +38,7 @@ class Aggregated:
     norms: NDArray[np.float64]
     bad: NDArray[np.bool_]
     scale: NDArray[np.float64]
-    poisoning: Poisoning
+    poisoning: BatchMeasurements
     failed: str | None = None
     own: Tensor | None = None
 
@@ -131,7 +131,7 @@ def within(part: LocalUpdates, rows: slice) -> LocalUpdates | None:
     if last - first == part.part.stop - part.part.start:
         return replace(part, part=place)
     inside = slice(first - part.part.start, last - part.part.start)
-    return LocalUpdates(place, part.updates[:, inside], part.poisoning.take(np.arange(inside.start, inside.stop)))
+    return LocalUpdates(place, part.updates[:, inside], part.measurements.take(np.arange(inside.start, inside.stop)))
 
 
 def nothing(clients: int, model: Tensor, states: States) -> ChainResult:

@@ -133,16 +133,16 @@ def columns(outcome: Outcome, result: ChainResult) -> ClientColumns:
         quarantined=aggregated.bad,
         attacking=conduct.attacking,
         scale=aggregated.scale,
-        poisoned_share=poison.share,
-        poisoned_samples=poison.samples,
-        poisoned_most=poison.most,
+        poisoned_share=poison.poisoned_share,
+        poisoned_samples=poison.poisoned_samples,
+        poisoned_most=poison.poisoned_most,
         delta=poison.delta,
-        label_flips=poison.flips,
-        poisoned_norm=poison.norm,
+        label_flips=poison.label_flips,
+        poisoned_norm=poison.poisoned_norm,
         spectrum=poison.spectrum,
         start_gradient=poison.start_gradient,
-        batch_factor=poison.factor,
-        scaled_batches=poison.scaled,
+        batch_factor=poison.batch_factor,
+        scaled_batches=poison.scaled_batches,
     )
 
 

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from crfl_core.plugin_api.model import LocalModels
 from crfl_core.plugin_api.plugin_errors import settings_of
-from crfl_core.records.ballots import Counted, CountingTask, count
 from crfl_core.records.input_rows import Gathering, Rows
 from crfl_core.records.round import Clients, LocalUpdates, TrainingTask
+from crfl_core.records.vote_counting import Counted, CountingTask, count
 from crfl_core.training import batches
 from crfl_core.training.attackers import AttackedSteps, Poisoner, bends, state_of
 from crfl_core.training.federation import Federation

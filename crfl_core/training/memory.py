@@ -9,7 +9,7 @@ from torch import Tensor
 
 from crfl_core.plugin_api.plugin_errors import settings_of, written_at
 from crfl_core.plugin_loading.mutation_guard import untouched
-from crfl_core.records.attacker_view import Observed
+from crfl_core.records.attacker_view import AttackerObservation
 from crfl_core.records.round import State
 from crfl_core.training.aggregator_contract import check_state
 from crfl_core.training.attackers import overrides
@@ -23,7 +23,7 @@ def first_state(federation: Federation) -> State | None:
     return federation.prepared if attack is not None and overrides(attack, "learn") else None
 
 
-def learned(federation: Federation, seen: Observed, state: State) -> State:
+def learned(federation: Federation, seen: AttackerObservation, state: State) -> State:
     """What it remembers after a round, checked."""
     attack = federation.attack
     assert attack is not None
@@ -34,8 +34,10 @@ def learned(federation: Federation, seen: Observed, state: State) -> State:
     return {name: tensor.detach() for name, tensor in answer.items()}
 
 
-def observed(federation: Federation, plan: Plan, start: Tensor, following: Tensor, submitted: Tensor) -> Observed:
+def observed(
+    federation: Federation, plan: Plan, start: Tensor, following: Tensor, submitted: Tensor
+) -> AttackerObservation:
     """A round of the run as its attackers see it: the models broadcast before and after, and what they submitted."""
     mine = np.isin(plan.clients.ids, federation.participation.attackers)
     current = replace(plan.seen_from(start), clients=plan.clients.take(mine), streams=federation.streams.only("attack"))
-    return Observed(current, following, submitted, attacked=bool(plan.conduct.attacking.any()))
+    return AttackerObservation(current, following, submitted, attacked=bool(plan.conduct.attacking.any()))

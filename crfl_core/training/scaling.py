@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import crfl_core.certification.formulas as formulas
-from crfl_core.records.round import Clients, Poisoning
+from crfl_core.records.round import BatchMeasurements, Clients
 from crfl_core.training.federation import Federation
 
 NUMBERS_AT_ONCE = 2**23
@@ -74,12 +74,12 @@ class BatchScaling:
         self._factors[group, step] = factors
         return torch.from_numpy(factors).to(x.device, self._dtype)
 
-    def recorded(self, poisoning: Poisoning) -> Poisoning:
+    def recorded(self, poisoning: BatchMeasurements) -> BatchMeasurements:
         """With what was found of every client's batches."""
         spectrum, start = self._found.max(axis=2)
         scaled: NDArray[np.int64] = np.count_nonzero(self._factors < 1.0, axis=1)
         factor = self._factors.min(axis=1)
-        return replace(poisoning, spectrum=spectrum, start_gradient=start, factor=factor, scaled=scaled)
+        return replace(poisoning, spectrum=spectrum, start_gradient=start, batch_factor=factor, scaled_batches=scaled)
 
 
 def measured(x: Tensor, y: Tensor, sizes: Tensor, classes: int) -> Measured:

@@ -17,7 +17,7 @@ from crfl_core.plugin_loading.hooks import Hooks
 from crfl_core.records import schedules
 from crfl_core.records.inputs import held
 from crfl_core.records.round import Clients, Round, RoundFacts
-from crfl_core.training.client_sampling import Conduct
+from crfl_core.training.client_sampling import ClientBehaviour
 from crfl_core.training.federation import Federation
 from crfl_core.training.groups import ServerSteps
 from crfl_core.training.local_training import LocalTraining
@@ -34,7 +34,7 @@ class Plan:
 
     facts: RoundFacts
     server: ServerSteps
-    conduct: Conduct
+    conduct: ClientBehaviour
     attacked: bool
     clip_norm: float
     noise_std: float

@@ -14,7 +14,7 @@ from crfl_core.plugin_api.aggregator import CapStage, LinearAggregator
 from crfl_core.plugin_api.model import BoundModel
 from crfl_core.plugin_api.server_optimiser import FixedRate
 from crfl_core.plugin_api.softmax_regression import LinearModel
-from crfl_core.plugin_loading.stand_ins import StandIn
+from crfl_core.plugin_loading.missing_plugins import StandIn
 from crfl_core.records import schedules
 from crfl_core.records.ledger import BallFacts, TrainingFacts
 from crfl_core.training.client_sampling import HonestTraining

@@ -15,8 +15,8 @@ from crfl_core.plugin_api.aggregator import Aggregator, LinearAggregator
 from crfl_core.plugin_api.attack import Attack
 from crfl_core.plugin_api.plugin_errors import settings_of, written_at
 from crfl_core.plugin_loading.mutation_guard import untouched
-from crfl_core.records.attacker_view import Known
-from crfl_core.records.round import ClientUpdates, LocalUpdates, Poisoning, State
+from crfl_core.records.attacker_view import AttackerView
+from crfl_core.records.round import BatchMeasurements, ClientUpdates, LocalUpdates, State
 from crfl_core.training import aggregator_contract as answers
 from crfl_core.training import server_optimiser as stepping
 from crfl_core.training.aggregation import States, row_norms, run_chain
@@ -42,7 +42,7 @@ class Received:
     norms: Tensor
     bad: Tensor
     scale: NDArray[np.float64]
-    poisoning: Poisoning
+    poisoning: BatchMeasurements
 
 
 def needs_others(attack: Attack | None) -> bool:
@@ -65,7 +65,7 @@ class Submissions:
         self._states = states
         self._attack_state = state_of(federation, attack_state)
         self._together = federation.attack is not None and overrides(federation.attack, "craft")
-        self._own: list[tuple[NDArray[np.int64], Tensor, Poisoning]] = []
+        self._own: list[tuple[NDArray[np.int64], Tensor, BatchMeasurements]] = []
 
     def of(self, trained: LocalUpdates) -> Iterator[Received]:
         """What arrives of a part; attackers who craft wait for each other."""
@@ -73,7 +73,7 @@ class Submissions:
         rows = np.arange(len(attacking))[trained.part]
         mine = attacking[rows]
         if not self._together or not mine.any() or len(rows) == len(attacking):
-            yield self.received(trained.part, trained.updates, trained.poisoning)
+            yield self.received(trained.part, trained.updates, trained.measurements)
             return
         self._own.append(taken(trained, rows, mine))
         if not mine.all():
@@ -84,9 +84,9 @@ class Submissions:
         if self._own:
             rows, updates, poisonings = zip(*self._own, strict=True)
             columns = {name: np.concatenate([vars(one)[name] for one in poisonings]) for name in vars(poisonings[0])}
-            yield self.received(np.concatenate(rows), torch.cat(updates, 1), Poisoning(**columns))
+            yield self.received(np.concatenate(rows), torch.cat(updates, 1), BatchMeasurements(**columns))
 
-    def received(self, part: Rows, updates: Tensor, poisoning: Poisoning) -> Received:
+    def received(self, part: Rows, updates: Tensor, poisoning: BatchMeasurements) -> Received:
         """What some participants submit who trained these updates, (K, k, P)."""
         attacking = self._plan.conduct.attacking[part]
         plan = self._plan
@@ -118,10 +118,10 @@ class Submissions:
         who = f"attack {attack.full_name}: craft() ({written_at(type(attack).craft)})"
         with settings_of("attack", attack), untouched(who, known, state):
             crafted = attack.craft(known, state)
-        if not isinstance(crafted, Tensor) or crafted.shape != known.own.shape:
+        if not isinstance(crafted, Tensor) or crafted.shape != known.own_updates.shape:
             found = tuple(crafted.shape) if isinstance(crafted, Tensor) else type(crafted).__name__
             raise PluginFailure(
-                f"attack {attack.full_name}: craft() must return {tuple(known.own.shape)}, found {found}"
+                f"attack {attack.full_name}: craft() must return {tuple(known.own_updates.shape)}, found {found}"
             )
         if len(attackers) == len(values):
             return crafted.to(values)[None]
@@ -129,7 +129,7 @@ class Submissions:
         submitted[attackers] = crafted.to(values)
         return submitted[None]
 
-    def known(self, attack: Attack, part: Rows, values: Tensor, attackers: NDArray[np.int64]) -> Known:
+    def known(self, attack: Attack, part: Rows, values: Tensor, attackers: NDArray[np.int64]) -> AttackerView:
         """What attackers are told: no more than their attack declares."""
         federation = self._federation
         plan = self._plan
@@ -140,14 +140,14 @@ class Submissions:
             replace(current, clients=clients.take(rows), streams=federation.streams.only("attack"))
             for rows in (attackers, honest)
         )
-        return Known(
+        return AttackerView(
             round=seen,
-            own=values if len(attackers) == len(values) else values[attackers],
+            own_updates=values if len(attackers) == len(values) else values[attackers],
             weights=nominal_weights(plan)[part][attackers],
             honest=ClientUpdates(values[honest], others),
             model=federation.shown_model,
             features=federation.test_sets["clean"].features,
-            through=self._through(values, attackers) if attack.knowledge == "rule" else None,
+            aggregate_candidates=self._through(values, attackers) if attack.knowledge == "rule" else None,
         )
 
     def _through(self, values: Tensor, attackers: NDArray[np.int64]) -> Callable[[Tensor, Aggregator | None], Tensor]:
@@ -171,10 +171,10 @@ class Submissions:
 
 def taken(
     trained: LocalUpdates, rows: NDArray[np.int64], chosen: NDArray[np.bool_]
-) -> tuple[NDArray[np.int64], Tensor, Poisoning]:
+) -> tuple[NDArray[np.int64], Tensor, BatchMeasurements]:
     """Some participants of a part: their places in the round, updates and poison."""
     which = np.flatnonzero(chosen)
-    return rows[which], trained.updates[:, torch.from_numpy(which)], trained.poisoning.take(which)
+    return rows[which], trained.updates[:, torch.from_numpy(which)], trained.measurements.take(which)
 
 
 def nominal_weights(plan: Plan) -> Tensor:

@@ -1,7 +1,12 @@
-"""`python -m docs.generate`."""
+"""Run `python -m docs.generate [FOLDER]`: the source of the site, or the generated parts that stand in git."""
 
-from docs.generate import pages
+import sys
+from pathlib import Path
 
-for path, text in pages().items():
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+from docs.generate import pages_in_git, write_site
+
+if len(sys.argv) > 1:
+    write_site(Path(sys.argv[1]))
+else:
+    for path, text in pages_in_git().items():
+        path.write_text(text, encoding="utf-8")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from inspect import cleandoc
 from pathlib import Path
@@ -24,7 +24,7 @@ from docs.generate.performance import performance
 from docs.generate.rules import step_table
 
 DISTRIBUTION = "crfl"
-PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+PART = re.compile(r"(<!-- generated: (?!reference)(\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 SCAFFOLDED = {
     "aggregator": "bounded-mean",
     "stage": "short-updates",
@@ -43,9 +43,13 @@ SCAFFOLDED = {
 """What the pages about writing plugins show as an example."""
 
 
-def replaced(pages: Mapping[Path, str]) -> dict[Path, str]:
-    """The pages that have generated parts, with those parts as they should be."""
-    parts: dict[str, Callable[[], str]] = {
+IN_GIT = frozenset({"performance", *(kind.replace("-", "_") for kind in SCAFFOLDED)})
+"""The parts that readers of a page need: they stand in git in full. The others are part of the site alone."""
+
+
+def parts() -> dict[str, Callable[[], str]]:
+    """Return the function that writes each generated part, by the name that pages give it."""
+    found: dict[str, Callable[[], str]] = {
         "keys": config_keys,
         "plugins": installed_plugins,
         "datasets": included_datasets,
@@ -54,12 +58,20 @@ def replaced(pages: Mapping[Path, str]) -> dict[Path, str]:
         "steps": partial(step_table, DISTRIBUTION),
     }
     for kind, name in SCAFFOLDED.items():
-        parts[kind.replace("-", "_")] = partial(scaffolded, kind, name)
-    return {
-        path: PART.sub(lambda match: f"{match[1]}\n{parts[match[2]]()}\n{match[3]}", text)
-        for path, text in pages.items()
-        if PART.search(text)
-    }
+        found[kind.replace("-", "_")] = partial(scaffolded, kind, name)
+    return found
+
+
+def replace_parts(pages: Mapping[Path, str], names: Collection[str]) -> dict[Path, str]:
+    """Return the pages with the generated parts of these names as they should be."""
+    known = parts()
+
+    def replacement(match: re.Match[str]) -> str:
+        if match[2] not in names:
+            return match[0]
+        return f"{match[1]}\n{known[match[2]]()}\n{match[3]}"
+
+    return {path: PART.sub(replacement, text) for path, text in pages.items()}
 
 
 def config_keys() -> str:

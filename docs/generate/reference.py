@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from docs.generate.doors import Entry, all_entries, entries_of
@@ -14,30 +15,30 @@ from docs.generate.source import is_module, tree_of
 from docs.generate.subjects import SUBJECTS, Subject
 
 NOTE = "<!-- written by python -m docs.generate: do not edit -->"
+INDEX = REFERENCE / "README.md"
 INTRODUCTION = (
-    "Every public name, with its signature, its docstring and an example. There are two doors: `crfl_core` for people "
-    "who run, `crfl_core.extend` for those who write plugins. Nothing else is public; what these pages call *not "
-    "exported* is what those names take and return.",
-    "An example is a doctest (`>>>`), or a link to a page whose code the tests run. These pages are written by "
-    "`python -m docs.generate` from the stubs `crfl_core/__init__.pyi` and `crfl_core/extend.pyi` and from the source.",
+    "What these pages call *not exported* is a type that public names take or return. An example is a doctest (`>>>`), "
+    "or a link to a page whose code the tests run."
 )
+PART = re.compile(r"<!-- generated: reference -->.*?<!-- end -->", re.DOTALL)
 
 
-def reference_pages(examples: Examples) -> dict[Path, str]:
-    """The index and the page of every subject that has names."""
+def reference_pages(pages: Mapping[Path, str], examples: Examples) -> dict[Path, str]:
+    """Return the index of both doors, which is in git without its tables, and the page of every subject."""
     entries = all_entries()
     headings, places = headings_of(entries), places_of(entries)
     content = {subject: entries_of(subject, entries) for subject in SUBJECTS}
     content = {subject: found for subject, found in content.items() if found}
-    pages = {REFERENCE / "README.md": index(content, places)}
+    tables = index(content, places)
+    made = {INDEX: PART.sub(lambda _: tables, pages[INDEX])}
     for subject, found in content.items():
-        pages[REFERENCE / f"{subject.page}.md"] = page(subject, found, Writer(subject.page, headings, places, examples))
-    return pages
+        made[REFERENCE / f"{subject.page}.md"] = page(subject, found, Writer(subject.page, headings, places, examples))
+    return made
 
 
 def index(content: dict[Subject, list[Entry]], places: dict[str, str]) -> str:
     """The names of both doors by subject, each with its summary."""
-    parts = ["# Reference", NOTE, *map(wrapped, INTRODUCTION)]
+    parts = [wrapped(INTRODUCTION)]
     for subject, found in content.items():
         rows = [
             (
@@ -49,7 +50,7 @@ def index(content: dict[Subject, list[Entry]], places: dict[str, str]) -> str:
             if one.doors
         ]
         parts += [f"## [{subject.title}]({subject.page}.md)", table(("name", "from", "what it is"), rows)]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(parts)
 
 
 def page(subject: Subject, found: list[Entry], writer: Writer) -> str:

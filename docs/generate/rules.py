@@ -13,10 +13,10 @@ from typing import Any
 
 from crfl_core import RunConfig, run
 from crfl_core.cli.option_texts import example_value
-from crfl_core.config.overrides import parse_value
+from crfl_core.config.merging import parse_value
 from crfl_core.extend import Aggregator, Certificate, ClientUpdates, Plugin, Registry, RuleResult, Tracker, hookimpl
 from crfl_core.plugin_api.aggregator import AggregationStep
-from crfl_core.testing.samples import SPOTS, Spots, small_config
+from crfl_core.testing.sample_run import SPOTS, Spots, small_config
 
 MEANING = {
     (True, "fixed"): "a fixed share, by which the core adds up",

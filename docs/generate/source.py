@@ -17,8 +17,6 @@ from docs.generate.markdown import ROOT
 
 PACKAGE = "crfl_core"
 OURS = (PACKAGE, "crfl_reports")
-FORMULAS = re.compile(r"^crfl_core\.formulas\b")
-"""The formulas lie below certification; the core also hands them on under this name."""
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Node = ast.ClassDef | Function | ast.Assign | ast.AnnAssign | ast.Module
 LONGEST_SIGNATURE = 100
@@ -56,7 +54,7 @@ class Definition:
 
 def file_of(module: str) -> Path:
     """The file of a module, from the top of the repository; one that does not exist if there is no such module."""
-    folder = Path(*FORMULAS.sub("crfl_core.certification.formulas", module).split("."))
+    folder = Path(*module.split("."))
     if not (ROOT / folder.parts[0]).is_dir():
         folder = Path("plugins", folder.parts[0].removeprefix("crfl_")) / folder
     return folder / "__init__.py" if (ROOT / folder).is_dir() else folder.with_suffix(".py")
@@ -95,7 +93,7 @@ def find(module: str, name: str) -> Definition | None:
             return Definition(name, module, statement, doc)
     for imported in imports(tree_of(module).body):
         for alias in imported.names:
-            source = re.sub(r"^crfl_core.certification.formulas", f"{PACKAGE}.formulas", imported.module or "")
+            source = imported.module or ""
             foreign = source.split(".")[0] not in OURS or source == module
             if (alias.asname or alias.name) == name and not foreign:
                 return find(source, alias.name)

@@ -25,7 +25,7 @@ SUBJECTS = (
         "[From Python](../python.md) shows it in use.",
         (
             "crfl_core.runs.run",
-            "crfl_core.plugin_loading.dataset_cache",
+            "crfl_core.training.data_loading",
             "crfl_core.runs.results",
             "crfl_core.runs.what_if",
             "crfl_core.runs.predict",
@@ -54,7 +54,7 @@ SUBJECTS = (
         "What is raised on purpose. Every message says what is wrong, where, and what would be right.",
         (
             "crfl_core.errors",
-            "crfl_core.files.errors",
+            "crfl_core.errors",
         ),
     ),
     Subject(
@@ -86,7 +86,7 @@ SUBJECTS = (
         "What malicious clients do, what they were measured to have done, and what a certificate assumes about them. "
         "See [Writing an attack](../writing-plugins/attack.md).",
         ("crfl_core.plugin_api.attack", "crfl_core.records.attacker_view", "crfl_core.records.threat"),
-        ("Poisoning",),
+        ("BatchMeasurements",),
     ),
     Subject(
         "data",
@@ -128,7 +128,7 @@ SUBJECTS = (
         "engines",
         "Engines",
         "Where clients train and votes are counted. See [Writing an engine](../writing-plugins/engine.md).",
-        ("crfl_core.plugin_api.engine", "crfl_core.records.ballots", "crfl_core.training"),
+        ("crfl_core.plugin_api.engine", "crfl_core.records.vote_counting", "crfl_core.training"),
         ("LocalUpdates", "TrainingTask", "open_job"),
     ),
     Subject(
@@ -163,7 +163,7 @@ SUBJECTS = (
         "The mathematics",
         "The mathematics of certification as pure functions on arrays; `from crfl_core import formulas`. "
         "[Certificates](../certificates.md) has the proofs.",
-        ("crfl_core.formulas",),
+        ("crfl_core.certification.formulas",),
     ),
 )
 

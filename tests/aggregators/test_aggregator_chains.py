@@ -16,7 +16,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from crfl_core.extend import Aggregator, ClientUpdates, Stage
-from crfl_core.testing.stages import matrix_of
+from crfl_core.testing.aggregation_steps import matrix_of
 from crfl_core.training.aggregation import run_chain, staged_by
 from tests.aggregators.support import (
     RULES,

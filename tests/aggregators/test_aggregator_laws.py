@@ -11,7 +11,7 @@ from torch import Tensor
 
 from crfl_core.extend import Aggregator, ClientUpdates, LinearAggregator, Registry, Stage
 from crfl_core.plugin_api.aggregator import AggregationStep
-from crfl_core.testing.stages import matrix_of
+from crfl_core.testing.aggregation_steps import matrix_of
 from crfl_core.training.aggregation import staged_by
 from tests.aggregators.support import (
     RULES,

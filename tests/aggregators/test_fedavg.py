@@ -9,7 +9,7 @@ from crfl_aggregators.fedavg import FedAvg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crfl_core.plugin_api.chains import dependence
+from crfl_core.plugin_api.aggregator import dependence
 from tests.oracle import participants, updates_of
 
 samples_of_clients = st.lists(st.integers(1, 500), min_size=1, max_size=12)

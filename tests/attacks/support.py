@@ -13,12 +13,12 @@ from torch import Tensor
 
 from crfl_core.extend import (
     Attack,
+    AttackerView,
     ClientColumns,
     ClientUpdates,
     DataFacts,
     Domain,
     FederatedData,
-    Known,
     Ledger,
     RunFacts,
     State,
@@ -75,13 +75,13 @@ def public() -> Federation:
     return federation_of(tiny(dtype="float64", attack="none"))
 
 
-def known_of(honest: ClientUpdates, own: Tensor, weights: Tensor | None = None, **more: Any) -> Known:
+def known_of(honest: ClientUpdates, own: Tensor, weights: Tensor | None = None, **more: Any) -> AttackerView:
     """What attackers with these trained updates know; their clients are the last of the round's."""
     clients, federation = honest.round.clients, public()
     current = replace(honest.round, clients=clients.take(slice(len(clients) - len(own), None)))
     shares = torch.full((len(own),), 1.0 / len(own), dtype=torch.float64) if weights is None else weights
     features = federation.test_sets["clean"].features
-    return replace(Known(current, own, shares, honest, federation.model, features), **more)
+    return replace(AttackerView(current, own, shares, honest, federation.model, features), **more)
 
 
 def attack(**changes: Any) -> dict[str, Any]:

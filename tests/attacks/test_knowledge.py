@@ -11,7 +11,7 @@ import torch
 from crfl_aggregators.median import Median
 from torch import Tensor
 
-from crfl_core.extend import Attack, FederatedData, Knowledge, Known, Plugin, PluginFailure, State, Streams
+from crfl_core.extend import Attack, AttackerView, FederatedData, Knowledge, Plugin, PluginFailure, State, Streams
 from crfl_core.training import rounds
 from crfl_core.training.session import Session
 from tests.oracle import federation_of, played, tiny
@@ -20,7 +20,7 @@ from tests.training.test_streaming import before, crowd, held
 
 __all__ = ["before"]
 
-seen: list[Known] = []
+seen: list[AttackerView] = []
 
 
 class Looking(Attack):
@@ -29,9 +29,9 @@ class Looking(Attack):
     def prepare(self, data: FederatedData, streams: Streams) -> State:
         return {}
 
-    def craft(self, known: Known, state: State) -> Tensor:
+    def craft(self, known: AttackerView, state: State) -> Tensor:
         seen.append(known)
-        return -known.own
+        return -known.own_updates
 
 
 class Listening(Looking):
@@ -70,11 +70,11 @@ def test_attackers_are_shown_what_they_declare_to_know(attack: str, others: list
     assert known.honest.round.clients.ids.tolist() == others
     assert known.honest.values.shape == (len(others), 650)
     np.testing.assert_allclose(known.honest.values.norm(dim=1), outcomes[1].clients.submitted_norm[others])
-    np.testing.assert_allclose(known.own.norm(dim=1), outcomes[1].clients.submitted_norm[[0, 4, 7]])
+    np.testing.assert_allclose(known.own_updates.norm(dim=1), outcomes[1].clients.submitted_norm[[0, 4, 7]])
     np.testing.assert_allclose(known.weights, outcomes[1].clients.weight[[0, 4, 7]])
     assert torch.equal(known.round.start, outcomes[0].parameters)
     with pytest.raises(PluginFailure, match="set knowledge = 'rule' in the class"):
-        known.aggregate(known.own)
+        known.aggregate(known.own_updates)
 
 
 def test_attackers_draw_from_no_streams_but_their_own() -> None:
@@ -98,15 +98,15 @@ def test_who_knows_the_rule_foresees_the_next_model(aggregation: list[Any]) -> N
     server = {"clip_norm": 1e9, "noise_std": 0.0}
     outcomes = played(federation_of(config("simulating", aggregation=aggregation, server=server), PLUGINS))
     (known,) = seen
-    foreseen = known.round.start + known.aggregate(-known.own)
+    foreseen = known.round.start + known.aggregate(-known.own_updates)
     torch.testing.assert_close(foreseen, outcomes[1].aggregate, rtol=1e-12, atol=1e-14)
 
 
 def test_another_rule_can_be_tried_as_well() -> None:
     played(federation_of(config("simulating"), PLUGINS))
     (known,) = seen
-    everything = np.concatenate([known.honest.values.numpy(), 9 * known.own.numpy()])
-    found = known.aggregate(9 * known.own, Median())
+    everything = np.concatenate([known.honest.values.numpy(), 9 * known.own_updates.numpy()])
+    found = known.aggregate(9 * known.own_updates, Median())
     np.testing.assert_allclose(found, np.median(everything, axis=0), rtol=1e-12, atol=1e-15)
 
 
@@ -114,7 +114,7 @@ def test_candidates_that_are_not_finite_count_as_they_would_in_the_round() -> No
     played(federation_of(config("simulating", aggregation=["median"]), PLUGINS))
     (known,) = seen
     expected = np.median(known.honest.values.numpy(), axis=0)
-    np.testing.assert_allclose(known.aggregate(known.own * torch.nan), expected, rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(known.aggregate(known.own_updates * torch.nan), expected, rtol=1e-12, atol=1e-15)
 
 
 def test_attackers_craft_together_whoever_trains_in_the_same_chunk() -> None:
@@ -154,9 +154,9 @@ def test_nothing_is_believed_about_what_was_shown() -> None:
     class Writing(Listening):
         what: str
 
-        def craft(self, known: Known, state: State) -> Tensor:
-            {"weights": known.weights, "honest": known.honest.values, "own": known.own}[self.what].zero_()
-            return known.own
+        def craft(self, known: AttackerView, state: State) -> Tensor:
+            {"weights": known.weights, "honest": known.honest.values, "own": known.own_updates}[self.what].zero_()
+            return known.own_updates
 
     for what in ("weights", "honest", "own"):
         with pytest.raises(PluginFailure, match=r"craft\(\) \(.*test_knowledge.py:\d+\) changed what it was given"):

@@ -18,11 +18,11 @@ from torch import Tensor
 import crfl_core
 from crfl_core.extend import (
     Attack,
+    AttackerObservation,
+    AttackerView,
     Batches,
     FederatedData,
-    Known,
     LocalUpdates,
-    Observed,
     Plugin,
     PluginFailure,
     State,
@@ -40,7 +40,7 @@ class Escalating(Attack):
     def prepare(self, data: FederatedData, streams: Streams) -> State:
         return {"rounds": data.x.new_zeros(()), "labels": (data.y.max() - torch.arange(10)).to(data.y)}
 
-    def learn(self, seen: Observed, state: State) -> State:
+    def learn(self, seen: AttackerObservation, state: State) -> State:
         change = (seen.following - seen.round.start).norm()
         return {**state, "rounds": state["rounds"] + 1, "change": change, "sum": seen.submitted.sum(0)}
 
@@ -53,8 +53,8 @@ class Escalating(Attack):
     def after_step(self, weights: Tensor, start: Tensor, state: State) -> Tensor:
         return weights + state.get("change", 0.0) * 0.01
 
-    def craft(self, known: Known, state: State) -> Tensor:
-        return known.own - 0.1 * state["sum"] if "sum" in state else known.own
+    def craft(self, known: AttackerView, state: State) -> Tensor:
+        return known.own_updates - 0.1 * state["sum"] if "sum" in state else known.own_updates
 
 
 class Shipping(Local):
@@ -76,11 +76,11 @@ def config(**changes: Any) -> dict[str, Any]:
 
 
 def test_a_round_is_seen_as_it_was_and_the_state_reaches_every_method() -> None:
-    seen: list[Observed] = []
+    seen: list[AttackerObservation] = []
     handed: list[tuple[str, int]] = []
 
     class Watching(Escalating):
-        def learn(self, observed: Observed, state: State) -> State:
+        def learn(self, observed: AttackerObservation, state: State) -> State:
             seen.append(observed)
             return super().learn(observed, state)
 
@@ -88,7 +88,7 @@ def test_a_round_is_seen_as_it_was_and_the_state_reaches_every_method() -> None:
             handed.append(("poison", int(state["rounds"])))
             return super().poison(batches, state)
 
-        def craft(self, known: Known, state: State) -> Tensor:
+        def craft(self, known: AttackerView, state: State) -> Tensor:
             handed.append(("craft", int(state["rounds"])))
             return super().craft(known, state)
 
@@ -110,7 +110,7 @@ def test_what_was_remembered_survives_a_kill(tmp_path: Path) -> None:
     """Bit for bit: the run that was stopped after round 3 ends as the one that was not."""
 
     class Stopping(Escalating):
-        def learn(self, seen: Observed, state: State) -> State:
+        def learn(self, seen: AttackerObservation, state: State) -> State:
             if seen.round.number == 4 and not (tmp_path / "stopped").exists():
                 (tmp_path / "stopped").touch()
                 raise KeyboardInterrupt
@@ -154,7 +154,7 @@ class Broken(ModelReplacement):
 
     how: str
 
-    def learn(self, seen: Observed, state: State) -> State:
+    def learn(self, seen: AttackerObservation, state: State) -> State:
         if self.how == "state":
             state["pattern"].add_(1.0)
         elif self.how == "model":

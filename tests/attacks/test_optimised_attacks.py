@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
-from crfl_core.extend import Aggregator, ClientUpdates, ConfigError, Known, Observed, State
+from crfl_core.extend import Aggregator, AttackerObservation, AttackerView, ClientUpdates, ConfigError, State
 from crfl_core.training.aggregation import run_chain
 from tests.attacks.support import attacked, known_of, public
 from tests.oracle import federation_of, played, tiny, updates_of
@@ -30,7 +30,7 @@ from tests.oracle import federation_of, played, tiny, updates_of
 Array = NDArray[np.float64]
 
 
-def honest_and_known(honest: int, attackers: int, seed: int = 0, size: int = 6) -> tuple[Array, Known]:
+def honest_and_known(honest: int, attackers: int, seed: int = 0, size: int = 6) -> tuple[Array, AttackerView]:
     """Updates around a common mean, and what attackers know who see them and may try rules."""
     drawn = np.random.default_rng(seed).standard_normal((honest + attackers, size)) + 0.5
     updates = updates_of([5] * (honest + attackers), size=size)
@@ -93,7 +93,7 @@ def test_the_search_finds_the_last_success_wherever_it_lies() -> None:
 @pytest.mark.parametrize("attack", [MinMax(), MinSum(), Adaptive()])
 def test_attackers_who_have_nobody_to_hide_among_still_attack(attack: Any) -> None:
     _, known = honest_and_known(0, 2)
-    torch.testing.assert_close(attack.craft(known, {}), -known.own)
+    torch.testing.assert_close(attack.craft(known, {}), -known.own_updates)
     _, known = honest_and_known(1, 2)
     assert bool(torch.isfinite(attack.craft(known, {})).all())
 
@@ -166,7 +166,7 @@ def test_neurotoxin_stays_out_of_what_changed_most() -> None:
     before, after = generator.standard_normal((2, 40))
     _, known = honest_and_known(2, 1)
     current = replace(known.round, start=torch.from_numpy(before))
-    seen = Observed(current, torch.from_numpy(after), torch.zeros(1, 40), attacked=False)
+    seen = AttackerObservation(current, torch.from_numpy(after), torch.zeros(1, 40), attacked=False)
     attack = Neurotoxin(ratio=0.25)
     state = attack.learn(seen, {"pattern": torch.zeros(1)})
     taken = set(np.argsort(-np.abs(after - before))[:10].tolist())
@@ -182,8 +182,8 @@ def test_in_a_run_neurotoxin_moves_only_what_the_round_before_left_alone() -> No
     submitted: list[Tensor] = []
 
     class Watched(Neurotoxin):
-        def craft(self, known: Known, state: State) -> Tensor:
-            submitted.append(known.own)
+        def craft(self, known: AttackerView, state: State) -> Tensor:
+            submitted.append(known.own_updates)
             return super().craft(known, state)
 
     table = {"type": "watched", "clients": [0], "rounds": [2, 3], "ratio": 0.2}
@@ -197,7 +197,7 @@ def test_in_a_run_neurotoxin_moves_only_what_the_round_before_left_alone() -> No
         assert np.count_nonzero(own[0]) > 400
 
 
-def linear_scene() -> tuple[Known, Array, Array, Array]:
+def linear_scene() -> tuple[AttackerView, Array, Array, Array]:
     """A softmax model that is not zero, its weights and biases, and test inputs."""
     federation = public()
     start = torch.from_numpy(np.random.default_rng(5).standard_normal(650))

@@ -12,7 +12,7 @@ from crfl_attacks.model_replacement import ModelReplacement
 from torch import Tensor
 
 import crfl_core
-from crfl_core.extend import Attack, Batches, FederatedData, Known, PluginFailure, State, Streams
+from crfl_core.extend import Attack, AttackerView, Batches, FederatedData, PluginFailure, State, Streams
 from tests.attacks.support import attack, measured
 from tests.oracle import federation_of, played, tiny
 
@@ -121,8 +121,8 @@ class Raising(ModelReplacement):
     def after_step(self, weights: Tensor, start: Tensor, state: State) -> Tensor:
         return self._maybe("after_step", weights)
 
-    def craft(self, known: Known, state: State) -> Tensor:
-        return self._maybe("craft", known.own)
+    def craft(self, known: AttackerView, state: State) -> Tensor:
+        return self._maybe("craft", known.own_updates)
 
     def _maybe(self, place: str, answer: T) -> T:
         if place == self.where:

@@ -13,7 +13,7 @@ import torch
 from pydantic import Field, PrivateAttr
 from torch import Tensor
 
-from crfl_core.extend import Attack, Batches, FederatedData, Known, State, Streams
+from crfl_core.extend import Attack, AttackerView, Batches, FederatedData, State, Streams
 from crfl_core.plugin_api.feature_map import FeatureMaps
 from crfl_core.plugin_api.model import BoundModel
 
@@ -138,9 +138,9 @@ class Submitting(Attack):
         attack._knowledge = knowledge
         return attack
 
-    def craft(self, known: Known, state: State) -> Tensor:
+    def craft(self, known: AttackerView, state: State) -> Tensor:
         assert self._knowledge is not None
-        own = known.own
+        own = known.own_updates
         if self.how == "not-finite":
             return torch.full_like(own, torch.nan)
         if self.how == "reverse":

@@ -11,8 +11,8 @@ from crfl_certificates.postprocess import Postprocess
 from crfl_certificates.tail import Tail
 
 from crfl_core import Threat
-from crfl_core.certification import audits as certification
-from crfl_core.certification.audits import Audit
+from crfl_core.certification import certifier as certification
+from crfl_core.certification.certifier import Audit
 from crfl_core.extend import Certificate, Plugin
 from tests.certificates.attackers import Steering, Submitting
 from tests.certificates.federations import small as small_config

@@ -11,7 +11,7 @@ from typing import Any
 from crfl_certificates.pathwise_linear import PathwiseLinear
 
 import crfl_core
-from crfl_core.certification import audits as certification
+from crfl_core.certification import certifier as certification
 from crfl_core.records.threat import ThreatSettings
 from tests.certificates.audited import LABELS, SOUND, attacked_world, audits, refused, small
 from tests.certificates.worlds import PLUGINS, federation_of, play

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from crfl_certificates.tail import Tail
 
-from crfl_core.certification import audits as certification
+from crfl_core.certification import certifier as certification
 from tests.certificates.audited import CERTIFICATES, LABELS, SERVER, SOUND, attacked_world, audits, refused, small
 
 

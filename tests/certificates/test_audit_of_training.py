@@ -10,7 +10,7 @@ import pytest
 import torch
 from crfl_certificates.pathwise_linear import PathwiseLinear
 
-from crfl_core.certification import audits as certification
+from crfl_core.certification import certifier as certification
 from crfl_core.extend import Attack, Batches, FederatedData, State, Streams
 from tests.certificates.attackers import Knowledge, Submitting
 from tests.certificates.audited import LABELS, PATHWISE, SOUND, attacked_world, audits, refused, small

@@ -14,7 +14,7 @@ from crfl_certificates.postprocess import Breakdown, Postprocess
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crfl_core.certification import audits as certification
+from crfl_core.certification import certifier as certification
 from crfl_core.extend import Aggregator, Level
 from tests.aggregators.support import participants, updates_of
 from tests.certificates.federations import small

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
-from crfl_core.extend import Attack, ConfigError, FederatedData, Known, State, Streams
+from crfl_core.extend import Attack, AttackerView, ConfigError, FederatedData, State, Streams
 from tests.certificates.drawn_worlds import (
     ROUNDING,
     assert_nothing_flips,
@@ -92,7 +92,7 @@ class Wandering(Attack):
     def prepare(self, data: FederatedData, streams: Streams) -> State:
         return {}
 
-    def craft(self, known: Known, state: State) -> Tensor:
+    def craft(self, known: AttackerView, state: State) -> Tensor:
         drawn = known.round.streams.generator("attack/direction").standard_normal(len(known.round.start))
         lengths = torch.from_numpy(known.round.clients.update_bound)
         decay = torch.from_numpy(1 - known.round.clients.retention)

@@ -18,10 +18,10 @@ from crfl_core import Threat
 from crfl_core.certification.drift import Scenario
 from crfl_core.extend import (
     Attack,
+    AttackerView,
     Batches,
     ConfigError,
     FederatedData,
-    Known,
     State,
     Streams,
 )
@@ -194,8 +194,8 @@ def test_attacks_that_make_their_own_updates_are_not_taken_for_poisoned_data() -
     """Turned round, an update has its old norm and its data are clean; still nothing but a cap bounds it."""
 
     class Reversed(Flipping):
-        def craft(self, known: Known, state: State) -> Tensor:
-            return -known.own
+        def craft(self, known: AttackerView, state: State) -> Tensor:
+            return -known.own_updates
 
     federation = federation_of(small())
     world = play(with_attack(federation, Reversed(flips=0, clients=(0,), rounds=(2,))))

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import crfl_core
 from crfl_core import Threat
 from crfl_core.certification import threat_resolution as threats
-from crfl_core.certification.audits import Audit, audit
+from crfl_core.certification.certifier import Audit, audit
 from crfl_core.certification.drift import Scenario
 from crfl_core.extend import Certificate, Check, ConfigError, Direction, Level, RunError
 from tests.certificates.drawn_worlds import ROUNDING, data_attacks, drift_between, scenarios, update_attacks

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from crfl_certificates.pathwise_linear import PathwiseLinear
 
+from crfl_core.certification.contraction import domain_bound, input_bound
 from crfl_core.certification.drift import Scenario
-from crfl_core.certification.inputs import domain_bound, input_bound
 from crfl_core.extend import Level
 from tests.certificates.federations import small
 from tests.certificates.worlds import World, attacked, federation_of, honest_world

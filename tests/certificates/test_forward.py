@@ -9,7 +9,7 @@ import pytest
 from crfl_certificates.pathwise_linear import PathwiseLinear
 
 from crfl_core import Threat
-from crfl_core.certification.audits import audit
+from crfl_core.certification.certifier import audit
 from crfl_core.certification.drift import Scenario
 from tests.certificates.federations import small
 from tests.certificates.worlds import attacked, federation_of, honest_world

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import crfl_core
 from crfl_core import RunResult
-from crfl_core.extend import GroupVotes, Known, State, hookimpl
+from crfl_core.extend import AttackerView, GroupVotes, State, hookimpl
 from tests.oracle import contents, federation_of, tiny
 
 PARTITION = {"type": "iid", "clients": 9}
@@ -47,9 +47,11 @@ def answers(run: RunResult) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
 class Turning(ModelReplacement):
     """Submits whatever moves the model of its group away, as far as it can go."""
 
-    def craft(self, known: Known, state: State) -> Tensor:
+    def craft(self, known: AttackerView, state: State) -> Tensor:
         generator = torch.Generator().manual_seed(known.round.number)
-        return -30.0 * known.own + torch.randn(known.own.shape, generator=generator, dtype=known.own.dtype)
+        return -30.0 * known.own_updates + torch.randn(
+            known.own_updates.shape, generator=generator, dtype=known.own_updates.dtype
+        )
 
 
 def test_no_certified_prediction_changes_under_attack_in_every_round(tmp_path: Path) -> None:

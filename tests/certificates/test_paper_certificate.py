@@ -16,7 +16,7 @@ from scipy.special import erf
 
 import crfl_core
 from crfl_core import ABSTAIN, RunResult, Threat, formulas
-from crfl_core.certification.audits import audit
+from crfl_core.certification.certifier import audit
 from crfl_core.extend import CountVotes, Ledger, VoteRequest, Votes, VoteSettings
 from tests.certification.reference import VECTORS
 from tests.oracle import tiny

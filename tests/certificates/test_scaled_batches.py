@@ -20,11 +20,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import crfl_core.certification.formulas as formulas
-from crfl_core.certification import audits
-from crfl_core.certification.audits import Audit
+from crfl_core.certification import certifier
 from crfl_core.certification.ball_rule_checks import LEVELS
+from crfl_core.certification.certifier import Audit
 from crfl_core.certification.drift import Scenario
-from crfl_core.extend import Attack, ConfigError, Data, Dataset, Domain, FederatedData, Known, State, Streams
+from crfl_core.extend import Attack, AttackerView, ConfigError, Data, Dataset, Domain, FederatedData, State, Streams
 from tests.certificates.drawn_worlds import (
     FEATURES,
     ROUNDING,
@@ -110,10 +110,10 @@ class Wall(Attack):
     def prepare(self, data: FederatedData, streams: Streams) -> State:
         return {}
 
-    def craft(self, known: Known, state: State) -> Tensor:
+    def craft(self, known: AttackerView, state: State) -> Tensor:
         clients = known.round.clients
         lost = torch.from_numpy(1.0 - clients.retention)[:, None]
-        towards = known.own + lost * known.round.start
+        towards = known.own_updates + lost * known.round.start
         unit = towards / towards.norm(dim=1, keepdim=True).clamp(min=1e-300)
         lengths = torch.from_numpy(clients.update_bound)[:, None] * self.share
         submitted: Tensor = (-lengths if self.against else lengths) * unit - lost * known.round.start
@@ -278,10 +278,10 @@ class Sideways(Attack):
     def prepare(self, data: FederatedData, streams: Streams) -> State:
         return {}
 
-    def craft(self, known: Known, state: State) -> Tensor:
+    def craft(self, known: AttackerView, state: State) -> Tensor:
         clients, start = known.round.clients, known.round.start
         lengths = torch.from_numpy(clients.update_bound)
-        pushed = torch.zeros_like(known.own)
+        pushed = torch.zeros_like(known.own_updates)
         pushed[:, 0] = self.sign * lengths
         return pushed - torch.from_numpy(1.0 - clients.retention)[:, None] * start
 
@@ -301,7 +301,7 @@ def ball_run(**training: Any) -> dict[str, Any]:
 def audit_of(config: dict[str, Any], **threat: Any) -> Audit:
     """What the pathwise certificate says of a run that was attacked."""
     world = play(federation_of(config, {"wall": Wall}))
-    return audits.audit(PathwiseLinear(), world.ledger, world.threat(**threat))
+    return certifier.audit(PathwiseLinear(), world.ledger, world.threat(**threat))
 
 
 def test_the_ball_rule_counts_clients_only() -> None:
@@ -333,7 +333,7 @@ def test_a_room_smaller_than_rounding_is_refused() -> None:
     tight = ball.model_copy(update={"gradient_bound": ball.gradient_bound / (1 + 1e-6)})
     training = world.ledger.facts.training.model_copy(update={"ball": tight})
     ledger = replace(world.ledger, facts=world.ledger.facts.model_copy(update={"training": training}))
-    assert "found rounding of" in audits.audit(PathwiseLinear(), ledger, world.threat()).refusal
+    assert "found rounding of" in certifier.audit(PathwiseLinear(), ledger, world.threat()).refusal
 
 
 def test_single_precision_is_declared() -> None:
@@ -355,7 +355,7 @@ def test_the_audit_says_how_often_honest_batches_were_scaled() -> None:
     del config["training"]["ball"]
     world = play(federation_of(config, {"wall": Wall}))
     honest = world.ledger.clients.take(~world.ledger.clients.attacking)
-    audit = audits.audit(PathwiseLinear(), world.ledger, world.threat())
+    audit = certifier.audit(PathwiseLinear(), world.ledger, world.threat())
     (measured,) = [check.measured for check in audit.checks if check.name == "honest clients scale their batches"]
     scaled_count, total = int(honest.scaled_batches.sum()), int(honest.steps.sum())
     assert 0 < scaled_count < total

@@ -12,7 +12,7 @@ from crfl_certificates.pathwise_linear import PathwiseLinear
 from crfl_certificates.postprocess import Postprocess
 from crfl_certificates.tail import Tail
 
-from crfl_core.certification import audits as certification
+from crfl_core.certification import certifier as certification
 from crfl_core.certification.drift import Scenario
 from crfl_core.extend import Certificate, FixedRate, RoundFacts
 from tests.certificates.attackers import Knowledge, Submitting

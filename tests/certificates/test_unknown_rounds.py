@@ -22,11 +22,11 @@ from rich.console import Console
 
 import crfl_core
 from crfl_core import RunResult, Threat
-from crfl_core.certification import audits
+from crfl_core.certification import certifier
 from crfl_core.certification.drift import Scenario
 from crfl_core.extend import Certificate, ConfigError, Ledger, Level
-from crfl_core.reporting import csv_files as tables
-from crfl_core.reporting.files import audit_entries
+from crfl_core.reporting import terminal_tables as tables
+from crfl_core.reporting.csv_files import audit_entries
 from crfl_core.runs import what_if
 from tests.certificates.federations import certifiable, small
 from tests.certificates.ledgers import synthetic_ledger
@@ -184,12 +184,12 @@ def test_the_paper_counts_its_worst_round() -> None:
     np.testing.assert_array_equal(found, np.min(each, axis=0))
     two = clean.certify(Paper(), any_of(threat, 2, rounds=4), "feature").radius
     assert (two[~np.isnan(two)] < found[~np.isnan(two)]).all()
-    assert "exactly one" in " ".join(audits.audit(Paper(), clean.ledger, any_of(threat, 2, rounds=4)).conditions)
+    assert "exactly one" in " ".join(certifier.audit(Paper(), clean.ledger, any_of(threat, 2, rounds=4)).conditions)
 
 
 @pytest.mark.parametrize("certificate", [Tail(), Postprocess()], ids=["tail", "postprocess"])
 def test_certificates_that_draw_noise_again_say_why_they_have_to_know_the_round(certificate: Certificate) -> None:
-    refusal = audits.audit(certificate, uneven_ledger(1), any_of(Threat(clients=1, rounds=(1,)), 1)).refusal
+    refusal = certifier.audit(certificate, uneven_ledger(1), any_of(Threat(clients=1, rounds=(1,)), 1)).refusal
     assert "found any one of rounds 1..5" in refusal
     assert "each possible one needs a stored model and continuations of its own" in refusal
     assert "'pathwise-linear'" in refusal
@@ -198,8 +198,8 @@ def test_certificates_that_draw_noise_again_say_why_they_have_to_know_the_round(
 def test_fresh_noise_after_all_rounds_that_may_be_attacked_needs_no_known_round() -> None:
     ledger = synthetic_ledger()
     early = Threat(clients=1, rounds=(1, 2), rounds_at_most=1)
-    assert not audits.audit(Tail(resample_from=2), ledger, early).refusal
-    assert "within 1..1" in audits.audit(Tail(resample_from=1), ledger, early).refusal
+    assert not certifier.audit(Tail(resample_from=2), ledger, early).refusal
+    assert "within 1..1" in certifier.audit(Tail(resample_from=1), ledger, early).refusal
 
 
 def test_a_run_that_was_attacked_more_often_is_not_covered_and_no_clean_world() -> None:
@@ -210,7 +210,7 @@ def test_a_run_that_was_attacked_more_often_is_not_covered_and_no_clean_world() 
     done = world.threat(scale=1.0)
     assert once.excess(done) == ("2 rounds were attacked, at most 1 assumed",)
     assert twice.excess(done) == ()
-    forward = {count: audits.audit(PathwiseLinear(), world.ledger, one) for count, one in ((1, once), (2, twice))}
+    forward = {count: certifier.audit(PathwiseLinear(), world.ledger, one) for count, one in ((1, once), (2, twice))}
     assert forward[1].directions_at("client") == ("backward",)
     assert set(forward[2].directions_at("client")) == {"backward", "forward"}
 
@@ -220,8 +220,8 @@ def test_bad_updates_in_more_rounds_than_assumed_are_refused() -> None:
     federation = federation_of(certifiable(rounds=5, attack=attack))
     world = attacked(federation, honest_world(federation))
     once, twice = (any_of(Threat(clients=1, rounds=(1,), poison="update"), count) for count in (1, 2))
-    assert "bad updates" in audits.audit(PathwiseLinear(), world.ledger, once).refusal
-    assert not audits.audit(PathwiseLinear(), world.ledger, twice).refusal
+    assert "bad updates" in certifier.audit(PathwiseLinear(), world.ledger, once).refusal
+    assert not certifier.audit(PathwiseLinear(), world.ledger, twice).refusal
 
 
 @pytest.fixture(scope="module")
@@ -286,11 +286,11 @@ def test_a_run_shows_what_holds_for_any_round_beside_the_round_of_its_attack(att
     for shown, other in zip(attacked_run.metrics.curves[:2], asked.curves, strict=False):
         assert shown.rounds == "round 3"
         common = [radius for radius in shown.radii if radius in other.radii]
-        assert [shown.anywhen_accuracy[shown.radii.index(one)] for one in common] == [
+        assert [shown.any_round_accuracy[shown.radii.index(one)] for one in common] == [
             other.certified_accuracy[other.radii.index(one)] for one in common
         ]
-        assert sum(shown.anywhen_rate) < sum(shown.certified_rate)
-    assert all(not curve.anywhen_rate for curve in attacked_run.metrics.curves if curve.certificate == "tail")
+        assert sum(shown.any_round_rate) < sum(shown.certified_rate)
+    assert all(not curve.any_round_rate for curve in attacked_run.metrics.curves if curve.certificate == "tail")
     table = show(attacked_run)
     assert "any round" in table
     assert "round 3" in table
@@ -302,16 +302,16 @@ def test_the_csv_has_a_radius_for_any_round_where_it_was_asked(attacked_run: Run
         with (attacked_run.path / "certificates" / f"{name}.csv").open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
         for test_set in ("clean", "backdoored"):
-            column = [row["anywhen_radius"] for row in rows if row["set"] == test_set]
+            column = [row["any_round_radius"] for row in rows if row["set"] == test_set]
             expected = asked[test_set] if name == "pathwise-linear" else np.full(len(column), np.nan)
             np.testing.assert_array_equal([float(cell or "nan") for cell in column], expected)
         if name == "pathwise-linear":
-            assert any(row["anywhen_radius"] != row["radius"] for row in rows)
+            assert any(row["any_round_radius"] != row["radius"] for row in rows)
 
 
 def test_whoever_states_the_rounds_gets_no_other_answer(attacked_run: RunResult) -> None:
     stated = crfl_core.certify(attacked_run, ["threat.rounds=[3]"])
-    assert not any(curve.anywhen_rate for curve in stated.curves)
+    assert not any(curve.any_round_rate for curve in stated.curves)
     assert [one.certified_rate for one in stated.curves] == [one.certified_rate for one in attacked_run.metrics.curves]
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crfl_core import Threat, load_config
-from crfl_core.certification import audits as certification
+from crfl_core.certification import certifier as certification
 from crfl_core.certification import threat_resolution as threats
 from crfl_core.certification.voting import Electorate, vote
 from crfl_core.extend import (

@@ -32,7 +32,7 @@ from crfl_core.extend import (
     Voters,
     open_job,
 )
-from crfl_core.records.ballots import blocks_of, count
+from crfl_core.records.vote_counting import blocks_of, count
 from tests.oracle import OTHER_CONFIG, POISON, contents, tiny
 
 MODEL = Softmax().build(DataFacts(6, 3, Domain()))

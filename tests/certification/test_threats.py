@@ -11,7 +11,7 @@ from crfl_certificates.pathwise_linear import PathwiseLinear
 
 from crfl_core import Threat
 from crfl_core.certification import threat_resolution as threats
-from crfl_core.certification.audits import audit
+from crfl_core.certification.certifier import audit
 from crfl_core.certification.drift import Scenario
 from crfl_core.extend import Ledger, Realised
 from crfl_core.records.measurements import share_error

@@ -28,8 +28,8 @@ from crfl_core.extend import (
     Votes,
     VoteSettings,
 )
-from crfl_core.records import ballots
-from crfl_core.records.ballots import BLOCK
+from crfl_core.records import vote_counting
+from crfl_core.records.vote_counting import BLOCK
 from crfl_core.training.federation import build
 from tests.oracle import sealed, tiny
 
@@ -92,8 +92,8 @@ def test_without_noise_all_models_agree_with_the_model_itself() -> None:
 
 def test_the_size_of_a_chunk_changes_no_vote(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = counts(300)
-    for chunk in (ballots.BLOCK, 5 * ballots.BLOCK):
-        monkeypatch.setattr(ballots, "MODELS_AT_ONCE", chunk)
+    for chunk in (vote_counting.BLOCK, 5 * vote_counting.BLOCK):
+        monkeypatch.setattr(vote_counting, "MODELS_AT_ONCE", chunk)
         np.testing.assert_array_equal(counts(300), whole)
 
 

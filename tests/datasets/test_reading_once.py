@@ -12,7 +12,7 @@ from crfl_datasets.synthetic import Synthetic
 
 from crfl_core import reading_once, run
 from crfl_core.extend import Data
-from crfl_core.plugin_loading.dataset_cache import SHELF, data_of
+from crfl_core.training.data_loading import SHELF, data_of
 
 
 @pytest.fixture

@@ -22,11 +22,13 @@ import torch
 from crfl_core import load_config, run
 from crfl_core.extend import Certificate, FileDataset, Registry
 from crfl_core.plugin_api import KINDS, hookspecs
-from docs.generate import pages
+from docs.generate import pages_in_git, written_pages
+from docs.generate.examples import Examples
+from docs.generate.parts import parts, replace_parts
+from docs.generate.reference import reference_pages
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-REFERENCE = DOCS / "reference"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 EXAMPLES = sorted(path for path in (ROOT / "examples").iterdir() if path.suffix in (".toml", ".yaml"))
 
@@ -154,21 +156,35 @@ def test_blocks_that_are_not_run_say_so_by_their_language(page: Path) -> None:
     assert {block.language for block in blocks(page)} <= run | not_run
 
 
-def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub makes them."""
-    plain = FENCE.sub("", page.read_text(encoding="utf-8"))
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in HEADING.findall(plain)}
+def anchors(text: str) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    headings = HEADING.findall(FENCE.sub("", text))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def internal_links(text: str) -> Iterator[str]:
+    for link in LINK.findall(FENCE.sub("", text)):
+        if not link.startswith("https://"):
+            yield link
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_internal_links_lead_somewhere(page: Path) -> None:
-    for link in LINK.findall(FENCE.sub("", page.read_text(encoding="utf-8"))):
-        if link.startswith("https://"):
-            continue
-        path, _, anchor = link.partition("#")
-        target = (page.parent / path).resolve() if path else page
-        assert target.exists(), f"{name_of(page)} links to {link}, which does not exist"
-        assert not anchor or anchor in anchors(target), f"{name_of(page)} links to {link}, which has no such heading"
+def test_links_in_the_repository_lead_to_files_in_git(page: Path) -> None:
+    for link in internal_links(page.read_text(encoding="utf-8")):
+        path = link.partition("#")[0]
+        assert (page.parent / path).exists(), f"{name_of(page)} links to {link}, which does not exist"
+
+
+def test_links_of_the_site_lead_to_pages_and_headings() -> None:
+    pages = replace_parts(written_pages(), parts().keys() - {"steps"})  # the table of steps takes a minute
+    pages |= reference_pages(pages, Examples.of(pages))
+    headings = {path: anchors(text) for path, text in pages.items()}
+    for page, text in pages.items():
+        for link in internal_links(text):
+            path, _, anchor = link.partition("#")
+            target = (page.parent / path).resolve() if path else page
+            assert target in pages or target.exists(), f"{name_of(page)} links to {link}, which does not exist"
+            assert not anchor or anchor in headings[target], f"{name_of(page)} links to {link}: no such heading"
 
 
 def test_docstrings_refer_to_headings_that_exist() -> None:
@@ -176,7 +192,8 @@ def test_docstrings_refer_to_headings_that_exist() -> None:
     for path in places:
         for page, anchor in re.findall(r"(docs/[\w/-]+\.md)(?:#([\w-]+))?", path.read_text(encoding="utf-8")):
             assert (ROOT / page).exists(), f"{name_of(path)} refers to {page}, which does not exist"
-            assert not anchor or anchor in anchors(ROOT / page), f"{name_of(path)} refers to {page}#{anchor}"
+            headings = anchors((ROOT / page).read_text(encoding="utf-8"))
+            assert not anchor or anchor in headings, f"{name_of(path)} refers to {page}#{anchor}"
 
 
 def test_every_page_is_linked_from_the_readme_and_every_decision_from_its_index() -> None:
@@ -185,8 +202,6 @@ def test_every_page_is_linked_from_the_readme_and_every_decision_from_its_index(
     kinds = (DOCS / "writing-plugins" / "README.md").read_text(encoding="utf-8")
     assert [page.name for page in DOCS.glob("*.md") if f"(docs/{page.name}" not in readme] == []
     assert [page.name for page in (DOCS / "decisions").glob("0*.md") if f"({page.name})" not in index] == []
-    reference = (REFERENCE / "README.md").read_text(encoding="utf-8")
-    assert {page.name for page in REFERENCE.glob("*.md") if f"({page.name})" not in reference} == {"README.md"}
     assert "(docs/reference/README.md)" in readme
     writing = {page.name for page in (DOCS / "writing-plugins").glob("*.md")}
     assert {name for name in writing if f"({name})" not in kinds} == {"README.md"}
@@ -194,15 +209,16 @@ def test_every_page_is_linked_from_the_readme_and_every_decision_from_its_index(
     assert "(docs/writing-plugins/README.md" in readme
 
 
-def test_the_generated_pages_and_parts_are_up_to_date() -> None:
-    generated = pages()
-    assert set(generated) == {page for page in PAGES if "<!-- generated: " in page.read_text()} | {
-        *REFERENCE.glob("*.md")
-    }
-    kinds = {f"writing-plugins/{kind}.md" for kind in (*KINDS, "stage", "testing")}
-    assert {DOCS / name for name in ("configuration.md", "datasets.md", "plugins.md", *kinds)} <= set(generated)
-    for path, expected in generated.items():
+def test_generated_parts_are_up_to_date_where_they_stand_in_git() -> None:
+    for path, expected in pages_in_git().items():
         assert path.read_text(encoding="utf-8") == expected, f"{name_of(path)}: run python -m docs.generate"
+
+
+def test_every_generated_part_stands_on_a_page_and_every_kind_of_plugin_shows_one() -> None:
+    used = {name: path for path in PAGES for name in re.findall(r"<!-- generated: (\w+) -->", path.read_text())}
+    assert used.keys() == parts().keys() | {"reference"}
+    for kind in (*KINDS, "stage"):
+        assert used[kind.replace("-", "_")] == DOCS / "writing-plugins" / f"{kind}.md"
 
 
 def test_the_hooks_page_gives_the_signature_of_every_hook_and_of_no_other() -> None:

@@ -11,12 +11,13 @@ import pytest
 
 import crfl_core
 from crfl_core import extend, formulas
-from crfl_core.extend import assumptions
-from docs.generate import markdown
+from crfl_core.extend import assumption_checks
+from docs.generate import markdown, written_pages
+from docs.generate.examples import REFERENCE, Examples
+from docs.generate.reference import reference_pages
 
-ROOT = Path(__file__).parents[2]
-REFERENCE = ROOT / "docs" / "reference"
-PAGES = {page.name: page.read_text(encoding="utf-8") for page in sorted(REFERENCE.glob("*.md"))}
+WRITTEN = written_pages()
+PAGES = {path.name: text for path, text in reference_pages(WRITTEN, Examples.of(WRITTEN)).items()}
 SUBJECTS = {name: text for name, text in PAGES.items() if name != "README.md"}
 DOORS = (crfl_core, extend)
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -117,7 +118,7 @@ def test_what_a_class_inherits_is_listed_once_with_a_link_to_where_it_is_describ
 
 
 def test_public_modules_show_every_function_with_what_it_says() -> None:
-    for module, offered in ((formulas, formulas.__all__), (assumptions, ["fixed_weights", "seeded_streams"])):
+    for module, offered in ((formulas, formulas.__all__), (assumption_checks, ["fixed_weights", "seeded_streams"])):
         name = module.__name__.rpartition(".")[2]
         text = section(name)
         for one in offered:

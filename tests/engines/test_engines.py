@@ -17,11 +17,11 @@ from crfl_engines.local import Local
 import crfl_core
 from crfl_core import extend
 from crfl_core.extend import (
+    BatchMeasurements,
     Counted,
     CountingTask,
     LocalUpdates,
     Plugin,
-    Poisoning,
     RunContext,
     Tracker,
     TrainingTask,
@@ -85,8 +85,8 @@ def test_a_worker_needs_none_of_the_plugins_that_play_no_part_in_local_training(
     task = task_of(federation)
     mine, theirs = (job.train(task, slice(0, 8)) for job in (ours, rebuilt))
     assert torch.equal(mine.updates, theirs.updates)
-    for name, column in vars(mine.poisoning).items():
-        np.testing.assert_array_equal(column, getattr(theirs.poisoning, name))
+    for name, column in vars(mine.measurements).items():
+        np.testing.assert_array_equal(column, getattr(theirs.measurements, name))
 
 
 def test_the_specification_says_all_that_training_depends_on() -> None:
@@ -108,7 +108,7 @@ class Noting:
     def train(self, task: TrainingTask, part: slice) -> LocalUpdates:
         self.parts.append((part.start, part.stop))
         clients = part.stop - part.start
-        return LocalUpdates(part, task.starts.expand(-1, clients, -1), Poisoning.none(clients))
+        return LocalUpdates(part, task.starts.expand(-1, clients, -1), BatchMeasurements.clean(clients))
 
     def count(self, task: CountingTask, part: slice) -> Counted:
         raise AssertionError("nobody votes here")
@@ -205,7 +205,7 @@ def test_an_engine_that_fails_is_closed_and_named(tmp_path: Path) -> None:
     assert CLOSED == ["failing"]
 
 
-@pytest.mark.parametrize("engine", ["local", {"type": "together", "models": 2}])
+@pytest.mark.parametrize("engine", ["local", {"type": "stacked", "models": 2}])
 def test_a_run_lets_go_of_its_data_when_it_ends(engine: object, tmp_path: Path) -> None:
     """At once, and not when somebody looks for cycles: data are large, and runs in one process follow each other."""
 

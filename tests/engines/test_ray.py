@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from crfl_engines import ray_cluster
-from crfl_engines.ray import Ray
-from crfl_engines.ray_worker import SentCount, SentTask, Worker, own_versions, received
+from crfl_engines.ray.engine import Ray
+from crfl_engines.ray.worker import SentCount, SentTask, Worker, own_versions, received
 
 import crfl_core
 from crfl_core.extend import (
@@ -165,7 +164,7 @@ def test_an_address_where_somebody_else_answers_is_a_sentence(
     tmp_path: Path, says: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ray would wait for minutes."""
-    monkeypatch.setattr(ray_cluster, "PATIENCE", 1.0)
+    monkeypatch.setattr("crfl_engines.ray.cluster.PATIENCE", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
 
@@ -224,8 +223,8 @@ def test_what_travels_arrives_as_it_was() -> None:
     trained: LocalUpdates = received(slice(2, 5), answer)
     expected = job.train(task, slice(2, 5))
     assert torch.equal(trained.updates, expected.updates)
-    for name, column in vars(expected.poisoning).items():
-        np.testing.assert_array_equal(getattr(trained.poisoning, name), column)
+    for name, column in vars(expected.measurements).items():
+        np.testing.assert_array_equal(getattr(trained.measurements, name), column)
     models = torch.randn(1, federation.model.layout.size, generator=torch.Generator().manual_seed(0))
     votes = CountingTask("clean", 60, Voters(models, 20, 0.1, Streams(3)))
     counted: Counted = job.count(votes, slice(0, 60))

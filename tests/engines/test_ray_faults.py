@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import tomli_w
-from crfl_engines.ray_crew import TRIES, Crew, Shift
+from crfl_engines.ray.worker_pool import TRIES, Shift, WorkerPool
 from pydantic import PrivateAttr
 
 import crfl_core
@@ -109,14 +109,14 @@ def test_a_worker_that_is_killed_is_replaced_and_changes_no_bit(
 def test_too_few_workers_after_a_fault_stop_the_run_which_resumes(
     two_nodes: Nodes, tmp_path: Path, local: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gather = Crew.gather
+    gather = WorkerPool.gather
 
-    def impatient(self: Crew) -> None:
+    def impatient(self: WorkerPool) -> None:
         gather(self)
         self._deadline = 3.0
 
     with monkeypatch.context() as patch:
-        patch.setattr(Crew, "gather", impatient)
+        patch.setattr(WorkerPool, "gather", impatient)
         trackers = [After.round(2, two_nodes.kill_the_second), After.round(3, lambda: time.sleep(4))]
         engine = two_nodes.engine(chunk_clients=1, min_workers=2)
         with (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from crfl_core.extend import RunDirectory
+from crfl_core.runs.run_directory import RunDirectory
 
 SMALL = {
     "name": "small",

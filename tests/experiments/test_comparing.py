@@ -16,7 +16,7 @@ from crfl_experiments.sweeps.pictures import along, over_radii, picture
 from scipy import stats
 
 from crfl_core import run
-from crfl_core.extend import CrflError, CrflWarning
+from crfl_core.errors import CrflError, CrflWarning
 from crfl_core.reporting.config_diff import UNSET, differences
 from tests.experiments.support import SMALL
 

@@ -10,7 +10,7 @@ from crfl_experiments.sweeps.expressions import Expression, in_order
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crfl_core.extend import ConfigError
+from crfl_core.errors import ConfigError
 
 KNOWN: dict[str, Any] = {
     "rounds": 50,

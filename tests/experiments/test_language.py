@@ -10,7 +10,7 @@ from crfl_experiments.sweeps.cells import Cell, define
 from crfl_experiments.sweeps.language import choices
 from crfl_experiments.sweeps.values import inline, parsed, split
 
-from crfl_core.extend import ConfigError
+from crfl_core.errors import ConfigError
 from tests.experiments.support import small
 
 

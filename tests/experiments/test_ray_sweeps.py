@@ -21,7 +21,8 @@ from crfl_experiments.sweeps.folder import SweepFolder
 from crfl_experiments.sweeps.pool import line_of
 from crfl_experiments.sweeps.ray_cells import Cells
 
-from crfl_core.extend import ConfigError, RunDirectory
+from crfl_core.errors import ConfigError
+from crfl_core.runs.run_directory import RunDirectory
 from tests.experiments.support import SMALL, different_files, small
 from tests.ray_nodes import Nodes, all_ended, ended, marked, ray_or_skip
 

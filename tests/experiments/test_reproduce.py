@@ -24,7 +24,7 @@ from crfl_experiments.sweeps.result import CellResult
 from crfl_experiments.sweeps.shared_training import plan_cells
 
 from crfl_core import load_config, run
-from crfl_core.extend import ConfigError
+from crfl_core.errors import ConfigError
 
 Crfl = Callable[..., CompletedProcess[str]]
 ROOT = Path(__file__).parents[2]

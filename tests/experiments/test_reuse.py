@@ -13,7 +13,7 @@ from crfl_experiments.sweeps.result import SweepResult
 from crfl_experiments.sweeps.shared_training import Plan, copy_training, plan_cells, trains_alike
 
 from crfl_core import load, run
-from crfl_core.extend import RunDirectory
+from crfl_core.runs.run_directory import RunDirectory
 from tests.experiments.support import SMALL, different_files, small
 
 

@@ -21,7 +21,7 @@ from crfl_experiments.sweeps.overview import duration
 from crfl_experiments.sweeps.pool import AHEAD, one_ahead
 
 from crfl_core import CrflError, run
-from crfl_core.extend import RunDirectory
+from crfl_core.runs.run_directory import RunDirectory
 from tests.experiments.support import SMALL, different_files, small
 
 

@@ -15,13 +15,17 @@ from typing import Any
 
 import pytest
 import torch
-from crfl_engines.stacked import MEETING, Meeting, Parted, Together, Turns
+from crfl_engines.stacked import MEETING, Meeting, Parted, Stacked, Turns
 from crfl_experiments.sweeps import SweepResult, sweep
 from crfl_experiments.sweeps.cells import define
 from crfl_experiments.sweeps.training_key import MOST_MODELS
 
 from crfl_core import load_config, run
-from crfl_core.extend import ConfigError, Counted, CountingTask, Job, LocalUpdates, RunDirectory, TrainingTask
+from crfl_core.errors import ConfigError
+from crfl_core.plugin_api.engine import Job
+from crfl_core.records.round import LocalUpdates, TrainingTask
+from crfl_core.records.vote_counting import Counted, CountingTask
+from crfl_core.runs.run_directory import RunDirectory
 from crfl_core.training import rounds
 from crfl_core.training.federation import build
 from crfl_core.training.local_training import LocalTraining
@@ -70,7 +74,7 @@ def attended(jobs: dict[int, Job], tasks: dict[int, list[TrainingTask]], models:
 
     def attend(place: int) -> None:
         MEETING.set(meeting)
-        engine = Together(models=models, place=place)
+        engine = Stacked(models=models, place=place)
         engine.open(jobs[place])
         try:
             for task in tasks[place]:
@@ -90,7 +94,7 @@ def attended(jobs: dict[int, Job], tasks: dict[int, list[TrainingTask]], models:
 
 def alone(job: Job, task: TrainingTask, place: int, models: int = 3) -> torch.Tensor:
     """The updates of a run by itself."""
-    engine = Together(models=models, place=place)
+    engine = Stacked(models=models, place=place)
     engine.open(job)
     parts = sorted(engine.train(task), key=lambda part: part.part.start)
     engine.close()
@@ -143,7 +147,7 @@ def test_an_error_of_the_training_reaches_everybody(job: LocalTraining) -> None:
 
     def attend(place: int) -> None:
         MEETING.set(meeting)
-        engine = Together(models=2, place=place)
+        engine = Stacked(models=2, place=place)
         engine.open(Broken(job))
         try:
             list(engine.train(task_of(job, 1, place)))
@@ -164,7 +168,7 @@ def test_a_meeting_that_ends_sends_everybody_away(job: LocalTraining) -> None:
     meeting = Meeting([0, 1], 2, hands=1)
     MEETING.set(meeting)
     try:
-        engine = Together(models=2, place=0)
+        engine = Stacked(models=2, place=0)
         engine.open(job)
         threading.Timer(0.1, meeting.end).start()
         with pytest.raises(Parted):
@@ -279,4 +283,4 @@ def test_a_stack_that_is_interrupted_goes_on_with_the_same_bits(tmp_path: Path) 
 
 def test_a_place_outside_the_stack_is_refused() -> None:
     with pytest.raises(ConfigError, match="place 2 needs at least 3 models"):
-        load_config({**SMALL, "engine": {"type": "together", "models": 2, "place": 2}})
+        load_config({**SMALL, "engine": {"type": "stacked", "models": 2, "place": 2}})

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import tomli_w
-from crfl_flower.bounded_grid import TooLarge
-from crfl_flower.client_app import NODE_FILE, app
-from crfl_flower.exchange import CURRENT, Exchange
-from crfl_flower.founding import found
+from crfl_flower.bounded_grid import ReplyTooLarge
+from crfl_flower.client_app import NODE_FILE_KEY, app
+from crfl_flower.exchange import CURRENT_EXCHANGE, Exchange
+from crfl_flower.federation_setup import write_federation
 from flwr.app import Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -59,7 +59,7 @@ def experiment(folder: Path, clients: int = 4, **changes: Any) -> Path:
 
 def founded(folder: Path, config: Path, address: str = "127.0.0.1:9092", **engine: Any) -> Path:
     """The config of a server whose nodes are the clients of an experiment."""
-    found(folder, config, address, ())
+    write_federation(folder, config, address, ())
     path = folder / "server" / "config.toml"
     tree = tomllib.loads(path.read_text(encoding="utf-8"))
     tree["engine"] |= engine
@@ -96,13 +96,13 @@ class LocalGrid:
     def pull_reply(self, message_id: str, limit: int) -> Message | None:
         reply = self._replies[message_id]
         if reply is not None and size_of(reply) > limit:
-            raise TooLarge
+            raise ReplyTooLarge
         return reply
 
 
 def context(file: Path, node: int) -> Context:
     """What Flower tells the app of a node."""
-    return Context(run_id=1, node_id=node, node_config={NODE_FILE: str(file)}, state=RecordDict(), run_config={})
+    return Context(run_id=1, node_id=node, node_config={NODE_FILE_KEY: str(file)}, state=RecordDict(), run_config={})
 
 
 def size_of(message: Message) -> int:
@@ -119,12 +119,12 @@ def federated(config: Path, nodes: Sequence[Answer], out: Path, **changes: Any) 
         LocalGrid(folder, nodes), [100 + client for client in range(len(nodes))], out.parent / "journal"
     )
     samples = [len(np.load(file)["y"]) for file in sorted(folder.glob("node-*/samples.npz"))]
-    token = CURRENT.set(exchange)
+    token = CURRENT_EXCHANGE.set(exchange)
     try:
         overrides = [f"partition.samples={samples}", *(f"{key}={value}" for key, value in changes.items())]
         return run(config, overrides=overrides, out=out)
     finally:
-        CURRENT.reset(token)
+        CURRENT_EXCHANGE.reset(token)
 
 
 def problems(journal: Path) -> Mapping[tuple[int, int], str]:

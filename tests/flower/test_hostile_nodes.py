@@ -15,9 +15,9 @@ import httpx
 import numpy as np
 import pytest
 import torch
-from crfl_flower import beneath, link
-from crfl_flower.client_app import NODE_FILE, node_of
-from crfl_flower.wire import RAW, Order, packed
+from crfl_flower import connection, processes
+from crfl_flower.client_app import NODE_FILE_KEY, find_node
+from crfl_flower.messages import RAW_FORMAT, TrainingOrder, array_from_tensor
 from flwr.app import Array, ArrayRecord, Context, Message
 
 from crfl_core import load
@@ -29,71 +29,73 @@ DEADLINE = 30.0
 BOUND = 1_500_000_000
 """Bytes that the server may have at most, with PyTorch in it."""
 
-Misdeed = Callable[[Order, Message, Context], Message]
+Misdeed = Callable[[TrainingOrder, Message, Context], Message]
 
 
-def acting(*misdeeds: Misdeed) -> link.App:
+def acting(*misdeeds: Misdeed) -> connection.ClientFunction:
     """A node that does something else in every round."""
 
     def answer(message: Message, context: Context) -> Message:
         if message.metadata.message_type != "train":
             return honest(message, context)
-        order = Order.read(message)
+        order = TrainingOrder.from_message(message)
         return misdeeds[order.round - 1](order, message, context)
 
     return answer
 
 
-def sent(order: Order, message: Message, array: Array, name: str = "update") -> Message:
-    content = order.reply(order.starts)
+def sent(order: TrainingOrder, message: Message, array: Array, name: str = "update") -> Message:
+    content = order.build_reply(order.starts)
     content["arrays"] = ArrayRecord({name: array})
     return Message(content, reply_to=message)
 
 
-def raises(order: Order, message: Message, context: Context) -> Message:
+def raises(order: TrainingOrder, message: Message, context: Context) -> Message:
     raise ZeroDivisionError("of a hostile node")
 
 
-def hangs(order: Order, message: Message, context: Context) -> Message:
+def hangs(order: TrainingOrder, message: Message, context: Context) -> Message:
     time.sleep(2 * DEADLINE)
     return honest(message, context)
 
 
-def replays(order: Order, message: Message, context: Context) -> Message:
-    old = Order(order.round - 1, order.token, order.client, order.total, order.specification, order.row, order.starts)
-    return Message(old.reply(node_of(context).train(order)), reply_to=message)
+def replays(order: TrainingOrder, message: Message, context: Context) -> Message:
+    old = TrainingOrder(
+        order.round - 1, order.token, order.client, order.total, order.specification, order.row, order.starts
+    )
+    return Message(old.build_reply(find_node(context).train(order)), reply_to=message)
 
 
-def impersonates(order: Order, message: Message, context: Context) -> Message:
-    other = Order(order.round, order.token, 0, order.total, order.specification, order.row, order.starts)
-    return Message(other.reply(node_of(context).train(order)), reply_to=message)
+def impersonates(order: TrainingOrder, message: Message, context: Context) -> Message:
+    other = TrainingOrder(order.round, order.token, 0, order.total, order.specification, order.row, order.starts)
+    return Message(other.build_reply(find_node(context).train(order)), reply_to=message)
 
 
-def sends_a_gigabyte(order: Order, message: Message, context: Context) -> Message:
+def sends_a_gigabyte(order: TrainingOrder, message: Message, context: Context) -> Message:
     """Zeros: Flower sends one piece and says that it comes two hundred times."""
-    return sent(order, message, Array(dtype="<f4", shape=(1, GIGABYTE // 4), stype=RAW, data=bytes(GIGABYTE)))
+    return sent(order, message, Array(dtype="<f4", shape=(1, GIGABYTE // 4), stype=RAW_FORMAT, data=bytes(GIGABYTE)))
 
 
-def sends_much(order: Order, message: Message, context: Context) -> Message:
+def sends_much(order: TrainingOrder, message: Message, context: Context) -> Message:
     """More than the model has, and no piece like another."""
     data = secrets.token_bytes(30_000_000)
-    return sent(order, message, Array(dtype="<f4", shape=(1, len(data) // 4), stype=RAW, data=data))
+    return sent(order, message, Array(dtype="<f4", shape=(1, len(data) // 4), stype=RAW_FORMAT, data=data))
 
 
-def sends_other_names(order: Order, message: Message, context: Context) -> Message:
-    return sent(order, message, packed(order.starts), "weights")
+def sends_other_names(order: TrainingOrder, message: Message, context: Context) -> Message:
+    return sent(order, message, array_from_tensor(order.starts), "weights")
 
 
-def sends_no_numbers(order: Order, message: Message, context: Context) -> Message:
-    return sent(order, message, packed(order.starts * torch.nan))
+def sends_no_numbers(order: TrainingOrder, message: Message, context: Context) -> Message:
+    return sent(order, message, array_from_tensor(order.starts * torch.nan))
 
 
-def sends_a_pickle(order: Order, message: Message, context: Context) -> Message:
+def sends_a_pickle(order: TrainingOrder, message: Message, context: Context) -> Message:
     data = pickle.dumps(np.full(order.starts.shape, None))
     return sent(order, message, Array(dtype="|O", shape=tuple(order.starts.shape), stype="numpy.ndarray", data=data))
 
 
-NODES: list[link.App] = [
+NODES: list[connection.ClientFunction] = [
     honest,
     honest,
     acting(raises, replays, sends_a_pickle),
@@ -118,7 +120,7 @@ def test_a_federation_goes_on_with_hostile_nodes(tmp_path: Path) -> None:
     threat = {"clients": 3, "rounds": "every", "poison": "update"}
     config = experiment(tmp_path / "e", len(NODES), rounds=ROUNDS, threat=threat)
     fed, out = tmp_path / "fed", tmp_path / "run"
-    address = f"127.0.0.1:{beneath.free_port()}"
+    address = f"127.0.0.1:{processes.find_free_port()}"
     server = founded(fed, config, address, min_replies=2, deadline=DEADLINE)
     most: dict[str, int] = {}
     with commands(tmp_path) as start, ExitStack() as stack:
@@ -147,21 +149,21 @@ def test_a_federation_goes_on_with_hostile_nodes(tmp_path: Path) -> None:
 
 
 @contextmanager
-def node(folder: Path, server: str, answer: link.App) -> Iterator[None]:
+def node(folder: Path, server: str, answer: connection.ClientFunction) -> Iterator[None]:
     """A SuperNode of its own process, whose app is in this one."""
-    port, secret, log = beneath.free_port(), secrets.token_bytes(32), folder / "supernode.log"
+    port, secret, log = processes.find_free_port(), secrets.token_bytes(32), folder / "supernode.log"
     (folder / "secret").write_bytes(secret)
     options = ["--superlink", server, "--root-certificates", str(folder / "ca.crt"), "--port", str(port)]
     options += ["--auth-supernode-private-key", str(folder / "node.key"), "--isolation", "process"]
     options += ["--superexec-auth-secret-file", str(folder / "secret")]
-    options += ["--node-config", f"{NODE_FILE}={json.dumps(str(folder / 'node.toml'))}"]
-    with beneath.running("crfl_flower.supernode", options, log, folder / "flwr") as process:
+    options += ["--node-config", f"{NODE_FILE_KEY}={json.dumps(str(folder / 'node.toml'))}"]
+    with processes.run_process("crfl_flower.supernode", options, log, folder / "flwr") as process:
 
         def answering() -> None:
-            here = link.Address(f"127.0.0.1:{port}", None, secret)
-            beneath.wait_for_port(here.server, process, log, 200.0)
+            here = connection.Address(f"127.0.0.1:{port}", None, secret)
+            processes.wait_for_port(here.server, process, log, 200.0)
             with suppress(httpx.HTTPError):  # it may end at any moment
-                link.answer_tasks(here, answer, lambda: process.poll() is not None)
+                connection.answer_tasks(here, answer, lambda: process.poll() is not None)
 
         threading.Thread(target=answering, daemon=True).start()
         yield

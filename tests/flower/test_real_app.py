@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from crfl_flower.beneath import free_port
+from crfl_flower.processes import find_free_port
 
 from crfl_core import load
 from tests.flower import plain_app
@@ -58,7 +58,7 @@ def main(grid, context):
 
 @pytest.mark.usefixtures("nothing_left")
 def test_an_app_of_flower_gets_a_certificate(tmp_path: Path) -> None:
-    app, home, out, port = tmp_path / "app", tmp_path / "flwr", tmp_path / "run", free_port()
+    app, home, out, port = tmp_path / "app", tmp_path / "flwr", tmp_path / "run", find_free_port()
     (app / "plain").mkdir(parents=True)
     home.mkdir()
     (app / "pyproject.toml").write_text(PROJECT, encoding="utf-8")
@@ -73,7 +73,7 @@ def test_an_app_of_flower_gets_a_certificate(tmp_path: Path) -> None:
         )
         for client in range(plain_app.CLIENTS):
             node = f'partition-id={client} folder="{tmp_path}"'
-            where = ["--superlink", f"127.0.0.1:{port}", "--port", str(free_port()), "--node-config", node]
+            where = ["--superlink", f"127.0.0.1:{port}", "--port", str(find_free_port()), "--node-config", node]
             stack.enter_context(running(["flower-supernode", "--insecure", *where], tmp_path / f"node-{client}.log"))
         settings = f'config="{config(tmp_path)}" out="{out}"'
         wait_until(lambda: "Uvicorn running" in (tmp_path / "superlink.log").read_text(), "the superlink")

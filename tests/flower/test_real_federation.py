@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from crfl_flower.beneath import free_port
 from crfl_flower.keys import write_authority, write_node_key
+from crfl_flower.processes import find_free_port
 from typer.testing import CliRunner
 
 import crfl_core
@@ -24,7 +24,7 @@ ROUNDS = 6
 def test_a_federation_survives_its_server_and_ends_as_one_process_would(tmp_path: Path) -> None:
     config = experiment(tmp_path / "e", rounds=ROUNDS, storage={"figures": [], "checkpoint_seconds": 0})
     fed, out = tmp_path / "fed", tmp_path / "run"
-    server = founded(fed, config, f"127.0.0.1:{free_port()}", min_replies=4)
+    server = founded(fed, config, f"127.0.0.1:{find_free_port()}", min_replies=4)
     stranger, deceived = strangers(fed)
     with commands(tmp_path) as start:
         serving = start("serve", "serve", str(server), "--out", str(out))

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from crfl_flower.client_app import node_of
-from crfl_flower.wire import RAW, Order, packed
+from crfl_flower.client_app import find_node
+from crfl_flower.messages import RAW_FORMAT, TrainingOrder, array_from_tensor
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 
 from crfl_core.extend import RunError
@@ -26,14 +26,14 @@ class Bomb:
         return Path("exploded").touch, ()  # type: ignore[return-value]
 
 
-def changed(change: Callable[[Order, RecordDict], RecordDict | None]) -> Answer:
+def changed(change: Callable[[TrainingOrder, RecordDict], RecordDict | None]) -> Answer:
     """A node that trains as it should and then sends something else."""
 
     def answer(message: Message, context: Context) -> Message | None:
         if message.metadata.message_type != "train":
             return honest(message, context)
-        order = Order.read(message)
-        content = change(order, order.reply(node_of(context).train(order)))
+        order = TrainingOrder.from_message(message)
+        content = change(order, order.build_reply(find_node(context).train(order)))
         return None if content is None else Message(content, reply_to=message)
 
     return answer
@@ -43,21 +43,21 @@ def raises(message: Message, context: Context) -> Message:
     return Message(Error(code=1, reason="ZeroDivisionError"), reply_to=message)
 
 
-def saying(**words: Any) -> Callable[[Order, RecordDict], RecordDict]:
-    def change(_: Order, content: RecordDict) -> RecordDict:
+def saying(**words: Any) -> Callable[[TrainingOrder, RecordDict], RecordDict]:
+    def change(_: TrainingOrder, content: RecordDict) -> RecordDict:
         said = dict(content.config_records["reply"]) | words
         return RecordDict({**content, "reply": ConfigRecord(said)})
 
     return change
 
 
-def sending(make: Callable[[Order], ArrayRecord]) -> Callable[[Order, RecordDict], RecordDict]:
+def sending(make: Callable[[TrainingOrder], ArrayRecord]) -> Callable[[TrainingOrder, RecordDict], RecordDict]:
     return lambda order, content: RecordDict({**content, "arrays": make(order)})
 
 
-def raw(order: Order, data: bytes, kind: str = "<f4", shape: tuple[int, ...] | None = None) -> ArrayRecord:
+def raw(order: TrainingOrder, data: bytes, kind: str = "<f4", shape: tuple[int, ...] | None = None) -> ArrayRecord:
     shape = tuple(order.starts.shape) if shape is None else shape
-    return ArrayRecord({"update": Array(dtype=kind, shape=shape, stype=RAW, data=data)})
+    return ArrayRecord({"update": Array(dtype=kind, shape=shape, stype=RAW_FORMAT, data=data)})
 
 
 BAD: dict[str, tuple[Answer, str]] = {
@@ -68,18 +68,21 @@ BAD: dict[str, tuple[Answer, str]] = {
     "a truth for a number": (changed(saying(round=True)), "an answer for round 'True'"),
     "other records": (changed(lambda *_: RecordDict({"model": ConfigRecord({"x": 1})})), r"records \['model'\]"),
     "other names": (
-        changed(sending(lambda order: ArrayRecord({"weights": packed(order.starts)}))),
+        changed(sending(lambda order: ArrayRecord({"weights": array_from_tensor(order.starts)}))),
         r"arrays \['weights'\]",
     ),
     "not finite": (
-        changed(sending(lambda order: ArrayRecord({"update": packed(order.starts * torch.nan)}))),
+        changed(sending(lambda order: ArrayRecord({"update": array_from_tensor(order.starts * torch.nan)}))),
         "numbers that are not finite",
     ),
     "wrong shape": (
-        changed(sending(lambda order: ArrayRecord({"update": packed(order.starts[:, 1:])}))),
+        changed(sending(lambda order: ArrayRecord({"update": array_from_tensor(order.starts[:, 1:])}))),
         r"an array of \('crfl.raw', '<f4', \(1, 639\)\), not",
     ),
-    "wrong type": (changed(sending(lambda order: ArrayRecord({"update": packed(order.starts.double())}))), "'<f8'"),
+    "wrong type": (
+        changed(sending(lambda order: ArrayRecord({"update": array_from_tensor(order.starts.double())}))),
+        "'<f8'",
+    ),
     "objects": (changed(sending(lambda order: raw(order, pickle.dumps(Bomb()), "|O"))), r"'\|O'"),
     "pickle": (changed(sending(lambda order: raw(order, pickle.dumps(Bomb())))), "bytes for an array"),
     "numpy's format": (
@@ -88,7 +91,9 @@ BAD: dict[str, tuple[Answer, str]] = {
     ),
     "too large": (changed(sending(lambda order: raw(order, bytes(10**6)))), "a reply of more than 68,096 bytes"),
     "beyond the protocol": (
-        changed(sending(lambda order: ArrayRecord({"update": packed(torch.full_like(order.starts, 100.0))}))),
+        changed(
+            sending(lambda order: ArrayRecord({"update": array_from_tensor(torch.full_like(order.starts, 100.0))}))
+        ),
         "an update of norm 2530, the protocol allows",
     ),
     "never": (changed(lambda *_: None), "no reply within"),

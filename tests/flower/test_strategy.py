@@ -64,7 +64,7 @@ def config(folder: Path, **changes: Any) -> Path:
     tree: dict[str, Any] = {
         "device": "cpu",
         "dataset": {"type": "digits", "test_samples": 50},
-        "partition": {"type": "elsewhere", "clients": CLIENTS, "samples": [SAMPLES] * CLIENTS},
+        "partition": {"type": "remote", "clients": CLIENTS, "samples": [SAMPLES] * CLIENTS},
         "model": {"type": "softmax", "bias": False},
         "training": {"learning_rate": RATE, "steps": 1, "batch_size": SAMPLES},
         "server": {"noise_std": 0.0},

@@ -18,8 +18,7 @@ import crfl_core
 from crfl_core import load_config
 from crfl_core.extend import Aggregator, ConfigError, PluginError, Registry, Stage
 from crfl_core.plugin_api import CONFIGURABLE, KINDS
-from crfl_core.plugin_loading.missing_plugins import Reading, Requirement
-from crfl_core.plugin_loading.stand_ins import absences, stand_in
+from crfl_core.plugin_loading.missing_plugins import Reading, Requirement, absences, stand_in
 
 Install = Callable[..., None]
 Crfl = Callable[..., CompletedProcess[str]]

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 import crfl_core
 from crfl_core import ClassHistogram, class_histogram, partition_figure
 from crfl_core.extend import ConfigError
-from crfl_core.reporting.files import metrics_json
+from crfl_core.reporting.csv_files import metrics_json
 from tests.oracle import contents, federation_of, tiny
 
 

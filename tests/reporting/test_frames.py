@@ -31,7 +31,7 @@ class TestFrames:
             chosen = chosen[chosen.test_set == curve.test_set]
             assert chosen.radius.tolist() == list(curve.radii)
             assert chosen.certified_accuracy.tolist() == list(curve.certified_accuracy)
-            assert chosen.anywhen_rate.isna().all() == (not curve.anywhen_rate)
+            assert chosen.any_round_rate.isna().all() == (not curve.any_round_rate)
 
     def test_a_row_per_guarantee_of_a_sample(self, run: RunResult) -> None:
         frame = run.to_pandas("samples")

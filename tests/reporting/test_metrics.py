@@ -16,9 +16,9 @@ from rich.console import Console
 import crfl_core
 from crfl_core import ABSTAIN, Curve, RunResult
 from crfl_core.extend import Aggregator, CertificateResult, ClientUpdates, Guarantee, RuleResult, State
-from crfl_core.reporting import csv_files as tables
 from crfl_core.reporting import metrics
-from crfl_core.reporting.files import COLUMNS
+from crfl_core.reporting import terminal_tables as tables
+from crfl_core.reporting.csv_files import COLUMNS
 from crfl_core.reporting.metrics import default_grid
 from tests.oracle import federation_of, tiny
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from crfl_core import Curve, load
 from crfl_core.reporting import terminal as summary
-from crfl_core.reporting.files import audit_entries
+from crfl_core.reporting.csv_files import audit_entries
 
 
 def curve(**changes: object) -> Curve:
@@ -66,10 +66,10 @@ def test_any_change_at_all_is_said_in_words() -> None:
 
 
 def test_unknown_rounds_come_first_and_the_known_ones_only_if_they_differ() -> None:
-    same = lines(curve(anywhen_accuracy=(0.9, 0.8, 0.7), anywhen_rate=(1.0, 0.9, 0.8)))
+    same = lines(curve(any_round_accuracy=(0.9, 0.8, 0.7), any_round_rate=(1.0, 0.9, 0.8)))
     assert [line.split()[1:3] for line in same[2:3]] == [["any", "round"]]
     assert not any("round 3" in line for line in same)
-    other = lines(curve(anywhen_accuracy=(0.9, 0.2, 0.1), anywhen_rate=(1.0, 0.9, 0.8)))
+    other = lines(curve(any_round_accuracy=(0.9, 0.2, 0.1), any_round_rate=(1.0, 0.9, 0.8)))
     assert other[2].split() == ["some", "any", "round", ".900", ".200", ".100"]
     assert other[3].split() == ["round", "3", ".900", ".800", ".700"]
 

@@ -13,7 +13,7 @@ from crfl_reports.pages.contents import partition_data
 from crfl_reports.pages.shapes import shape_data
 
 import crfl_core
-from crfl_core.extend import ClassHistogram
+from crfl_core.reporting.metrics import ClassHistogram
 from tests.conftest import SMALL
 from tests.reports.conftest import data_of
 

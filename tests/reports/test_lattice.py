@@ -10,7 +10,7 @@ from crfl_reports.pages.lattice import axes, explorer_data, round_axis
 
 import crfl_core
 from crfl_core import Curve, RunResult
-from crfl_core.extend import Threat
+from crfl_core.records.threat import Threat
 from tests.reports.conftest import data_of
 
 
@@ -92,7 +92,7 @@ def test_without_time_only_the_nearest_points_are_answered(run: RunResult) -> No
 def test_votes_that_are_not_stored_are_named(own_run: Path) -> None:
     from crfl_reports.pages.lattice import missing_votes
 
-    from crfl_core.extend import VoteRequest
+    from crfl_core.records.votes import VoteRequest
 
     assert "continuations from round 7" in missing_votes(VoteRequest("continuations", 10, 0.1, 5, 7))
     assert "crfl certify" in missing_votes(VoteRequest("monte-carlo", 10, 0.1))

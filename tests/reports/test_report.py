@@ -17,7 +17,9 @@ from crfl_experiments.sweeps.folder import Note, SweepFolder
 from crfl_reports.pages.samples import floored, tables
 
 import crfl_core
-from crfl_core.extend import Data, DataError, Dataset, Domain, StoreError
+from crfl_core.errors import DataError, StoreError
+from crfl_core.plugin_api.dataset import Dataset
+from crfl_core.records.inputs import Data, Domain
 from tests.reports.conftest import SMALL, data_of
 
 Crfl = Callable[..., CompletedProcess[str]]
@@ -161,7 +163,9 @@ def test_what_is_no_run_is_said_so(tmp_path: Path, crfl: Crfl) -> None:
 
 def unfinished(tmp_path: Path) -> Path:
     """A run that stopped in its first round."""
-    from crfl_core.extend import RoundRecord, Tracker, hookimpl
+    from crfl_core.plugin_api.hookspecs import hookimpl
+    from crfl_core.plugin_api.tracker import Tracker
+    from crfl_core.records.ledger import RoundRecord
 
     class Impatient(Tracker):
         """Stops a run."""

@@ -9,7 +9,9 @@ import pytest
 from crfl_reports.pages.settings import origin_of, settings
 
 import crfl_core
-from crfl_core.extend import RoundRecord, Tracker, hookimpl
+from crfl_core.plugin_api.hookspecs import hookimpl
+from crfl_core.plugin_api.tracker import Tracker
+from crfl_core.records.ledger import RoundRecord
 
 FAST = ("attack=none", "certificates=['paper']", "votes.models=16", "storage.checkpoint_seconds=0")
 

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from crfl_core.extend import Data
-from crfl_core.testing.samples import Spots
+from crfl_core.testing.sample_run import Spots
 
 
 def spots() -> Data:

@@ -14,10 +14,10 @@ from torch import Tensor
 from crfl_core import Threat
 from crfl_core.extend import (
     Attack,
+    AttackerObservation,
+    AttackerView,
     Batches,
     FederatedData,
-    Known,
-    Observed,
     Plugin,
     Realised,
     State,
@@ -100,14 +100,14 @@ class Infectious(Flipping):
 class OneForAll(Flipping):
     """Crafts one update for several attackers."""
 
-    def craft(self, known: Known, state: State) -> Tensor:
-        return known.own[:1]
+    def craft(self, known: AttackerView, state: State) -> Tensor:
+        return known.own_updates[:1]
 
 
 class Listing(Flipping):
     """Remembers something that no checkpoint could hold."""
 
-    def learn(self, seen: Observed, state: State) -> State:
+    def learn(self, seen: AttackerObservation, state: State) -> State:
         return {"rounds": [seen.round.number]}  # type: ignore[dict-item]
 
 
@@ -116,7 +116,7 @@ class Elsewhere(Flipping):
 
     _rounds: int = PrivateAttr(default=0)
 
-    def learn(self, seen: Observed, state: State) -> State:
+    def learn(self, seen: AttackerObservation, state: State) -> State:
         self._rounds += 1
         return {"rounds": seen.following.new_tensor(float(self._rounds))}
 
@@ -124,11 +124,11 @@ class Elsewhere(Flipping):
 class Diverging(Flipping):
     """Submits nothing that is a number once it has learned something."""
 
-    def learn(self, seen: Observed, state: State) -> State:
+    def learn(self, seen: AttackerObservation, state: State) -> State:
         return {"factor": seen.following.new_tensor(torch.inf)}
 
-    def craft(self, known: Known, state: State) -> Tensor:
-        return known.own * state["factor"] if state else known.own
+    def craft(self, known: AttackerView, state: State) -> Tensor:
+        return known.own_updates * state["factor"] if state else known.own_updates
 
 
 class Flattering(ModelReplacement):
@@ -148,8 +148,8 @@ class Modest(ModelReplacement):
 class OnlyData(Flipping):
     """Says that it only poisons data, and submits whatever it likes."""
 
-    def craft(self, known: Known, state: State) -> Tensor:
-        return -known.own
+    def craft(self, known: AttackerView, state: State) -> Tensor:
+        return -known.own_updates
 
     def threat(self, realised: Realised) -> Threat:
         return super().threat(realised).model_copy(update={"poison": "labels"})

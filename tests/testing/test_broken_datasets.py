@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from crfl_core.extend import Data, DataError, Dataset, Domain, Partitioner, Plugin, Streams
-from crfl_core.testing.samples import Spots
+from crfl_core.testing.sample_run import Spots
 from tests.testing.support import assert_fails, checks_of, verdict
 
 Rows = tuple[NDArray[np.int64], ...]

@@ -216,7 +216,7 @@ def test_pytest_reports_failures_and_expected_failures(tmp_path: Path) -> None:
 
 def test_only_the_cases_of_pytest_need_pytest() -> None:
     files = Path(testing.__file__).parent.glob("*.py")
-    assert [file.name for file in files if "import pytest" in file.read_text(encoding="utf-8")] == ["pytest_cases.py"]
+    assert [file.name for file in files if "import pytest" in file.read_text(encoding="utf-8")] == ["checking.py"]
 
 
 def test_the_public_names_of_the_kit_are_these_and_documented() -> None:

@@ -31,8 +31,7 @@ from crfl_core.extend import (
     StageResult,
     State,
 )
-from crfl_core.plugin_api.aggregator import AggregationStep
-from crfl_core.plugin_api.chains import dependence
+from crfl_core.plugin_api.aggregator import AggregationStep, dependence
 from crfl_core.training.aggregation import LinearChain, run_chain
 from tests.oracle import participants, updates_of
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import crfl_core
-from crfl_core.extend import CrflError, Engine, Job, LocalUpdates, PluginFailure, Poisoning, TrainingTask
+from crfl_core.extend import BatchMeasurements, CrflError, Engine, Job, LocalUpdates, PluginFailure, TrainingTask
 from crfl_core.training import rounds
 from crfl_core.training.collecting import collect, gathered
 from crfl_core.training.continuations import continued
@@ -44,11 +44,11 @@ FAULTS: dict[str, tuple[Callable[[Parts], Iterable[Any]], str]] = {
     "yields no updates": (spoilt(lambda part: part.updates), "the engine must yield LocalUpdates, found Tensor"),
     "yields nothing": (spoilt(lambda _: None), "the engine must yield LocalUpdates, found NoneType"),
     "measures the poison of others": (
-        spoilt(lambda part: replace(part, poisoning=Poisoning.none(2))),
+        spoilt(lambda part: replace(part, measurements=BatchMeasurements.clean(2))),
         "the engine must return the measured poison of each participant",
     ),
     "measures no poison": (
-        spoilt(lambda part: replace(part, poisoning=None)),  # type: ignore[arg-type]
+        spoilt(lambda part: replace(part, measurements=None)),  # type: ignore[arg-type]
         "the engine must return the measured poison of each participant",
     ),
     "returns lists": (
@@ -147,7 +147,7 @@ class Dealt(Engine):
     def train(self, task: TrainingTask) -> Iterator[LocalUpdates]:
         for part in self._parts:
             rows = self._updates[:, part]
-            yield LocalUpdates(part, rows, replace(Poisoning.none(rows.shape[1]), delta=rows[0, :, 0].numpy()))
+            yield LocalUpdates(part, rows, replace(BatchMeasurements.clean(rows.shape[1]), delta=rows[0, :, 0].numpy()))
 
 
 @settings(deadline=None, max_examples=60)
@@ -167,4 +167,4 @@ def test_parts_of_any_size_in_any_order_are_put_together_bit_for_bit(
     assert [part.part for part in received] == parts
     whole = gathered(received, clients)
     assert torch.equal(whole.updates, updates)
-    np.testing.assert_array_equal(whole.poisoning.delta, updates[0, :, 0].numpy())
+    np.testing.assert_array_equal(whole.measurements.delta, updates[0, :, 0].numpy())

@@ -13,7 +13,7 @@ from crfl_certificates.pathwise_linear import PathwiseLinear
 import crfl_core
 import crfl_core.certification.formulas as formulas
 from crfl_core import Threat
-from crfl_core.certification import audits
+from crfl_core.certification import certifier
 from crfl_core.certification.drift import Scenario
 from crfl_core.extend import ConfigError
 from crfl_core.training.rates import ROOM
@@ -93,7 +93,7 @@ def clean() -> World:
 def test_a_certificate_for_any_round_stands_attacks_in_each(clean: World) -> None:
     every = tuple(range(1, 31))
     threat = Threat(clients=1, rounds=every, rounds_at_most=1, poison="update")
-    assert not audits.audit(PathwiseLinear(), clean.ledger, threat).refusal
+    assert not certifier.audit(PathwiseLinear(), clean.ledger, threat).refusal
     stood = clean.certify(PathwiseLinear(), threat, "client").radius >= 1
     assert stood.mean() > 0.3
     bound = Scenario(clean.ledger, threat, 30).client_costs()[1]
@@ -143,7 +143,7 @@ def test_under_the_ball_rule_the_first_round_takes_the_largest_rate_that_is_smoo
     first = federation.participation.round(1).learning_rate[0]
     assert first == pytest.approx(formulas.largest_rate(inside * (1 + ROOM), 0.3), rel=1e-9)
     world = honest_world(federation)
-    assert audits.audit(PathwiseLinear(levels=("client",)), world.ledger, world.threat()).refusal == ""
+    assert certifier.audit(PathwiseLinear(levels=("client",)), world.ledger, world.threat()).refusal == ""
 
 
 def test_the_found_start_is_recorded_and_the_run_is_the_same_from_it(tmp_path: Path) -> None:

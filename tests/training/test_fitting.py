@@ -15,7 +15,7 @@ from torch import Tensor
 
 import crfl_core
 from crfl_core import load, predict, resume
-from crfl_core.certification.assumptions import public_preprocessing
+from crfl_core.certification.assumption_checks import public_preprocessing
 from crfl_core.extend import (
     BoundMap,
     ConfigError,

@@ -18,11 +18,11 @@ from crfl_core import RunResult
 from crfl_core.errors import ConfigError
 from crfl_core.extend import (
     Aggregator,
+    AttackerView,
     BoundModel,
     ClientUpdates,
     DataFacts,
     GroupVotes,
-    Known,
     LocalAlgorithm,
     LocalStep,
     PluginFailure,
@@ -313,8 +313,8 @@ class Stretching(ModelReplacement):
 
     length: float
 
-    def craft(self, known: Known, state: State) -> Tensor:
-        return torch.full_like(known.own, self.length)
+    def craft(self, known: AttackerView, state: State) -> Tensor:
+        return torch.full_like(known.own_updates, self.length)
 
 
 @pytest.mark.parametrize("length", [1e6, 1e8, 1e9, 1e12, 3e37])

@@ -53,8 +53,8 @@ def test_every_client_trains_from_the_models_of_its_group(model: dict[str, Any],
         torch.testing.assert_close(together.updates[:, client], everybody.updates[:, client], rtol=0, atol=tolerance)
         alone = job.train(own, slice(client, client + 1))
         torch.testing.assert_close(together.updates[:, client], alone.updates[:, 0], rtol=0, atol=tolerance)
-        for name, column in vars(together.poisoning).items():
-            assert column[client] == pytest.approx(getattr(alone.poisoning, name)[0])
+        for name, column in vars(together.measurements).items():
+            assert column[client] == pytest.approx(getattr(alone.measurements, name)[0])
 
 
 def test_the_models_of_other_groups_change_nothing() -> None:

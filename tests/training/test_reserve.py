@@ -18,6 +18,7 @@ from crfl_core.config import dump_config
 from crfl_core.extend import (
     Aggregator,
     Attack,
+    AttackerView,
     ClientUpdates,
     ConfigError,
     Data,
@@ -25,7 +26,6 @@ from crfl_core.extend import (
     Domain,
     FederatedData,
     FixedStage,
-    Known,
     Mixing,
     Plugin,
     PluginError,
@@ -296,10 +296,10 @@ def test_attacks_and_hooks_do_not_see_what_the_server_has() -> None:
         def prepare(self, data: FederatedData, streams: Streams) -> State:
             return {}
 
-        def craft(self, known: Known, state: State) -> Tensor:
+        def craft(self, known: AttackerView, state: State) -> Tensor:
             look(known.round)
             look(known.honest.round)
-            return known.own.clone()
+            return known.own_updates.clone()
 
     class Watching(Rooted):
         """Wants to know it in its hooks as well."""

@@ -213,8 +213,8 @@ def test_training_three_replicas_equals_training_each_alone(model: dict[str, Any
     for replica in range(3):
         alone = job.train(replace(task, starts=task.starts[replica : replica + 1]), slice(0, 8))
         torch.testing.assert_close(together.updates[replica], alone.updates[0], rtol=1e-10, atol=1e-12)
-        for name, column in vars(together.poisoning).items():
-            np.testing.assert_array_equal(column, getattr(alone.poisoning, name))
+        for name, column in vars(together.measurements).items():
+            np.testing.assert_array_equal(column, getattr(alone.measurements, name))
 
 
 @pytest.mark.parametrize("model", [{"type": "softmax"}, {"type": "mlp", "hidden": [6]}], ids=["softmax", "mlp"])

@@ -94,15 +94,15 @@ def test_updates_and_columns_are_those_of_plain_loops(batch_size: int, ball: flo
     size = federation.model.layout.size
     start = torch.randn(1, 1, size, generator=torch.Generator().manual_seed(3), dtype=torch.float64) * 0.05
     trained = LocalTraining(federation).train(TrainingTask(1, start, clients, attacked=True), slice(0, 5))
-    measured = trained.poisoning
+    measured = trained.measurements
     for client in range(5):
         update, spectra, starts, factors = looped(federation, start[0, 0].numpy(), client)
         np.testing.assert_allclose(trained.updates[0, client].numpy(), update, rtol=1e-9, atol=1e-12)
         assert measured.spectrum[client] == pytest.approx(max(spectra), rel=1e-9)
         assert measured.start_gradient[client] == pytest.approx(max(starts), rel=1e-9)
-        assert measured.factor[client] == pytest.approx(min(factors), rel=1e-9)
-        assert measured.scaled[client] == sum(factor < 1 for factor in factors)
-    assert measured.scaled.sum() > 0
+        assert measured.batch_factor[client] == pytest.approx(min(factors), rel=1e-9)
+        assert measured.scaled_batches[client] == sum(factor < 1 for factor in factors)
+    assert measured.scaled_batches.sum() > 0
 
 
 @pytest.mark.parametrize("shape", [(3, 7), (9, 4)])
@@ -144,7 +144,7 @@ def test_replicas_share_their_factors() -> None:
     for start, updates in zip(starts, together.updates, strict=True):
         alone = training.train(TrainingTask(2, start[None], clients, attacked=False), slice(0, 5))
         torch.testing.assert_close(alone.updates[0], updates, rtol=1e-10, atol=1e-13)
-        np.testing.assert_array_equal(alone.poisoning.spectrum, together.poisoning.spectrum)
+        np.testing.assert_array_equal(alone.measurements.spectrum, together.measurements.spectrum)
 
 
 def test_the_update_bound_is_that_of_the_rule() -> None:

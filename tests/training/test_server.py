@@ -20,10 +20,10 @@ from torch import Tensor
 import crfl_core
 from crfl_core import extend
 from crfl_core.extend import (
+    AttackerView,
     ClientUpdates,
     Engine,
     Job,
-    Known,
     LocalUpdates,
     Plugin,
     PluginFailure,
@@ -237,7 +237,7 @@ def test_exact_replacement_puts_the_attackers_model_in_place_of_the_global_one()
     current = Round(1, 4, federation.participation.round(1), federation.model.layout, federation.streams, own[0])
     weight = torch.tensor([0.05], dtype=torch.float64)
     nobody = ClientUpdates(own[:0], current)
-    known = Known(current, own, weight, nobody, federation.model, federation.test_sets["clean"].features)
+    known = AttackerView(current, own, weight, nobody, federation.model, federation.test_sets["clean"].features)
     crafted = ModelReplacement(scale="replace").craft(known, {})
     torch.testing.assert_close(weight @ crafted, own[0])
 
@@ -245,8 +245,8 @@ def test_exact_replacement_puts_the_attackers_model_in_place_of_the_global_one()
 class Shrinking(ModelReplacement):
     """Crafts an update that is too short."""
 
-    def craft(self, known: Known, state: State) -> Tensor:
-        return known.own[:, :-1]
+    def craft(self, known: AttackerView, state: State) -> Tensor:
+        return known.own_updates[:, :-1]
 
 
 def test_a_crafted_update_of_the_wrong_shape_is_the_attacks_fault() -> None:

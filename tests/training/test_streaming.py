@@ -17,12 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from crfl_core.extend import LocalUpdates, Plugin, Poisoning, Stage, TrainingTask
-from crfl_core.plugin_api.chains import dependence
+from crfl_core.extend import BatchMeasurements, LocalUpdates, Plugin, Stage, TrainingTask
+from crfl_core.plugin_api.aggregator import dependence
 from crfl_core.training import rounds
 from crfl_core.training.aggregation import row_norms, run_chain
 from crfl_core.training.aggregations import LinearSums
-from crfl_core.training.client_sampling import Conduct
+from crfl_core.training.client_sampling import ClientBehaviour
 from crfl_core.training.continuations import continued
 from crfl_core.training.groups import ServerSteps
 from crfl_core.training.rounds import Progress
@@ -144,14 +144,16 @@ def test_parts_in_any_order_give_the_same_bits(aggregation: list[str]) -> None:
 def summed(steps: Sequence[Any], values: Tensor, updates: Any, cuts: list[int]) -> LinearSums:
     """The sums of a linear chain over updates that come in parts."""
     current = updates.round
-    nobody = Conduct(np.zeros(len(values), np.bool_), current.clients.learning_rate, current.clients.steps)
+    nobody = ClientBehaviour(np.zeros(len(values), np.bool_), current.clients.learning_rate, current.clients.steps)
     server = ServerSteps(tuple(steps), None)
     plan = Plan(current.facts, server, nobody, attacked=True, clip_norm=1.0, noise_std=0.0, rows=slice(0, len(values)))
     sums = LinearSums(plan, current.start[None], [{}])
     for first, last in zip([0, *cuts], [*cuts, len(values)], strict=True):
         rows = values[None, first:last]
         good = torch.zeros(1, last - first, dtype=torch.bool)
-        sums.add(Received(slice(first, last), rows, row_norms(rows), good, np.ones(last - first), Poisoning.none(0)))
+        sums.add(
+            Received(slice(first, last), rows, row_norms(rows), good, np.ones(last - first), BatchMeasurements.clean(0))
+        )
     return sums
 
 

@@ -14,10 +14,10 @@ from torch import Tensor
 from crfl_core.extend import (
     Aggregator,
     Attack,
+    AttackerView,
     Batches,
     ClientUpdates,
     FederatedData,
-    Known,
     LocalUpdates,
     Plugin,
     PluginFailure,
@@ -83,9 +83,9 @@ class InPlace(Quiet):
 class BackDoor(Quiet):
     """Moves the model itself, around every cap."""
 
-    def craft(self, known: Known, state: State) -> Tensor:
+    def craft(self, known: AttackerView, state: State) -> Tensor:
         known.round.start.add_(1.0)
-        return known.own
+        return known.own_updates
 
 
 class Pushing(Tracker):
@@ -155,7 +155,7 @@ class Reusing(Local):
         for row in range(len(task.clients)):
             part = self._job.train(task, slice(row, row + 1))
             memory = part.updates.clone() if memory is None else memory.copy_(part.updates)
-            yield LocalUpdates(part.part, memory, part.poisoning)
+            yield LocalUpdates(part.part, memory, part.measurements)
 
 
 def test_a_rule_that_needs_all_updates_gets_them_from_an_engine_that_uses_its_memory_again() -> None:

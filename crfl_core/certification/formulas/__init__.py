@@ -12,9 +12,6 @@ honest clients scale), `influence` (rates that give all rounds the same influenc
 
 from crfl_core.certification.formulas._arrays import Array
 from crfl_core.certification.formulas.ball import ball_gradient_bound, ball_room, ball_smoothness
-from crfl_core.certification.formulas.breakdown import (
-    krum_drift,
-)
 from crfl_core.certification.formulas.budget import budget_per_unit_drift, tradeoff_budget
 from crfl_core.certification.formulas.confidence import (
     Bounds,
@@ -30,6 +27,7 @@ from crfl_core.certification.formulas.drift import (
     byzantine_terms,
     changing_attackers,
     effective_steps,
+    krum_drift,
     largest_rate,
     lasting_attackers,
     residual_bound,
@@ -39,12 +37,12 @@ from crfl_core.certification.formulas.drift import (
     worst_poisoned_share,
     worst_totals,
 )
-from crfl_core.certification.formulas.ensemble import ensemble_count
 from crfl_core.certification.formulas.exact_votes import ExactVotes, exact_votes
 from crfl_core.certification.formulas.group_vote import (
     certified_by_costs,
     certified_groups,
     certified_weighted_groups,
+    ensemble_count,
     group_costs,
     vote_counts,
 )

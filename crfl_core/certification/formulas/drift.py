@@ -221,3 +221,17 @@ def _log_retention(learning_rate: ArrayLike, steps: ArrayLike, weight_decay: Arr
         raise ValueError(f"learning rate x weight decay must lie in [0, 1], found {np.max(damping):g}")
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(count > 0, count * np.log1p(-damping), 0.0)
+
+
+def krum_drift(update_bound: ArrayLike, clients: int, attackers: int) -> Array:
+    """`2 U + 2 U sqrt((N - R - 2) / (N - 2 R - 1))` for Krum that expects R attackers among N clients.
+
+    Needs `N >= 2 R + 3`, infinite otherwise.
+
+    >>> krum_drift(1.0, clients=20, attackers=3).round(6), krum_drift(1.0, clients=8, attackers=3)
+    (np.float64(4.148345), np.float64(inf))
+    """
+    (bound,) = floats(update_bound)
+    if clients < 2 * attackers + 3:
+        return np.full(bound.shape, np.inf)[()]
+    return 2.0 * bound * (1.0 + math.sqrt((clients - attackers - 2) / (clients - 2 * attackers - 1)))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from crfl_attacks.byzantine import Byzantine
 from crfl_attacks.perturbations import Perturbation, perturbation
-from crfl_core.extend import Aggregator, Configured, Knowledge, Known
+from crfl_core.extend import Aggregator, AttackerView, Configured, Knowledge
 
 
 class Adaptive(Byzantine):
@@ -32,16 +32,16 @@ class Adaptive(Byzantine):
     )
     halvings: int = Field(12, ge=1, description="how often it is halved, and then how many steps refine the best")
 
-    def direction(self, known: Known) -> Tensor:
+    def direction(self, known: AttackerView) -> Tensor:
         """The best candidate that was tried."""
         honest = known.honest.values
         if not len(honest):
-            return -known.own
+            return -known.own_updates
         kinds: tuple[Perturbation, ...] = get_args(Perturbation) if self.perturbation is None else (self.perturbation,)
         tried = [self._best(known, perturbation(honest, kind)) for kind in kinds]
         return max(tried, key=lambda one: one[0])[1]
 
-    def _best(self, known: Known, push: Tensor) -> tuple[float, Tensor]:
+    def _best(self, known: AttackerView, push: Tensor) -> tuple[float, Tensor]:
         """How far the aggregate goes back with the best multiple of one perturbation, and what is submitted then."""
         honest = known.honest.values
         mean = honest.mean(0)
@@ -49,7 +49,7 @@ class Adaptive(Byzantine):
         longest = self.reach * float(torch.cdist(honest, honest).max()) / length if length > 0 else 0.0
 
         def harm(gamma: float) -> float:
-            candidates = (mean + gamma * push).expand_as(known.own)
+            candidates = (mean + gamma * push).expand_as(known.own_updates)
             return -float(known.aggregate(self.scaled(known, candidates), self.rule).double() @ mean.double())
 
         found = {gamma: harm(gamma) for gamma in (0.0, *(longest / 2**power for power in range(self.halvings)))}
@@ -63,6 +63,6 @@ class Adaptive(Byzantine):
         best = max(found, key=lambda gamma: found[gamma])
         return found[best], mean + best * push
 
-    def scaled(self, known: Known, candidates: Tensor) -> Tensor:
+    def scaled(self, known: AttackerView, candidates: Tensor) -> Tensor:
         """What arrives if attackers want to submit these."""
         return self.scales(known.weights)[:, None].to(candidates) * candidates

@@ -7,7 +7,7 @@ from scipy.special import ndtri
 from torch import Tensor
 
 from crfl_attacks.byzantine import Byzantine
-from crfl_core.extend import Known
+from crfl_core.extend import AttackerView
 
 
 class Alie(Byzantine):
@@ -21,10 +21,10 @@ class Alie(Byzantine):
 
     z: float | None = Field(None, gt=0, description="standard deviations off the mean; unset: the largest that hides")
 
-    def direction(self, known: Known) -> Tensor:
+    def direction(self, known: AttackerView) -> Tensor:
         """In every coordinate the mean minus z times the spread."""
         values = known.honest.values
-        own = known.own
+        own = known.own_updates
         if not len(values):  # nobody to hide among
             return -own
         z = largest_hidden(len(values) + len(own), len(own)) if self.z is None else self.z

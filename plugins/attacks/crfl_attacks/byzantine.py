@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from crfl_core.extend import Attack, FederatedData, Knowledge, Known, State, Streams
+from crfl_core.extend import Attack, AttackerView, FederatedData, Knowledge, State, Streams
 
 
 class Byzantine(Attack):
@@ -21,9 +21,9 @@ class Byzantine(Attack):
         return {}
 
     @abstractmethod
-    def direction(self, known: Known) -> Tensor:
+    def direction(self, known: AttackerView) -> Tensor:
         """What each attacker submits before scaling, broadcast over (attackers, P)."""
 
-    def craft(self, known: Known, state: State) -> Tensor:
+    def craft(self, known: AttackerView, state: State) -> Tensor:
         """The direction times the attackers' scale."""
-        return super().craft(replace(known, own=self.direction(known).expand_as(known.own)), state)
+        return super().craft(replace(known, own_updates=self.direction(known).expand_as(known.own_updates)), state)

@@ -10,7 +10,16 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from crfl_core.extend import Attack, BoundModel, FederatedData, Known, Observed, OptionError, State, Streams
+from crfl_core.extend import (
+    Attack,
+    AttackerObservation,
+    AttackerView,
+    BoundModel,
+    FederatedData,
+    OptionError,
+    State,
+    Streams,
+)
 
 ROUNDING = 1e-5
 """By how much, relatively, updates stay below the bound, so that rounding does not carry them beyond it."""
@@ -34,11 +43,11 @@ class CertificateSeeking(Attack):
         """Nothing."""
         return {}
 
-    def learn(self, seen: Observed, state: State) -> State:
+    def learn(self, seen: AttackerObservation, state: State) -> State:
         """The model before the first attack, whose predictions are to be changed."""
         return {"before": seen.round.start.clone()} if seen.attacked and "before" not in state else state
 
-    def craft(self, known: Known, state: State) -> Tensor:
+    def craft(self, known: AttackerView, state: State) -> Tensor:
         """The direction at the length of the bound, beside what weight decay does to the model anyway."""
         clients = known.round.clients
         start = known.round.start
@@ -47,9 +56,9 @@ class CertificateSeeking(Attack):
         direction = towards_others(known, state.get("before", start), push, self.samples)
         decay = torch.from_numpy(1.0 - clients.retention).to(start)
         residuals = (1.0 - ROUNDING) * torch.outer(lengths, direction)
-        return super().craft(replace(known, own=residuals - torch.outer(decay, start)), state)
+        return super().craft(replace(known, own_updates=residuals - torch.outer(decay, start)), state)
 
-    def lengths(self, known: Known) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    def lengths(self, known: AttackerView) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         """How long each attacker's residual is."""
         honest = known.round.clients.update_bound
         if self.bound != "honest":
@@ -66,7 +75,7 @@ class CertificateSeeking(Attack):
         return len(range(number, last + 1, self.rounds.every))
 
 
-def towards_others(known: Known, before: Tensor, push: float, samples: int) -> Tensor:
+def towards_others(known: AttackerView, before: Tensor, push: float, samples: int) -> Tensor:
     """The unit vector, (P,), along which a model that is pushed this far changes most of the nearest predictions.
 
     Candidates are the mean directions of the 1, 2, 3, ... nearest predictions, and of those with the same class and

@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor
 
 from crfl_attacks.byzantine import Byzantine
-from crfl_core.extend import Knowledge, Known
+from crfl_core.extend import AttackerView, Knowledge
 
 
 class Gaussian(Byzantine):
@@ -19,7 +19,9 @@ class Gaussian(Byzantine):
 
     std: float = Field(1.0, gt=0, description="standard deviation in every parameter")
 
-    def direction(self, known: Known) -> Tensor:
+    def direction(self, known: AttackerView) -> Tensor:
         """A fresh draw for every attacker and round."""
         generator = known.round.streams.generator("attack/gaussian", round_number=known.round.number)
-        return self.std * torch.from_numpy(generator.standard_normal(tuple(known.own.shape))).to(known.own)
+        return self.std * torch.from_numpy(generator.standard_normal(tuple(known.own_updates.shape))).to(
+            known.own_updates
+        )

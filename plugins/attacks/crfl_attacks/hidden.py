@@ -10,7 +10,7 @@ from torch import Tensor
 
 from crfl_attacks.byzantine import Byzantine
 from crfl_attacks.perturbations import Perturbation, largest, perturbation
-from crfl_core.extend import Known
+from crfl_core.extend import AttackerView
 
 
 class Hidden(Byzantine):
@@ -27,11 +27,11 @@ class Hidden(Byzantine):
     def remoteness(self, squared: Tensor) -> Tensor:
         """How far something is from all honest updates, given its squared distances: (..., n) -> (...)."""
 
-    def direction(self, known: Known) -> Tensor:
+    def direction(self, known: AttackerView) -> Tensor:
         """The perturbed mean."""
         honest = known.honest.values
         if not len(honest):  # nobody to hide among
-            return -known.own
+            return -known.own_updates
         push = perturbation(honest, self.perturbation)
         return honest.mean(0) + self.gamma(honest.double(), push.double()) * push
 

@@ -6,7 +6,7 @@ from pydantic import Field
 from torch import Tensor
 
 from crfl_attacks.byzantine import Byzantine
-from crfl_core.extend import Known
+from crfl_core.extend import AttackerView
 
 
 class InnerProductManipulation(Byzantine):
@@ -18,7 +18,7 @@ class InnerProductManipulation(Byzantine):
 
     epsilon: float = Field(0.5, gt=0, description="length in units of the honest mean")
 
-    def direction(self, known: Known) -> Tensor:
+    def direction(self, known: AttackerView) -> Tensor:
         """Against the honest mean; against their own where there are only attackers."""
-        values = known.honest.values if len(known.honest.values) else known.own
+        values = known.honest.values if len(known.honest.values) else known.own_updates
         return -self.epsilon * values.mean(0)

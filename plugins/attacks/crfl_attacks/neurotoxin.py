@@ -7,7 +7,7 @@ from pydantic import Field
 from torch import Tensor
 
 from crfl_attacks.model_replacement import ModelReplacement
-from crfl_core.extend import Observed, State
+from crfl_core.extend import AttackerObservation, State
 
 
 class Neurotoxin(ModelReplacement):
@@ -20,7 +20,7 @@ class Neurotoxin(ModelReplacement):
 
     ratio: float = Field(0.1, gt=0, lt=1, description="share of the coordinates that attackers stay out of, top-k")
 
-    def learn(self, seen: Observed, state: State) -> State:
+    def learn(self, seen: AttackerObservation, state: State) -> State:
         """1 for the coordinates that are left to them, 0 for those that changed most."""
         change = (seen.following - seen.round.start).abs()
         taken = change.topk(round(self.ratio * len(change))).indices

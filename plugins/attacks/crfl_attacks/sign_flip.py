@@ -7,7 +7,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from crfl_attacks.byzantine import Byzantine
-from crfl_core.extend import Knowledge, Known
+from crfl_core.extend import AttackerView, Knowledge
 
 
 class SignFlip(Byzantine):
@@ -15,6 +15,6 @@ class SignFlip(Byzantine):
 
     knowledge: ClassVar[Knowledge] = "own"
 
-    def direction(self, known: Known) -> Tensor:
+    def direction(self, known: AttackerView) -> Tensor:
         """Away from where training led."""
-        return -known.own
+        return -known.own_updates

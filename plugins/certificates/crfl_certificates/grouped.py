@@ -16,7 +16,7 @@ from crfl_core.extend import (
     Threat,
     VoteRequest,
     VoteSettings,
-    assumptions,
+    assumption_checks,
 )
 
 
@@ -85,5 +85,5 @@ def isolation_checks(ledger: Ledger) -> tuple[Check, ...]:
             f"groups {list(failed)} vote for class 0" if failed else "no group failed",
             "a public vote",
         ),
-        assumptions.public_preprocessing(ledger),
+        assumption_checks.public_preprocessing(ledger),
     )

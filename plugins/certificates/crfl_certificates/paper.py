@@ -23,7 +23,7 @@ from crfl_core.extend import (
     VoteRequest,
     Votes,
     VoteSettings,
-    assumptions,
+    assumption_checks,
     formulas,
     input_bound,
     smoothness,
@@ -83,7 +83,7 @@ class Paper(Certificate):
         return (
             *needed(ledger, threat),
             *(replace(check, refuses=False) for check in passed_over(ledger, threat)),
-            assumptions.secret_votes(ledger),
+            assumption_checks.secret_votes(ledger),
             Check("votes of one run stand for all runs", "declared"),
         )
 
@@ -136,31 +136,31 @@ def needed(ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
     exist = 0 < len(rounds) == len(threat.rounds)
     noisy = all(noise_of(ledger, number) > 0 for number in rounds)
     weighed = not any(ledger.round(number).weighs_nobody for number in rounds)
-    stepping = assumptions.optimiser_at_work(ledger, rounds)
+    stepping = assumption_checks.optimiser_at_work(ledger, rounds)
     return (
-        replace(assumptions.softmax_regression(ledger), name="softmax regression"),
-        assumptions.check(
+        replace(assumption_checks.softmax_regression(ledger), name="softmax regression"),
+        assumption_checks.check(
             "attacked rounds exist",
             exist,
             f"{threat.when} of 1..{facts.rounds}",
             f"rounds of 1..{facts.rounds}",
             "set threat.rounds to some of them",
         ),
-        assumptions.feature_map_lipschitz(ledger),
-        assumptions.check(
+        assumption_checks.feature_map_lipschitz(ledger),
+        assumption_checks.check(
             "noise in the attacked round",
             noisy,
             "above 0" if noisy else "0",
             "server.noise_std > 0",
             "set server.noise_std above 0",
         ),
-        assumptions.check(
+        assumption_checks.check(
             "weights say who moved the model",
             weighed and not stepping,
             stepping
             or ("they do" if weighed else "a part of the aggregate depends on the updates and is in nobody's weight"),
             "an aggregate that is a weighted sum of the updates",
-            assumptions.PLAIN_STEP if stepping else "use fedavg",
+            assumption_checks.PLAIN_STEP if stepping else "use fedavg",
         ),
     )
 
@@ -173,35 +173,35 @@ def passed_over(ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
     limit = 1.0 / smoothness(ledger)
     norm = input_bound(ledger)
     return (
-        assumptions.check(
+        assumption_checks.check(
             "one attacked round",
             threat.attacked_rounds == 1,
             threat.when,
             "exactly one",
             "the divergences of the rounds are added, as the paper's remark on attacks of a fixed frequency implies",
         ),
-        assumptions.check(
+        assumption_checks.check(
             "fixed aggregation weights",
             "all" not in depends,
             " and ".join(sorted(depends)) or "none",
             "fixed, or capped one by one",
             "the weights differ between the two worlds; use fedavg",
         ),
-        assumptions.check(
+        assumption_checks.check(
             "input norm",
             norm <= LEMMA_NORM * (1 + ROUNDING),
             f"{norm:.3g}",
             f"at most {LEMMA_NORM:g}",
             "set model.features = { type = 'unit-ball' }",
         ),
-        assumptions.check(
+        assumption_checks.check(
             "step size",
             rate <= limit * (1 + ROUNDING),
             f"{rate:g}",
             f"at most 1/beta = {limit:.3g}",
             "lower training.learning_rate, or the norms of the inputs",
         ),
-        assumptions.check(
+        assumption_checks.check(
             "labels unchanged",
             threat.poison == "features",
             f"poison {threat.poison!r}",

@@ -19,7 +19,7 @@ from crfl_core.extend import (
     VoteRequest,
     Votes,
     VoteSettings,
-    assumptions,
+    assumption_checks,
     bounds_of,
     counting_request,
     final_norm,
@@ -48,7 +48,7 @@ class PathwiseSmoothed(CappedPath):
     def audit(self, ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
         """The checks of every pathwise certificate; what is computed draws no noise that could be known."""
         checks = pathwise_checks(ledger, threat, ledger.facts.rounds, observed=True)
-        return checks if self.method == "exact" else (*checks, assumptions.secret_votes(ledger))
+        return checks if self.method == "exact" else (*checks, assumption_checks.secret_votes(ledger))
 
     def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:
         """Votes as drifts, drifts as radii."""

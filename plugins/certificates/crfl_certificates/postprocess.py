@@ -17,7 +17,7 @@ from crfl_core.extend import (
     Scenario,
     Threat,
     Votes,
-    assumptions,
+    assumption_checks,
     bounds_of,
     formulas,
     forward_checks,
@@ -40,12 +40,12 @@ class Postprocess(Resampled):
     def audit(self, ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
         """One attacked round with noise, and a bound on the drift in it."""
         return (
-            *(unknown_rounds(threat) or (assumptions.one_round(ledger, threat),)),
-            assumptions.noise_in_round(ledger, self.start(threat.rounds)),
+            *(unknown_rounds(threat) or (assumption_checks.one_round(ledger, threat),)),
+            assumption_checks.noise_in_round(ledger, self.start(threat.rounds)),
             *drift_checks(ledger, threat),
-            assumptions.participation_fixed(ledger, threat),
-            assumptions.public_preprocessing(ledger),
-            assumptions.feature_map_lipschitz(ledger),
+            assumption_checks.participation_fixed(ledger, threat),
+            assumption_checks.public_preprocessing(ledger),
+            assumption_checks.feature_map_lipschitz(ledger),
             *self.vote_checks(ledger, threat),
         )
 
@@ -72,27 +72,27 @@ def drift_checks(ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
     if not 1 <= number <= ledger.facts.rounds:
         return ()
     common = (
-        assumptions.never_rejected(ledger),
-        assumptions.only_model_leaves(ledger, number),
+        assumption_checks.never_rejected(ledger),
+        assumption_checks.only_model_leaves(ledger, number),
         *spectrum_checks(ledger, threat),
     )
     if kind_of_drift(ledger, threat) == "breakdown":
         anything = threat.model_copy(update={"poison": "update"})
         return (
             *common,
-            assumptions.breakdown_known(ledger, threat),
-            assumptions.inputs_bounded(ledger, anything),
+            assumption_checks.breakdown_known(ledger, threat),
+            assumption_checks.inputs_bounded(ledger, anything),
             observed_breakdown(),
         )
     checks = [
         *common,
         *forward_checks(ledger, threat),
-        assumptions.fixed_weights_in(ledger, number),
-        assumptions.inputs_bounded(ledger, threat),
-        assumptions.attack_bounded(ledger, threat),
+        assumption_checks.fixed_weights_in(ledger, number),
+        assumption_checks.inputs_bounded(ledger, threat),
+        assumption_checks.attack_bounded(ledger, threat),
     ]
     if threat.poison != "update":
-        checks += [assumptions.softmax_regression(ledger), assumptions.non_expansive(ledger, threat)]
+        checks += [assumption_checks.softmax_regression(ledger), assumption_checks.non_expansive(ledger, threat)]
     return tuple(checks)
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from crfl_certificates.capped import Capped
-from crfl_core.extend import Check, Ledger, Threat, VoteRequest, VoteSettings, assumptions
+from crfl_core.extend import Check, Ledger, Threat, VoteRequest, VoteSettings, assumption_checks
 
 
 class Resampled(Capped):
@@ -41,9 +41,9 @@ class Resampled(Capped):
     def vote_checks(self, ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
         """What makes the votes of continuations bounds on probabilities."""
         return (
-            assumptions.model_kept(ledger, self.start(threat.rounds)),
-            assumptions.independent_votes(),
-            assumptions.secret_votes(ledger),
+            assumption_checks.model_kept(ledger, self.start(threat.rounds)),
+            assumption_checks.independent_votes(),
+            assumption_checks.secret_votes(ledger),
         )
 
 

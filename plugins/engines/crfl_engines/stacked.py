@@ -181,7 +181,7 @@ class Turns(Tracker):
             meeting.take_turn(self.place)
 
 
-class Together(Engine):
+class Stacked(Engine):
     """Trains the models of several runs of a sweep as one stack; a run by itself has copies of its own beside it."""
 
     models: int = Field(1, ge=1, description="how many models a stack has")
@@ -194,7 +194,7 @@ class Together(Engine):
     _trusted: set[int] = PrivateAttr(default_factory=set)
 
     @model_validator(mode="after")
-    def _place_in_stack(self) -> Together:
+    def _place_in_stack(self) -> Stacked:
         if self.place >= self.models:
             raise ValueError(f"place {self.place} needs at least {self.place + 1} models")
         return self
@@ -285,8 +285,8 @@ def equal_states(one: Any, other: Any) -> bool:
 def same(one: LocalUpdates, other: LocalUpdates) -> bool:
     """Whether a part is the beginning of another, bit for bit."""
     count = one.updates.shape[1]
-    poison = vars(other.poisoning)
+    poison = vars(other.measurements)
     measured = (
-        np.array_equal(value, poison[name][:count], equal_nan=True) for name, value in vars(one.poisoning).items()
+        np.array_equal(value, poison[name][:count], equal_nan=True) for name, value in vars(one.measurements).items()
     )
     return torch.equal(one.updates, other.updates[:, :count]) and all(measured)

@@ -21,11 +21,11 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.superlink.grid import HttpGrid
 
-OBJECTS = 4096
+MAX_OBJECTS = 4096
 """No reply of ours has as many parts; Flower cuts arrays into pieces of 5 MB."""
 
 
-class TooLarge(Exception):
+class ReplyTooLarge(Exception):
     """A reply has more bytes than it may have. The rest of it was not read."""
 
 
@@ -44,14 +44,14 @@ class BoundedGrid(HttpGrid):
     def pull_reply(self, message_id: str, limit: int) -> Message | None:
         """The reply to a message; None if it is not there yet, or not whole. Raises `TooLarge`, whatever it says."""
         client = self._runtime_client
-        with at_most(client, limit):
+        with limit_responses(client, limit):
             if message_id not in self._arriving:  # Flower hands a reply out once
                 found = client.PullMessages(PullAppMessagesRequest(message_ids=[message_id]))
                 if not found.messages_list:
                     return None
                 self._arriving[message_id] = found.messages_list[0].metadata.message_id, found.message_object_trees[0]
             reply, tree = self._arriving[message_id]
-            contents = self._contents(client, tree, limit)
+            contents = self._pull_contents(client, tree, limit)
         if contents is None:
             return None
         client.ConfirmMessageReceived(
@@ -63,7 +63,7 @@ class BoundedGrid(HttpGrid):
             raise TypeError(f"a {type(message).__name__} instead of a message")
         return message
 
-    def _contents(self, client: RuntimeHttpClient, tree: ObjectTree, limit: int) -> dict[str, bytes] | None:
+    def _pull_contents(self, client: RuntimeHttpClient, tree: ObjectTree, limit: int) -> dict[str, bytes] | None:
         contents: dict[str, bytes] = {}
         for one in iterate_object_tree(tree):
             request = PullObjectRequest(node=self.node, run_id=self.run.run_id, object_id=one.object_id)
@@ -71,21 +71,21 @@ class BoundedGrid(HttpGrid):
             if not (answer.object_found and answer.object_available):
                 return None
             contents[one.object_id] = answer.object_content
-            if len(contents) > OBJECTS or sum(map(len, contents.values())) > limit:
-                raise TooLarge
-        if sum(unfolded(content, contents) for content in contents.values()) > limit:
-            raise TooLarge
+            if len(contents) > MAX_OBJECTS or sum(map(len, contents.values())) > limit:
+                raise ReplyTooLarge
+        if sum(inflated_size(content, contents) for content in contents.values()) > limit:
+            raise ReplyTooLarge
         return contents
 
 
-def bounded(grid: HttpGrid) -> BoundedGrid:
+def bound_grid(grid: HttpGrid) -> BoundedGrid:
     """The same grid, with replies of bounded size."""
     other = BoundedGrid(grid._addr, insecure=grid._insecure, root_certificates=grid._cert, token=grid._token)
     other.set_run(grid.run)
     return other
 
 
-def unfolded(content: bytes, others: Mapping[str, bytes]) -> int:
+def inflated_size(content: bytes, others: Mapping[str, bytes]) -> int:
     """How long an array becomes: it may name the same piece many times, so that little is sent for much."""
     if get_object_type_from_object_content(content) != Array.__qualname__:
         return 0
@@ -95,12 +95,12 @@ def unfolded(content: bytes, others: Mapping[str, bytes]) -> int:
 
 
 @contextmanager
-def at_most(client: RuntimeHttpClient, limit: int) -> Iterator[None]:
+def limit_responses(client: RuntimeHttpClient, limit: int) -> Iterator[None]:
     """Read no answer that says it has more bytes than this."""
 
     def check(response: httpx.Response) -> None:
         if int(response.headers.get("content-length", 0)) > limit:
-            raise TooLarge
+            raise ReplyTooLarge
 
     hooks = client._client.event_hooks
     client._client.event_hooks = {"response": [check]}

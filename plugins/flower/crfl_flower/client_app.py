@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import tomllib
+from functools import cache
 from pathlib import Path
+from typing import Any
 
+import tomli_w
+import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
+from pydantic import Field, ValidationError
+from torch import Tensor
 
-from crfl_flower.node import Node, opened_node
-from crfl_flower.registration import Question
-from crfl_flower.wire import Order
+from crfl_core.config import load_config
+from crfl_core.errors import ConfigError, DataError
+from crfl_core.plugin_api.engine import Job
+from crfl_core.records.inputs import Data
+from crfl_core.records.table import Table
+from crfl_core.runs.run import open_job
+from crfl_flower.messages import RegistrationRequest, TrainingOrder
 
-NODE_FILE = "node-file"
+NODE_FILE_KEY = "node-file"
 """Where the configuration of a SuperNode says which file is the node's."""
 
 app = ClientApp()
@@ -20,21 +31,137 @@ app = ClientApp()
 @app.query()
 def register(message: Message, context: Context) -> Message:
     """Say how many samples there are."""
-    return replied(message, Question.read(message).answer(node_of(context).data))
+    return build_reply(message, RegistrationRequest.from_message(message).build_reply(find_node(context).data))
 
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Train from the server's model."""
-    order = Order.read(message)
-    return replied(message, order.reply(node_of(context).train(order)))
+    order = TrainingOrder.from_message(message)
+    return build_reply(message, order.build_reply(find_node(context).train(order)))
 
 
-def replied(message: Message, content: RecordDict) -> Message:
+def build_reply(message: Message, content: RecordDict) -> Message:
     """The reply to a message."""
     return Message(content, reply_to=message)
 
 
-def node_of(context: Context) -> Node:
+def find_node(context: Context) -> Node:
     """The node that a SuperNode was started for."""
-    return opened_node(Path(str(context.node_config[NODE_FILE])))
+    return open_node(Path(str(context.node_config[NODE_FILE_KEY])))
+
+
+SERVER_TABLES = {"attack", "groups", "reserve", "engine", "trackers", "threat"}
+"""Tables of a config that say nothing about how one client trains."""
+
+
+class NodeFile(Table):
+    """The file of a node. It never leaves it; paths in it are relative to its folder, also those of the dataset."""
+
+    server: str = Field(pattern=r"^.+:[0-9]+$", description="host:port of `crfl serve`")
+    certificate: Path = Field(Path("ca.crt"), description="of the authority that the server's certificate is from")
+    key: Path = Field(Path("node.key"), description="the private key; the server knows the public one")
+    allow: tuple[str, ...] = Field(
+        (), description="what a server may have this node load besides crfl itself, as distribution[:plugin]"
+    )
+    threads: int = Field(1, ge=1, description="threads of PyTorch")
+    dataset: dict[str, Any] = Field(description="the node's own samples: any dataset plugin with its options")
+
+
+class Node:
+    """Answers the server's questions and orders. Data are read once, and training is prepared once for all rounds."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.file = read_node_file(path)
+        self._data: Data | None = None
+        self._jobs: dict[str, Job] = {}
+
+    @property
+    def folder(self) -> Path:
+        """Where the file lies; what it names lies there, too."""
+        return self.path.absolute().parent
+
+    @property
+    def data(self) -> Data:
+        """The node's own samples."""
+        if self._data is None:
+            self._data = load_config({"dataset": self._dataset_settings}).config.dataset.load()
+        return self._data
+
+    def train(self, order: TrainingOrder) -> Tensor:
+        """The updates (K, P) of this client."""
+        if order.specification not in self._jobs:
+            self._jobs = {order.specification: self._open_job(order)}  # the job of an earlier run is not kept
+        torch.set_num_threads(self.file.threads)
+        part = slice(order.client, order.client + 1)
+        return self._jobs[order.specification].train(order.to_task(), part).updates[:, 0]
+
+    def _open_job(self, order: TrainingOrder) -> Job:
+        """The training that a server describes, on our own samples, with no plugin that we do not allow."""
+        tree = tomllib.loads(order.specification)
+        samples = tree["partition"]["samples"][order.client]
+        if samples > len(self.data.x):
+            raise DataError(f"{self.path}: {samples} samples were registered, and there are {len(self.data.x)} now")
+        own = {
+            "dataset": {**self._dataset_settings, "train_samples": samples},
+            "partition": {**tree["partition"], "client": order.client},
+            "plugins": {"allow": list(self.file.allow)},
+        }
+        return open_job(tomli_w.dumps(tree | own))
+
+    @property
+    def _dataset_settings(self) -> dict[str, Any]:
+        """The table of the node's samples, with the files that it names where they are."""
+        return {
+            key: str(self.folder / value) if key.endswith("path") else value for key, value in self.file.dataset.items()
+        }
+
+
+def specification_for_nodes(specification: str) -> str:
+    """What nodes are told of a run: no data of the server, no seed but that of batches, everybody in every round.
+
+    Raises `ConfigError` if that would give away what must stay with the server, or leave out what nodes need.
+    """
+    tree = tomllib.loads(specification)
+    if "batches" not in tree.get("seeds", {}):
+        raise ConfigError(
+            "is missing: nodes are told it, and must not learn `seed`, from which the noise is drawn: set it to a "
+            "number of its own",
+            key="seeds.batches",
+        )
+    if "curator" in tree.get("reserve", {}):
+        raise ConfigError(
+            "feature maps that are fitted to the server's samples cannot be rebuilt by nodes: use a fixed map, such as "
+            "'unit-ball'",
+            key="reserve.curator",
+        )
+    told = {
+        key: value for key, value in tree.items() if key not in SERVER_TABLES | {"dataset", "seed", "votes", "name"}
+    }
+    told["seeds"] = {"batches": tree["seeds"]["batches"]}
+    told["model"] = {key: value for key, value in tree.get("model", {}).items() if key != "start"}  # orders bring it
+    told["training"] = {**tree.get("training", {}), "participation": 1.0}
+    # Who is assumed to attack has no meaning for one client; a federation whose data are elsewhere must state it.
+    told["threat"] = {"clients": 0, "rounds": "every"}
+    return tomli_w.dumps(told)
+
+
+def read_node_file(path: Path) -> NodeFile:
+    """The file of a node. Raises `ConfigError` with the key that is wrong."""
+    try:
+        return NodeFile.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: is not TOML: {error}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"])) or first.get("ctx", {}).get("key", "")
+        raise ConfigError(f"{path}: {key}: {first['msg']}: see docs/flower.md for what a node file holds") from error
+
+
+@cache
+def open_node(path: Path) -> Node:
+    """The node of a file, which is read once, however many messages it answers."""
+    return Node(path)

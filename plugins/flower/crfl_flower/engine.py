@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field, PrivateAttr
 
-from crfl_core.extend import Engine, Job, LocalUpdates, OptionError, RunError, TrainingTask, UserPath
+from crfl_core.errors import OptionError, RunError
+from crfl_core.files.data_files import UserPath
+from crfl_core.plugin_api.engine import Engine, Job
+from crfl_core.records.round import LocalUpdates, TrainingTask
 
 if TYPE_CHECKING:
     from crfl_flower.exchange import Exchange
@@ -32,35 +35,38 @@ class Flower(Engine):
         600.0, gt=0, allow_inf_nan=False, description="seconds that nodes have to join, and then to register"
     )
 
-    _told: str = PrivateAttr(default="")
+    _specification: str = PrivateAttr(default="")
     _exchange: Exchange | None = PrivateAttr(default=None)
 
     def open(self, job: Job) -> None:
         """Find the federation that `crfl serve` has brought together, and what its nodes are told."""
-        from crfl_flower.exchange import CURRENT
-        from crfl_flower.node import specification_for_nodes
+        from crfl_flower.client_app import specification_for_nodes
+        from crfl_flower.exchange import CURRENT_EXCHANGE
 
-        self._exchange = CURRENT.get()
+        self._exchange = CURRENT_EXCHANGE.get()
         if self._exchange is None:
             raise OptionError("type", "trains on nodes that join: start it with `crfl serve`, not in this process")
-        self._told = specification_for_nodes(job.specification)
+        self._specification = specification_for_nodes(job.specification)
 
     def train(self, task: TrainingTask) -> Iterator[LocalUpdates]:
         """Every participant once, as replies come in; last those who did not answer well, with no numbers at all."""
-        from crfl_flower.wire import Order, one_update
+        from crfl_flower.messages import TrainingOrder, local_update
 
         assert self._exchange is not None
         missing = dict.fromkeys(range(len(task.clients)), "")
         for attempt in range(1, self.attempts + 1):
             total = self._exchange.total
-            orders = {place: Order.of(task, place, total, self._told, secrets.token_hex(16)) for place in missing}
+            orders = {
+                place: TrainingOrder.for_participant(task, place, total, self._specification, secrets.token_hex(16))
+                for place in missing
+            }
             until = time.monotonic() + self.deadline
-            for place, update, problem in self._exchange.replies(orders, task.clients, until):
+            for place, update, problem in self._exchange.gather_updates(orders, task.clients, until):
                 if update is None:
                     missing[place] = problem
                 else:
                     del missing[place]
-                    yield one_update(place, update)
+                    yield local_update(place, update)
             if len(task.clients) - len(missing) >= min(self.min_replies, len(task.clients)):
                 break
             self._exchange.say(f"round {task.number}: too few good replies, attempt {attempt} of {self.attempts}")
@@ -72,8 +78,8 @@ class Flower(Engine):
                 f"{wanted}: see that nodes are up, then start `crfl serve` again, which goes on from here"
             )
         for place, problem in missing.items():
-            self._exchange.note(task.number, int(task.clients.ids[place]), problem)
-            yield one_update(place, task.starts.new_full((len(task.starts), task.starts.shape[-1]), float("nan")))
+            self._exchange.record_problem(task.number, int(task.clients.ids[place]), problem)
+            yield local_update(place, task.starts.new_full((len(task.starts), task.starts.shape[-1]), float("nan")))
 
     def close(self) -> None:
         """Leave the federation."""

@@ -14,9 +14,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from crfl_core.extend import StoreError
+from crfl_core.errors import StoreError
 
-LASTING = timedelta(days=365)
+VALIDITY = timedelta(days=365)
 LOOPBACK = ("localhost", "127.0.0.1")
 """The server itself talks to what it starts under these names."""
 
@@ -27,32 +27,32 @@ def write_authority(folder: Path, hosts: Sequence[str]) -> None:
     Whoever wants another certificate later makes all of them anew, or uses an authority of their own.
     """
     authority, server = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
-    issuer = named("crfl federation")
-    subject = named(hosts[0])
+    issuer = common_name("crfl federation")
+    subject = common_name(hosts[0])
     extension = x509.BasicConstraints(ca=True, path_length=0)
-    own = certificate(issuer, authority.public_key(), issuer).add_extension(extension, critical=True)
-    alternatives = x509.SubjectAlternativeName([host_name(host) for host in dict.fromkeys((*hosts, *LOOPBACK))])
-    theirs = certificate(subject, server.public_key(), issuer).add_extension(alternatives, critical=False)
+    own = build_certificate(issuer, authority.public_key(), issuer).add_extension(extension, critical=True)
+    alternatives = x509.SubjectAlternativeName([parse_host(host) for host in dict.fromkeys((*hosts, *LOOPBACK))])
+    theirs = build_certificate(subject, server.public_key(), issuer).add_extension(alternatives, critical=False)
     for name, made in (("ca.crt", own), ("server.crt", theirs)):
         signed = made.sign(authority, hashes.SHA384())
         (folder / name).write_bytes(signed.public_bytes(serialization.Encoding.PEM))
-    write_secret(folder / "server.key", private_text(server, serialization.PrivateFormat.PKCS8))
+    write_secret(folder / "server.key", encode_private_key(server, serialization.PrivateFormat.PKCS8))
 
 
-def named(name: str) -> x509.Name:
+def common_name(name: str) -> x509.Name:
     """A name with nothing but a common name."""
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
-def certificate(subject: x509.Name, key: ec.EllipticCurvePublicKey, issuer: x509.Name) -> x509.CertificateBuilder:
+def build_certificate(subject: x509.Name, key: ec.EllipticCurvePublicKey, issuer: x509.Name) -> x509.CertificateBuilder:
     """A certificate that is not signed yet."""
     today = datetime.now(UTC)
     builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
     builder = builder.serial_number(x509.random_serial_number())
-    return builder.not_valid_before(today - timedelta(days=1)).not_valid_after(today + LASTING)
+    return builder.not_valid_before(today - timedelta(days=1)).not_valid_after(today + VALIDITY)
 
 
-def host_name(host: str) -> x509.GeneralName:
+def parse_host(host: str) -> x509.GeneralName:
     """A host by its address or by its name."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
@@ -63,12 +63,12 @@ def host_name(host: str) -> x509.GeneralName:
 def write_node_key(private: Path, public: Path) -> None:
     """A new key of a node: the private part stays with it, the server knows it by the public one."""
     key = ec.generate_private_key(ec.SECP384R1())
-    write_secret(private, private_text(key, serialization.PrivateFormat.OpenSSH))
+    write_secret(private, encode_private_key(key, serialization.PrivateFormat.OpenSSH))
     formats = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
     public.write_bytes(key.public_key().public_bytes(*formats) + b"\n")
 
 
-def private_text(key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat) -> bytes:
+def encode_private_key(key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat) -> bytes:
     """A private key as text, without a password: services start without anybody to type one."""
     return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
 
@@ -79,12 +79,12 @@ def write_secret(path: Path, content: bytes) -> None:
         stream.write(content)
 
 
-def registered_keys(folder: Path) -> list[bytes]:
+def read_client_keys(folder: Path) -> list[bytes]:
     """The public keys of all clients, client 0 first: the files `nodes/*.pub` in the order of their names, as PEM."""
     files = sorted((folder / "nodes").glob("*.pub"))
     if not files:
         raise StoreError(f"{folder / 'nodes'}: no node has a key there: copy the .pub file of every node into it")
-    keys = [public_key(file) for file in files]
+    keys = [read_public_key(file) for file in files]
     for place, key in enumerate(keys):
         if key in keys[:place]:
             twin = files[keys.index(key)].name
@@ -92,7 +92,7 @@ def registered_keys(folder: Path) -> list[bytes]:
     return keys
 
 
-def public_key(file: Path) -> bytes:
+def read_public_key(file: Path) -> bytes:
     """The public key in a file of OpenSSH, as PEM."""
     try:
         key = serialization.load_ssh_public_key(file.read_bytes())

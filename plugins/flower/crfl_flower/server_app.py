@@ -14,21 +14,24 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.superlink.grid import HttpGrid
 
 from crfl_core import RunResult, run
-from crfl_core.extend import ConfigError, RunConfig, RunDirectory, RunError, StoreError, Tracker, load_config
-from crfl_flower.bounded_grid import BoundedGrid, bounded
+from crfl_core.config import RunConfig, load_config
+from crfl_core.errors import ConfigError, RunError, StoreError
+from crfl_core.plugin_api.tracker import Tracker
+from crfl_core.runs.run_directory import RunDirectory
+from crfl_flower.bounded_grid import BoundedGrid, bound_grid
 from crfl_flower.engine import Flower
-from crfl_flower.exchange import CURRENT, PAUSE, Exchange
-from crfl_flower.keys import registered_keys
-from crfl_flower.registration import Question
+from crfl_flower.exchange import CURRENT_EXCHANGE, POLL_SECONDS, Exchange
+from crfl_flower.keys import read_client_keys
+from crfl_flower.messages import RegistrationRequest
 
 JOURNAL = "replies.jsonl"
 """Where a server writes down whose replies did not count."""
-PARTITION = "elsewhere"
+PARTITION = "remote"
 """The partitioner that counts samples and sees none."""
 
 
 @dataclass
-class Federated:
+class FederatedRun:
     """One run of a federation: where its config stands, where it goes, and who watches it."""
 
     config: Path
@@ -38,7 +41,7 @@ class Federated:
     say: Callable[[str], object] = lambda _: None
     result: RunResult | None = field(default=None, init=False)
 
-    def app(self) -> ServerApp:
+    def build_app(self) -> ServerApp:
         """The run as an app of Flower."""
         app = ServerApp()
 
@@ -49,7 +52,7 @@ class Federated:
 
         return app
 
-    def path(self, config: RunConfig) -> Path:
+    def run_path(self, config: RunConfig) -> Path:
         """Where the run goes. Raises `StoreError` if a finished one is there: nobody should join in vain."""
         path = self.out or Path("runs", config.name)
         if (path / "status.json").exists() and RunDirectory(path).state == "finished":
@@ -58,22 +61,22 @@ class Federated:
 
     def play(self, grid: BoundedGrid) -> RunResult:
         """Register nodes unless a run that is to be resumed has done so, then play all rounds and certify."""
-        config, engine = settings(self.config, self.overrides)
-        path = self.path(config)
-        nodes = self._gather(grid, engine)
+        config, engine = load_settings(self.config, self.overrides)
+        path = self.run_path(config)
+        nodes = self._wait_for_nodes(grid, engine)
         exchange = Exchange(grid, nodes, engine.folder / JOURNAL, self.say)
-        samples = registered(path) or self._register(exchange, config, engine)
-        token = CURRENT.set(exchange)
+        samples = read_registered_samples(path) or self._register(exchange, config, engine)
+        token = CURRENT_EXCHANGE.set(exchange)
         try:
             frozen = f"partition.samples={list(samples)}"
             overrides = [*self.overrides, frozen]
             return run(self.config, overrides=overrides, out=path, trackers=self.trackers)
         finally:
-            CURRENT.reset(token)
+            CURRENT_EXCHANGE.reset(token)
 
-    def _gather(self, grid: BoundedGrid, engine: Flower) -> list[int]:
+    def _wait_for_nodes(self, grid: BoundedGrid, engine: Flower) -> list[int]:
         """Wait until the node of every client is there; their numbers, client 0 first."""
-        keys = registered_keys(engine.folder)
+        keys = read_client_keys(engine.folder)
         until = time.monotonic() + engine.wait
         while True:
             there = {node.public_key: node.node_id for node in grid.get_nodes()}
@@ -85,7 +88,7 @@ class Federated:
                     f"the nodes of clients {', '.join(absent)} have not joined within {engine.wait:g} s: start them "
                     "with `crfl join`, or raise engine.wait"
                 )
-            time.sleep(PAUSE)
+            time.sleep(POLL_SECONDS)
 
     def _register(self, exchange: Exchange, config: RunConfig, engine: Flower) -> list[int]:
         """Ask every node for its number of samples, once."""
@@ -93,13 +96,16 @@ class Federated:
         data = config.dataset.load()
         partition = config.partition
         most = int(getattr(partition, "max_samples", 0))
-        questions = {client: Question.of(data, client, secrets.token_hex(16), most) for client in range(exchange.total)}
-        samples = exchange.registered(questions, time.monotonic() + engine.wait)  # they read their data now
+        questions = {
+            client: RegistrationRequest.for_client(data, client, secrets.token_hex(16), most)
+            for client in range(exchange.total)
+        }
+        samples = exchange.register_clients(questions, time.monotonic() + engine.wait)  # they read their data now
         self.say(f"{len(samples)} clients registered {sum(samples)} samples")
         return samples
 
 
-def settings(path: Path, overrides: Sequence[str]) -> tuple[RunConfig, Flower]:
+def load_settings(path: Path, overrides: Sequence[str]) -> tuple[RunConfig, Flower]:
     """The config of a federation and its engine. Raises `ConfigError` if it is for one process."""
     config = load_config(path, overrides=overrides).config
     engine = config.engine
@@ -108,14 +114,14 @@ def settings(path: Path, overrides: Sequence[str]) -> tuple[RunConfig, Flower]:
     if config.partition.configured_as.rpartition(":")[2] != PARTITION:
         found = config.partition.configured_as
         raise ConfigError(f"{path}: is {found!r}: samples of nodes are {PARTITION!r}", key="partition.type")
-    keys = registered_keys(engine.folder)
+    keys = read_client_keys(engine.folder)
     clients = getattr(config.partition, "clients", 0)
     if len(keys) != clients:
         raise ConfigError(f"{path}: is {clients}, and {len(keys)} nodes have a key", key="partition.clients")
     return config, engine
 
 
-def registered(path: Path) -> list[int] | None:
+def read_registered_samples(path: Path) -> list[int] | None:
     """What nodes registered for an unfinished run at a path; None if there is none."""
     try:
         tree = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
@@ -133,4 +139,6 @@ def main(grid: Grid, context: Context) -> None:
     """The run of the config that `flwr run` names, for those who keep a SuperLink of their own."""
     assert isinstance(grid, HttpGrid)
     out = context.run_config.get("out")
-    Federated(Path(str(context.run_config["config"])), None if out is None else Path(str(out))).play(bounded(grid))
+    config = Path(str(context.run_config["config"]))
+    federated = FederatedRun(config, None if out is None else Path(str(out)))
+    federated.play(bound_grid(grid))

@@ -22,12 +22,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from crfl_core import RunResult, run
-from crfl_core.extend import RunError, TrainingTask
-from crfl_flower.exchange import check_honest
-from crfl_flower.rendezvous import MEETING, LayoutTracker, Rendezvous
-from crfl_flower.wire import Malformed
+from crfl_core.errors import RunError
+from crfl_core.records.round import TrainingTask
+from crfl_flower.exchange import check_update_bound
+from crfl_flower.messages import MalformedMessage
+from crfl_flower.strategy_bridge import CURRENT_BRIDGE, LayoutTracker, StrategyBridge
 
-HEADER = 4096
+HEADER_BYTES = 4096
 """What an array in NumPy's format may have besides its numbers, in bytes."""
 
 
@@ -35,7 +36,7 @@ class CrflStrategy(FedAvg):
     """A strategy of Flower whose server step is that of a config: chain, clip, noise, ledger and certificates.
 
     The config says how clients train, who is assumed to attack, and which certificates there should be; its
-    partition is `elsewhere`, with the samples of every client. Clients are the nodes by ascending number, and are
+    partition is `remote`, with the samples of every client. Clients are the nodes by ascending number, and are
     waited for at most `wait` seconds. A reply that is missing or broken counts as a zero update that keeps its weight.
     `result` is the finished run. Other options are those of `FedAvg`, for the evaluation on clients.
     """
@@ -54,7 +55,7 @@ class CrflStrategy(FedAvg):
         self._out = out
         self._overrides = tuple(overrides)
         self._wait = wait
-        self._meeting = Rendezvous()
+        self._meeting = StrategyBridge()
         self._nodes: list[int] = []
         self._names: dict[str, tuple[int, ...]] = {}
         self._task: TrainingTask | None = None
@@ -81,7 +82,7 @@ class CrflStrategy(FedAvg):
             found = super().start(grid, initial_arrays, left, timeout, train_config, evaluate_config, evaluate_fn)
         finally:
             if self.result is None:
-                self._meeting.answer(None)
+                self._meeting.send_answers(None)
             worker.join()
         return found
 
@@ -93,10 +94,12 @@ class CrflStrategy(FedAvg):
         grid: Grid,
     ) -> Iterable[Message]:
         """The model of the core to every participant of the round; `arrays` is the same model."""
-        task = self._running()
+        task = self._current_task()
         config["server-round"] = task.number
-        nodes = self._gathered(grid, int(task.clients.ids.max()) + 1)
-        record = RecordDict({self.arrayrecord_key: self._arrays(task.starts[0, 0]), self.configrecord_key: config})
+        nodes = self._gather_nodes(grid, int(task.clients.ids.max()) + 1)
+        record = RecordDict(
+            {self.arrayrecord_key: self._arrays_from_model(task.starts[0, 0]), self.configrecord_key: config}
+        )
         return [
             Message(record, dst_node_id=nodes[client], message_type=MessageType.TRAIN) for client in task.clients.ids
         ]
@@ -107,31 +110,31 @@ class CrflStrategy(FedAvg):
         replies: Iterable[Message],
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """What the core makes of the replies: the next model, and how many of them counted."""
-        task = self._running()
+        task = self._current_task()
         places = {self._nodes[client]: place for place, client in enumerate(task.clients.ids)}
         updates: dict[int, Tensor | None] = dict.fromkeys(range(len(task.clients)))
         for reply in replies:
             place = places.get(reply.metadata.src_node_id)
             if place is not None:
-                updates[place] = self._update(reply, task, place)
-        self._meeting.answer(list(updates.items()))
+                updates[place] = self._read_update(reply, task, place)
+        self._meeting.send_answers(list(updates.items()))
         counted = sum(update is not None for update in updates.values())
         self._take_next()
-        model = self._final() if self._task is None else self._task.starts[0, 0]
-        return self._arrays(model), MetricRecord({"counted": counted, "zero": len(updates) - counted})
+        model = self._final_model() if self._task is None else self._task.starts[0, 0]
+        return self._arrays_from_model(model), MetricRecord({"counted": counted, "zero": len(updates) - counted})
 
     def _play(self, initial_arrays: ArrayRecord, num_rounds: int) -> None:
         """The run of the core, in a thread of its own."""
-        MEETING.set(self._meeting)
+        CURRENT_BRIDGE.set(self._meeting)
         try:
             overrides = [*self._overrides, f"rounds={num_rounds}", 'engine={type="flower-strategy"}']
-            overrides += self._start_of(initial_arrays)
+            overrides += self._save_start(initial_arrays)
             out = None if self._out is None else Path(self._out)
-            self._meeting.end(run(self._config, overrides=overrides, out=out, trackers=[LayoutTracker()]))
+            self._meeting.send_outcome(run(self._config, overrides=overrides, out=out, trackers=[LayoutTracker()]))
         except BaseException as error:  # whatever it is, the app is waiting for it
-            self._meeting.end(error)
+            self._meeting.send_outcome(error)
 
-    def _start_of(self, arrays: ArrayRecord) -> list[str]:
+    def _save_start(self, arrays: ArrayRecord) -> list[str]:
         """The override that starts the model at arrays which have the names of its parameters."""
         if all(name.isdigit() for name in arrays):
             return []
@@ -153,17 +156,17 @@ class CrflStrategy(FedAvg):
                 f"has {start.numel()}: name them as its parameters are named, and it starts there"
             )
 
-    def _running(self) -> TrainingTask:
+    def _current_task(self) -> TrainingTask:
         if self._task is None:
             raise RunError("the run is over: call start() for another one")
         return self._task
 
     def _take_next(self) -> None:
-        found = self._meeting.next()
+        found = self._meeting.wait_for_task()
         self._task = found if isinstance(found, TrainingTask) else None
         self.result = found if isinstance(found, RunResult) else None
 
-    def _gathered(self, grid: Grid, clients: int) -> list[int]:
+    def _gather_nodes(self, grid: Grid, clients: int) -> list[int]:
         """The nodes of all clients, which are chosen once."""
         until = time.monotonic() + self._wait
         while len(self._nodes) < clients:
@@ -174,7 +177,7 @@ class CrflStrategy(FedAvg):
                 time.sleep(0.5)
         return self._nodes
 
-    def _final(self) -> Tensor:
+    def _final_model(self) -> Tensor:
         assert self.result is not None
         layout = self._meeting.layout
         assert layout is not None
@@ -183,7 +186,7 @@ class CrflStrategy(FedAvg):
         tensors = load_file(self.result.path / "model.safetensors")
         return torch.cat([tensors[name].flatten() for name, _ in layout.shapes])
 
-    def _arrays(self, flat: Tensor) -> ArrayRecord:
+    def _arrays_from_model(self, flat: Tensor) -> ArrayRecord:
         """The model as the app names its arrays."""
         layout = self._meeting.layout
         assert layout is not None
@@ -198,38 +201,38 @@ class CrflStrategy(FedAvg):
             }
         )
 
-    def _update(self, reply: Message, task: TrainingTask, place: int) -> Tensor | None:
+    def _read_update(self, reply: Message, task: TrainingTask, place: int) -> Tensor | None:
         """The update (P,) that a reply holds; None if it is broken."""
         try:
             start = task.starts[0, 0]
-            update = self._flat(reply).to(start) - start
+            update = self._flatten_reply(reply).to(start) - start
             if not bool(torch.isfinite(update).all()):
                 return None
-            check_honest(update[None], start[None], task.clients.take(slice(place, place + 1)))
-        except (Malformed, KeyError, ValueError, TypeError, EOFError):
+            check_update_bound(update[None], start[None], task.clients.take(slice(place, place + 1)))
+        except (MalformedMessage, KeyError, ValueError, TypeError, EOFError):
             return None
         return update
 
-    def _flat(self, reply: Message) -> Tensor:
+    def _flatten_reply(self, reply: Message) -> Tensor:
         """The model in a reply as one vector, in the order of the core's."""
         if reply.has_error():
-            raise Malformed("an error")
+            raise MalformedMessage("an error")
         (record,) = reply.content.array_records.values()
         if set(record) != set(self._names):
-            raise Malformed(f"arrays {sorted(map(str, record))[:4]}")
-        values = {name: numbers(record[name], shape) for name, shape in self._names.items()}
+            raise MalformedMessage(f"arrays {sorted(map(str, record))[:4]}")
+        values = {name: read_numbers(record[name], shape) for name, shape in self._names.items()}
         layout = self._meeting.layout
         assert layout is not None
         order = self._names if all(name.isdigit() for name in self._names) else [name for name, _ in layout.shapes]
         return torch.cat([values[name] for name in order])
 
 
-def numbers(array: Array, shape: tuple[int, ...]) -> Tensor:
+def read_numbers(array: Array, shape: tuple[int, ...]) -> Tensor:
     """The numbers of an array of this shape, flat. Raises `Malformed` before it reads what is too long."""
     count = int(np.prod(shape))
-    if tuple(array.shape) != shape or len(array.data) > 8 * count + HEADER:
-        raise Malformed(f"an array of shape {tuple(array.shape)[:8]} and {len(array.data)} bytes")
+    if tuple(array.shape) != shape or len(array.data) > 8 * count + HEADER_BYTES:
+        raise MalformedMessage(f"an array of shape {tuple(array.shape)[:8]} and {len(array.data)} bytes")
     found = array.numpy()
     if found.shape != shape or found.dtype.kind != "f":
-        raise Malformed(f"{found.dtype} of shape {found.shape}")
+        raise MalformedMessage(f"{found.dtype} of shape {found.shape}")
     return torch.from_numpy(found.astype(np.float64)).flatten()

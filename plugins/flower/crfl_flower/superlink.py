@@ -18,15 +18,15 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-LIMIT = "CRFL_FLOWER_REQUEST_BYTES"
+LIMIT_VARIABLE = "CRFL_FLOWER_REQUEST_BYTES"
 """The variable that says how many bytes a request may have."""
-GATE = "CRFL_FLOWER_GATE"
+GATE_VARIABLE = "CRFL_FLOWER_GATE"
 """The variable that names a file: nodes wait until it is there, which is when their keys are known."""
-FOR_NODES = "/v1/fleet/"
-HERE = ("127.0.0.1", "::1")
+NODE_PATHS = "/v1/fleet/"
+LOOPBACK_ADDRESSES = ("127.0.0.1", "::1")
 
 
-class Door:
+class RequestGate:
     """An ASGI application in front of another one."""
 
     def __init__(self, app: App, limit: int, gate: Path) -> None:
@@ -40,24 +40,24 @@ class Door:
             await self._app(scope, receive, send)
             return
         host = (scope.get("client") or ("",))[0]
-        for_nodes = scope["path"].startswith(FOR_NODES)
-        if host not in HERE and not for_nodes:
-            await answer(send, 403)
+        for_nodes = scope["path"].startswith(NODE_PATHS)
+        if host not in LOOPBACK_ADDRESSES and not for_nodes:
+            await refuse_request(send, 403)
         elif for_nodes and not self._gate.exists():
-            await answer(send, 503)
-        elif announced(scope) > self._limit:
-            await answer(send, 413)
+            await refuse_request(send, 503)
+        elif declared_length(scope) > self._limit:
+            await refuse_request(send, 413)
         else:
-            await self._app(scope, limited(receive, self._limit), send)
+            await self._app(scope, limit_body(receive, self._limit), send)
 
 
-def announced(scope: Scope) -> int:
+def declared_length(scope: Scope) -> int:
     """How many bytes a request says that it has; 0 if it does not say."""
     found = [value for name, value in scope["headers"] if name == b"content-length"]
     return int(found[0]) if found and found[0].isdigit() else 0
 
 
-def limited(receive: Receive, limit: int) -> Receive:
+def limit_body(receive: Receive, limit: int) -> Receive:
     """The body of a request that did not say its length, which breaks off where it becomes too long."""
     left = limit
 
@@ -70,7 +70,7 @@ def limited(receive: Receive, limit: int) -> Receive:
     return received
 
 
-async def answer(send: Send, status: int) -> None:
+async def refuse_request(send: Send, status: int) -> None:
     """Refuse a request without reading it."""
     await send({"type": "http.response.start", "status": status, "headers": [(b"connection", b"close")]})
     await send({"type": "http.response.body", "body": b""})
@@ -85,9 +85,9 @@ def main() -> None:
 
     start_parent_process_monitor(int(sys.argv.pop(1)))
     inner = extensions.get_middleware
-    limit = int(os.environ[LIMIT])
-    gate = Path(os.environ[GATE])
-    extensions.get_middleware = lambda: (Middleware(Door, limit=limit, gate=gate), *inner())
+    limit = int(os.environ[LIMIT_VARIABLE])
+    gate = Path(os.environ[GATE_VARIABLE])
+    extensions.get_middleware = lambda: (Middleware(RequestGate, limit=limit, gate=gate), *inner())
     flower_superlink()
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import sys
 import time
 
-PAUSE = 0.5
+MAX_PAUSE_SECONDS = 0.5
 """Seconds between two questions whether there is a message; Flower waits for three, in every round."""
 
 
-class Clock:
+class ShortPauses:
     """Time as Flower's loop sees it: no wait is longer than our pause."""
 
     def sleep(self, seconds: float) -> None:
         """Wait, but not for long."""
-        time.sleep(min(seconds, PAUSE))
+        time.sleep(min(seconds, MAX_PAUSE_SECONDS))
 
 
 def main() -> None:
@@ -24,7 +24,7 @@ def main() -> None:
     from flwr.supernode.cli import flower_supernode
 
     start_parent_process_monitor(int(sys.argv.pop(1)))
-    vars(start_client_internal)["time"] = Clock()
+    vars(start_client_internal)["time"] = ShortPauses()
     flower_supernode()
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from crfl_core import attack_effect, load_config, run
-from crfl_core.extend import Observed, State, Streams
+from crfl_core.extend import AttackerObservation, State, Streams
 from crfl_core.testing import parametrize_with_checks, round_of
 
 from crfl_poisonedfl import PoisonedFL, signs_of
@@ -22,7 +22,7 @@ def test_it_keeps_the_contract_of_its_kind(check: Callable[[], object]) -> None:
     check()
 
 
-def seen(change: np.ndarray, submitted: np.ndarray | None, before: float = 0.0) -> Observed:
+def seen(change: np.ndarray, submitted: np.ndarray | None, before: float = 0.0) -> AttackerObservation:
     """A round that changed the model like this, in which two attackers submitted the same, or were honest.
 
     The model was `before` times this change away from the origin.
@@ -30,7 +30,7 @@ def seen(change: np.ndarray, submitted: np.ndarray | None, before: float = 0.0) 
     rows = np.zeros((2, SIZE)) if submitted is None else np.stack([submitted, submitted])
     start = torch.from_numpy(before * change)
     current = replace(round_of(torch.from_numpy(rows)).round, streams=Streams(0), start=start)  # as attacks see it
-    return Observed(current, start + torch.from_numpy(change), torch.from_numpy(rows), submitted is not None)
+    return AttackerObservation(current, start + torch.from_numpy(change), torch.from_numpy(rows), submitted is not None)
 
 
 def signs() -> np.ndarray:

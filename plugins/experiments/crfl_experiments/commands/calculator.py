@@ -10,7 +10,8 @@ import numpy as np
 from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from crfl_core.extend import Table, formulas
+from crfl_core import formulas
+from crfl_core.records.table import Table
 
 
 class Point(Table):

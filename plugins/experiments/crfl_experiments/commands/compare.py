@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from crfl_core.extend import passing, terminal
+from crfl_core.cli import passing
+from crfl_core.cli.output import terminal
 
 Paths = Annotated[list[Path], typer.Argument(help="Run directories, or the folder of a sweep.", show_default=False)]
 Figure = Annotated[

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from crfl_core.extend import ConfigError, StoreError
+from crfl_core.errors import ConfigError, StoreError
 from crfl_experiments.sweeps.comparing import Run, questions_of
 from crfl_experiments.sweeps.folder import SweepFolder
 from crfl_experiments.sweeps.pictures import FORMATS, picture

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crfl_core.extend import JsonOption, RunArgument, TrustOption
+from crfl_core.cli.arguments import JsonOption, RunArgument, TrustOption
 
 if TYPE_CHECKING:
     from crfl_experiments.commands.leftover import Leftover
@@ -34,7 +34,7 @@ def divergence(run: RunArgument, delta: Deltas = None, json: JsonOption = False,
 
     from pydantic_core import to_json
 
-    from crfl_core.extend import load
+    from crfl_core.runs.results import load
     from crfl_experiments.commands.leftover import leftover
 
     found = leftover(load(run, trust=trust), delta or ())

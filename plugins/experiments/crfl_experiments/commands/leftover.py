@@ -8,7 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from crfl_core.extend import ConfigError, RunResult, Threat, formulas
+from crfl_core import formulas
+from crfl_core.errors import ConfigError
+from crfl_core.records.threat import Threat
+from crfl_core.runs.results import RunResult
 
 Array = NDArray[np.float64]
 PAPER = "paper"

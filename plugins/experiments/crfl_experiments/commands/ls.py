@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from crfl_core.extend import passing, terminal
+from crfl_core.cli import passing
+from crfl_core.cli.output import terminal
 
 
 class Sort(StrEnum):

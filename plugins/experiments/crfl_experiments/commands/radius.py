@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crfl_core.extend import JsonOption
+from crfl_core.cli.arguments import JsonOption
 
 if TYPE_CHECKING:
     from pydantic import ValidationError

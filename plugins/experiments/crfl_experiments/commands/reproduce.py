@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crfl_core.extend import JsonOption, QuietOption, SetOption
+from crfl_core.cli.arguments import JsonOption, QuietOption, SetOption
 
 if TYPE_CHECKING:
     from crfl_experiments.paper import Reproduction

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crfl_core.extend import QuietOption, SetOption, passing
+from crfl_core.cli import passing
+from crfl_core.cli.arguments import QuietOption, SetOption
 
 if TYPE_CHECKING:
     from crfl_experiments.sweeps.cells import Definition

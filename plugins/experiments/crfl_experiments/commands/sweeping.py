@@ -10,7 +10,8 @@ from typing import Any
 
 import typer
 
-from crfl_core.extend import ConfigError, StoreError, terminal
+from crfl_core.cli.output import terminal
+from crfl_core.errors import ConfigError, StoreError
 from crfl_experiments.sweeps.cells import Definition
 from crfl_experiments.sweeps.folder import SweepFolder
 from crfl_experiments.sweeps.result import SweepResult

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
-from crfl_core.extend import ConfigError
+from crfl_core.errors import ConfigError
 from crfl_experiments.paper import phi
 from crfl_experiments.paper.book import BOOK, DATASETS, Figure, swept
 from crfl_experiments.paper.claims import verdict

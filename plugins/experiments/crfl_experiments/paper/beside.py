@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crfl_core.extend import Scenario
+from crfl_core.certification.drift import Scenario
 from crfl_experiments.paper.readings import CLEAN, Array, Point, Reading, Source, points_of
 from crfl_experiments.sweeps.result import CellResult
 

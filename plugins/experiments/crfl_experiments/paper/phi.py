@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from crfl_core.extend import formulas
+from crfl_core import formulas
 from crfl_experiments.paper.claims import Margins
 from crfl_experiments.paper.sweeping import SWEEPS
 

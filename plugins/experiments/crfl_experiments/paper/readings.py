@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crfl_core.extend import Dataset, formulas
+from crfl_core import formulas
+from crfl_core.plugin_api.dataset import Dataset
 from crfl_experiments.sweeps.result import CellResult
 
 Array = NDArray[np.float64]

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from crfl_core import load_config
-from crfl_core.extend import FileDataset, read_source
+from crfl_core.config.loading import read_source
+from crfl_core.plugin_api.dataset import FileDataset
 from crfl_experiments.sweeps.cells import Definition, define
 from crfl_experiments.sweeps.language import flat
 from crfl_experiments.sweeps.values import parsed

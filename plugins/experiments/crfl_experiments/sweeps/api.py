@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from crfl_core.extend import ConfigError
+from crfl_core.errors import ConfigError
 from crfl_experiments.sweeps.cells import Cell, Definition, define
 from crfl_experiments.sweeps.execution import Schedule, cores, perform
 from crfl_experiments.sweeps.folder import SweepFolder

@@ -12,7 +12,12 @@ from crfl_engines.stacked import Turns
 from pydantic import PrivateAttr
 
 from crfl_core import RunResult, load, run
-from crfl_core.extend import Round, RoundRecord, RunContext, RunDirectory, StoreError, Tracker, hookimpl
+from crfl_core.errors import StoreError
+from crfl_core.plugin_api.hookspecs import hookimpl
+from crfl_core.plugin_api.tracker import RunContext, Tracker
+from crfl_core.records.ledger import RoundRecord
+from crfl_core.records.round import Round
+from crfl_core.runs.run_directory import RunDirectory
 from crfl_experiments.sweeps.shared_training import Shared, copy_training
 
 AnyTracker = TypeVar("AnyTracker", bound=Tracker)
@@ -90,7 +95,7 @@ def run_or_resume(job: Job, on_round: OnRound) -> Shared:
 def stack_trackers(job: Job) -> Iterator[Turns]:
     """Yield the tracker that lets a cell of a stack wait for its turn."""
     engine = read_config(job)["engine"]
-    if engine["type"] == "together":
+    if engine["type"] == "stacked":
         yield name_tracker("turns", Turns(place=engine.get("place", 0)))
 
 

@@ -9,7 +9,9 @@ from hashlib import sha256
 from typing import Any
 
 from crfl_core import dump_config, load_config
-from crfl_core.extend import ConfigError, LoadedConfig, RunConfig, read_source
+from crfl_core.config import LoadedConfig, RunConfig
+from crfl_core.config.loading import read_source
+from crfl_core.errors import ConfigError
 from crfl_core.reporting import config_diff
 from crfl_experiments.sweeps.configs import Tree, flat_keys, item, written
 from crfl_experiments.sweeps.expressions import in_order

@@ -16,8 +16,9 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
-from crfl_core.extend import CrflError, CrflWarning, RunDirectory, StoreError
+from crfl_core.errors import CrflError, CrflWarning, StoreError
 from crfl_core.reporting import config_diff
+from crfl_core.runs.run_directory import RunDirectory
 from crfl_experiments.sweeps.curves import Measured, Question, shared_radii
 from crfl_experiments.sweeps.folder import SweepFolder
 from crfl_experiments.sweeps.result import SweepResult

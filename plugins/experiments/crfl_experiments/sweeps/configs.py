@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from crfl_core.extend import RunConfig
+from crfl_core.config import RunConfig
 
 Tree = dict[str, Any]
 

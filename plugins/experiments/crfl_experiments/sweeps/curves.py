@@ -13,7 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from crfl_core.extend import Curve, Metrics, RunDirectory
+from crfl_core.reporting.metrics import Curve, Metrics
+from crfl_core.runs.run_directory import RunDirectory
 
 
 class Question(NamedTuple):

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from crfl_core.extend import ConfigError
+from crfl_core.errors import ConfigError
 
 Lookup = Callable[[str], Any]
 """What the value of a key is; raises `KeyError` with a phrase that says why there is none."""

@@ -20,7 +20,8 @@ from typing import Any, Literal, NamedTuple
 
 import tomli_w
 
-from crfl_core.extend import MarkedFolder, StoreError
+from crfl_core.errors import StoreError
+from crfl_core.files.marked_folder import MarkedFolder
 from crfl_experiments.sweeps.cells import SWEEP, Definition
 
 DEFINITION = "sweep.toml"

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from crfl_core.extend import ConfigError
+from crfl_core.errors import ConfigError
 from crfl_experiments.sweeps.expressions import Expression
 
 PARTS = ("grid", "zip", "list", "linked", "seeds", "fixed", "together")

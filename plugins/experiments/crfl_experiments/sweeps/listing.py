@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from crfl_core.extend import CrflError, Metrics, RunDirectory, StoreError
+from crfl_core.errors import CrflError, StoreError
 from crfl_core.reporting import config_diff
+from crfl_core.reporting.metrics import Metrics
+from crfl_core.runs.run_directory import RunDirectory
 from crfl_experiments.sweeps.values import shown
 
 DEEPEST = 4

@@ -7,7 +7,9 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from crfl_core.extend import CrflError, Metrics, RunDirectory
+from crfl_core.errors import CrflError
+from crfl_core.reporting.metrics import Metrics
+from crfl_core.runs.run_directory import RunDirectory
 from crfl_experiments.sweeps.execution import Schedule
 from crfl_experiments.sweeps.pool import Event
 

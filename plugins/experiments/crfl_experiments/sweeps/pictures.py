@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from crfl_core.extend import ConfigError
+from crfl_core.errors import ConfigError
 from crfl_experiments.sweeps.comparing import (
     MOST_KEYS,
     Comparison,

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from crfl_engines.ray_cluster import CONNECTION, Wish, imported, processors
+from crfl_engines.ray.cluster import CONNECTION, Wish, imported, processors
 
-from crfl_core.extend import CrflWarning, OptionError, RunError
+from crfl_core.errors import CrflWarning, OptionError, RunError
 from crfl_experiments.sweeps.cell_runner import Job
 from crfl_experiments.sweeps.pool import PATIENCE, Event, line_of
 from crfl_experiments.sweeps.ray_cells import Cells

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from crfl_core.extend import RunResult, load
+from crfl_core.runs.results import RunResult, load
 from crfl_experiments.sweeps.cells import Cell
 from crfl_experiments.sweeps.folder import Note, SweepFolder
 from crfl_experiments.sweeps.table import Row, columns_of, rows

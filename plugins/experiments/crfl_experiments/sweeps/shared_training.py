@@ -14,7 +14,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
-from crfl_core.extend import Ledger, RunConfig, RunDirectory, RunFacts, RunResult
+from crfl_core.config import RunConfig
+from crfl_core.records.ledger import Ledger, RunFacts
+from crfl_core.runs.results import RunResult
+from crfl_core.runs.run_directory import RunDirectory
 from crfl_experiments.sweeps.cells import Cell
 from crfl_experiments.sweeps.training_key import training_key
 

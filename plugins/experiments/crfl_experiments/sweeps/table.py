@@ -11,7 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from crfl_core.extend import CrflError, Metrics, RunDirectory
+from crfl_core.errors import CrflError
+from crfl_core.reporting.metrics import Metrics
+from crfl_core.runs.run_directory import RunDirectory
 from crfl_experiments.sweeps.cells import Cell
 from crfl_experiments.sweeps.folder import SweepFolder
 from crfl_experiments.sweeps.values import shown
@@ -43,8 +45,8 @@ def measures(metrics: Metrics) -> Iterator[Row]:
         columns = {
             "certified_accuracy": curve.certified_accuracy,
             "certified_rate": curve.certified_rate,
-            "certified_accuracy_any_round": curve.anywhen_accuracy,
-            "certified_rate_any_round": curve.anywhen_rate,
+            "certified_accuracy_any_round": curve.any_round_accuracy,
+            "certified_rate_any_round": curve.any_round_rate,
         }
         for measure, values in columns.items():
             for radius, value in zip(curve.radii, values, strict=False):  # empty if attacks in any round were not asked

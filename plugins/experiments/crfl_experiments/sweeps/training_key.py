@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from crfl_core import load_config
-from crfl_core.extend import RunConfig
+from crfl_core.config import RunConfig
 from crfl_experiments.sweeps.configs import item, written
 
 LATER_KEYS = ("name", "threat", "votes", "certificates", "evaluation.radii", "seeds.votes", "storage", "plugins")
@@ -83,7 +83,7 @@ def with_stack_engine(config: RunConfig, models: int, place: int) -> RunConfig:
     """Copy a config with the engine that trains it at a place in a stack."""
     tree = written(config)
     chunk = tree["engine"].get("chunk_clients")
-    tree["engine"] = {"type": "together", "models": models, "place": place}
+    tree["engine"] = {"type": "stacked", "models": models, "place": place}
     if chunk is not None:
         tree["engine"]["chunk_clients"] = chunk
     return load_config(tree).config

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from crfl_core.extend import ConfigArgument, SetOption
+from crfl_core.cli.arguments import ConfigArgument, SetOption
 
 federation = typer.Typer(no_args_is_help=True, help="Found a federation whose clients are nodes of their own.")
 
@@ -28,12 +28,12 @@ def init(
     overrides: SetOption = None,
 ) -> None:
     """Write keys, certificates, the server's config and a folder for every node; CONFIG's clients become the nodes."""
-    from crfl_flower.starting import check_flower
+    from crfl_flower.launch import check_flower
 
     check_flower()
-    from crfl_flower.founding import found
+    from crfl_flower.federation_setup import write_federation
 
-    files = found(folder, config, address, overrides or ())
+    files = write_federation(folder, config, address, overrides or ())
     typer.echo(f"{len(files)} nodes. Start the server, then every node, each where it belongs:")
     typer.echo(f"  crfl serve {folder / 'server' / 'config.toml'}")
     for file in files:

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from crfl_core.extend import JsonOption, QuietOption, SetOption, passing
+from crfl_core.cli import passing
+from crfl_core.cli.arguments import JsonOption, QuietOption, SetOption
 
 Config = Annotated[Path, typer.Argument(help="Config with engine = 'flower'.", show_default=False)]
 Out = Annotated[
@@ -26,8 +27,8 @@ def serve(
     """Train with nodes that join, aggregate and certify as CONFIG says; goes on with an unfinished run."""
     if not quiet:
         passing("starting")
-    from crfl_core.extend import plugins_at_work, progress
-    from crfl_flower.starting import serve as started
+    from crfl_core.cli.output import plugins_at_work, progress
+    from crfl_flower.launch import serve as started
 
     def say(text: str) -> None:
         if not quiet:

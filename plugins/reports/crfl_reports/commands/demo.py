@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crfl_core.extend import JsonOption, QuietOption, passing
+from crfl_core.cli import passing
+from crfl_core.cli.arguments import JsonOption, QuietOption
 
 if TYPE_CHECKING:
     from crfl_core import RunResult
@@ -26,7 +27,7 @@ def demo(out: Out = Path("runs/demo"), json: JsonOption = False, quiet: QuietOpt
         passing("starting")
     import crfl_reports.pages
     from crfl_core import run
-    from crfl_core.extend import plugins_at_work, progress
+    from crfl_core.cli.output import plugins_at_work, progress
     from crfl_reports.commands.pages import written
     from crfl_reports.commands.story import ROWS, told
     from crfl_reports.commands.story.telling import CONFIG

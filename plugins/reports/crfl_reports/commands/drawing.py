@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 from crfl_experiments.sweeps.comparing import cells_in
 
-from crfl_core.extend import FIGURES, ConfigError, CrflError, RunResult, StoreError, plot
+from crfl_core.errors import ConfigError, CrflError, StoreError
+from crfl_core.runs.results import RunResult
 from crfl_reports.figures import Format, image_of
+from crfl_reports.gallery import FIGURES, plot
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

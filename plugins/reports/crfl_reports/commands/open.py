@@ -8,14 +8,15 @@ from pathlib import Path
 
 import typer
 
-from crfl_core.extend import TrustOption, passing
+from crfl_core.cli import passing
+from crfl_core.cli.arguments import TrustOption
 from crfl_reports.commands.report import Place
 
 
 def open_(run: Place, trust: TrustOption = False) -> None:
     """Open the report of RUN, or of a folder of runs, in a browser. Write it if it is missing, or older than RUN."""
     passing("starting")
-    from crfl_core.extend import plugins_at_work
+    from crfl_core.cli.output import plugins_at_work
     from crfl_reports.commands.pages import REPORT, is_current, written
 
     target = run / REPORT

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from crfl_core.extend import TrustOption, passing
+from crfl_core.cli import passing
+from crfl_core.cli.arguments import TrustOption
 
 
 class Suffix(StrEnum):
@@ -46,7 +47,7 @@ def plot(
 ) -> None:
     """Draw finished runs: certified accuracy, training, weights, triggers, and several runs against each other."""
     passing("starting")
-    from crfl_core.extend import load
+    from crfl_core.runs.results import load
     from crfl_reports.commands.drawing import drawn, places, save
 
     figures, left_out = drawn([load(place, trust=trust) for place in places(runs)], figure)

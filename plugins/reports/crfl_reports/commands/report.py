@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from crfl_core.extend import TrustOption, passing
+from crfl_core.cli import passing
+from crfl_core.cli.arguments import TrustOption
 
 Place = Annotated[
     Path,
@@ -28,7 +29,7 @@ def report(run: Place, out: Out = None, explore: Explore = SECONDS, trust: Trust
     It has plots, an explorer of other threats, the audit, the config and where it came from, and the test samples.
     """
     passing("starting")
-    from crfl_core.extend import plugins_at_work
+    from crfl_core.cli.output import plugins_at_work
     from crfl_reports.commands.pages import written
 
     with plugins_at_work():

@@ -57,12 +57,12 @@ def lines_of(group: Group, known: dict[Named, list[Curve]], level: str, rates: i
             continue
         name = group.named(f"{certificate}{'*' if alike[0].label else ''}, {test_set}")
         stated = [(one.certified_accuracy, one.certified_rate) for one in alike]
-        anywhen = [(one.anywhen_accuracy, one.anywhen_rate) for one in alike]
-        if stated == anywhen:  # two lines would lie on each other
+        any_round = [(one.any_round_accuracy, one.any_round_rate) for one in alike]
+        if stated == any_round:  # two lines would lie on each other
             name = f"{name}, any round"
         yield banded(name, alike[0].radii, [shares[rates] for shares in stated])
-        if stated != anywhen and all(one.anywhen_rate for one in alike):
-            yield banded(f"{name}, any round", alike[0].radii, [shares[rates] for shares in anywhen])
+        if stated != any_round and all(one.any_round_rate for one in alike):
+            yield banded(f"{name}, any round", alike[0].radii, [shares[rates] for shares in any_round])
 
 
 def aligned(group: Group) -> dict[Named, list[Curve]]:

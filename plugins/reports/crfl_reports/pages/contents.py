@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crfl_core.extend import ClassHistogram, Curve, Ledger, RunResult
+from crfl_core.records.ledger import Ledger
+from crfl_core.reporting.metrics import ClassHistogram, Curve
+from crfl_core.runs.results import RunResult
 from crfl_reports.figures import Grid, Heat, neighbours
 from crfl_reports.pages.shapes import grid_data, rounded
 
@@ -42,7 +44,7 @@ def curve_data(curve: Curve) -> dict[str, Any]:
         "radii": numbers(curve.radii),
         "accuracy": list(curve.certified_accuracy),
         "rate": list(curve.certified_rate),
-        "anywhen": {"accuracy": list(curve.anywhen_accuracy), "rate": list(curve.anywhen_rate)},
+        "any_round": {"accuracy": list(curve.any_round_accuracy), "rate": list(curve.any_round_rate)},
     }
 
 

@@ -6,8 +6,10 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from crfl_core.extend import FIGURES, CrflError, RunResult
+from crfl_core.errors import CrflError
+from crfl_core.runs.results import RunResult
 from crfl_reports.figures import Grid, Panels, image_of
+from crfl_reports.gallery import FIGURES
 from crfl_reports.pages.markup import Html, drawn, element, joined
 from crfl_reports.pages.shapes import shape_data
 

@@ -13,8 +13,12 @@ from crfl_experiments.sweeps.folder import SweepFolder
 from crfl_experiments.sweeps.result import SweepResult
 from crfl_experiments.sweeps.values import inline
 
-from crfl_core.extend import CertificateResult, CrflError, Curve, Metrics, RunDirectory, RunResult, curves
+from crfl_core.errors import CrflError
+from crfl_core.plugin_api.certificate import CertificateResult
 from crfl_core.reporting import config_diff
+from crfl_core.reporting.metrics import Curve, Metrics, curves
+from crfl_core.runs.results import RunResult
+from crfl_core.runs.run_directory import RunDirectory
 from crfl_reports.pages import words
 from crfl_reports.pages.contents import number, numbers, stated
 from crfl_reports.pages.markup import Html, Part, drawn, element, joined, table

@@ -13,20 +13,13 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
-from crfl_core.extend import (
-    CertificateResult,
-    Check,
-    CrflError,
-    Curve,
-    Inquiry,
-    RunResult,
-    Threat,
-    VoteRequest,
-    Votes,
-    VoteSettings,
-    ask,
-    curves,
-)
+from crfl_core.certification.certifier import Inquiry, ask
+from crfl_core.errors import CrflError
+from crfl_core.plugin_api.certificate import CertificateResult, Check
+from crfl_core.records.threat import Threat
+from crfl_core.records.votes import VoteRequest, Votes, VoteSettings
+from crfl_core.reporting.metrics import Curve, curves
+from crfl_core.runs.results import RunResult
 from crfl_reports.pages.contents import numbers, stated
 
 Shown = Callable[[int, int], object]

@@ -11,7 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from crfl_core.extend import ABSTAIN, CertificateResult, CrflError, Guarantee, RunDirectory, RunResult
+from crfl_core.errors import CrflError
+from crfl_core.plugin_api.certificate import ABSTAIN, CertificateResult, Guarantee
+from crfl_core.runs.results import RunResult
+from crfl_core.runs.run_directory import RunDirectory
 from crfl_reports.pages.contents import number
 from crfl_reports.pages.pictures import sheet
 
@@ -107,7 +110,7 @@ def pictures_of(run: RunResult, *, trust: bool) -> tuple[dict[str, dict[str, Any
         return {}, "the inputs are no images"
     if run.directory.is_made_by_others and not trust:
         return {}, "the run was not made here, and its data are loaded by what its config says: give --trust"
-    from crfl_core.extend import tested_inputs
+    from crfl_core.runs.run_data import tested_inputs
 
     try:
         inputs = tested_inputs(run)

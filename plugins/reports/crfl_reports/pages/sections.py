@@ -6,8 +6,11 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from crfl_core.extend import Check, CrflError, Level, Metrics, RunResult
+from crfl_core.errors import CrflError
+from crfl_core.plugin_api.certificate import Check, Level
+from crfl_core.reporting.metrics import Metrics
 from crfl_core.reporting.receipts import receipt_of
+from crfl_core.runs.results import RunResult
 from crfl_reports.pages import words
 from crfl_reports.pages.markup import Html, drawn, element, joined, table
 from crfl_reports.pages.settings import settings

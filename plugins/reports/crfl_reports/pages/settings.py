@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from crfl_core.extend import RunConfig, RunResult, Table, explained, load_config
+from crfl_core.cli.explanation import explained
+from crfl_core.config import RunConfig, load_config
+from crfl_core.records.table import Table
+from crfl_core.runs.results import RunResult
 
 DEFAULT = "default"
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from crfl_core.extend import Curve, Ledger, Metrics, RunResult
+from crfl_core.records.ledger import Ledger
+from crfl_core.reporting.metrics import Curve, Metrics
+from crfl_core.runs.results import RunResult
 
 STATEMENTS = {
     "pathwise": "With the same noise, batches and participants, this run without the attack would have given the same "

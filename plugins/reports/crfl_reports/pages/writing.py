@@ -6,7 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from crfl_core.extend import DataError, RunDirectory, StoreError, load
+from crfl_core.errors import DataError, StoreError
+from crfl_core.runs.results import load
+from crfl_core.runs.run_directory import RunDirectory
 from crfl_reports.pages import words
 from crfl_reports.pages.contents import figures
 from crfl_reports.pages.drawings import backdoor, closeness, together

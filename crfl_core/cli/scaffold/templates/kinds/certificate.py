@@ -19,7 +19,7 @@ from crfl_core.extend import (
     VoteRequest,
     Votes,
     VoteSettings,
-    assumptions,
+    assumption_checks,
     bias_input,
     formulas,
     margins,
@@ -50,7 +50,7 @@ class MyPlugin(Certificate):
         facts, final = ledger.facts, ledger.rounds[-1]
         clients = ledger.clients.of_round(facts.rounds)
         independent = final.depends != "all" and final.weights_from == "chain" and not facts.rejects
-        keeps = assumptions.check(
+        keeps = assumption_checks.check(
             "bad updates keep their weight",
             facts.bad_update == "zero",
             f"server.bad_update = {facts.bad_update!r}",
@@ -58,28 +58,28 @@ class MyPlugin(Certificate):
             "set server.bad_update = 'zero'",
         )
         return (
-            assumptions.check(
+            assumption_checks.check(
                 "linear model",
                 facts.model_facts.linear,
                 f"model {facts.model!r}",
                 "logits that are linear in the parameters",
                 "use model.type = 'softmax'",
             ),
-            assumptions.check(
+            assumption_checks.check(
                 "attacked rounds",
                 threat.rounds == (facts.rounds,),
                 f"rounds {list(threat.rounds)} of 1..{facts.rounds}",
                 "the final round and no other",
                 f"set threat.rounds = [{facts.rounds}]",
             ),
-            assumptions.check(
+            assumption_checks.check(
                 "weights in the final round",
                 independent and bool((clients.weight_bound >= 0).all()),
                 f"depend on {final.depends!r}",
                 "weights that attackers cannot move",
                 "use fedavg, and no plugin that judges rounds",
             ),
-            assumptions.check(
+            assumption_checks.check(
                 "capped updates",
                 bool(np.isfinite(clients.cap).all()),
                 f"largest cap {clients.cap.max():.4g}",
@@ -87,7 +87,7 @@ class MyPlugin(Certificate):
                 "leave server.cap_updates unset",
             ),
             # Attackers of this run that were dropped would show in its weights; those of another would not.
-            assumptions.only(keeps, direction="forward"),
+            assumption_checks.only(keeps, direction="forward"),
         )
 
     def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:  # noqa: ARG002

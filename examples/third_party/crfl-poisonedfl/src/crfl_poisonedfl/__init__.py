@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from crfl_core.extend import Attack, FederatedData, Known, Observed, Round, State, Streams
+from crfl_core.extend import Attack, FederatedData, AttackerView, AttackerObservation, Round, State, Streams
 from pydantic import Field
 from scipy.stats import binom
 from torch import Tensor
@@ -31,7 +31,7 @@ class PoisonedFL(Attack):
         """Nothing has been seen yet."""
         return {"factor": torch.tensor(self.factor, dtype=torch.float64), "age": torch.tensor(0)}
 
-    def learn(self, seen: Observed, state: State) -> State:
+    def learn(self, seen: AttackerObservation, state: State) -> State:
         """What the model's last change says about others, and about c when a window is over."""
         change = (seen.following - seen.round.start).double()
         length = torch.linalg.vector_norm(change)
@@ -40,7 +40,7 @@ class PoisonedFL(Attack):
         found = {**state, "magnitude": (length * normalised(others)).to(seen.following)}
         return self._tested(found, seen) if seen.attacked else found
 
-    def _tested(self, state: dict[str, Tensor], seen: Observed) -> State:
+    def _tested(self, state: dict[str, Tensor], seen: AttackerObservation) -> State:
         """The state with the age of the window, and another factor if it is over and the model did not move along s."""
         first = state.get("window_start", seen.round.start)
         age = int(state["age"]) + 1
@@ -58,12 +58,16 @@ class PoisonedFL(Attack):
             "age": torch.tensor(0),
         }
 
-    def craft(self, known: Known, state: State) -> Tensor:
+    def craft(self, known: AttackerView, state: State) -> Tensor:
         """The same push from all of them, times their scale."""
         if "magnitude" not in state:
-            return known.own
-        push = float(state["factor"]) * state["magnitude"].to(known.own) * signs_of(known.round).to(known.own)
-        return super().craft(replace(known, own=push.expand_as(known.own)), state)
+            return known.own_updates
+        push = (
+            float(state["factor"])
+            * state["magnitude"].to(known.own_updates)
+            * signs_of(known.round).to(known.own_updates)
+        )
+        return super().craft(replace(known, own_updates=push.expand_as(known.own_updates)), state)
 
 
 def signs_of(current: Round) -> Tensor:

@@ -11,7 +11,7 @@ from crfl_reports.commands.story.chart import chart
 
 if TYPE_CHECKING:
     from crfl_core import RunResult
-    from crfl_core.extend import Curve
+    from crfl_core.reporting.metrics import Curve
 
 CONFIG = Path(__file__).with_name("demo.toml")
 

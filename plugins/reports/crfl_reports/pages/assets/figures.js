@@ -47,9 +47,9 @@ function drawCurves(area, notes, state) {
     const name = `${curve.certificate}${curve.label ? ` (${curve.label})` : ""}`;
     const when = curve.rounds ? `, ${curve.rounds}` : "";
     series.push({ name: `${name}${when}`, values: spread(curve, curve[state.measure]), colour: lineColour(index) });
-    if (curve.anywhen[state.measure].length) {
+    if (curve.any_round[state.measure].length) {
       series.push({
-        name: `${name}, as many rounds, unknown which`, values: spread(curve, curve.anywhen[state.measure]),
+        name: `${name}, as many rounds, unknown which`, values: spread(curve, curve.any_round[state.measure]),
         colour: lineColour(index), dash: true,
       });
     }

@@ -1,0 +1,377 @@
+"""The run-time checks of the sound certificates, each evaluated on the ledger.
+
+A check that fails refuses the certificate; one that cannot be verified from the ledger is declared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from crfl_core.certification.contraction import declared_bound, input_bound, smoothness
+from crfl_core.plugin_api.certificate import Check, Direction, Level
+from crfl_core.records.ledger import Ledger
+from crfl_core.records.measurements import norm_error, precision
+from crfl_core.records.threat import Threat
+
+FIXED_RULE = "use a rule whose weights are fixed, as `crfl plugins` lists them"
+UNIT_BALL = "set model.features = { type = 'unit-ball' }"
+PLAIN_STEP = "use server.optimiser = { type = 'rate' }, or none"
+SUMS = 1e-6
+"""By how much weights may sum to more than 1; what they are off by counts as an expansion of their round."""
+
+
+def check(name: str, holds: bool, measured: str, required: str, remedy: str = "") -> Check:
+    """A check that is either held or failed."""
+    return Check(name, "held" if holds else "failed", measured, required, "" if holds else remedy)
+
+
+def only(check: Check, *, level: Level | None = None, direction: Direction | None = None) -> Check:
+    """The same check about one level, or about the reading in one direction."""
+    return replace(check, level=level, direction=direction)
+
+
+def softmax_regression(ledger: Ledger) -> Check:
+    """Convex cross-entropy, linear in the parameters, trained by SGD, plain or proximal, on gradients as they are.
+
+    Other algorithms remember earlier gradients, and a clipped gradient is that of no convex loss: their steps expand.
+    """
+    facts = ledger.facts.model_facts
+    training = ledger.facts.training
+    name = "softmax regression by plain SGD"
+    required = "a convex loss, linear in the parameters, and SGD of the core"
+    if not training.plain:
+        measured = f"algorithm {training.algorithm!r}"
+        remedy = "set training.algorithm = 'sgd' or 'fedprox'"
+        return check(name, False, measured, required, remedy)
+    if training.clip_gradients is not None:
+        measured = f"gradients are clipped at {training.clip_gradients:g}"
+        return check(name, False, measured, required, "leave out training.clip_gradients, or use 'postprocess'")
+    return check(
+        name,
+        facts.linear and facts.convex and facts.loss == "cross-entropy",
+        f"model {ledger.facts.model!r}",
+        required,
+        "use model.type = 'softmax', or the certificate 'postprocess'",
+    )
+
+
+def non_expansive(ledger: Ledger, threat: Threat) -> Check:
+    """eta <= 2 / beta for every client in every round, in arithmetic exact enough to be believed.
+
+    A proximal weight mu counts twice in beta, because it pulls toward another model in each world.
+    Attackers count with the rate they really used, too, unless nothing is assumed about their training.
+    """
+    norm = input_bound(ledger)
+    beta = smoothness(ledger)
+    rows = ledger.clients
+    rates = rows.honest_rate if threat.poison == "update" else np.maximum(rows.honest_rate, rows.learning_rate)
+    limits = 2.0 / (beta + rows.weight_decay + 2.0 * ledger.facts.training.proximal)
+    worst = int(np.argmax(rates - limits))
+    rate = rates[worst]
+    limit = limits[worst]
+    if rate > limit:
+        spectrum = ledger.facts.training.spectrum
+        why = f"max ||x|| = {norm:.3g}" if spectrum is None else f"L = {spectrum:g}"
+        remedy = f"{UNIT_BALL} or lower the rate" if spectrum is None else "lower the rate or training.spectrum"
+        reason = f"eta = {rate:g} > 2/beta = {limit:.3g} because {why}"
+        return check("local steps are non-expansive", False, reason, "eta <= 2/beta", remedy)
+    measured = f"eta = {rate:g} <= 2/beta = {limit:.3g}"
+    if ledger.facts.dtype == "float64":
+        return Check("local steps are non-expansive", "held", measured, "eta <= 2/beta, in double precision")
+    return Check(
+        "local steps are non-expansive",
+        "declared",
+        f"{measured}, in single precision",
+        "eta <= 2/beta, in double precision",
+        "set dtype = 'float64'",
+    )
+
+
+def inputs_bounded(ledger: Ledger, threat: Threat) -> Check:
+    """All clean inputs lie within the declared bound; so do poisoned ones, which need a finite bound."""
+    declared = ledger.facts.feature_norm_bound
+    found = max(ledger.facts.feature_norms)
+    error = norm_error(ledger.facts)
+    holds = found <= declared * (1 + 2 * error)
+    if threat.poison == "update":  # what attackers feed their models does not matter
+        measured = f"largest {found:.4g}, declared {declared:.4g}"
+        return as_declared(ledger, check("input norms", holds, measured, "all inputs keep the bound", UNIT_BALL))
+    limit = declared_bound(ledger, threat)
+    poisoned = float(ledger.clients.poisoned_norm.max(initial=0.0))
+    kept = check(
+        "input norms",
+        holds and np.isfinite(limit) and poisoned * (1 + error) <= limit,
+        f"largest {found:.4g}, poisoned {poisoned:.4g}, declared {limit:.4g}",
+        "a finite declared bound that all inputs keep",
+        f"{UNIT_BALL}, use a bounded scaling, or set threat.input_bound",
+    )
+    return as_declared(ledger, kept)
+
+
+def as_declared(ledger: Ledger, found: Check) -> Check:
+    """A check of the clients' data, which is no more than declared if nobody could look at them."""
+    return found if ledger.facts.measured or found.status == "failed" else replace(found, status="declared")
+
+
+def optimiser_at_work(ledger: Ledger, rounds: Iterable[int]) -> str:
+    """What is to be said of an optimiser that took these rounds' updates for more than a plain step; empty if none.
+
+    What it made of them is in nobody's weight, and if it has a memory, neither is what it makes of them later.
+    """
+    found = next((number for number in rounds if ledger.round(number).server_rate is None), None)
+    if found is None:
+        return ""
+    remembers = " and remembers them" if ledger.round(found).carries_state else ""
+    return f"round {found}: server.optimiser {ledger.facts.optimiser!r} looks at the updates{remembers}"
+
+
+def fixed_weights(ledger: Ledger) -> Check:
+    """The same weights in both worlds: fixed, or shrunk only where an honest update never is; 1 in all, or less."""
+    name = "aggregation weights are fixed"
+    required = "fixed weights of at most 1 in all, no capped honest client"
+    if stepping := optimiser_at_work(ledger, range(1, ledger.facts.rounds + 1)):
+        return check(name, False, stepping, f"{required}, and a plain step of the server", PLAIN_STEP)
+    replaced = next((record for record in ledger.rounds if record.weights_from != "chain"), None)
+    if replaced is not None:
+        measured = f"round {replaced.round}: replaced by {replaced.weights_from}"
+        return check(name, False, measured, required, "remove the plugin that answers crfl_effective_weights")
+    dependent = next((record for record in ledger.rounds if record.depends == "all"), None)
+    if dependent is not None:
+        remedy = "use a rule whose weights are fixed, or the certificate 'postprocess'"
+        return check(name, False, f"round {dependent.round}: they depend on all updates", required, remedy)
+    rejected = next((record for record in ledger.rounds if not record.accepted), None)
+    if rejected is not None or ledger.facts.rejects:
+        return check(name, False, "a plugin may reject rounds", required, "remove the plugin that judges rounds")
+    if any(record.depends == "own" for record in ledger.rounds):
+        low = ledger.clients.cap < ledger.clients.update_bound * (1 - 4 * precision(ledger.facts))
+        if low.any():
+            row = int(np.argmax(low))
+            cap = ledger.clients.cap[row]
+            bound = ledger.clients.update_bound[row]
+            measured = f"a cap of {cap:.4g} below what an honest client may submit, {bound:.4g}"
+            return check(name, False, measured, required, "set server.cap_updates = true instead of the cap")
+    remembering = next((record for record in ledger.rounds if record.carries_state), None)
+    if remembering is not None:
+        measured = f"round {remembering.round}: a plugin remembers earlier updates"
+        return check(name, False, measured, required, "remove the aggregator that keeps a history")
+    weights = ledger.clients.weight_bound
+    if (weights < 0).any():
+        return check(name, False, f"a weight of {weights.min():.3g}", f"{required}, none negative", FIXED_RULE)
+    sums = np.bincount(ledger.clients.round, weights=weights, minlength=ledger.facts.rounds + 1)[1:]
+    least = float(sums.min())
+    most = float(sums.max())
+    off = max(most - 1.0, 1.0 - least)
+    measured = f"sums within {off:.1e} of 1" if off <= SUMS else f"sums of {least:.6g} to {most:.6g}"
+    return check(name, most <= 1 + SUMS, measured, required, f"{FIXED_RULE}, and a rate of the server of at most 1")
+
+
+def participation_fixed(ledger: Ledger, threat: Threat) -> Check:
+    """Who takes part is drawn from a seed; a bad update is an attacker's, and changed nobody else's weight.
+
+    The server puts zero in place of a bad update. That is some update, but not one of the protocol's. Whoever submitted
+    one in any round counts as an attacker, beside those who are known to be.
+    """
+    name = "participation does not depend on the attackers"
+    required = "no bad updates but those of arbitrary attackers"
+    bad = ledger.clients.take(ledger.clients.quarantined)
+    measured = f"drawn from the seed; {len(bad)} bad updates of {len(np.unique(bad.client))} clients"
+    measured += f", who count among {threat.attackers} assumed attackers" if len(bad) else ""
+    if (bad.weight_bound == 0).any():
+        return check(name, False, f"{measured}, dropped with their weights", required, "set server.bad_update = 'zero'")
+    suspects = ledger.clients.take(ledger.clients.quarantined | ledger.clients.attacking)
+    if isinstance(threat.clients, int):
+        malicious = len(np.unique(suspects.client)) <= threat.clients
+    else:
+        malicious = bool(np.isin(bad.client, threat.clients).all())
+    then = bool(np.isin(bad.round, threat.rounds).all()) and not threat.too_many(suspects.round.tolist())
+    covered = threat.poison == "update" and malicious and then
+    remedy = "set threat.poison = 'update' and let threat.clients and threat.rounds cover them"
+    return check(name, len(bad) == 0 or covered, measured, required, remedy)
+
+
+def attack_bounded(ledger: Ledger, threat: Threat, *, observed: bool = False) -> Check:
+    """Updates are capped by the server, or known from the run if the statement is about it, or scaled as declared."""
+    rows = ledger.clients.take(np.isin(ledger.clients.round, threat.rounds))
+    name = "size of malicious updates"
+    required = "an update cap, or a declared scale"
+    if len(rows) and np.isfinite(rows.cap).all():
+        return Check(name, "held", "capped by the server", required)
+    if threat.poison != "update":
+        return Check(name, "declared", f"scale at most {threat.scale:g}", required)
+    known = observed and threat.clean_world == "honest" and bool(np.isfinite(rows.update_bound).all())
+    measured = "no cap; what was submitted is known" if known else "no cap"
+    return check(name, known, measured, "an update cap", "set server.cap_updates = true")
+
+
+def public_preprocessing(ledger: Ledger) -> Check:
+    """Scaling, feature maps and start model do not depend on the clients' data, or are declared not to."""
+    facts = ledger.facts
+    fitted, (low, high) = " fitted on training data" if facts.scaling_fitted else "", facts.domain
+    from_file = facts.start.kind == "file"
+    start = f", start model from a file ({facts.start.digest:.12}), taken as public and trusted" if from_file else ""
+    words = {"curator": "inputs of a curator who is assumed trusted", "public": "public inputs of its own"}
+    maps = "".join(f", a feature map with SHA-256 {digest[:12]}..." for digest in facts.feature_digests)
+    maps += "".join(f", {one.feature_map!r} fitted to {one.samples} {words[one.source]}" for one in facts.fitted_maps)
+    curated = any(one.source == "curator" for one in facts.fitted_maps)
+    trusted = facts.scaling_fitted or from_file or bool(facts.feature_digests) or curated
+    return Check(
+        "preprocessing is public",
+        "declared" if trusted else "held",
+        f"scaling {facts.scaling!r}{fitted}, inputs within [{low:g}, {high:g}]{maps}{start}",
+        "fixed before the data are seen",
+    )
+
+
+def trusted_data(ledger: Ledger) -> tuple[Check, ...]:
+    """What the server kept of the data and handed to plugins is the same in both worlds: no attacker chose it.
+
+    Of data that are elsewhere everything is declared: whoever is no attacker trains on them as the protocol says.
+    """
+    facts = ledger.facts
+    found = f"{facts.clients} clients registered {sum(facts.samples)} samples within [{facts.domain[0]:g}, "
+    found += f"{facts.domain[1]:g}] before round 1"
+    elsewhere = Check("honest clients follow the protocol", "declared", found, "data that the server cannot see")
+    return (() if facts.measured else (elsewhere,)) + tuple(
+        Check(
+            "reserved data are trusted",
+            "declared",
+            f"reserve.{name}: {kept.samples} samples, used by {', '.join(kept.used_by)}",
+            "samples that no attacker chose or changed",
+        )
+        for name, kept in ledger.facts.reserve.items()
+        if kept.used_by
+    )
+
+
+def feature_map_lipschitz(ledger: Ledger) -> Check:
+    """There is a feature level only if the maps have a Lipschitz constant."""
+    constant = ledger.facts.feature_lipschitz
+    found = check(
+        "feature maps are Lipschitz",
+        constant is not None,
+        "no constant" if constant is None else f"constant {constant:.4g}",
+        "a Lipschitz constant",
+        "use 'unit-ball' instead of 'unit-sphere'",
+    )
+    return only(found, level="feature")
+
+
+def rounds_exist(ledger: Ledger, threat: Threat, last: int) -> Check:
+    """All attacked rounds lie where the certificate can compare the two worlds."""
+    outside = [number for number in threat.rounds if not 1 <= number <= last]
+    return check(
+        "attacked rounds",
+        not outside and bool(threat.rounds),
+        threat.when,
+        f"within 1..{last}" + ("" if last == ledger.facts.rounds else ", before the noise is drawn again"),
+        f"set threat.rounds within 1..{last}" + ("" if last == ledger.facts.rounds else ", or a later resample_from"),
+    )
+
+
+def one_round(ledger: Ledger, threat: Threat) -> Check:
+    """Exactly one attacked round, which exists."""
+    return check(
+        "attacked rounds",
+        len(threat.rounds) == 1 and 1 <= threat.rounds[0] <= ledger.facts.rounds,
+        threat.when,
+        f"one round within 1..{ledger.facts.rounds}",
+        "set threat.rounds to one round, or use the certificate 'tail'",
+    )
+
+
+def noise_in_round(ledger: Ledger, number: int) -> Check:
+    """The noise of the attacked round is what hides the attack."""
+    final = number >= ledger.facts.rounds
+    noise = ledger.facts.test_noise_std if final else ledger.round(max(1, number)).noise_std
+    return check("noise in the attacked round", noise > 0, f"{noise:g}", "above 0", "set server.noise_std above 0")
+
+
+def fixed_weights_in(ledger: Ledger, number: int) -> Check:
+    """The weights of one round are the same in both worlds; a cap may clip, as long as everybody is capped."""
+    record = ledger.round(number)
+    return check(
+        "aggregation weights are fixed",
+        record.weights_from == "chain"
+        and record.depends in ("fixed", "own")
+        and bool((ledger.clients.of_round(number).weight_bound >= 0).all()),
+        f"round {number}: {record.depends}, reported by the {record.weights_from}",
+        "fixed weights in the attacked round, none negative",
+        FIXED_RULE,
+    )
+
+
+def never_rejected(ledger: Ledger) -> Check:
+    """No plugin may reject the attacked round: it could judge differently in the other world."""
+    return check(
+        "rounds are always accepted",
+        not ledger.facts.rejects and all(record.accepted for record in ledger.rounds),
+        "a plugin may reject rounds" if ledger.facts.rejects else "nobody judges rounds",
+        "no plugin that judges rounds",
+        "remove the plugin that judges rounds",
+    )
+
+
+def only_model_leaves(ledger: Ledger, number: int) -> Check:
+    """What later rounds know of the attacked one is hidden by noise; the memory of a plugin would not be."""
+    carries = ledger.round(number).carries_state and number < ledger.facts.rounds
+    return check(
+        "only the noisy model leaves the attacked round",
+        not carries,
+        "a plugin remembers the round" if carries else "no plugin remembers the round",
+        "aggregators and optimisers without memory",
+        PLAIN_STEP if optimiser_at_work(ledger, (number,)) else "remove the aggregator that keeps a history",
+    )
+
+
+def breakdown_known(ledger: Ledger, threat: Threat) -> Check:
+    """A rule that looks at the updates knows how far so many attackers can move it."""
+    known = ledger.round(max(threat.rounds)).breakdown
+    attackers = len(known) - 1 if known else 0
+    if stepping := optimiser_at_work(ledger, (max(threat.rounds),)):
+        return check("breakdown of the aggregation rule", False, stepping, "a plain step of the server", PLAIN_STEP)
+    found = check(
+        "breakdown of the aggregation rule",
+        known is not None and attackers >= 1 and threat.clean_world == "honest",
+        f"stated by the rule for up to {attackers} attackers, {threat.clean_world} clean world",
+        "a known breakdown, against the honest clean world",
+        "use a rule that states its breakdown, bounded inputs, and threat.clean_world = 'honest'",
+    )
+    # Nobody but the rule's author can tell how far it moves: the numbers are as good as their proof.
+    return found if found.status == "failed" else replace(found, status="declared")
+
+
+def model_kept(ledger: Ledger, number: int) -> Check:
+    """Noise can only be drawn again from a round whose model before noise was kept."""
+    kept = ", ".join(map(str, ledger.facts.resampled)) or "none"
+    return check(
+        "model before noise was kept",
+        number in ledger.facts.resampled,
+        f"kept are rounds {kept}",
+        f"round {number}",
+        "choose the round before the run: resample_from, threat.rounds or attack.rounds",
+    )
+
+
+def independent_votes() -> Check:
+    """One vote per continuation, each with noise of its own, also at test time."""
+    return Check("votes are independent", "held", "one vote per continuation, noise streams keyed by continuation")
+
+
+def secret_votes(ledger: Ledger) -> Check:
+    """Nobody could tailor an attack to the noise that votes. A seed in a config is known to whoever reads that."""
+    secret = ledger.facts.secret_votes
+    return Check(
+        "vote noise is secret",
+        "held" if secret else "declared",
+        "its seed was drawn after training" if secret else "its seed was set before training",
+        "noise that no attacker knew",
+        "" if secret else "set seeds.votes = 'secret'",
+    )
+
+
+def seeded_streams() -> Check:
+    """Noise, batches and participation come from streams keyed by purpose, round, client and replica."""
+    return Check("both worlds share their random streams", "held", "keyed by purpose, round, client and replica")

@@ -1,0 +1,166 @@
+"""Tables for the terminal; plain text where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from crfl_core.reporting.metrics import Curve, Metrics, group
+
+WIDE = 100
+"""Terminals with fewer columns have no room for four of text."""
+STATUS_STYLES = {
+    "held": "green",
+    "declared": "yellow",
+    "failed": "red",
+    "not forward": "yellow",
+    "not backward": "yellow",
+}
+
+
+def show(console: Console, name: str, metrics: Metrics, audit: Sequence[dict[str, Any]], path: Path) -> None:
+    """Everything a person wants to see at the end of a run."""
+    show_results(console, name, metrics, audit)
+    show_files(console, path)
+
+
+def show_results(console: Console, name: str, metrics: Metrics, audit: Sequence[dict[str, Any]]) -> None:
+    """The trained model and what is certified about it."""
+    console.print(headline(name, metrics))
+    show_guarantees(console, metrics.curves, audit)
+
+
+def show_files(console: Console, path: Path) -> None:
+    """Where figures are, and everything else."""
+    if figures := sorted(map(str, path.glob("figures/*"))):
+        console.print(Text(f"figures: {', '.join(figures)}"), soft_wrap=True)
+    console.print(Text.assemble("run directory: ", (str(path), "bold")), soft_wrap=True)
+
+
+def show_guarantees(console: Console, curves: Sequence[Curve], audit: Sequence[dict[str, Any]]) -> None:
+    """Every assumption, which certificates were refused and why, and what the others say."""
+    console.print(audit_table(audit, console.width))
+    for entry in audit:
+        for name, reason in entry["refused"].items():
+            console.print(Text(f"certificate {name} refused: {reason}", style="red"))
+    for _, together in groupby(curves, key=group):
+        of_level = list(together)
+        console.print(curve_table(of_level))
+        for note in footnotes(of_level):
+            console.print(Text(note, style="yellow"))
+
+
+def headline(name: str, metrics: Metrics) -> RenderableType:
+    """Clients, accuracy and backdoor success of the trained model."""
+    sizes = metrics.partition.sizes
+    table = Table(title=f"{name}: the trained model", box=box.SIMPLE, title_justify="left", show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_row("clients", str(len(sizes)))
+    table.add_row("training samples of a client", f"{min(sizes)} to {max(sizes)}")
+    table.add_row("clean accuracy", f"{metrics.accuracy:.3f}")
+    table.add_row("clean loss", f"{metrics.loss:.3f}")
+    if metrics.backdoor is not None:
+        backdoor = metrics.backdoor
+        table.add_row(f"attack success rate (class {backdoor.target})", f"{backdoor.success_rate:.3f}")
+        table.add_row("the same without the backdoor", f"{backdoor.clean_rate:.3f}")
+    if metrics.attackers is not None:
+        shares = metrics.attackers
+        table.add_row("attackers' share of the weights", share(shares.mean_weight_share))
+        if len(shares.rounds) > 1:
+            table.add_row(f"the largest in {len(shares.rounds)} attacked rounds", share(shares.largest_weight_share))
+    return table
+
+
+def share(value: float | None) -> str:
+    """A share of the weights; there is none if a part of the aggregate is in nobody's."""
+    return "not in the weights" if value is None else f"{value:.3f}"
+
+
+def effect_table(effect: Mapping[str, float | None]) -> RenderableType:
+    """The attacked model beside one that was trained without the attack."""
+    table = Table(title="what the attack changed", box=box.SIMPLE, title_justify="left")
+    for column in ("", "attacked model", "clean model"):
+        table.add_column(column, justify="right" if column else "left")
+    table.add_row("accuracy", f"{effect['accuracy']:.3f}", f"{effect['clean_accuracy']:.3f}")
+    if effect["success_rate"] is not None:
+        rates = (f"{effect['success_rate']:.3f}", f"{effect['clean_rate']:.3f}")
+        table.add_row("backdoored inputs taken for the target", *rates)
+    return table
+
+
+def curve_table(curves: Sequence[Curve]) -> RenderableType:
+    """Certified accuracy against the radius, for every test set of one certificate and level.
+
+    For attacks in any round first, if that was asked, and beside it for the rounds of the attack; else the rate.
+    """
+    first = curves[0]
+    label = f" ({first.label})" if first.label else ""
+    radius = {"feature": "radius", "sample": "poison ratio", "client": "clients"}[first.level]
+    table = Table(title=f"{first.certificate}{label}: {first.level} level", box=box.SIMPLE, title_justify="left")
+    table.add_column(radius, justify="right")
+    for curve in curves:
+        for name, _ in shown_shares(curve):
+            table.add_column(f"{name}\n{curve.test_set}", justify="right", overflow="fold")
+    columns = [values for curve in curves for _, values in shown_shares(curve)]
+    for row, value in enumerate(first.radii):
+        table.add_row(f"{value:g}", *(f"{values[row]:.3f}" for values in columns))
+    return table
+
+
+def shown_shares(curve: Curve) -> tuple[tuple[str, tuple[float, ...]], ...]:
+    """The two columns of one test set, with their headings."""
+    if curve.any_round_accuracy:
+        unknown = "any round" if curve.rounds.startswith("round ") else "any such rounds"
+        accuracy = "certified accuracy\n"
+        known = (accuracy + curve.rounds, curve.certified_accuracy)
+        if curve.any_round_accuracy == curve.certified_accuracy:
+            known = (f"certified rate\n{unknown}", curve.any_round_rate)
+        return (accuracy + unknown, curve.any_round_accuracy), known
+    return ("certified accuracy", curve.certified_accuracy), ("certified rate", curve.certified_rate)
+
+
+def footnotes(curves: Sequence[Curve]) -> list[str]:
+    """What the numbers of a table hang on."""
+    first = curves[0]
+    reading = f", read {' and '.join(first.directions)}" if first.directions else ""
+    notes = [f"  {first.statement} statement{reading}, compared with the {first.clean_world} clean world"]
+    if first.rounds and not first.any_round_accuracy:
+        notes[0] += f"; attacks in {first.rounds}"
+    notes += [
+        f"  {curve.test_set}: {curve.samples} samples, accuracy {curve.accuracy:.3f}, abstained on "
+        f"{curve.abstained:.1%}, median {'none' if curve.median_radius is None else format(curve.median_radius, '.3g')}"
+        for curve in curves
+    ]
+    return notes + [f"  conditional: {condition}" for condition in first.conditional]
+
+
+def audit_table(audit: Sequence[dict[str, Any]], width: int) -> RenderableType:
+    """The assumptions of all certificates; those that several share stand once. Narrow terminals get a list."""
+    users: dict[tuple[str, ...], list[str]] = {}
+    for entry in audit:
+        for check in entry["checks"]:
+            status = check["status"]
+            if status == "failed" and check["direction"] is not None:
+                status = f"not {check['direction']}"
+            key = (check["name"], status, check["measured"], check["required"])
+            users.setdefault(key, []).append(entry["certificate"])
+    table = Table(title="audit", box=box.SIMPLE, title_justify="left")
+    for column in ("assumption", "status", "found", "by") if width >= WIDE else ("status", "assumption"):
+        table.add_column(column, overflow="fold")
+    for (name, status, found, needed), names in users.items():
+        by = "all" if len(names) == len(audit) > 1 else ", ".join(names)
+        shown = found if status in ("held", "declared") else f"{found}; needed: {needed}"
+        judged = Text(status, style=STATUS_STYLES[status])
+        if width >= WIDE:
+            table.add_row(name, judged, shown, by)
+        else:
+            table.add_row(judged, Text(f"{name}: {shown} ({by})" if shown else f"{name} ({by})"))
+    return table

@@ -1,0 +1,1 @@
+"""Engine `ray`: clients trained by the workers of a Ray cluster."""

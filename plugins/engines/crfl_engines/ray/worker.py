@@ -1,0 +1,128 @@
+"""What a worker of the engine `ray` does, and how work travels: plain arrays, which Ray does not copy."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+import crfl_core
+from crfl_core.extend import (
+    BatchMeasurements,
+    Clients,
+    CountingTask,
+    Job,
+    LocalUpdates,
+    RunError,
+    TrainingTask,
+    Voters,
+    open_job,
+)
+
+Columns = dict[str, NDArray[Any]]
+DONE = "done"
+
+
+class SentTask(NamedTuple):
+    """A `TrainingTask` without its participants, which mostly stay the same from round to round."""
+
+    number: int
+    starts: NDArray[Any]
+    attacked: bool
+    attack_state: Columns | None
+
+    @classmethod
+    def of(cls, task: TrainingTask) -> SentTask:
+        """The task as it is sent."""
+        state = None if task.attack_state is None else {name: array(one) for name, one in task.attack_state.items()}
+        return cls(task.number, array(task.starts), task.attacked, state)
+
+    def with_clients(self, columns: Mapping[str, NDArray[Any]]) -> TrainingTask:
+        """The task as jobs know it."""
+        state = None if self.attack_state is None else {name: tensor(one) for name, one in self.attack_state.items()}
+        return TrainingTask(self.number, tensor(self.starts), Clients(**columns), self.attacked, state)
+
+
+class SentCount(NamedTuple):
+    """A `CountingTask` with the models as an array."""
+
+    test_set: str
+    samples: int
+    models: NDArray[Any]
+    others: dict[str, Any]
+
+    @classmethod
+    def of(cls, task: CountingTask) -> SentCount:
+        """The task as it is sent."""
+        others = {name: value for name, value in vars(task.voters).items() if name != "models"}
+        return cls(task.test_set, task.samples, array(task.voters.models), others)
+
+    def task(self) -> CountingTask:
+        """The task as jobs know it."""
+        return CountingTask(self.test_set, self.samples, Voters(tensor(self.models), **self.others))
+
+
+Answer = tuple[NDArray[Any], Columns]
+"""Updates and measured poison of some participants."""
+
+
+def received(part: slice, answer: Answer) -> LocalUpdates:
+    """What a worker sent, in memory of this process: that of Ray is free again at once."""
+    updates, poisoning = answer
+    return LocalUpdates(
+        part, tensor(updates), BatchMeasurements(**{name: one.copy() for name, one in poisoning.items()})
+    )
+
+
+class Worker:
+    """A process that opens the job of a run once, and then does parts of it in one thread."""
+
+    def __init__(self) -> None:
+        self._job: Job | None = None
+
+    def open(self, specification: str, versions: Mapping[str, str]) -> str:
+        """Rebuild the job; data come from this machine. Returns which machine and process this is.
+
+        `versions` are those of whoever sends work: others would give other bits.
+        """
+        torch.set_num_threads(1)
+        machine = platform.node()
+        for name, there in versions.items():
+            if (here := own_versions()[name]) != there:
+                raise RunError(f"{machine} has {name} {here}, and the run was started with {there}: install the same")
+        self._job = open_job(specification)
+        return f"{machine}, process {os.getpid()}"
+
+    def train(self, sent: SentTask, clients: Mapping[str, NDArray[Any]], part: slice) -> tuple[str, Answer]:
+        """Train the participants `part` of a round. The answer has a word before it, which Ray sends at once."""
+        assert self._job is not None
+        trained = self._job.train(sent.with_clients(clients), part)
+        return DONE, (array(trained.updates), vars(trained.measurements))
+
+    def count(self, sent: SentCount, part: slice) -> tuple[str, NDArray[np.int64]]:
+        """Count the votes on the test samples `part`."""
+        assert self._job is not None
+        return DONE, self._job.count(sent.task(), part).counts
+
+
+def own_versions() -> dict[str, str]:
+    """What bits depend on."""
+    versions = {"crfl": crfl_core.__version__, "torch": torch.__version__, "numpy": np.__version__}
+    return {name: str(version) for name, version in versions.items()}
+
+
+def array(values: Tensor) -> NDArray[Any]:
+    """A tensor as it is sent."""
+    sent: NDArray[Any] = values.detach().cpu().numpy()
+    return sent
+
+
+def tensor(values: NDArray[Any]) -> Tensor:
+    """A copy, because what Ray hands out is read-only, and pinned as long as somebody looks at it."""
+    return torch.from_numpy(values.copy())

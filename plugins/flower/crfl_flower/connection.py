@@ -1,0 +1,263 @@
+"""Flower from inside, with `bounded_grid`: how a server gets its grid, and how a node gets its tasks.
+
+Flower would start a process for every message and load into it the code that the server sent. Here both apps run in
+processes of ours, which claim their tasks themselves: a node runs no code but what is installed there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from typing import NamedTuple
+
+import httpx
+from flwr.app import Context, Message
+from flwr.app.error import Error
+from flwr.cli.build import build_fab_from_files
+from flwr.common.constant import ErrorCode, SubStatus
+from flwr.common.serde import context_from_proto, fab_to_proto, run_from_proto
+from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, StartRunRequest
+from flwr.proto.node_pb2 import Node as NodeNumber
+from flwr.proto.runtime_pb2 import (
+    AcquireTaskRequest,
+    PullAppMessagesRequest,
+    PullTaskInputRequest,
+    PushTaskOutputRequest,
+    SendTaskHeartbeatRequest,
+)
+from flwr.supercore.constant import TaskType
+from flwr.supercore.control import ControlHttpClient
+from flwr.supercore.fab import Fab
+from flwr.supercore.heartbeat import HeartbeatSender
+from flwr.supercore.inflatable.inflatable_protobuf_utils import (
+    make_confirm_message_received_fn_protobuf,
+    make_pull_object_fn_protobuf,
+)
+from flwr.supercore.inflatable.inflatable_utils import (
+    ObjectPullError,
+    pull_and_inflate_object_from_tree,
+)
+from flwr.supercore.interceptors import (
+    RuntimeTokenHttpInterceptor,
+    RuntimeVersionHttpInterceptor,
+    SuperExecAuthHttpInterceptor,
+)
+from flwr.supercore.protobuf.client import ProtobufClientInterceptor
+from flwr.supercore.retry import make_simple_http_retry_invoker
+from flwr.supercore.run import RunNotRunningException
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supercore.task_identity import TaskIdentity
+from flwr.supernode.runtime.run_clientapp import push_message, push_task_output
+
+from crfl_core.errors import RunError
+from crfl_flower.bounded_grid import BoundedGrid
+
+ACQUIRE_TASK = "/flwr.proto.Runtime/AcquireTask"
+SUPERNODE_SECONDS = 20.0
+"""Seconds from the last answer of a SuperNode to its end."""
+RETRIED_STATUSES = (502, 503, 504)
+"""What a server answers that may be back soon."""
+SUPERLINK_SECONDS = 60.0
+"""Seconds after which a server whose SuperLink does not answer gives up; the run can be resumed."""
+MESSAGE_SECONDS = 20.0
+"""Seconds in which a message that a SuperNode announced must be whole."""
+APP_BUNDLE = b"""[project]
+name = "crfl-federation"
+version = "1.0.0"
+description = "Rounds of crfl serve. Its nodes run crfl join, which loads nothing of this bundle."
+dependencies = ["crfl[flower]"]
+
+[tool.flwr.app]
+publisher = "crfl"
+
+[tool.flwr.app.components]
+serverapp = "crfl_flower.server_app:app"
+clientapp = "crfl_flower.client_app:app"
+"""
+
+
+class Address(NamedTuple):
+    """Where Flower listens: `host:port`, the certificate of its authority if it uses TLS, and who may claim tasks."""
+
+    server: str
+    authority: bytes | None
+    secret: bytes
+
+    def connect(self, interceptor: ProtobufClientInterceptor, *, retried: bool = True) -> RuntimeHttpClient:
+        """A client of the part for apps."""
+        return RuntimeHttpClient.from_server_address(
+            server_address=self.server,
+            insecure=self.authority is None,
+            root_certificates=self.authority,
+            interceptors=[RuntimeVersionHttpInterceptor(component_name="SuperExec"), interceptor],
+            retry_invoker=make_simple_http_retry_invoker() if retried else None,
+        )
+
+    def connect_claimer(self) -> RuntimeHttpClient:
+        """A client that may claim tasks."""
+        signing = SuperExecAuthHttpInterceptor(master_secret=self.secret, protected_methods={ACQUIRE_TASK})
+        return self.connect(signing, retried=False)
+
+    def open_grid(self, token: str) -> BoundedGrid:
+        """The grid of a claimed server app."""
+        insecure = self.authority is None
+        return BoundedGrid(self.server, insecure=insecure, root_certificates=self.authority, token=token)
+
+
+def register_nodes(address: Address, keys: Iterable[bytes]) -> None:
+    """Let these public keys in, and tell Flower of those that it does not know yet."""
+    with open_control(address) as client:
+        known = {node.public_key for node in client.ListNodes(ListNodesRequest()).nodes_info}
+        for key in keys:
+            if key not in known:
+                client.RegisterNode(RegisterNodeRequest(public_key=key))
+
+
+@contextmanager
+def open_control(address: Address) -> Iterator[ControlHttpClient]:
+    """A client of the part for people who start runs."""
+    client = ControlHttpClient.from_server_address(
+        server_address=address.server,
+        insecure=address.authority is None,
+        root_certificates=address.authority,
+        interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
+    )
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+@contextmanager
+def run_server_task(address: Address, seconds: float = 30.0) -> Iterator[tuple[BoundedGrid, Context]]:
+    """A new run of Flower, claimed by this process, with the grid that reaches its nodes."""
+    bundle, _ = build_fab_from_files({"pyproject.toml": APP_BUNDLE})
+    with open_control(address) as client:
+        started = client.StartRun(StartRunRequest(fab=fab_to_proto(Fab(sha256(bundle).hexdigest(), bundle, {}))))
+    grid = address.open_grid(claim_task(address, TaskType.SERVER_APP, started.run_id, seconds))
+    grid._retry_invoker.max_time = SUPERLINK_SECONDS
+    grid._retry_invoker.should_giveup = is_final_error
+    runtime = grid._runtime_client
+    heartbeat = HeartbeatSender(
+        heartbeat_function(address.connect(RuntimeTokenHttpInterceptor(grid.token), retried=False))
+    )
+    heartbeat.start()
+    status = SubStatus.FAILED
+    details = "the server ended early"
+    try:
+        given = runtime.PullTaskInput(PullTaskInputRequest())
+        TaskIdentity.task_id = given.task_id
+        TaskIdentity.run_id = given.run.run_id
+        TaskIdentity.node_id = given.context.node_id
+        grid.set_run(run_from_proto(given.run))
+        yield grid, context_from_proto(given.context)
+        status = SubStatus.COMPLETED
+        details = ""
+    finally:
+        heartbeat.stop()  # before the task is over: then its token is worth nothing any more
+        grid._retry_invoker.max_tries = 1
+        with suppress(httpx.HTTPError):  # Flower notices by itself that nobody is here any more
+            runtime.PushTaskOutput(PushTaskOutputRequest(sub_status=status, details=details))
+        grid.close()
+
+
+def heartbeat_function(client: RuntimeHttpClient) -> Callable[[], bool]:
+    """Tells Flower that we are still here; whatever comes in between, it is tried again."""
+
+    def beat() -> bool:
+        try:
+            return bool(client.SendTaskHeartbeat(SendTaskHeartbeatRequest()).success)
+        except (httpx.HTTPError, RuntimeError):
+            return False
+
+    return beat
+
+
+def is_final_error(error: Exception) -> bool:
+    """Whether a request is not tried again. Flower would end the process if its token is refused; we say so."""
+    return isinstance(error, httpx.HTTPStatusError) and error.response.status_code not in RETRIED_STATUSES
+
+
+def claim_task(address: Address, kind: TaskType, run: int, seconds: float) -> str:
+    """The token of the task of a run; tasks that earlier processes left behind are claimed and dropped."""
+    until = time.monotonic() + seconds
+    client = address.connect_claimer()
+    try:
+        while time.monotonic() < until:
+            found = client.AcquireTask(AcquireTaskRequest(supported_task_types=[kind]))
+            if found.token and found.task.run_id == run:
+                return found.token
+            time.sleep(0.1)
+    finally:
+        client.close()
+    raise RunError(f"Flower at {address.server} has not handed out the run it was asked for within {seconds:g} s")
+
+
+ClientFunction = Callable[[Message, Context], Message]
+"""What a client app is: a message and the context of the node in, a reply out."""
+
+
+def answer_tasks(address: Address, app: ClientFunction, ended: Callable[[], bool], pause: float = 0.2) -> None:
+    """Answer every message that a node gets, one after the other, until it has `ended`."""
+    client = address.connect_claimer()
+    try:
+        while not ended():
+            found = client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]))
+            if found.token:
+                answer_task(address, found.token, app)
+            else:
+                time.sleep(pause)
+    except httpx.TransportError as error:  # it is about to end, or it hangs
+        until = time.monotonic() + SUPERNODE_SECONDS
+        while not ended():
+            if time.monotonic() > until:
+                raise RunError(f"Flower's SuperNode at {address.server} does not answer any more: {error}") from error
+            time.sleep(pause)
+    finally:
+        client.close()
+
+
+def answer_task(address: Address, token: str, app: ClientFunction) -> None:
+    """Answer one message; if the app raises, by an error that says no more than its class."""
+    client = address.connect(RuntimeTokenHttpInterceptor(token), retried=False)
+    heartbeat = HeartbeatSender(heartbeat_function(client))
+    heartbeat.start()
+    try:
+        message, context = pull_task_input(client)
+        status = SubStatus.COMPLETED
+        details = ""
+        try:
+            reply = app(message, context)
+        except Exception as error:  # whatever it is, the server gets an answer, and nothing about the data
+            status = SubStatus.FAILED
+            details = type(error).__name__
+            reply = Message(Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=details), reply_to=message)
+        push_message(client, reply, context)
+        heartbeat.stop()
+        push_task_output(client, context, status, details)
+    except (httpx.HTTPStatusError, LookupError, ObjectPullError, RunNotRunningException):
+        # The server that sent it is gone, and the rest of the message with it.
+        push_task_output(client, None, SubStatus.FAILED, "the message is not there any more")
+    finally:
+        if heartbeat.is_running:
+            heartbeat.stop()
+        client.close()
+
+
+def pull_task_input(client: RuntimeHttpClient) -> tuple[Message, Context]:
+    """The message that a task is about; what is missing of it may still come for some seconds."""
+    given = client.PullTaskInput(PullTaskInputRequest())
+    context = context_from_proto(given.context)
+    tree = client.PullMessages(PullAppMessagesRequest()).message_object_trees[0]
+    node = NodeNumber(node_id=context.node_id)
+    message = pull_and_inflate_object_from_tree(
+        tree,
+        make_pull_object_fn_protobuf(client.PullObject, node, context.run_id),
+        make_confirm_message_received_fn_protobuf(client.ConfirmMessageReceived, node, context.run_id),
+        return_type=Message,
+        max_time=MESSAGE_SECONDS,
+    )
+    message.metadata.__dict__["_message_id"] = tree.object_id
+    return message, context

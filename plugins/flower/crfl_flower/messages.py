@@ -1,0 +1,212 @@
+"""What goes over the wire: numbers and texts of known names, and arrays as raw bytes of a stated type and shape.
+
+Nothing is ever unpickled. Whatever comes in is compared with what was asked for, before anybody computes with it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from torch import Tensor
+
+from crfl_core.errors import DataError
+from crfl_core.records.inputs import Data
+from crfl_core.records.round import BatchMeasurements, Clients, LocalUpdates, TrainingTask
+
+RAW_FORMAT = "crfl.raw"
+"""The name of the format: numbers one after the other, the lowest byte first."""
+DTYPE_CODES = {torch.float32: "<f4", torch.float64: "<f8"}
+Values = dict[str, Any]
+"""Numbers and texts by name, as Flower's records hold them."""
+OVERHEAD_BYTES = 64 * 1024
+"""What a reply may have besides its numbers, in bytes."""
+
+
+class MalformedMessage(Exception):
+    """A message is not what was asked for; its text says why, in a few words."""
+
+
+@dataclass(frozen=True)
+class TrainingOrder:
+    """One client's part of a round: train from `starts`, (K, P), as the row of `clients` says, and say `token` again.
+
+    `specification` is what both sides need to know to train alike; it names no data. `total` is the number of clients.
+    """
+
+    round: int
+    token: str
+    client: int
+    total: int
+    specification: str
+    row: Mapping[str, float]
+    starts: Tensor
+
+    @staticmethod
+    def for_participant(task: TrainingTask, place: int, total: int, specification: str, token: str) -> TrainingOrder:
+        """The order for the participant at a place of a round."""
+        clients = task.clients
+        row = {name: column[place].item() for name, column in vars(clients).items()}
+        own = task.starts[:, min(int(clients.group[place]), task.starts.shape[1] - 1)]
+        return TrainingOrder(task.number, token, int(clients.ids[place]), total, specification, row, own)
+
+    def to_record(self) -> RecordDict:
+        """The order as Flower sends it."""
+        words: Values = {"round": self.round, "token": self.token, "client": self.client, "total": self.total}
+        words["specification"] = self.specification
+        return RecordDict(
+            {
+                "order": ConfigRecord(words),
+                "row": ConfigRecord(dict(self.row)),
+                "arrays": ArrayRecord({"starts": array_from_tensor(self.starts)}),
+            }
+        )
+
+    @staticmethod
+    def from_message(message: Message) -> TrainingOrder:
+        """The order in a message of the server, which a node believes."""
+        records = message.content.config_records
+        order = records["order"]
+        array = message.content.array_records["arrays"]["starts"]
+        kind = next((kind for kind, name in DTYPE_CODES.items() if name == array.dtype), None)
+        if kind is None or len(array.shape) != 2:
+            raise MalformedMessage(f"starts of type {array.dtype[:20]!r} and shape {array.shape}")
+        words: Values = {name: order[name] for name in ("round", "token", "client", "total", "specification")}
+        starts = tensor_from_array(array, kind, tuple(array.shape))
+        row: Values = dict(records["row"])
+        return TrainingOrder(**words, row=row, starts=starts)
+
+    def to_task(self) -> TrainingTask:
+        """The order as local training takes it: a round of all clients, of which only the own row is ever looked at."""
+        kinds = {"learning_rate", "weight_decay", "retention", "update_bound"}
+        columns: dict[str, Any] = {
+            one.name: np.full(self.total, self.row[one.name], np.float64 if one.name in kinds else np.int64)
+            for one in fields(Clients)
+        } | {"group": np.zeros(self.total, np.int64)}
+        return TrainingTask(self.round, self.starts[:, None], Clients(**columns), attacked=True)
+
+    def build_reply(self, updates: Tensor) -> RecordDict:
+        """The answer, with updates (K, P)."""
+        words: Values = {"round": self.round, "token": self.token, "client": self.client}
+        return RecordDict({"reply": ConfigRecord(words), "arrays": ArrayRecord({"update": array_from_tensor(updates)})})
+
+    @property
+    def max_reply_bytes(self) -> int:
+        """How many bytes a reply can have that is right."""
+        return self.starts.numel() * self.starts.element_size() + OVERHEAD_BYTES
+
+
+def read_update(order: TrainingOrder, message: Message) -> Tensor:
+    """The updates (K, P) in a reply, finite. Raises `Malformed` if it is no answer to this order."""
+    if message.has_error():
+        raise MalformedMessage(f"an error, {message.error.reason[:80]!r}" if message.error.reason else "an error")
+    records = message.content
+    if set(records) != {"reply", "arrays"} or set(records.config_records) != {"reply"}:
+        raise MalformedMessage(f"records {sorted(map(str, records))[:4]}")
+    said = records.config_records["reply"]
+    arrays = records.array_records["arrays"]
+    for name, wanted in (("round", order.round), ("client", order.client), ("token", order.token)):
+        found = said.get(name)
+        if type(found) is not type(wanted) or found != wanted:
+            raise MalformedMessage(f"an answer for {name} {str(found)[:40]!r}")
+    if set(arrays) != {"update"}:
+        raise MalformedMessage(f"arrays {sorted(map(str, arrays))[:4]}")
+    update = tensor_from_array(arrays["update"], order.starts.dtype, tuple(order.starts.shape))
+    if not bool(torch.isfinite(update).all()):
+        raise MalformedMessage("numbers that are not finite")
+    return update
+
+
+def array_from_tensor(tensor: Tensor) -> Array:
+    """A tensor as raw bytes."""
+    name = DTYPE_CODES[tensor.dtype]
+    data = np.ascontiguousarray(tensor.detach().cpu().numpy().astype(name, copy=False)).tobytes()
+    return Array(dtype=name, shape=tuple(tensor.shape), stype=RAW_FORMAT, data=data)
+
+
+def tensor_from_array(array: Array, kind: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    """The tensor of this type and shape that an array says it is. Raises `Malformed` if it is another one."""
+    stated = (array.stype, array.dtype, tuple(array.shape))
+    if stated != (RAW_FORMAT, DTYPE_CODES[kind], shape):
+        raise MalformedMessage(f"an array of {str(stated)[:80]}, not {(RAW_FORMAT, DTYPE_CODES[kind], shape)}")
+    if len(array.data) != math.prod(shape) * kind.itemsize:
+        raise MalformedMessage(f"{len(array.data)} bytes for an array of shape {shape}")
+    values = np.frombuffer(array.data, DTYPE_CODES[kind]).reshape(shape)
+    return torch.from_numpy(values.astype(DTYPE_CODES[kind][1:], copy=True))
+
+
+def local_update(place: int, updates: Tensor) -> LocalUpdates:
+    """What one participant sent, (K, P), as the server takes it. Nobody but itself knows what it trained on."""
+    return LocalUpdates(slice(place, place + 1), updates[:, None], BatchMeasurements.none(1))
+
+
+@dataclass(frozen=True)
+class RegistrationRequest:
+    """What the server has to say about inputs before a node can tell whether its own are of the same kind."""
+
+    client: int
+    token: str
+    inputs: int
+    classes: tuple[str, ...]
+    domain: tuple[float, float]
+    scaling: str
+    max_samples: int
+
+    @staticmethod
+    def for_client(data: Data, client: int, token: str, max_samples: int) -> RegistrationRequest:
+        """The question to one client; `data` are those of the server."""
+        domain = data.domain.low, data.domain.high
+        return RegistrationRequest(
+            client, token, data.test_x.shape[1], data.class_names, domain, describe_scaling(data), max_samples
+        )
+
+    def to_record(self) -> RecordDict:
+        """The question as Flower sends it."""
+        words = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
+        return RecordDict({"question": ConfigRecord(words)})
+
+    @staticmethod
+    def from_message(message: Message) -> RegistrationRequest:
+        """The question in a message of the server."""
+        words: Values = dict(message.content.config_records["question"])
+        words |= {name: tuple(value) for name, value in words.items() if isinstance(value, list)}
+        return RegistrationRequest(**words)
+
+    def build_reply(self, data: Data) -> RecordDict:
+        """What a node with these data says. Raises `DataError` if they are not like those of the server."""
+        for what, own, theirs in (
+            ("features", data.x.shape[1], self.inputs),
+            ("classes", data.class_names, self.classes),
+            ("domain", (data.domain.low, data.domain.high), self.domain),
+            ("scaling", describe_scaling(data), self.scaling),
+        ):
+            if own != theirs:
+                raise DataError(f"samples of this node have {what} {own}, the server says {theirs}: read them alike")
+        words: Values = {"client": self.client, "token": self.token, "samples": min(len(data.x), self.max_samples)}
+        return RecordDict({"answer": ConfigRecord(words)})
+
+
+def describe_scaling(data: Data) -> str:
+    """How inputs were scaled, if not by constants that all know: what was fitted to data differs from node to node."""
+    scaling = data.scaling
+    return f"{scaling.kind} {scaling.shift.tolist()} {scaling.factor.tolist()}" if scaling.fitted else "public"
+
+
+def read_samples(question: RegistrationRequest, message: Message) -> int:
+    """The number of samples in an answer, capped. Raises `Malformed` if it is no answer to this question."""
+    if message.has_error():
+        raise MalformedMessage(f"an error, {(message.error.reason or '')[:80]!r}")
+    if set(message.content) != {"answer"} or set(message.content.config_records) != {"answer"}:
+        raise MalformedMessage(f"records {sorted(map(str, message.content))[:4]}")
+    said = message.content.config_records["answer"]
+    if said.get("client") != question.client or said.get("token") != question.token:
+        raise MalformedMessage(f"an answer for client {str(said.get('client'))[:40]!r}")
+    samples = said.get("samples")
+    if type(samples) is not int or samples < 1:
+        raise MalformedMessage(f"{str(samples)[:40]!r} samples")
+    return min(samples, question.max_samples)

@@ -1,0 +1,137 @@
+"""Files of a federation: what is written for whom, and what is said of wrong ones."""
+
+from __future__ import annotations
+
+import shutil
+import stat
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tomli_w
+from crfl_flower.client_app import read_node_file, specification_for_nodes
+from crfl_flower.federation_setup import write_federation
+from crfl_flower.keys import read_client_keys
+from crfl_flower.launch import serve
+from crfl_flower.messages import RegistrationRequest
+from crfl_flower.server_app import load_settings
+from typer.testing import CliRunner
+
+from crfl_core.cli.app import app
+from crfl_core.extend import ConfigError, Data, DataError, Domain, StoreError
+from tests.flower.support import experiment, federated, founded, honest
+
+
+def test_every_node_gets_its_share_and_nobody_elses(tmp_path: Path) -> None:
+    config = experiment(tmp_path / "e")
+    files = write_federation(tmp_path / "fed", config, "fl.example.org:9000", ())
+    assert [file.parent.name for file in files] == ["node-0", "node-1", "node-2", "node-3"]
+    everything = np.load(tmp_path / "e" / "digits.npz")
+    owner = np.load(tmp_path / "e" / "owners.npz")["client"]
+    for client, file in enumerate(files):
+        own = np.load(file.parent / "samples.npz")
+        assert np.array_equal(own["x"], everything["x"][owner == client])
+        assert read_node_file(file).server == "fl.example.org:9000"
+        assert stat.S_IMODE((file.parent / "node.key").stat().st_mode) == 0o600
+    tree = tomllib.loads((tmp_path / "fed/server/config.toml").read_text())
+    assert tree["engine"]["address"] == "0.0.0.0:9000"
+    assert tree["partition"] == {"type": "remote", "clients": 4, "max_samples": 21}
+    assert len(read_client_keys(tmp_path / "fed/server")) == 4
+
+
+def test_a_first_try_has_a_seed_that_nobody_can_guess(tmp_path: Path) -> None:
+    seeds = []
+    for name in ("one", "two"):
+        write_federation(tmp_path / name, None, "127.0.0.1:9092", ())
+        tree = tomllib.loads((tmp_path / name / "server/config.toml").read_text())
+        seeds += [tree["seed"], tree["seeds"]["batches"]]
+    assert len(set(seeds)) == 4
+
+
+def test_a_folder_is_not_written_over(tmp_path: Path) -> None:
+    (tmp_path / "something").touch()
+    done = CliRunner().invoke(app, ["federation", "init", str(tmp_path)])
+    assert done.exit_code != 0
+    with pytest.raises(StoreError, match="is not empty"):
+        write_federation(tmp_path, None, "127.0.0.1:9092", ())
+
+
+def test_every_node_needs_a_key_of_its_own(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"no node has a key there: copy the \.pub file"):
+        read_client_keys(tmp_path)
+    write_federation(tmp_path / "fed", None, "127.0.0.1:9092", ())
+    nodes = tmp_path / "fed/server/nodes"
+    shutil.copy(nodes / "node-0.pub", nodes / "node-9.pub")
+    with pytest.raises(StoreError, match=r"node-9\.pub: is the key of node-0\.pub, too"):
+        read_client_keys(tmp_path / "fed/server")
+    (nodes / "node-9.pub").write_text("no key")
+    with pytest.raises(StoreError, match=r"is no public key: make one with `ssh-keygen"):
+        read_client_keys(tmp_path / "fed/server")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('server = "nowhere"\n[dataset]\ntype = "digits"', r"node\.toml: server: "),
+        ('server = "a:1"', r"node\.toml: dataset: is missing"),
+        ("server = ", r"node\.toml: is not TOML"),
+        ('server = "a:1"\nsecret = 1\n[dataset]\ntype = "digits"', r"node\.toml: secret: "),
+    ],
+)
+def test_what_is_wrong_with_a_node_file_is_said(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "node.toml").write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        read_node_file(tmp_path / "node.toml")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"engine": {"type": "local"}}, "nodes are trained by 'flower'"),
+        ({"partition": {"type": "iid", "clients": 4}}, "samples of nodes are 'remote'"),
+        ({"partition": {"type": "remote", "clients": 5}}, "is 5, and 4 nodes have a key"),
+    ],
+)
+def test_a_config_must_be_that_of_a_federation(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    path = founded(tmp_path / "fed", experiment(tmp_path / "e"))
+    path.write_text(tomli_w.dumps(tomllib.loads(path.read_text()) | changes))
+    with pytest.raises(ConfigError, match=message):
+        load_settings(path, ())
+
+
+def test_nobody_joins_for_a_run_that_is_finished(tmp_path: Path) -> None:
+    path = founded(tmp_path / "fed", experiment(tmp_path / "e"))
+    finished = federated(path, [honest] * 4, tmp_path / "run")
+    with pytest.raises(StoreError, match="holds a finished run: name another directory with --out"):
+        serve(path, finished.path, (), (), print)
+    assert not (tmp_path / "fed/server/superlink.log").exists()
+
+
+def test_nodes_are_told_no_seed_but_that_of_batches(tmp_path: Path) -> None:
+    tree = tomllib.loads(founded(tmp_path / "fed", experiment(tmp_path / "e")).read_text())
+    told = tomllib.loads(specification_for_nodes(tomli_w.dumps(tree)))
+    assert told["seeds"] == {"batches": 11}
+    assert not {"seed", "dataset", "engine", "votes", "reserve"} & told.keys()
+    with pytest.raises(ConfigError, match="nodes are told it, and must not learn `seed`"):
+        specification_for_nodes(tomli_w.dumps(tree | {"seeds": {"noise": 1}}))
+    with pytest.raises(ConfigError, match="cannot be rebuilt by nodes"):
+        specification_for_nodes(tomli_w.dumps(tree | {"reserve": {"curator": 10}}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"x": np.zeros((3, 5), np.float32)}, "features 5"),
+        ({"class_names": ("a", "c")}, "classes"),
+        ({"domain": Domain(0.0, 2.0)}, "domain"),
+    ],
+)
+def test_a_node_does_not_register_samples_of_another_kind(changes: dict[str, Any], what: str) -> None:
+    x, y = np.zeros((3, 4), np.float32), np.zeros(3, np.int64)
+    ours = Data(x, y, x, y, Domain(0.0, 1.0), ("a", "b"))
+    question = RegistrationRequest.for_client(ours, 0, "token", 2)
+    assert question.build_reply(ours).config_records["answer"]["samples"] == 2
+    with pytest.raises(DataError, match=f"samples of this node have {what}"):
+        question.build_reply(Data(**(vars(ours) | changes)))
