@@ -78,7 +78,7 @@ STEPS: dict[str, AggregationStep] = {
     "flame": Flame(),
     "fltrust": FLTrust(),
     "sign-majority": SignMajority(),
-    "per-layer": PerLayer(rule=Krum(f=MALICIOUS).named("krum")),
+    "per-layer": PerLayer(rule=Krum(f=MALICIOUS).with_name("krum")),
     "baffle": Baffle(),
 }
 

@@ -2,7 +2,7 @@
 
 from crfl_reports.gallery import FIGURES as FIGURES
 from crfl_reports.gallery import plot as plot
-from crfl_reports.partition_figures import partition_figure as partition_figure
+from crfl_reports.gallery.training import partition_figure as partition_figure
 
 from crfl_core._version import __version__ as __version__
 from crfl_core.certification import formulas as formulas

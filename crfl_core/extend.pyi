@@ -28,7 +28,6 @@ from crfl_core.cli.arguments import QuietOption as QuietOption
 from crfl_core.cli.arguments import RunArgument as RunArgument
 from crfl_core.cli.arguments import SetOption as SetOption
 from crfl_core.cli.arguments import TrustOption as TrustOption
-from crfl_core.cli.explanation import explained as explained
 from crfl_core.cli.output import plugins_at_work as plugins_at_work
 from crfl_core.cli.output import progress as progress
 from crfl_core.cli.output import terminal as terminal
@@ -60,11 +59,11 @@ from crfl_core.plugin_api.aggregator import FixedStage as FixedStage
 from crfl_core.plugin_api.aggregator import LinearAggregator as LinearAggregator
 from crfl_core.plugin_api.aggregator import Stage as Stage
 from crfl_core.plugin_api.attack import Attack as Attack
-from crfl_core.plugin_api.attack import Realised as Realised
+from crfl_core.plugin_api.attack import RealisedAttack as RealisedAttack
 from crfl_core.plugin_api.base import API_VERSION as API_VERSION
-from crfl_core.plugin_api.base import Configured as Configured
 from crfl_core.plugin_api.base import ImportPath as ImportPath
 from crfl_core.plugin_api.base import Plugin as Plugin
+from crfl_core.plugin_api.base import PluginField as PluginField
 from crfl_core.plugin_api.certificate import ABSTAIN as ABSTAIN
 from crfl_core.plugin_api.certificate import Certificate as Certificate
 from crfl_core.plugin_api.certificate import CertificateResult as CertificateResult
@@ -72,7 +71,7 @@ from crfl_core.plugin_api.certificate import Check as Check
 from crfl_core.plugin_api.certificate import Direction as Direction
 from crfl_core.plugin_api.certificate import Guarantee as Guarantee
 from crfl_core.plugin_api.certificate import Level as Level
-from crfl_core.plugin_api.command import OWN_COMMANDS as OWN_COMMANDS
+from crfl_core.plugin_api.command import CORE_COMMANDS as CORE_COMMANDS
 from crfl_core.plugin_api.dataset import Dataset as Dataset
 from crfl_core.plugin_api.dataset import FileDataset as FileDataset
 from crfl_core.plugin_api.dataset import ScalingKind as ScalingKind
@@ -94,8 +93,8 @@ from crfl_core.plugin_api.model import Model as Model
 from crfl_core.plugin_api.partitioner import Partitioner as Partitioner
 from crfl_core.plugin_api.server_optimiser import FixedRate as FixedRate
 from crfl_core.plugin_api.server_optimiser import ServerOptimiser as ServerOptimiser
-from crfl_core.plugin_api.server_view import Samples as Samples
-from crfl_core.plugin_api.server_view import ServerSide as ServerSide
+from crfl_core.plugin_api.server_view import RootSamples as RootSamples
+from crfl_core.plugin_api.server_view import ServerView as ServerView
 from crfl_core.plugin_api.softmax_regression import LinearModel as LinearModel
 from crfl_core.plugin_api.torch_module import ModuleModel as ModuleModel
 from crfl_core.plugin_api.tracker import RunContext as RunContext

@@ -78,7 +78,7 @@ class Question:
                     conditional=(*excess, *self.audit.conditions),
                     labels=answer.labels,
                     guarantee=certified(self.certificate, ledger, answer, self.threat, level),
-                    rounds="every round" if self.certificate.rounds_answered() == "every" else self.threat.when,
+                    rounds="every round" if self.certificate.round_scope() == "every" else self.threat.when,
                     any_round=self._any_round_guarantee(ledger, answer, level),
                 )
 
@@ -116,7 +116,7 @@ def ask(config: RunConfig, ledger: Ledger) -> Inquiry:
         any_round = None
         unknown = in_unknown_rounds(assumed, ledger.facts.rounds)
         stated = config.threat.rounds is not None or threat.rounds == unknown.rounds
-        if not stated and not checks.refusal and certificate.rounds_answered() == "any":
+        if not stated and not checks.refusal and certificate.round_scope() == "any":
             any_round = UnknownRounds(unknown, audit(certificate, ledger, unknown))
         return Question(certificate, settings, assumed, uncovered, request, checks, any_round)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 import crfl_core.certification.formulas as formulas
 from crfl_core.errors import failures_named
-from crfl_core.plugin_api.attack import Attack, Realised
+from crfl_core.plugin_api.attack import Attack, RealisedAttack
 from crfl_core.records.ledger import Ledger
 from crfl_core.records.measurements import norm_error, scale_error, share_error
 from crfl_core.records.threat import Threat, ThreatSettings
@@ -22,7 +22,7 @@ class Resolved(NamedTuple):
     uncovered: tuple[str, ...]
 
 
-def realised(ledger: Ledger) -> Realised:
+def realised(ledger: Ledger) -> RealisedAttack:
     """What the attackers did, as the ledger measured it, sizes rounded up by what measuring may be off by.
 
     Scales are not, nor are shares, which are quotients of counts: whoever compares them allows for that.
@@ -33,7 +33,7 @@ def realised(ledger: Ledger) -> Realised:
     norms = 1.0 + norm_error(ledger.facts)
     pull = rows.weight_decay + ledger.facts.training.proximal
     steps = formulas.effective_steps(rows.learning_rate, np.maximum(1, rows.steps), pull)
-    return Realised(
+    return RealisedAttack(
         round=rows.round,
         client=rows.client,
         poison_ratio=np.minimum(1.0, rows.poisoned_share / steps),

@@ -63,7 +63,7 @@ def vote(electorate: Electorate, sets: Sets, request: VoteRequest, settings: Vot
 def elected(electorate: Electorate, features: Tensor, groups: GroupFacts | None) -> NDArray[np.int64]:
     """The classes that a model predicts, or that the groups elect; ties go to the lowest class."""
     if groups is None:
-        parts = electorate.model.in_parts(electorate.parameters[None], features)
+        parts = electorate.model.logits_in_parts(electorate.parameters[None], features)
         return np.concatenate([logits[0].argmax(-1).cpu().numpy() for _, logits in parts])
     asked = Votes(VoteRequest("groups"), VoteSettings(), np.empty(0, np.int64), np.empty(0))
     ballots = group_models(electorate, features, asked).ballots
@@ -73,7 +73,7 @@ def elected(electorate: Electorate, features: Tensor, groups: GroupFacts | None)
 
 def own_logits(electorate: Electorate, features: Tensor, asked: Votes) -> LogitVotes:
     """What the model itself says, in double precision."""
-    parts = electorate.model.in_parts(electorate.parameters[None].double(), features)
+    parts = electorate.model.logits_in_parts(electorate.parameters[None].double(), features)
     return LogitVotes(**vars(asked), logits=torch.cat([logits[0] for _, logits in parts]).cpu().numpy())
 
 
@@ -114,7 +114,7 @@ def group_models(electorate: Electorate, features: Tensor, asked: Votes) -> Grou
     models = electorate.parameters
     ballots = np.zeros((len(features), len(models)), np.int64)
     gaps = np.zeros(ballots.shape)
-    for rows, logits in electorate.model.in_parts(models.double(), features):  # (G, b, C)
+    for rows, logits in electorate.model.logits_in_parts(models.double(), features):  # (G, b, C)
         ballots[rows] = logits.argmax(-1).T.cpu().numpy()
         best = logits.topk(2, dim=-1).values
         gaps[rows] = (best[..., 0] - best[..., 1]).T.cpu().numpy()

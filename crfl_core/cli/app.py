@@ -1,26 +1,130 @@
-"""The commands of `crfl`, put together."""
+"""The application behind `crfl`: its own commands, and those of plugins.
+
+Commands of plugins are listed without importing them, and imported when they are called.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any
 
+import click
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from crfl_core._version import __version__
 from crfl_core.cli.certify import certify
 from crfl_core.cli.explain import explain
-from crfl_core.cli.plugin_commands import AllCommands
 from crfl_core.cli.plugins import plugins
 from crfl_core.cli.predict import predict
 from crfl_core.cli.resume import resume
 from crfl_core.cli.run import run
 from crfl_core.cli.schema import schema
 from crfl_core.cli.show import show
+from crfl_core.errors import CrflError, PluginError, PluginFailure, closest
+from crfl_core.plugin_api.command import summary_in_source
+
+if TYPE_CHECKING:
+    from crfl_core.plugin_loading.registry import Registry
+
+SUMMARY = "Certifiably robust federated learning: train, attack, aggregate and certify."
+WELCOME = f"""\
+crfl {__version__}: federated learning with provable robustness to malicious clients
+
+  crfl demo      a backdoor, a defence and a proof, in a minute
+  crfl run       train and certify: embedded digits, or your config file
+  crfl advise    three questions, then a config whose certificate answers them
+
+`crfl --help` lists all commands, `crfl COMMAND --help` describes one.
+"""
+PLUGIN_PANEL = "Commands of plugins"
+EXPECTED_ENDS = (CrflError, click.ClickException, click.exceptions.Exit, click.Abort, EOFError, BrokenPipeError)
+"""Exceptions by which a command may end: an error with a message, an exit status, or a closed input or output."""
+
+
+class CommandGroup(TyperGroup):
+    """The commands of the core, followed by those of plugins."""
+
+    @cached_property
+    def registry(self) -> Registry:
+        """Return what is installed; read when a command is called that the core does not have."""
+        from crfl_core.plugin_loading.registry import Registry
+
+        return Registry()
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """List the core's commands in their order, then those of plugins by name, without blocked ones."""
+        core = super().list_commands(ctx)
+        return [*core, *(name for name in self.registry.names("command") if name not in core)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Find a command by its name; a plugin's command also by `distribution:name`."""
+        command = super().get_command(ctx, cmd_name)
+        if command is None and cmd_name.rpartition(":")[2] in self.registry.found["command"]:
+            return PluginCommand(cmd_name, self.registry)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that is called. The error for an unknown name offers similar names."""
+        try:
+            return super(TyperGroup, self).resolve_command(ctx, args)  # TyperGroup offers those of the core alone
+        except click.UsageError as error:
+            if offer := closest(args[0], self.list_commands(ctx)):
+                error.message = f"{error.message.removesuffix('.')}: {offer}"
+            raise
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command that is called. An unexpected error in a plugin's command is a `PluginFailure`."""
+        try:
+            return super().invoke(ctx)
+        except EXPECTED_ENDS:
+            raise
+        except Exception as error:
+            name = ctx.invoked_subcommand
+            if name is None or name in self.commands:
+                raise
+            where = f"command {name!r} of {self.registry.origin('command', name)}"
+            what = f"{type(error).__name__}: {error}"
+            raise PluginFailure(f"{where} failed: {what}; CRFL_DEBUG=1 shows where") from error
+
+
+class PluginCommand(TyperCommand):
+    """Placeholder for a command of a plugin, which is imported when it is called."""
+
+    def __init__(self, name: str, registry: Registry) -> None:
+        super().__init__(name, help=plugin_summary(name, registry), rich_help_panel=PLUGIN_PANEL)
+        self.registry = registry
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Import the command and make its context. Raises `PluginError` if the import fails."""
+        assert self.name is not None
+        try:
+            command = self.registry.command(self.name).click_command
+        except PluginError:
+            if extra.get("resilient_parsing"):  # a shell that completes a line shows no errors
+                return super().make_context(info_name, args, parent, **extra)
+            raise
+        return command.make_context(info_name, args, parent, **extra)
+
+
+def plugin_summary(name: str, registry: Registry) -> str:
+    """Return the line of `crfl --help` about a command of a plugin."""
+    try:
+        point = registry.find("command", name).source
+    except PluginError as error:  # blocked, or declared by several distributions
+        return str(error)
+    assert not isinstance(point, type)  # classes of this process are not commands
+    return summary_in_source(point) or f"`crfl {name} --help` says what it does."
+
 
 app = typer.Typer(
     name="crfl",
-    cls=AllCommands,
-    help="Certifiably robust federated learning: train, attack, aggregate and certify.",
+    cls=CommandGroup,
+    help=SUMMARY,
     invoke_without_command=True,
     pretty_exceptions_enable=False,
 )
@@ -33,19 +137,8 @@ def print_version(value: bool) -> None:
         raise typer.Exit
 
 
-WELCOME = f"""\
-crfl {__version__}: federated learning that proves what attackers cannot change
-
-  crfl demo      a backdoor, a defence and a proof, in a minute
-  crfl run       train and certify: embedded digits, or a config file of yours
-  crfl advise    three questions, then a config whose certificate answers them
-
-`crfl --help` lists all commands, `crfl COMMAND --help` says what one does.
-"""
-
-
 @app.callback()
-def options(
+def main_options(
     context: typer.Context,
     _version: Annotated[
         bool,

@@ -27,7 +27,7 @@ class Truncated(Rejected):
     """What a mirror sent is too short: the rest may come from another one."""
 
 
-def fetch(source: DataSource, to: Path | None, report: Report) -> None:
+def fetch_files(source: DataSource, to: Path | None, report: Report) -> None:
     """Make sure that all files of a source can be found. `report` is told what happens, in sentences.
 
     What is missing in the data directory `to`, or else in all the usual ones, is put there, or else into the cache.

@@ -16,8 +16,8 @@ def explain(
     trust: arguments.TrustOption = False,
 ) -> None:
     """Print every setting of CONFIG, a file or a run directory, as it is resolved, and where it was written."""
-    from crfl_core.cli.explanation import explained
     from crfl_core.config import load_config
+    from crfl_core.config.options import list_settings
     from crfl_core.plugin_loading.missing_plugins import Reading, absences
     from crfl_core.plugin_loading.registry import Registry
     from crfl_core.reporting.needs import check_config
@@ -35,7 +35,7 @@ def explain(
         loaded = load_config(config, overrides=overrides or (), registry=registry)
         with located(loaded):
             check_config(loaded.config, default_path(loaded.config))
-        lines = explained(loaded)
+        lines = list_settings(loaded)
     if json:
         from pydantic_core import to_json
 

@@ -14,7 +14,7 @@ from crfl_core.cli import completion, output
 from crfl_core.cli.arguments import JsonOption as Json
 
 if TYPE_CHECKING:
-    from crfl_core.cli.description import Description
+    from crfl_core.cli.plugin_description import Description
     from crfl_core.plugin_api.base import Plugin
     from crfl_core.plugin_api.command import Command
     from crfl_core.plugin_loading.registry import Listed, Registry
@@ -92,7 +92,7 @@ def show_listing(listing: Iterable[Listed]) -> None:
 @plugins.command()
 def show(name: Name, kind: Kind = None, json: Json = False) -> None:
     """Show what the plugin NAME is: its description, options, contract, and an example of a config."""
-    from crfl_core.cli.description import described
+    from crfl_core.cli.plugin_description import described
     from crfl_core.errors import PluginError
     from crfl_core.plugin_loading.registry import Registry
 
@@ -193,7 +193,7 @@ def configured(registry: Registry, kind: str | None, name: str, options: Sequenc
     for option in options:
         values = apply_override(values, option, {}, {})
     try:
-        return plugin.model_validate(values, context={"resolver": registry}).named(name, origin)
+        return plugin.model_validate(values, context={"resolver": registry}).with_name(name, origin)
     except ValidationError as error:
         problems = str(explain(error, values, Origins())).splitlines()
         sentences = [f"{kind} {name!r} of {origin}: {problem} (options are given with --set)" for problem in problems]

@@ -17,7 +17,7 @@ def resume(
     """Resume an unfinished run, bit for bit as if it had never stopped; or a sweep."""
     output.starting(quiet)
     with output.loading():
-        from crfl_core.cli.results_first import Results
+        from crfl_core.cli.early_results import Results
         from crfl_core.runs.run import resume as resume_run
 
     if (run / "sweep.toml").is_file():

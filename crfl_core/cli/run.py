@@ -48,7 +48,7 @@ def run(
     """Train, attack, aggregate and certify as CONFIG says; resumes if its directory holds an unfinished run."""
     output.starting(quiet)
     with output.loading():
-        from crfl_core.cli.results_first import Results
+        from crfl_core.cli.early_results import Results
         from crfl_core.config import load_config
         from crfl_core.plugin_loading.registry import Registry
         from crfl_core.runs import run as execution

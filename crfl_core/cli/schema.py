@@ -9,7 +9,7 @@ def schema() -> None:
     """Print the JSON Schema of a config, with the options of every installed plugin."""
     import json
 
-    from crfl_core.cli.json_schema import json_schema
+    from crfl_core.config.json_schema import json_schema
     from crfl_core.plugin_loading.registry import Registry
 
     typer.echo(json.dumps(json_schema(Registry()), indent=2))

@@ -13,7 +13,7 @@ from crfl_core.errors import ConfigError, failures_named
 from crfl_core.plugin_api import KINDS
 from crfl_core.plugin_api.aggregator import AggregationStep, Aggregator, Stage
 from crfl_core.plugin_api.attack import Attack
-from crfl_core.plugin_api.base import Configured, Plugin
+from crfl_core.plugin_api.base import Plugin, PluginField
 from crfl_core.plugin_api.certificate import Certificate
 from crfl_core.plugin_api.dataset import Dataset
 from crfl_core.plugin_api.engine import Engine
@@ -68,7 +68,7 @@ class Seeds(Table):
 class OwnSamples(Table):
     """Samples of the training part of a dataset that is not the run's."""
 
-    dataset: Annotated[Dataset, Configured("dataset")] = Field(description="where they come from")
+    dataset: Annotated[Dataset, PluginField("dataset")] = Field(description="where they come from")
     samples: Count | None = Field(None, description="how many of them, drawn at random; unset: all")
 
 
@@ -100,7 +100,7 @@ class Reserve(Table):
 class Training(Table):
     """Local training: steps on mini-batches, which are reshuffled every epoch."""
 
-    algorithm: Annotated[LocalAlgorithm, Configured("algorithm")] = Field(
+    algorithm: Annotated[LocalAlgorithm, PluginField("algorithm")] = Field(
         by_name("sgd"), description="what is made of a gradient"
     )
 
@@ -147,10 +147,10 @@ class Server(Table):
     """The server's step on the global model: move it, clip the whole vector, then add noise to all of it."""
 
     optimiser: Annotated[
-        Annotated[ServerOptimiser, Configured("optimiser")] | None,
+        Annotated[ServerOptimiser, PluginField("optimiser")] | None,
         BeforeValidator(
             absent_if_none,
-            json_schema_input_type=Annotated[ServerOptimiser, Configured("optimiser")] | Literal["none"] | None,
+            json_schema_input_type=Annotated[ServerOptimiser, PluginField("optimiser")] | Literal["none"] | None,
         ),
     ] = Field(None, description="what the model is moved by; unset or 'none': by the aggregate itself")
     clip_norm: Schedule = Field(15.0, description="rho_t: a number, a list, or {start, slope}")
@@ -241,35 +241,35 @@ class RunConfig(Table):
     rounds: int = Field(30, ge=1, description="rounds of federated training, T")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where tensors live")
     dtype: Literal["float32", "float64"] = Field("float32", description="precision of parameters and data")
-    dataset: Annotated[Dataset, Configured("dataset")] = Field(by_name("digits"), description="samples")
+    dataset: Annotated[Dataset, PluginField("dataset")] = Field(by_name("digits"), description="samples")
     reserve: Reserve = Field(Reserve(), description="samples that the server keeps and trusts")
-    partition: Annotated[Partitioner, Configured("partitioner")] = Field(
+    partition: Annotated[Partitioner, PluginField("partitioner")] = Field(
         by_name("iid"), description="which client holds which samples"
     )
-    model: Annotated[Model, Configured("model")] = Field(by_name("softmax"), description="what is trained")
+    model: Annotated[Model, PluginField("model")] = Field(by_name("softmax"), description="what is trained")
     training: Training = Field(cast("Training", {}), description="local training of a client")
     server: Server = Field(Server(), description="the server's step")
     aggregation: Annotated[
-        tuple[Annotated[AggregationStep, Configured("aggregator")], ...], BeforeValidator(as_list)
+        tuple[Annotated[AggregationStep, PluginField("aggregator")], ...], BeforeValidator(as_list)
     ] = Field((by_name("fedavg"),), description="any number of stages, then one rule")
     groups: Groups | None = Field(
         None, description="groups of clients that train models of their own; unset: one model"
     )
     attack: Annotated[
-        Annotated[Attack, Configured("attack")] | None,
+        Annotated[Attack, PluginField("attack")] | None,
         BeforeValidator(
             absent_if_none,
-            json_schema_input_type=Annotated[Attack, Configured("attack")] | Literal["none"] | None,
+            json_schema_input_type=Annotated[Attack, PluginField("attack")] | Literal["none"] | None,
         ),
     ] = Field(None, description="what malicious clients do; unset or 'none': all are honest")
     threat: ThreatSettings = Field(ThreatSettings(), description="what the certificates assume")
     votes: VoteSettings = Field(VoteSettings(), description="defaults for every certificate that votes")
-    certificates: Annotated[tuple[Annotated[Certificate, Configured("certificate")], ...], BeforeValidator(as_list)] = (
-        Field((by_name("paper"),), description="guarantees to compute")
-    )
+    certificates: Annotated[
+        tuple[Annotated[Certificate, PluginField("certificate")], ...], BeforeValidator(as_list)
+    ] = Field((by_name("paper"),), description="guarantees to compute")
     evaluation: Evaluation = Field(Evaluation(), description="what is measured")
-    engine: Annotated[Engine, Configured("engine")] = Field(by_name("local"), description="where clients train")
-    trackers: Annotated[tuple[Annotated[Tracker, Configured("tracker")], ...], BeforeValidator(as_list)] = Field(
+    engine: Annotated[Engine, PluginField("engine")] = Field(by_name("local"), description="where clients train")
+    trackers: Annotated[tuple[Annotated[Tracker, PluginField("tracker")], ...], BeforeValidator(as_list)] = Field(
         (), description="plugins that watch the run"
     )
     storage: Storage = Field(Storage(), description="how the run directory is written")
@@ -339,8 +339,8 @@ class RunConfig(Table):
         there = {step.configured_as.rpartition(":")[2] for step in self.aggregation}
         wanted: dict[str, Mapping[str, Any]] = {}
         for certificate in self.certificates if capping is not False else ():
-            with failures_named(f"certificate {certificate.full_name} failed in wanted_stages"):
-                wanted |= {str(stage["type"]).rpartition(":")[2]: stage for stage in certificate.wanted_stages(capping)}
+            with failures_named(f"certificate {certificate.full_name} failed in stages_to_add"):
+                wanted |= {str(stage["type"]).rpartition(":")[2]: stage for stage in certificate.stages_to_add(capping)}
         if capping and not wanted and len(self.aggregation) == 1:
             raise ConfigError(
                 "server.cap_updates = true: no certificate names a stage that caps updates: put one into aggregation, "

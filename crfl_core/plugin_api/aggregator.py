@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crfl_core.errors import PluginError
-from crfl_core.plugin_api.base import Dependent
+from crfl_core.plugin_api.base import ServerStep
 from crfl_core.plugin_api.plugin_errors import written_at
 from crfl_core.records.round import (
     Clients,
@@ -32,7 +32,7 @@ from crfl_core.records.round import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from crfl_core.plugin_api.server_view import ServerSide
+    from crfl_core.plugin_api.server_view import ServerView
 
 
 def state_key(position: int) -> str:
@@ -40,7 +40,7 @@ def state_key(position: int) -> str:
     return f"aggregation.{position}"
 
 
-class AggregationStep(Dependent):
+class AggregationStep(ServerStep):
     """One entry of `[[aggregation]]`: a stage, or as the last entry a rule.
 
     `depends` says on what a client's weight depends: "fixed" on nothing submitted, "own" on its own update, which is
@@ -48,7 +48,7 @@ class AggregationStep(Dependent):
     what the server has, `updates.round.server`; only those that say `needs_root` are handed its samples.
     """
 
-    instead: ClassVar[str] = "FixedStage, CapStage or LinearAggregator"
+    alternatives: ClassVar[str] = "FixedStage, CapStage or LinearAggregator"
     needs_root: ClassVar[bool] = False
     works_on: ClassVar[Literal["updates", "products", "blocks"]] = "updates"
     """What a step that looks at the updates of a round keeps of them: "updates" is about as much as there are; a step
@@ -69,7 +69,7 @@ class AggregationStep(Dependent):
                 "that must not depend on the updates sees nothing of the server: derive from Stage or Aggregator"
             )
 
-    def prepare(self, server: ServerSide) -> State:  # noqa: ARG002
+    def prepare(self, server: ServerView) -> State:  # noqa: ARG002
         """What the step will find as its `state` in round 1. Called once, before training."""
         return {}
 

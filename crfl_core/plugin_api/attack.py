@@ -28,7 +28,7 @@ FREE_METHODS = ("local_gradient", "after_step", "scales", "craft")
 
 
 @dataclass(frozen=True)
-class Realised:
+class RealisedAttack:
     """What the attackers of a run really did, measured: one entry per attacked round and attacker."""
 
     round: NDArray[np.int64]
@@ -118,21 +118,21 @@ class Attack(Plugin):
         """The class that backdoored inputs should be taken for, if the attack has one."""
         return None
 
-    def backdoored(self, x: Tensor, state: State) -> Tensor | None:  # noqa: ARG002
+    def add_trigger(self, x: Tensor, state: State) -> Tensor | None:  # noqa: ARG002
         """Test inputs with the backdoor, clamped to the domain, as prepared; None if the attack has no trigger."""
         return None
 
-    def backdoored_set(self, data: FederatedData, state: State) -> tuple[Tensor, Tensor] | None:
+    def backdoor_test_set(self, data: FederatedData, state: State) -> tuple[Tensor, Tensor] | None:
         """The backdoored test set, inputs and their true labels; None if there is none.
 
-        By default every test input of a class that is not the target, as `backdoored` changes it. An attack without a
+        By default every test input of a class that is not the target, as `add_trigger` changes it. An attack without a
         trigger names the inputs that it is about. Those of the target class never count as successes.
         """
         others = data.test_y != (-1 if self.backdoor_class is None else self.backdoor_class)
-        triggered = self.backdoored(data.test_x[others], state)
+        triggered = self.add_trigger(data.test_x[others], state)
         return None if triggered is None else (triggered, data.test_y[others])
 
-    def threat(self, realised: Realised) -> Threat:
+    def threat(self, realised: RealisedAttack) -> Threat:
         """The threat that covers what was measured in this run.
 
         An attack with steps, gradients or updates of its own making has done more than can be measured on its data.
@@ -151,7 +151,7 @@ class Attack(Plugin):
             scale=self._realised_scale(realised),
         )
 
-    def _realised_scale(self, realised: Realised) -> float:
+    def _realised_scale(self, realised: RealisedAttack) -> float:
         """What was measured, or what was declared if that is the same: norms are not exact, and multiplying is."""
         measured = float(realised.scale.max(initial=1.0))
         same = self.scale != "replace" and measured <= self.scale * (1 + ROUNDING)

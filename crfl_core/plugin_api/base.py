@@ -60,7 +60,7 @@ class Plugin(Table):
         """Name, distribution and version, as messages give them: `'krum' of crfl 0.1.0`."""
         return f"{self.configured_as!r} of {self._provided_by}"
 
-    def named(self, name: str, origin: str | None = None) -> Plugin:
+    def with_name(self, name: str, origin: str | None = None) -> Plugin:
         """A copy that remembers the name under which it is configured, and the distribution it comes from."""
         copy = self.model_copy()
         copy._configured_as = name
@@ -102,8 +102,8 @@ ImportPath = Annotated[str, AfterValidator(admitted)]
 config names: with `plugins.allow`, only that of distributions which it lists."""
 
 
-class Configured:
-    """Marks a field that holds a plugin: `dataset: Annotated[Dataset, Configured("dataset")]`.
+class PluginField:
+    """Marks a field that holds a plugin: `dataset: Annotated[Dataset, PluginField("dataset")]`.
 
     In a config it is a table with the plugin's name in `type` and its options beside it. Only the named plugin is
     imported. Options are validated by the plugin's own class, so an error names the exact key.
@@ -166,7 +166,7 @@ class Configured:
         try:
             name = resolver.name_of(self.kind, type(value))
             resolver.load(self.kind, name)  # which refuses a class that cannot be used
-            return value.named(name, resolver.origin(self.kind, name))
+            return value.with_name(name, resolver.origin(self.kind, name))
         except PluginError as error:
             raise PydanticCustomError("plugin", "{message}", {"message": str(error)}) from error
 
@@ -219,11 +219,11 @@ def instead(base: type) -> str:
     return f"implement {' or '.join(public)} instead" if public else "derive from another class"
 
 
-class Dependent(Plugin):
+class ServerStep(Plugin):
     """A plugin that changes what clients weigh. On what that `depends` follows from its base class."""
 
     depends: ClassVar[Dependence] = "all"
-    instead: ClassVar[str]
+    alternatives: ClassVar[str]
     """The base classes to derive from for another dependence."""
 
     @classmethod
@@ -242,7 +242,7 @@ class Dependent(Plugin):
         if depends is not inspect.getattr_static(base, "depends") or "depends" in cls.model_fields:
             raise PluginError(
                 f"{cls.__qualname__} ({written_at(cls)}) sets `depends`, which follows from the base class: derive "
-                f"from {cls.instead}, or leave it out"
+                f"from {cls.alternatives}, or leave it out"
             )
         hooks = [name for name in dir(cls) if hasattr(inspect.getattr_static(cls, name), "crfl_impl")]
         if hooks and depends != "all":

@@ -24,7 +24,7 @@ Direction = Literal["backward", "forward"]
 """How a guarantee may be read. "backward": about a run that may have been attacked, and its own clean world, in which
 the attackers behave. "forward": about the run as it is, and attacks that might come instead of what was submitted."""
 DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
-RoundsAnswered = Literal["stated", "any", "every"]
+RoundScope = Literal["stated", "any", "every"]
 """For attacks in which rounds a certificate has numbers: those that the threat states, unknown ones as well, or all."""
 ABSTAIN = -1
 """The prediction of a classifier that is not sure enough."""
@@ -121,11 +121,11 @@ class Certificate(Plugin):
         """Messages also give the name in reports, if it is another one."""
         return super().full_name if self.name is None else f"{self.name!r}, {super().full_name},"
 
-    def resampled_rounds(self, attacked: tuple[int, ...]) -> tuple[int, ...]:  # noqa: ARG002
+    def rounds_to_resample(self, attacked: tuple[int, ...]) -> tuple[int, ...]:  # noqa: ARG002
         """Rounds whose model before noise must be kept, so that noise can be drawn again from there."""
         return ()
 
-    def wanted_stages(self, cap_updates: bool | None) -> tuple[Mapping[str, Any], ...]:  # noqa: ARG002
+    def stages_to_add(self, cap_updates: bool | None) -> tuple[Mapping[str, Any], ...]:  # noqa: ARG002
         """Stages to put in front of the aggregation unless they are in it, as tables of a config.
 
         `cap_updates` is `server.cap_updates`: True asks for the stage that caps updates, None leaves it to the
@@ -133,7 +133,7 @@ class Certificate(Plugin):
         """
         return ()
 
-    def rounds_answered(self) -> RoundsAnswered:
+    def round_scope(self) -> RoundScope:
         """Whether it knows only the rounds that a threat states, or what `Threat.rounds_at_most` means as well.
 
         Then runs show that answer, too, from the same votes. "every": the numbers hold whatever rounds are attacked.

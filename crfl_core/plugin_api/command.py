@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import click
 
-OWN_COMMANDS = ("run", "resume", "show", "certify", "predict", "plugins", "explain", "schema")
+CORE_COMMANDS = ("run", "resume", "show", "certify", "predict", "plugins", "explain", "schema")
 """The commands of the core, whose names no plugin can take."""
 
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -51,7 +51,7 @@ class Command:
         import typer
 
         name = self.configured_as
-        if name in OWN_COMMANDS:
+        if name in CORE_COMMANDS:
             raise PluginError(f"{self.full_name} has the name of a command of crfl itself: it needs another one")
         if not NAME.fullmatch(name):
             raise PluginError(f"{self.full_name} cannot be typed: use lower-case words with '-' between them")

@@ -21,7 +21,7 @@ class Job(Protocol):
     def train(self, task: TrainingTask, part: slice) -> LocalUpdates:
         """Train the participants `part` of a round."""
 
-    def count(self, task: CountingTask, part: slice) -> Counted:
+    def count_votes(self, task: CountingTask, part: slice) -> Counted:
         """Count the votes on the test samples `part`, which are whole blocks of the task."""
 
 
@@ -40,7 +40,7 @@ class Engine(Plugin):
     def train(self, task: TrainingTask) -> Iterator[LocalUpdates]:
         """Every participant of the round exactly once, in parts, in any order."""
 
-    def count(self, task: CountingTask) -> Iterator[Counted]:  # noqa: ARG002
+    def count_votes(self, task: CountingTask) -> Iterator[Counted]:  # noqa: ARG002
         """Votes on test samples, each at most once, in parts of whole blocks, in any order.
 
         What is not counted here, the server counts itself: by default everything. It compares some of the rest.

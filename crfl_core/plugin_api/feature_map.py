@@ -71,7 +71,7 @@ class ImageMap(FeatureMap):
 class FittedMap(FeatureMap):
     """A feature map with numbers that are computed once, from inputs that no client holds, and kept with the run."""
 
-    def own_inputs(self, facts: DataFacts) -> Tensor | None:  # noqa: ARG002
+    def public_inputs(self, facts: DataFacts) -> Tensor | None:  # noqa: ARG002
         """Inputs to fit to, (m, inputs), as the data are in front of all maps; None: those of the trusted curator.
 
         They depend on options alone, so that nobody has to be trusted with them.

@@ -26,7 +26,7 @@ hookimpl = pluggy.HookimplMarker("crfl")
 
 
 @hookspec
-def crfl_working(phase: str, done: int, total: int) -> None:
+def crfl_progress(phase: str, done: int, total: int) -> None:
     """Observe how far a phase is that is not training: before the rounds, "data" and "feature maps", which are skipped
     if they are cached; after them "votes", "continuations", "certificates" and "figures". `total` is 0 if nobody knows.
     """

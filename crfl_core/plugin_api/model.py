@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import BeforeValidator, Field
 
 from crfl_core.files.data_files import UserPath
-from crfl_core.plugin_api.base import Configured, Plugin
+from crfl_core.plugin_api.base import Plugin, PluginField
 from crfl_core.plugin_api.feature_map import FeatureMap
 from crfl_core.records.inputs import DataFacts
 from crfl_core.records.ledger import ModelFacts
@@ -49,13 +49,13 @@ class LocalModels(ABC):
     def parameters(self) -> Tensor:
         """The models as they are now, (R, n, P)."""
 
-    def moved(self, start: Tensor, out: Tensor) -> None:
+    def write_updates(self, start: Tensor, out: Tensor) -> None:
         """Put into `out` how far the models are from `start`, all (R, n, P). Override it if that saves a copy."""
         import torch
 
         torch.sub(self.parameters(), start, out=out)
 
-    def last_step(  # noqa: PLR0913 - what `step` and `moved` take
+    def last_step(  # noqa: PLR0913 - what `step` and `write_updates` take
         self,
         x: Tensor,
         y: Tensor,
@@ -65,13 +65,16 @@ class LocalModels(ABC):
         start: Tensor,
         out: Tensor,
     ) -> None:
-        """`step` and `moved` in one; the models are not used any more. Override it if that saves work."""
+        """`step` and `write_updates` in one; the models are not used any more. Override it if that saves work."""
         self.step(x, y, weights, rates, decay)
-        self.moved(start, out)
+        self.write_updates(start, out)
 
 
 class GradientSteps(LocalModels):
-    """Steps along a model's `gradient`, on flat parameters. `bend` and `project` let attackers change theirs."""
+    """Local models that step along the model's `gradient`, on flat parameters.
+
+    Attackers override `adjust_gradient` and `project`.
+    """
 
     def __init__(self, model: BoundModel, start: Tensor) -> None:
         import torch
@@ -84,14 +87,14 @@ class GradientSteps(LocalModels):
         gradient = self.gradient(x, y, weights)
         if decay is not None:
             gradient = gradient.addcmul(self._parameters, decay[:, None])
-        self._parameters.addcmul_(self.bend(gradient, self._parameters), rates[:, None], value=-1)
+        self._parameters.addcmul_(self.adjust_gradient(gradient, self._parameters), rates[:, None], value=-1)
         self.project(self._parameters)
 
     def gradient(self, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
         """The gradients of all models at the parameters that they have now, (R, n, P)."""
         return self._model.gradient(self._parameters, x, y, weights)
 
-    def bend(self, gradient: Tensor, parameters: Tensor) -> Tensor:  # noqa: ARG002
+    def adjust_gradient(self, gradient: Tensor, parameters: Tensor) -> Tensor:  # noqa: ARG002
         """The gradients to follow, (R, n, P)."""
         return gradient
 
@@ -113,7 +116,7 @@ class BoundModel(ABC):
     facts: ModelFacts
 
     @abstractmethod
-    def initial(self, generator: np.random.Generator) -> Tensor:
+    def initial_parameters(self, generator: np.random.Generator) -> Tensor:
         """Parameters to start from, (P,)."""
 
     @abstractmethod
@@ -139,7 +142,7 @@ class BoundModel(ABC):
         apart: Tensor = alone.unflatten(1, y.shape)
         return apart
 
-    def local(self, start: Tensor) -> LocalModels:
+    def local_models(self, start: Tensor) -> LocalModels:
         """Local training from the models `start`, (R, n, P), which are read-only. Override it for a faster layout."""
         return GradientSteps(self, start)
 
@@ -154,7 +157,7 @@ class BoundModel(ABC):
         """Spectral norm of the column-centred weight block of (P,), for linear models; None for others."""
         return None
 
-    def counts(self, parameters: Tensor, x: Tensor) -> Tensor:
+    def count_votes(self, parameters: Tensor, x: Tensor) -> Tensor:
         """How many of the R models vote for each class, ties to the lowest: (R, P), (b, features) -> (b, C).
 
         Memory is bounded: only some samples are voted on at a time.
@@ -162,17 +165,19 @@ class BoundModel(ABC):
         import torch
 
         pieces = []
-        for _, logits in self.in_parts(parameters, x, VOTES_AT_ONCE):
+        for _, logits in self.logits_in_parts(parameters, x, VOTES_AT_ONCE):
             winners = logits.argmax(-1).T
             zeros = winners.new_zeros(len(winners), logits.shape[-1])
             pieces.append(zeros.scatter_add_(1, winners, winners.new_ones(winners.shape)))
         return torch.cat(pieces)
 
-    def counting(self, parameters: Tensor) -> Callable[[Tensor], Tensor]:
-        """`counts` of these models for samples of several calls. Override it if something is prepared once for all."""
-        return partial(self.counts, parameters)
+    def vote_counter(self, parameters: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return `count_votes` of these models, for samples of several calls. Override it to prepare something once."""
+        return partial(self.count_votes, parameters)
 
-    def in_parts(self, parameters: Tensor, x: Tensor, pairs: int = LOGITS_AT_ONCE) -> Iterator[tuple[slice, Tensor]]:
+    def logits_in_parts(
+        self, parameters: Tensor, x: Tensor, pairs: int = LOGITS_AT_ONCE
+    ) -> Iterator[tuple[slice, Tensor]]:
         """The logits of all models, (R, b, C), for some samples at a time, and which these are.
 
         At most this number of pairs of a model and a sample is answered together, and fewer if a model makes many
@@ -195,8 +200,8 @@ class BoundModel(ABC):
 class Model(Plugin):
     """A classifier over the outputs of fixed, public feature maps."""
 
-    features: Annotated[tuple[Annotated[FeatureMap, Configured("feature-map")], ...], BeforeValidator(as_list)] = Field(
-        (), description="feature maps between input and model, in order; none: the scaled input itself"
+    features: Annotated[tuple[Annotated[FeatureMap, PluginField("feature-map")], ...], BeforeValidator(as_list)] = (
+        Field((), description="feature maps between input and model, in order; none: the scaled input itself")
     )
 
     start: Literal["zeros", "random"] | UserPath | None = Field(

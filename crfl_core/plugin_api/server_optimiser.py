@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, ClassVar, final
 
-from crfl_core.plugin_api.base import Dependent
+from crfl_core.plugin_api.base import ServerStep
 from crfl_core.records.round import Dependence, OptimiserResult, Round, RoundFacts, State
 
 if TYPE_CHECKING:
@@ -15,14 +15,14 @@ STATE_KEY = "optimiser"
 """The name of its state among those of the aggregation, and in the checkpoint."""
 
 
-class ServerOptimiser(Dependent):
+class ServerOptimiser(ServerStep):
     """`server.optimiser`: changes the model by `scale * aggregate + offset`, which the core computes.
 
     One that looks at the aggregate depends on all updates, and if it keeps a state, on those of earlier rounds. The
     certificates that need a plain step are refused then; derive from `FixedRate` to keep them.
     """
 
-    instead: ClassVar[str] = "FixedRate"
+    alternatives: ClassVar[str] = "FixedRate"
 
     @abstractmethod
     def step(self, aggregate: Tensor, current: Round, state: State) -> OptimiserResult:

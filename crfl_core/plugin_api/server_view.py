@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Samples:
+class RootSamples:
     """Samples behind the feature maps: `x` is (m, features), `y` is (m,). Read-only."""
 
     x: Tensor
@@ -23,7 +23,7 @@ class Samples:
 
 
 @dataclass(frozen=True)
-class ServerSide:
+class ServerView:
     """The server, as aggregation steps see it that look at the updates.
 
     `clients` are all of the federation, whether they take part in a round or not: ids are 0..N-1 and N is
@@ -35,7 +35,7 @@ class ServerSide:
     clients: Clients
     rounds: int
     streams: Streams
-    root: Samples | None = None
+    root: RootSamples | None = None
 
     @property
     def layout(self) -> Layout:
@@ -80,7 +80,7 @@ class ServerSide:
         size = min(batch_size, len(root.y))
         per_epoch = -(-len(root.y) // size)
         generator = self.streams.generator("aggregation/root", round_number=number)
-        models = self.model.local(start.reshape(1, 1, -1))
+        models = self.model.local_models(start.reshape(1, 1, -1))
         rates = start.new_full((1,), learning_rate)
         order = torch.empty(0)
         for step in range(steps):
@@ -94,10 +94,10 @@ class ServerSide:
             )
         return models.parameters()[0, 0] - start
 
-    def _root(self, parameters: Tensor) -> Samples:
+    def _root(self, parameters: Tensor) -> RootSamples:
         if self.root is None:
             raise PluginFailure(
                 "there are no root samples here: set `needs_root = True` on the class of the step, so that they are "
                 "handed to it and a config without reserve.root is refused"
             )
-        return Samples(self.root.x.to(parameters), self.root.y.to(parameters.device))
+        return RootSamples(self.root.x.to(parameters), self.root.y.to(parameters.device))

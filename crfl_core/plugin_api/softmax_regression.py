@@ -33,10 +33,10 @@ class LinearModel(BoundModel):
 
     def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
-        if changed := {name for name in vars(cls) if name != "initial" and name in dir(LinearModel)} - USUAL:
+        if changed := {name for name in vars(cls) if name != "initial_parameters" and name in dir(LinearModel)} - USUAL:
             raise TypeError(
                 f"{cls.__name__} overrides {min(changed)}() of LinearModel: certificates rest on it; override "
-                "initial(), write a feature map, or derive from BoundModel"
+                "initial_parameters(), write a feature map, or derive from BoundModel"
             )
 
     def __init__(self, inputs: int, classes: int, *, bias: bool) -> None:
@@ -51,7 +51,7 @@ class LinearModel(BoundModel):
         """What is true of a linear model with this layout."""
         return ModelFacts(linear=True, convex=True, bias="bias" in dict(model.layout.shapes))
 
-    def initial(self, generator: np.random.Generator) -> Tensor:  # noqa: ARG002 - convex: any start will do
+    def initial_parameters(self, generator: np.random.Generator) -> Tensor:  # noqa: ARG002 - convex: any start will do
         """All zeros."""
         return torch.zeros(self.layout.size)
 
@@ -89,7 +89,7 @@ class LinearModel(BoundModel):
             return product.contiguous()
         return torch.cat([product, residual.sum(2).view(clients, replicas, -1).transpose(0, 1)], dim=-1)
 
-    def local(self, start: Tensor) -> LocalModels:
+    def local_models(self, start: Tensor) -> LocalModels:
         """Steps in a layout of their own."""
         return LinearSteps(self.layout, start)
 
@@ -97,19 +97,19 @@ class LinearModel(BoundModel):
         """`sqrt(2) ||(x, 1)||`, since `||softmax - e_y|| <= sqrt(2)`; without the 1 if there is no bias."""
         return math.sqrt(2.0) * math.hypot(input_norm, 1.0 if self.facts.bias else 0.0)
 
-    def counts(self, parameters: Tensor, x: Tensor) -> Tensor:
+    def count_votes(self, parameters: Tensor, x: Tensor) -> Tensor:
         """The winners of one matrix product."""
-        return self.counting(parameters)(x)
+        return self.vote_counter(parameters)(x)
 
-    def counting(self, parameters: Tensor) -> Callable[[Tensor], Tensor]:
+    def vote_counter(self, parameters: Tensor) -> Callable[[Tensor], Tensor]:
         """Weights in the order in which they are multiplied, and room for logits, which all samples share."""
         models = min(len(parameters) // BYTES_PER_WORD, MOST_PER_BYTE) * BYTES_PER_WORD
         if models == 0:
-            return partial(super().counts, parameters)
+            return partial(super().count_votes, parameters)
         if models == len(parameters):
             return partial(self._won, parameters, Room(*self._blocks(parameters)))
-        some = self.counting(parameters[:models])
-        others = self.counting(parameters[models:])
+        some = self.vote_counter(parameters[:models])
+        others = self.vote_counter(parameters[models:])
         return lambda x: some(x) + others(x)
 
     def _won(self, parameters: Tensor, room: Room, x: Tensor) -> Tensor:
@@ -128,7 +128,7 @@ class LinearModel(BoundModel):
             torch.sum(words.view(torch.uint8).view(len(piece), self._classes, BYTES_PER_WORD), -1, out=count)
         tied = counts.sum(1) != models
         if tied.any():
-            counts[tied] = super().counts(parameters, x[tied])
+            counts[tied] = super().count_votes(parameters, x[tied])
         return counts
 
     def operator_norm(self, parameters: Tensor) -> float:
@@ -149,9 +149,9 @@ class StartedLinear(LinearModel):
         super().__init__(inputs, classes, bias=model.facts.bias)
         self._model = model
 
-    def initial(self, generator: np.random.Generator) -> Tensor:
+    def initial_parameters(self, generator: np.random.Generator) -> Tensor:
         """As the plugin says."""
-        return self._model.initial(generator)
+        return self._model.initial_parameters(generator)
 
 
 def changed_method(model: LinearModel) -> str | None:
@@ -160,7 +160,7 @@ def changed_method(model: LinearModel) -> str | None:
     What `__init_subclass__` refuses is what a class says in its own body.
     """
     names = {name for name in dir(LinearModel) if callable(inspect.getattr_static(LinearModel, name))}
-    for name in sorted(names - USUAL - {"initial", "__init_subclass__"} | {"__getattribute__"}):
+    for name in sorted(names - USUAL - {"initial_parameters", "__init_subclass__"} | {"__getattribute__"}):
         if inspect.getattr_static(model, name) is not inspect.getattr_static(LinearModel, name):
             return name
     return None
@@ -249,7 +249,7 @@ class LinearSteps(LocalModels):
         if self._bias is not None:
             self._bias.sub_(residual.sum(2, keepdim=True))
 
-    def last_step(  # noqa: PLR0913 - what `step` and `moved` take
+    def last_step(  # noqa: PLR0913 - what `step` and `write_updates` take
         self,
         x: Tensor,
         y: Tensor,
@@ -307,7 +307,7 @@ class LinearSteps(LocalModels):
         blocks = [block.flatten(2) for block in self._blocks().values()]
         return blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=2)
 
-    def moved(self, start: Tensor, out: Tensor) -> None:
+    def write_updates(self, start: Tensor, out: Tensor) -> None:
         """Block by block, without flat vectors in between."""
         before = self._layout.unflatten(start)
         after = self._layout.unflatten(out)

@@ -48,7 +48,7 @@ class ModuleModel(BoundModel):
         self.layout = Layout(tuple((name, tuple(p.shape)) for name, p in module.named_parameters()))
         self.facts = ModelFacts(linear=False, convex=False, bias=True)
 
-    def initial(self, generator: np.random.Generator) -> Tensor:
+    def initial_parameters(self, generator: np.random.Generator) -> Tensor:
         """A fresh module's parameters; PyTorch's global generator is left as it was."""
         module = self._fresh(int(generator.integers(2**63)))
         return torch.cat([parameter.detach().flatten() for parameter in module.parameters()])

@@ -8,7 +8,7 @@ from typing import Any
 
 from crfl_core.errors import ConfigError, PluginError, closest
 from crfl_core.plugin_api import hookspecs
-from crfl_core.plugin_api.base import API_VERSION, Dependent, Plugin, refuse_overriding
+from crfl_core.plugin_api.base import API_VERSION, Plugin, ServerStep, refuse_overriding
 from crfl_core.plugin_api.plugin_errors import function_of, written_at
 from crfl_core.plugin_api.tracker import Tracker
 
@@ -34,7 +34,7 @@ def checked(who: str, candidate: object, base: type[Plugin], distribution: str) 
         raise PluginError(f"{who} does not implement {missing}")
     try:
         refuse_overriding(candidate, Plugin)  # again: a class can be changed after its definition
-        if issubclass(candidate, Dependent):
+        if issubclass(candidate, ServerStep):
             candidate.check_dependence()
     except PluginError as error:
         raise PluginError(f"{who}: {error}") from error

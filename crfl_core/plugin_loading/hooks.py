@@ -47,7 +47,7 @@ class Hooks:
 
     def working(self, phase: str, done: int = 0, total: int = 0) -> None:
         """Tell everybody who listens how far a phase is."""
-        self.observe("crfl_working", phase=phase, done=done, total=total)
+        self.observe("crfl_progress", phase=phase, done=done, total=total)
 
     @property
     def may_reject(self) -> bool:

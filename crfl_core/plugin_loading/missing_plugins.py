@@ -93,7 +93,7 @@ class Reading:
 KEPT = ("features", "start", "name")
 """Options of base classes that the core itself reads from a config: feature maps and start of a model, the name of a
 certificate. What the others may be, only the missing class knows."""
-HARMLESS = ("wanted_stages",)
+HARMLESS = ("stages_to_add",)
 """Methods that are asked while a config is read; the default of the base class asks for nothing."""
 
 

@@ -15,7 +15,7 @@ from crfl_core.errors import PluginFailure
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from crfl_core.plugin_api.server_view import ServerSide
+    from crfl_core.plugin_api.server_view import ServerView
     from crfl_core.records.random_streams import Streams
 
 State = Mapping[str, "Tensor"]
@@ -116,10 +116,10 @@ class Round(RoundFacts):
     """
 
     start: Tensor
-    server_side: ServerSide | None = None
+    server_side: ServerView | None = None
 
     @property
-    def server(self) -> ServerSide:
+    def server(self) -> ServerView:
         """Model, federation and trusted samples of the server. Attacks, hooks and trackers are not handed it."""
         if self.server_side is None:
             raise PluginFailure("what the server has is for steps of the aggregation that look at the updates alone")

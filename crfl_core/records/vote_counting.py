@@ -181,7 +181,7 @@ def count(model: BoundModel, chunks: Iterator[Tensor], blocks: Sequence[Tensor])
     """How many of the models in all chunks choose each class, (m, C), for every block of samples."""
     totals: list[NDArray[np.int64]] = []
     for models in chunks:
-        counts = model.counting(models)
+        counts = model.vote_counter(models)
         for place, block in enumerate(blocks):
             found = counts(block).cpu().numpy()
             if not totals:  # all of them now: small results that stay between large ones that go would scatter memory

@@ -26,12 +26,12 @@ from crfl_core.records.votes import VoteRequest, Votes
 from crfl_core.reporting.csv_files import certificate_csv
 from crfl_core.reporting.metrics import ClassHistogram, curves
 from crfl_core.training import continuations, rounds
+from crfl_core.training.data_loading import TestSet
 from crfl_core.training.evaluation import score
 from crfl_core.training.federation import Federation
 from crfl_core.training.groups import server_steps
 from crfl_core.training.ledger_rows import measured, record
 from crfl_core.training.rounds import Progress
-from crfl_core.training.sample_sets import TestSet
 from crfl_core.training.session import Session
 
 clock = time.perf_counter
@@ -136,7 +136,7 @@ class Trial:
         data = self.federation.data
         shares = ClassHistogram.of(data.y.cpu().numpy(), data.partition, data.class_names, data.client_names)
         formats = self.federation.config.storage.figures
-        from crfl_reports.partition_figures import partition_files
+        from crfl_reports.gallery.training import partition_files
 
         drawing = elapsed(partition_files, shares, formats)
         return drawing + sum(self._certified(inquiry.ledger, question) for question in inquiry.questions)

@@ -7,7 +7,7 @@ import torch
 from crfl_core.records.blocks import digest_of
 from crfl_core.records.ledger import RunFacts
 from crfl_core.runs.run_directory import RunDirectory
-from crfl_core.training.fitting import Fitted, FittedMaps
+from crfl_core.training.features import Fitted, FittedMaps
 
 FILE = "features.safetensors"
 

@@ -28,7 +28,7 @@ from crfl_core.runs.fitted_maps import read_fitted
 from crfl_core.runs.recorded_environment import used_plugins
 from crfl_core.runs.run_directory import CONFIG, RunDirectory
 from crfl_core.runs.stored_votes import flat_parameters, read_models
-from crfl_core.training.fitting import FittedMaps
+from crfl_core.training.features import FittedMaps
 from crfl_core.training.models import build_model
 
 if TYPE_CHECKING:

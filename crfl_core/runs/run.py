@@ -40,8 +40,8 @@ from crfl_core.runs.training_loop import train
 from crfl_core.runs.vote_seed import draw_vote_seed
 from crfl_core.training.clean_twin import check_twin
 from crfl_core.training.evaluation import backdoor_score, score
+from crfl_core.training.features import FittedMaps
 from crfl_core.training.federation import Federation, build
-from crfl_core.training.fitting import FittedMaps
 from crfl_core.training.local_training import LocalTraining
 from crfl_core.training.session import Session
 
@@ -225,7 +225,7 @@ def certify(session: Session, directory: RunDirectory) -> None:
     )
     results.write(directory, metrics)
     session.hooks.working("figures")
-    from crfl_reports.partition_figures import partition_files
+    from crfl_reports.gallery.training import partition_files
 
     for suffix, content in partition_files(partition, config.storage.figures).items():
         directory.write(f"figures/partition.{suffix}", content)

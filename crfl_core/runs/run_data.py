@@ -30,7 +30,8 @@ def class_histogram(
 ) -> ClassHistogram:
     """Count the training samples of each class that every client of a config holds.
 
-    `partition_figure` draws the result. The arguments are those of `run`. A finished run has its own in `metrics.partition`.
+    `partition_figure` draws the result. The arguments are those of `run`. A finished run has its own histogram in
+    `metrics.partition`.
     """
     loaded = load_config(config, overrides=overrides, registry=Registry(plugins))
     with located(loaded):
@@ -52,7 +53,7 @@ def tested_inputs(run: RunResult) -> dict[str, NDArray[np.float64]]:
             raise DataError(f"{run.path}: the {name} test set is not the one that this run was tested on: restore it")
     inputs = {"clean": federation.data.test_x}
     if federation.attack is not None:
-        backdoored = federation.attack.backdoored_set(federation.data, federation.prepared)
+        backdoored = federation.attack.backdoor_test_set(federation.data, federation.prepared)
         if backdoored is not None:
             inputs["backdoored"] = backdoored[0]
     return {name: x.cpu().numpy().astype(np.float64) for name, x in inputs.items()}

@@ -86,8 +86,8 @@ class Voter:
         """What the engine counts of the votes on a test set."""
         engine = self.session.engine
         samples = len(self.session.federation.test_sets[name].labels)
-        with settings_of("engine", engine), untouched(f"engine {engine.full_name}: count()", voters):
-            yield from engine.count(CountingTask(name, samples, voters))
+        with settings_of("engine", engine), untouched(f"engine {engine.full_name}: count_votes()", voters):
+            yield from engine.count_votes(CountingTask(name, samples, voters))
 
 
 def models_file(request: VoteRequest) -> str:

@@ -16,11 +16,11 @@ from crfl_core.runs.checkpoints import Groups, packed, packed_twin, unpacked, un
 from crfl_core.runs.results import RunResult
 from crfl_core.runs.run_directory import Checkpoint, RunDirectory
 from crfl_core.training import rounds
+from crfl_core.training.clean_twin import CleanTwin
 from crfl_core.training.group_rounds import check_room
-from crfl_core.training.independence import check_independence
 from crfl_core.training.ledger_rows import record
+from crfl_core.training.local_steps import check_independence
 from crfl_core.training.session import Session
-from crfl_core.training.twin_rounds import CleanTwin
 
 
 class Checkpoints:

@@ -12,9 +12,9 @@ from crfl_core.records.round import State, TrainingTask
 from crfl_core.testing.sample_run import registry_with, small_config
 from crfl_core.testing.suite import Case, CheckFailed, Skipped, difference, promised_by, used_as
 from crfl_core.training.federation import build
+from crfl_core.training.local_steps import directed
 from crfl_core.training.local_training import LocalTraining
 from crfl_core.training.models import training_facts
-from crfl_core.training.steps import directed
 
 REPLICAS = 2
 CLIENTS = 3

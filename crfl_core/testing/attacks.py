@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crfl_core.plugin_api.attack import FREE_METHODS, Attack, Realised
+from crfl_core.plugin_api.attack import FREE_METHODS, Attack, RealisedAttack
 from crfl_core.records.inputs import Batches
 from crfl_core.records.random_streams import Streams
 from crfl_core.records.threat import ROUNDING, Poison, covers
@@ -36,7 +36,7 @@ def attacked_batches(attack: Attack, _: Case[Attack]) -> dict[str, object]:
     for name, scene in scenes(Case(attack)):
         data = scene.federation.data
         prepared = scene.federation.prepared
-        found[name] = (dict(prepared), scene.dirty, attack.backdoored_set(data, prepared))
+        found[name] = (dict(prepared), scene.dirty, attack.backdoor_test_set(data, prepared))
     return found
 
 
@@ -59,7 +59,7 @@ def check_inputs_are_not_changed(case: Case[Attack]) -> None:
         before = {"clean": scene.clean, "prepared": dict(prepared), "test_x": data.test_x, "test_y": data.test_y}
         given = {key: copied(value) for key, value in before.items()}
         case.plugin.poison(given["clean"], given["prepared"])
-        case.plugin.backdoored_set(replace(data, test_x=given["test_x"], test_y=given["test_y"]), given["prepared"])
+        case.plugin.backdoor_test_set(replace(data, test_x=given["test_x"], test_y=given["test_y"]), given["prepared"])
         known = known_to(case.plugin, scene)
         seen = seen_by(case.plugin, scene)
         shown = {"honest": known.honest.values, "own": known.own_updates, "following": seen.following}
@@ -91,7 +91,7 @@ def check_inputs_stay_in_the_domain(case: Case[Attack]) -> None:
         data = scene.federation.data
         low = data.facts.domain.low
         high = data.facts.domain.high
-        backdoored = case.plugin.backdoored_set(data, scene.federation.prepared)
+        backdoored = case.plugin.backdoor_test_set(data, scene.federation.prepared)
         for what, x in (
             ("poisoned", scene.dirty.x[scene.real]),
             ("backdoored", data.test_x[:0] if backdoored is None else backdoored[0]),
@@ -222,7 +222,7 @@ def check_backdoored_set_is_honest(case: Case[Attack]) -> None:
     for name, scene in scenes(case):
         data = scene.federation.data
         target = case.plugin.backdoor_class
-        backdoored = case.plugin.backdoored_set(data, scene.federation.prepared)
+        backdoored = case.plugin.backdoor_test_set(data, scene.federation.prepared)
         if backdoored is None:
             continue
         seen, (x, y) = True, backdoored
@@ -291,7 +291,7 @@ def demand_cover(attack: Attack, scene: Scene, name: str) -> None:
         )
 
 
-def kind_of_poison(attack: Attack, realised: Realised) -> Poison:
+def kind_of_poison(attack: Attack, realised: RealisedAttack) -> Poison:
     """What was done, by what was measured and by what the attack overrides."""
     if any(getattr(type(attack), name) is not getattr(Attack, name) for name in FREE_METHODS):
         return "update"

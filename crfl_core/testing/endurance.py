@@ -112,7 +112,7 @@ def jobs_of(case: Case[Any]) -> Iterator[Job]:
             darker = replace(copied(batches), x=0.5 * batches.x, y=batches.y.flip(-1))
             yield from (partial(case.plugin.poison, one, prepared) for one in (copied(batches), darker))
             inputs = scene.federation.data.test_x[:20].split(10)
-            yield from (partial(case.plugin.backdoored, x, prepared) for x in inputs)
+            yield from (partial(case.plugin.add_trigger, x, prepared) for x in inputs)
 
 
 def together(jobs: Sequence[Job]) -> list[list[object]]:

@@ -30,23 +30,23 @@ def predictions(model: Model, _: Case[Model]) -> tuple[object, ...]:
     found = []
     for facts, bound in built(Case(model)):
         parameters, x, y, weights = problem(bound, facts)
-        start = bound.initial(np.random.default_rng(0))
+        start = bound.initial_parameters(np.random.default_rng(0))
         found += [start, bound.logits(parameters[:, 0], x[0]), bound.gradient(parameters, x, y, weights)]
     return tuple(found)
 
 
 @promised_by(Model)
 def check_parameters_follow_the_layout(case: Case[Model]) -> None:
-    """`initial` gives one finite vector of the layout's size, the same for the same generator."""
+    """`initial_parameters` gives one finite vector of the layout's size, the same for the same generator."""
     for _, bound in built(case):
-        start = bound.initial(np.random.default_rng(3))
+        start = bound.initial_parameters(np.random.default_rng(3))
         if start.shape != (bound.layout.size,) or not bool(torch.isfinite(start).all()):
             raise CheckFailed(
                 f"{bound.layout.size} finite parameters",
                 f"shape {tuple(start.shape)}",
                 "let `layout` name every tensor",
             )
-        if not torch.equal(start, bound.initial(np.random.default_rng(3))):
+        if not torch.equal(start, bound.initial_parameters(np.random.default_rng(3))):
             raise CheckFailed("equal draws from equal generators", "others", "draw from the given generator only")
 
 
@@ -74,7 +74,7 @@ def check_logits_of_many_models_are_those_of_each(case: Case[Model]) -> None:
 
 @promised_by(Model)
 def check_votes_are_counted_by_the_largest_logit(case: Case[Model]) -> None:
-    """`counts` says how many models have their largest logit at each class, ties to the lowest class."""
+    """`count_votes` says how many models have their largest logit at each class, ties to the lowest class."""
     for facts, bound in built(case):
         x = problem(bound, facts)[1][0]
         for count in (1, 8, 11):
@@ -82,8 +82,10 @@ def check_votes_are_counted_by_the_largest_logit(case: Case[Model]) -> None:
             models[0] = 0.0  # a tie of all classes, for most models
             winners = bound.logits(models, x).argmax(-1)
             expected = torch.nn.functional.one_hot(winners, facts.classes).sum(0)
-            if not torch.equal(bound.counts(models, x).long(), expected):
-                raise CheckFailed(f"votes of {count} models as logits decide them", "others", "leave counts() as it is")
+            if not torch.equal(bound.count_votes(models, x).long(), expected):
+                raise CheckFailed(
+                    f"votes of {count} models as logits decide them", "others", "leave count_votes() as it is"
+                )
 
 
 @promised_by(Model)
@@ -130,14 +132,14 @@ def check_clients_and_padding_do_not_mix(case: Case[Model]) -> None:
 
 @promised_by(Model)
 def check_local_steps_follow_the_gradient(case: Case[Model]) -> None:
-    """`local` makes the steps `w <- w - rate (gradient + decay w)`, in whatever layout."""
+    """`local_models` makes the steps `w <- w - rate (gradient + decay w)`, in whatever layout."""
     for facts, bound in built(case):
         parameters, x, y, weights = problem(bound, facts)
         rates = torch.tensor([0.5, 0.1, 0.0]).double()
         decay = torch.tensor([0.1, 0.2, 0.3]).double()
         for penalty in (None, decay):
             expected = GradientSteps(bound, parameters)
-            found = bound.local(parameters)
+            found = bound.local_models(parameters)
             for _ in range(2):
                 expected.step(x, y, weights, rates, penalty)
                 found.step(x, y, weights, rates, penalty)

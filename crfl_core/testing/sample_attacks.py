@@ -13,14 +13,14 @@ from torch import Tensor
 
 from crfl_core.config import load_config
 from crfl_core.errors import ConfigError
-from crfl_core.plugin_api.attack import Attack, Realised
+from crfl_core.plugin_api.attack import Attack, RealisedAttack
 from crfl_core.records.attacker_view import AttackerObservation, AttackerView
 from crfl_core.records.inputs import Batches
 from crfl_core.records.round import LocalUpdates, State, TrainingTask
 from crfl_core.records.schedules import RoundRange
 from crfl_core.testing.sample_run import SPOTS, registry_with, small_config
 from crfl_core.testing.suite import Case, Skipped
-from crfl_core.training import batches, rounds
+from crfl_core.training import local_training, rounds
 from crfl_core.training.attackers import state_of
 from crfl_core.training.federation import Federation, build
 from crfl_core.training.local_training import LocalTraining
@@ -58,7 +58,7 @@ def attacked_run(attack: Attack, *, tabular: bool) -> dict[str, Any]:
         rounds=first + 2,
         dataset={"type": SPOTS, "scaling": "none", "tabular": tabular},
         partition={"type": "iid", "clients": CLIENTS},
-        attack=attack.named(attack.configured_as),
+        attack=attack.with_name(attack.configured_as),
     )
 
 
@@ -78,7 +78,7 @@ def scene_of(federation: Federation, attack: Attack, number: int | None = None, 
     plan = plan_of(federation, number or federation.participation.attack_rounds[0])
     attackers = plan.clients.take(plan.conduct.attacking)
     steps = plan.conduct.steps[plan.conduct.attacking]
-    drawn = batches.draw(federation.data.partition, attackers, steps, plan.number, federation.streams)
+    drawn = local_training.draw(federation.data.partition, attackers, steps, plan.number, federation.streams)
     rows = torch.from_numpy(drawn.rows)
     clean = Batches(
         federation.data.x_of(rows), federation.data.y[rows], torch.from_numpy(drawn.sizes), attackers.ids, plan.number
@@ -106,7 +106,7 @@ def scenes(case: Case[Attack]) -> Iterator[tuple[str, Scene]]:
     return iter(accepted)
 
 
-def measured(scene: Scene) -> Realised:
+def measured(scene: Scene) -> RealisedAttack:
     """What the attackers did in the round of a scene, measured on their batches and their updates."""
     real = scene.real
     sizes = scene.clean.sizes
@@ -117,7 +117,7 @@ def measured(scene: Scene) -> Realised:
     clients = scene.plan.clients.take(conduct.attacking)
     steps = conduct.steps[conduct.attacking]
     (received,) = submissions(scene.federation, scene.plan).of(train(scene.federation, scene.plan))
-    return Realised(
+    return RealisedAttack(
         round=np.full(len(clients), scene.plan.number),
         client=clients.ids,
         poison_ratio=share.sum(-1).numpy() / np.maximum(1, steps),

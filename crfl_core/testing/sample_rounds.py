@@ -15,7 +15,7 @@ from torch import Tensor
 from crfl_core.errors import OptionError
 from crfl_core.plugin_api.aggregator import AggregationStep, Aggregator, Stage
 from crfl_core.plugin_api.model import BoundModel
-from crfl_core.plugin_api.server_view import Samples, ServerSide
+from crfl_core.plugin_api.server_view import RootSamples, ServerView
 from crfl_core.records.ledger import ModelFacts
 from crfl_core.records.random_streams import Streams
 from crfl_core.records.round import Clients, ClientUpdates, Layout, Round, RuleResult, State
@@ -204,7 +204,7 @@ class Slope(BoundModel):
         self.layout = Layout((("weight", (size,)),))
         self.facts = ModelFacts(linear=False, convex=True, bias=False)
 
-    def initial(self, generator: np.random.Generator) -> Tensor:  # noqa: ARG002
+    def initial_parameters(self, generator: np.random.Generator) -> Tensor:  # noqa: ARG002
         """All zeros."""
         return torch.zeros(self.layout.size)
 
@@ -220,14 +220,14 @@ class Slope(BoundModel):
 
 
 @functools.cache
-def root_of(size: int) -> Samples:
+def root_of(size: int) -> RootSamples:
     """Samples of two classes, in double precision: each on its side of the origin."""
     generator = np.random.default_rng(11)
     labels = np.arange(ROOT_SAMPLES) % 2
     inputs = generator.standard_normal((ROOT_SAMPLES, size)) + (2 * labels - 1)[:, None]
-    return Samples(torch.from_numpy(inputs / np.sqrt(size)), torch.from_numpy(labels))
+    return RootSamples(torch.from_numpy(inputs / np.sqrt(size)), torch.from_numpy(labels))
 
 
-def server_of(size: int, everybody: Clients, streams: Streams) -> ServerSide:
+def server_of(size: int, everybody: Clients, streams: Streams) -> ServerView:
     """The server of rounds with updates of this size, in a federation of these clients."""
-    return ServerSide(Slope(size), everybody, 9, streams, root_of(size))
+    return ServerView(Slope(size), everybody, 9, streams, root_of(size))

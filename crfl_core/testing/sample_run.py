@@ -104,11 +104,11 @@ def finished(
     changes: dict[str, Any] = {"groups": groups} if groups else {}
     if attack is not None:
         plugins[attack.configured_as] = type(attack)
-        changes["attack"] = attack.named(attack.configured_as)
+        changes["attack"] = attack.with_name(attack.configured_as)
     config = small_config(
         dataset={"type": SPOTS, "scaling": "none", "classes": 2, "samples": 200},
         threat=threat,
-        certificates=[certificate.named(certificate.configured_as)],
+        certificates=[certificate.with_name(certificate.configured_as)],
         **changes,
     )
     with TemporaryDirectory(prefix="crfl-") as folder:

@@ -78,7 +78,7 @@ class Case(Generic[P]):
         """The plugin as a config would make it anew, without anything that it has remembered since."""
         plugin = cast("Plugin", self.plugin)
         options = {name: getattr(plugin, name) for name in plugin.model_fields_set}
-        return cast("P", type(plugin).model_validate(options).named(self.name))
+        return cast("P", type(plugin).model_validate(options).with_name(self.name))
 
 
 SAME_CAUSE = "it cannot be made before {} passes: what goes wrong there stops this one, too"

@@ -106,7 +106,7 @@ def run_folder(tracker: Tracker, **changes: Any) -> Iterator[tuple[dict[str, Any
     plugins: dict[str, type[Plugin]] = {SPOTS: Spots, name: type(tracker)}
     with TemporaryDirectory(prefix="crfl-") as folder, warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        yield small_config(trackers=[tracker.named(name)], **changes), plugins, Path(folder, "run")
+        yield small_config(trackers=[tracker.with_name(name)], **changes), plugins, Path(folder, "run")
     if troubles := crfl_warnings(seen):
         raise CheckFailed(
             "a tracker that survives the run", troubles[0], "an exception disables it: catch what may go wrong"

@@ -13,7 +13,7 @@ from torch import Tensor
 from crfl_core.errors import PluginFailure, failures_named
 from crfl_core.plugin_api.aggregator import AggregationStep, Aggregator, CapStage, FixedStage, LinearAggregator, Stage
 from crfl_core.plugin_api.plugin_errors import written_at
-from crfl_core.plugin_api.server_view import ServerSide
+from crfl_core.plugin_api.server_view import ServerView
 from crfl_core.plugin_loading.mutation_guard import untouched
 from crfl_core.records.round import Clients, ClientUpdates, Mixing, RoundFacts, RuleResult, StageResult, State
 
@@ -59,7 +59,7 @@ def check_notes(who: str, notes: Mapping[str, float]) -> None:
             raise PluginFailure(f"{who}: notes[{name!r}] must be a finite number, found {value!r}")
 
 
-def prepared(step: AggregationStep, server: ServerSide) -> State:
+def prepared(step: AggregationStep, server: ServerView) -> State:
     """The state with which a step begins; one that must not look at the updates has none."""
     if step.depends != "all":
         return {}

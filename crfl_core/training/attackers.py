@@ -14,10 +14,9 @@ from crfl_core.plugin_loading.mutation_guard import Touched, fingerprint, untouc
 from crfl_core.records.input_rows import Gathering
 from crfl_core.records.inputs import Batches, held
 from crfl_core.records.round import BatchMeasurements, State, TrainingTask
-from crfl_core.training.checks import check_lipschitz
-from crfl_core.training.features import mapped
+from crfl_core.training.features import check_lipschitz, mapped
 from crfl_core.training.federation import Federation
-from crfl_core.training.steps import ProtocolSteps
+from crfl_core.training.local_steps import ProtocolSteps
 
 
 class Poisoner:
@@ -163,7 +162,7 @@ class AttackedSteps(ProtocolSteps):
         self._acting = iter([acting(column > 0) for column in sizes.T])
         self._now: slice | Tensor | None = None
 
-    def bend(self, gradient: Tensor, parameters: Tensor) -> Tensor:
+    def adjust_gradient(self, gradient: Tensor, parameters: Tensor) -> Tensor:
         """What attackers that still make steps follow."""
         self._now = now = next(self._acting)  # some may be done before the others
         if now is not None and self._bends:
@@ -171,7 +170,7 @@ class AttackedSteps(ProtocolSteps):
                 start = self._start[:, now]
                 own = self._attack.local_gradient(gradient[:, now], parameters[:, now], start, self._remembered)
             gradient[:, now] = own
-        return super().bend(gradient, parameters)
+        return super().adjust_gradient(gradient, parameters)
 
     def project(self, parameters: Tensor) -> None:
         """Where their step ends."""

@@ -9,32 +9,36 @@ from typing import Unpack
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from crfl_core.config import RunConfig, dump_config
 from crfl_core.errors import ConfigError
-from crfl_core.plugin_api.aggregator import AggregationStep
 from crfl_core.plugin_api.attack import Attack
 from crfl_core.plugin_api.feature_map import FeatureMaps
 from crfl_core.plugin_api.model import BoundModel
-from crfl_core.plugin_api.server_view import Samples, ServerSide
-from crfl_core.records.input_rows import Rows
-from crfl_core.records.inputs import FederatedData, Scaling, held, owners_of
-from crfl_core.records.ledger import RunFacts
+from crfl_core.plugin_api.server_view import RootSamples, ServerView
+from crfl_core.plugin_loading.class_checks import hook_names
+from crfl_core.records import schedules
+from crfl_core.records.input_rows import Rows, norms_of
+from crfl_core.records.inputs import FederatedData, Scaling, held, is_local, owners_of, partition_digest
+from crfl_core.records.ledger import GroupFacts, ReservedFacts, RunFacts
 from crfl_core.records.random_streams import PURPOSES, Streams, of_group
-from crfl_core.records.round import Clients, State
-from crfl_core.training.checks import check_maps, check_steps
-from crfl_core.training.client_sampling import HonestTraining, Participation
-from crfl_core.training.data_loading import as_samples, as_tensors, load_data
-from crfl_core.training.facts import run_facts
-from crfl_core.training.features import Shown, features_of
-from crfl_core.training.fitting import FittedMaps, check_apart, fit_maps
-from crfl_core.training.groups import ServerSteps, members_of, server_steps
-from crfl_core.training.models import bind_model, build_model, gradient_bound, training_facts
-from crfl_core.training.rates import with_found_start
-from crfl_core.training.reserve import check_root
-from crfl_core.training.sample_sets import TestSet, make_test_sets, reserved_sets
-from crfl_core.training.spectrum import smoothness, with_spectrum
-from crfl_core.training.start import Start, start_of
+from crfl_core.records.round import State
+from crfl_core.training.batch_scaling import smoothness, with_spectrum
+from crfl_core.training.client_sampling import HonestTraining, Participation, with_found_start
+from crfl_core.training.data_loading import (
+    TestSet,
+    as_samples,
+    as_tensors,
+    check_root,
+    load_data,
+    make_test_sets,
+    reserved_sets,
+    users,
+)
+from crfl_core.training.features import FittedMaps, Shown, check_apart, check_maps, features_of, fit_maps
+from crfl_core.training.groups import ServerSteps, check_groups, members_of, server_steps, watching
+from crfl_core.training.models import Start, bind_model, build_model, gradient_bound, start_of, training_facts
 from crfl_core.training.threats import check_stated, check_threat, prepare_attack, resampled_rounds
 
 NOT_LOCAL = frozenset({"aggregation", "certificates", "engine", "trackers", "storage"})
@@ -84,12 +88,12 @@ class Federation:
         server = self.config.server.model_copy(update={"optimiser": None})
         return dump_config(self.config.model_copy(update={"server": server}), without=NOT_LOCAL)
 
-    def server(self, number: int) -> ServerSide:
+    def server(self, number: int) -> ServerView:
         """What steps of the aggregation may see in a round; neither attacks nor hooks are handed it."""
         root = self.reserve.get("root")
         streams = self.streams.only("aggregation")
-        samples = None if root is None else Samples(root.features, root.labels)
-        return ServerSide(self.shown_model, self.participation.everybody(number), self.config.rounds, streams, samples)
+        samples = None if root is None else RootSamples(root.features, root.labels)
+        return ServerView(self.shown_model, self.participation.everybody(number), self.config.rounds, streams, samples)
 
     @cached_property
     def shown_model(self) -> BoundModel:
@@ -173,13 +177,6 @@ def build(
     )
 
 
-def check_groups(steps: Sequence[AggregationStep], clients: Clients) -> None:
-    """Every step fits the smallest and the largest group."""
-    sizes = np.bincount(clients.group)
-    for group in {int(sizes.argmin()), int(sizes.argmax())}:
-        check_steps(steps, clients.take(clients.group == group))
-
-
 def streams_of(config: RunConfig) -> Streams:
     """All random streams of a run; those of a secret purpose are not known here, see `api/vote_seed`."""
     chosen = {purpose: seed for purpose in PURPOSES if (seed := getattr(config.seeds, purpose)) is not None}
@@ -192,3 +189,82 @@ def pick_device(config: RunConfig) -> torch.device:
     if config.device == "cuda" and not available:
         raise ConfigError("there is no CUDA device here: use 'cpu' or 'auto'", key="device")
     return torch.device("cuda" if config.device != "cpu" and available else "cpu")
+
+
+def run_facts(federation: Federation) -> RunFacts:
+    """The static part of the ledger."""
+    config = federation.config
+    data = federation.data
+    maps = federation.maps
+    model = federation.model
+    facts = data.facts
+    scaling = federation.scaling
+    bound = facts.domain.norm_bound(facts.inputs)
+    x = held(data, "x")
+    norms = largest_norms(x, data.partition, bound)
+    fitted = tuple(one.facts for one in federation.fitted.values())
+    return RunFacts(
+        clients=data.clients,
+        rounds=config.rounds,
+        dtype=config.dtype,
+        classes=facts.classes,
+        inputs=facts.inputs,
+        features=maps.outputs,
+        parameters=model.layout.size,
+        model=config.model.configured_as,
+        model_facts=model.facts,
+        training=federation.honest.facts,
+        start=federation.start.facts,
+        samples=tuple(len(rows) for rows in data.partition),
+        partition_digest=partition_digest(data.partition) if data.complete else None,
+        input_norms=norms,
+        feature_norms=norms
+        if federation.features is x
+        else largest_norms(federation.features, data.partition, maps.norm_bound(bound)),
+        measured=data.complete,
+        domain=(facts.domain.low, facts.domain.high),
+        image_shape=facts.image_shape,
+        class_names=data.class_names,
+        feature_names=data.feature_names if facts.image_shape is None else (),
+        input_norm_bound=bound,
+        feature_norm_bound=maps.norm_bound(bound),
+        feature_lipschitz=maps.lipschitz,
+        feature_digests=tuple(link.digest for link in maps.links if link.digest),
+        fitted_maps=fitted,
+        scaling=scaling.kind,
+        scaling_fitted=scaling.fitted,
+        scaling_shift=tuple(map(float, scaling.shift)),
+        scaling_factor=tuple(map(float, scaling.factor)),
+        test_noise_std=schedules.value_at(config.server.noise_std, config.rounds),
+        bad_update=config.server.bad_update,
+        optimiser=None if config.server.optimiser is None else config.server.optimiser.configured_as,
+        secret_votes=config.seeds.votes == "secret",
+        exact_shares=True,
+        rejects=any("crfl_accept_round" in hook_names(type(plugin)) for _, plugin in config.named_plugins()),
+        watching=watching(config),
+        resampled=federation.resampled,
+        attack=None if config.attack is None else config.attack.configured_as,
+        attackers=federation.participation.attackers,
+        attack_rounds=federation.participation.attack_rounds,
+        test_sets={name: test_set.facts for name, test_set in federation.test_sets.items()},
+        groups=group_facts(federation),
+        reserve={
+            name: ReservedFacts(**dict(kept.facts), used_by=tuple(users(config, name, fitted)))
+            for name, kept in federation.reserve.items()
+        },
+    )
+
+
+def group_facts(federation: Federation) -> GroupFacts | None:
+    """Who trains which model, if there are several."""
+    groups = federation.config.groups
+    if groups is None:
+        return None
+    members = tuple(tuple(map(int, clients)) for clients in federation.participation.members)
+    return GroupFacts(by=groups.by, members=members, weights=groups.weights)
+
+
+def largest_norms(x: Rows, partition: Sequence[NDArray[np.int64]], bound: float) -> tuple[float, ...]:
+    """The largest Euclidean norm of each client's samples; the declared bound for those that are elsewhere."""
+    norms = norms_of(x)
+    return tuple(float(norms[rows].max()) if is_local(rows) else bound for rows in partition)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -10,12 +11,15 @@ from numpy.typing import NDArray
 
 from crfl_core.config import RunConfig
 from crfl_core.config.schema import Groups
-from crfl_core.errors import ConfigError, failures_named
-from crfl_core.plugin_api.aggregator import AggregationStep
+from crfl_core.errors import ConfigError, OptionError, failures_named
+from crfl_core.plugin_api.aggregator import AggregationStep, Stage
 from crfl_core.plugin_api.base import Plugin
+from crfl_core.plugin_api.plugin_errors import settings_of
 from crfl_core.plugin_api.server_optimiser import ServerOptimiser
 from crfl_core.plugin_loading.class_checks import hook_names
+from crfl_core.plugin_loading.missing_plugins import StandIn
 from crfl_core.records.random_streams import Streams
+from crfl_core.records.round import Clients
 
 T = TypeVar("T", bound=Plugin)
 
@@ -114,3 +118,32 @@ def keeps_to_itself(server: ServerSteps) -> bool:
     usual = Plugin.__private_attributes__.keys()
     looking = (step for step in steps if step.depends == "all")
     return any(hook_names(type(step)) or step.__private_attributes__.keys() > usual for step in looking)
+
+
+def check_groups(steps: Sequence[AggregationStep], clients: Clients) -> None:
+    """Every step fits the smallest and the largest group."""
+    sizes = np.bincount(clients.group)
+    for group in {int(sizes.argmin()), int(sizes.argmax())}:
+        check_steps(steps, clients.take(clients.group == group))
+
+
+def check_steps(steps: Sequence[AggregationStep], clients: Clients) -> None:
+    """Ask every step whether it fits rounds of clients like these, as the stages before it hand them on.
+
+    Raises `ConfigError`, which also says which stages changed the number of clients that the step complains about.
+    """
+    changes: list[str] = []
+    for position, step in enumerate(steps):
+        if isinstance(step, StandIn):  # what it would do is not known here; nothing is trained with it
+            return
+        with settings_of(f"aggregation.{position}", step):
+            try:
+                step.check(clients)
+            except OptionError as error:
+                raise OptionError(error.option, "; ".join((error.message, *changes))) from error
+            if isinstance(step, Stage):
+                before = len(clients)
+                after = step.outputs(len(clients))
+                if after != before:
+                    changes.append(f"{step.configured_as!r}, aggregation.{position}, makes {after} of {before} updates")
+                clients = clients.take(slice(after))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,13 +14,13 @@ from torch import Tensor
 from crfl_core.plugin_api.model import LocalModels
 from crfl_core.plugin_api.plugin_errors import settings_of
 from crfl_core.records.input_rows import Gathering, Rows
+from crfl_core.records.random_streams import Streams
 from crfl_core.records.round import Clients, LocalUpdates, TrainingTask
 from crfl_core.records.vote_counting import Counted, CountingTask, count
-from crfl_core.training import batches
 from crfl_core.training.attackers import AttackedSteps, Poisoner, bends, state_of
+from crfl_core.training.batch_scaling import BatchScaling, Spectra
 from crfl_core.training.federation import Federation
-from crfl_core.training.scaling import BatchScaling, Spectra
-from crfl_core.training.steps import honest_models
+from crfl_core.training.local_steps import honest_models
 
 
 class LocalTraining:
@@ -27,7 +28,7 @@ class LocalTraining:
 
     def __init__(self, federation: Federation) -> None:
         self._federation = federation
-        self._spectra = Spectra(federation)
+        self._spectra = Spectra(federation.data, federation.features)
         self._gathering = Gathering()
         self._poisoner = Poisoner(federation)
 
@@ -44,7 +45,7 @@ class LocalTraining:
         clients = task.clients.take(part).take(order)
         conduct = conduct.take(order)
         honest = len(clients) - int(conduct.attacking.sum())
-        drawn = batches.draw(federation.data.partition, clients, conduct.steps, task.number, federation.streams)
+        drawn = draw(federation.data.partition, clients, conduct.steps, task.number, federation.streams)
         device = federation.device
         dtype = federation.dtype
         rows = torch.from_numpy(drawn.rows).to(device)
@@ -57,7 +58,7 @@ class LocalTraining:
         scaling: BatchScaling | None = None
         if federation.honest.facts.spectrum is not None:
             own_data = 0 if poisoned is None else len(poisoned)
-            scaling = BatchScaling(self._spectra, federation, clients, own_data, rows.shape[1])
+            scaling = BatchScaling(self._spectra, federation.config.training, clients, own_data, rows.shape[1])
         start = starts_of(task.starts.to(device, dtype), clients)
         updates = start.new_empty(start.shape)
         with settings_of("model", federation.config.model):
@@ -83,7 +84,7 @@ class LocalTraining:
             poisoning = poisoning.take(back)
         return LocalUpdates(part, updates, poisoning)
 
-    def count(self, task: CountingTask, part: slice) -> Counted:
+    def count_votes(self, task: CountingTask, part: slice) -> Counted:
         """The votes on some samples of a test set, block by block."""
         model = self._federation.model
         features = self._federation.test_sets[task.test_set].features
@@ -143,3 +144,54 @@ def sample_weights(sizes: Tensor, batch: int, dtype: torch.dtype) -> Tensor:
     """The weight of each sample in its batch's mean, (clients, steps, batch); 0 for padding."""
     real = torch.arange(batch, device=sizes.device) < sizes[..., None]
     return real.to(dtype) / sizes[..., None].clamp(min=1).to(dtype)
+
+
+class BatchRows(NamedTuple):
+    """Rows of the training data for every step: `rows` is (clients, steps, batch), `sizes` (clients, steps).
+
+    Batches are padded with row 0 to a common size; clients that make fewer steps have batches of size 0.
+    """
+
+    rows: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+
+
+def draw(
+    partition: Sequence[NDArray[np.int64]], clients: Clients, steps: NDArray[np.int64], number: int, streams: Streams
+) -> BatchRows:
+    """The batches of some clients in a round, in which each of them makes `steps[i]` steps.
+
+    Every epoch is a fresh permutation of a client's samples, cut into batches of which the last may be short, or left
+    out if `last_batch` is no shorter than the others; a client makes its steps through as many epochs as it needs. A
+    client's draw depends on the round and its id alone.
+    """
+    most_steps = int(steps.max())
+    most_rows = int(clients.batch_size.max())
+    rows = np.zeros((len(clients), most_steps, most_rows), np.int64)
+    size = clients.batch_size[:, None]
+    last = clients.last_batch[:, None]
+    per_epoch = (clients.samples[:, None] - last) // size + 1
+    step = np.arange(most_steps)
+    sizes = np.where(step < steps[:, None], np.where(step % per_epoch == per_epoch - 1, last, size), 0)
+    ids = clients.ids.tolist()
+    held = clients.samples.tolist()
+    # The usual case: each of its samples once. Those are put there for all such clients together.
+    once = (steps == per_epoch[:, 0]) & (clients.batch_size == most_rows) & (clients.samples <= steps * most_rows)
+    orders = rows.reshape(len(ids), -1)
+    if once.any():
+        owned = np.concatenate([partition[ids[place]] for place in np.flatnonzero(once)])
+        orders[np.arange(orders.shape[1]) < np.where(once, clients.samples, 0)[:, None]] = owned
+    drawn = streams.generators("batches", ids, round_number=number)
+    for place, (whole, samples, generator) in enumerate(zip(once.tolist(), held, drawn, strict=True)):
+        if whole:
+            generator.shuffle(orders[place, :samples])
+            continue
+        own = partition[ids[place]]
+        width = int(clients.batch_size[place])
+        count = int(steps[place])
+        parts = int(per_epoch[place, 0])
+        order = np.zeros((-(-count // parts), parts * width), np.int64)
+        for epoch in order:
+            epoch[: len(own)] = generator.permutation(own)[: len(epoch)]
+        rows[place, :count, :width] = order.reshape(-1, width)[:count]
+    return BatchRows(rows, sizes)

@@ -29,7 +29,7 @@ def resampled_rounds(config: RunConfig, participation: Participation) -> tuple[i
     wanted: set[int] = set()
     for position, certificate in enumerate(config.certificates if config.groups is None else ()):
         with settings_of(f"certificates.{position}", certificate):
-            numbers = certificate.resampled_rounds(attacked or (config.rounds,))
+            numbers = certificate.rounds_to_resample(attacked or (config.rounds,))
             if any(not 1 <= number <= config.rounds for number in numbers):
                 raise OptionError("resample_from", f"found round {max(numbers)}, but rounds are 1..{config.rounds}")
         wanted.update(numbers)

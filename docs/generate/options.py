@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic.fields import FieldInfo
 
-from crfl_core.cli.option_texts import default_text, type_text
+from crfl_core.config.options import default_text, type_text
 from docs.generate.markdown import cell
 
 

@@ -11,11 +11,10 @@ from pathlib import Path
 import click
 
 from crfl_core import RunConfig
-from crfl_core.cli.option_texts import marks, tables
 from crfl_core.cli.scaffold import Names, files
+from crfl_core.config.options import plugin_kinds_of, tables_in
 from crfl_core.extend import DataSource, FileDataset, Plugin, Registry
 from crfl_core.plugin_api import KINDS
-from crfl_core.plugin_api.base import Configured
 from crfl_core.plugin_loading.registry import first_line
 from crfl_core.testing.suite import PROMISES
 from docs.generate.markdown import cell
@@ -78,10 +77,10 @@ def config_keys() -> str:
     """One section for the top level and one for every table, in the order of the schema."""
     sections = ["### Top level", options_table(RunConfig.model_fields)]
     for name, field in RunConfig.model_fields.items():
-        kinds = [mark.kind for mark in marks(field.annotation, field.metadata) if isinstance(mark, Configured)]
+        kinds = plugin_kinds_of(field)
         if kinds:
             continue  # its keys are those of the plugin: docs/plugins.md
-        for table in tables(field.annotation):
+        for table in tables_in(field.annotation):
             sections += [f"### `[{name}]`", cleandoc(table.__doc__ or ""), options_table(table.model_fields)]
     return "\n\n".join(sections) + "\n"
 
@@ -167,7 +166,7 @@ def plugin_section(name: str, plugin: type[Plugin]) -> str:
     """Name, description and options of one plugin, and of the tables that its options are made of."""
     parts = [f"### `{name}`", cleandoc(plugin.__doc__ or ""), options_table(plugin.model_fields)]
     for option, field in plugin.model_fields.items():
-        for table in tables(field.annotation):
+        for table in tables_in(field.annotation):
             summary = cleandoc(table.__doc__ or "").partition("\n")[0]
             parts += [f"`{option}` as a table: {summary}", options_table(table.model_fields)]
     return "\n\n".join(parts)

@@ -12,8 +12,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from crfl_core import RunConfig, run
-from crfl_core.cli.option_texts import example_value
 from crfl_core.config.merging import parse_value
+from crfl_core.config.options import example_value
 from crfl_core.extend import Aggregator, Certificate, ClientUpdates, Plugin, Registry, RuleResult, Tracker, hookimpl
 from crfl_core.plugin_api.aggregator import AggregationStep
 from crfl_core.testing.sample_run import SPOTS, Spots, small_config

@@ -55,7 +55,7 @@ RULES: dict[str, Aggregator] = {
     "fltrust": FLTrust(),
     "dnc": Dnc(f=1, dimensions=3),
     "sign-majority": SignMajority(step=0.1),
-    "per-layer": PerLayer(rule=Krum(f=1).named("krum")),
+    "per-layer": PerLayer(rule=Krum(f=1).with_name("krum")),
     "foolsgold": FoolsGold(),
     "residual-reweighting": ResidualReweighting(),
     "centered-clipping": CenteredClipping(radius=2.0, iterations=2),

@@ -19,8 +19,8 @@ from crfl_core import RunConfig, load_config
 from crfl_core.certification.threat_resolution import realised
 from crfl_core.extend import Batches, ConfigError, Plugin, PluginFailure, Registry, State
 from crfl_core.records.threat import ROUNDING, Poison, covers
-from crfl_core.training.batches import draw
 from crfl_core.training.federation import Federation
+from crfl_core.training.local_training import draw
 from tests.attacks.support import FITTING, attack_of, attacked, ledger_of
 from tests.oracle import federation_of, played, tiny
 

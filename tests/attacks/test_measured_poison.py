@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 from crfl_attacks.model_replacement import ModelReplacement
+from crfl_core.training.batches import draw
 
 import crfl_core
-from crfl_core.extend import Realised
-from crfl_core.training.batches import draw
+from crfl_core.extend import RealisedAttack
+from crfl_core.training.local_training import draw
 from tests.attacks.support import attack, measured
 from tests.oracle import federation_of, played, tiny
 
@@ -65,7 +66,7 @@ def test_honest_clients_and_rounds_have_no_poison() -> None:
         assert (honest.scale == 1).all()
 
 
-def realised(**changes: Any) -> Realised:
+def realised(**changes: Any) -> RealisedAttack:
     """Two attacked rounds with one attacker each."""
     columns: dict[str, Any] = {
         "round": np.array([2, 5]),
@@ -75,7 +76,7 @@ def realised(**changes: Any) -> Realised:
         "flips": np.array([3, 0]),
         "scale": np.array([2.0, 9.0]),
     }
-    return Realised(**(columns | changes))
+    return RealisedAttack(**(columns | changes))
 
 
 def test_the_attacks_threat_covers_the_worst_that_was_measured() -> None:

@@ -227,7 +227,7 @@ def test_slopes_of_margins_are_those_of_the_closed_form() -> None:
 def test_slopes_of_a_network_are_those_of_differences() -> None:
     config = tiny(dtype="float64", attack="none", model={"type": "mlp", "hidden": [7]})
     federation = federation_of(config)
-    start = federation.model.initial(np.random.default_rng(0)).double()
+    start = federation.model.initial_parameters(np.random.default_rng(0)).double()
     x = federation.test_sets["clean"].features[:5]
     labels, others = torch.tensor([0, 1, 2, 3, 4]), torch.tensor([5, 5, 0, 9, 1])
     slopes = margin_slopes(federation.model, start, x, labels, others)

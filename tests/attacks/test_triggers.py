@@ -24,7 +24,7 @@ def test_a_triggered_input_stays_in_the_domain_and_moves_by_no_more_than_the_tri
     facts = DataFacts(64, 10, Domain(low, high), (8, 8))
     own = ModelReplacement(trigger=PixelTrigger(norm=norm, size=size))
     x = torch.rand(5, 64, dtype=torch.float64) * (high - low) + low
-    triggered = own.backdoored(x, prepared(own, facts))
+    triggered = own.add_trigger(x, prepared(own, facts))
     assert float(triggered.min()) >= low
     assert float(triggered.max()) <= high
     assert float((triggered - x).norm(dim=1).max()) <= norm * (1 + 1e-9)

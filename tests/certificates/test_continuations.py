@@ -119,7 +119,7 @@ def clean_votes(clean: World, start: int, count: int) -> NDArray[np.float64]:
     """How often each class wins on each test sample when the clean world is continued, with other noise."""
     models = continued(clean, start, range(10**6, 10**6 + count))
     features = clean.federation.test_sets["clean"].features
-    return clean.federation.model.counts(models, features).numpy() / count
+    return clean.federation.model.count_votes(models, features).numpy() / count
 
 
 FEDAVG, RFA, KRUM = [{"type": "fedavg"}], [{"type": "rfa"}], [{"type": "krum", "f": 1}]

@@ -31,7 +31,7 @@ class Margins(Certificate):
     levels_offered: ClassVar[tuple[Level, ...]] = ("feature", "sample", "client")
     statement: ClassVar = "pathwise"
 
-    def wanted_stages(self, cap_updates):
+    def stages_to_add(self, cap_updates):
         return ({"type": "update-cap", "bound": "known"},)
 
     def request(self, ledger: Ledger, threat: Threat, settings: VoteSettings) -> VoteRequest:

@@ -150,17 +150,17 @@ class Counting(Local):
         super().open(job)
         self._rebuilt = open_job(job.specification)
 
-    def count(self, task: CountingTask) -> Iterator[Counted]:
+    def count_votes(self, task: CountingTask) -> Iterator[Counted]:
         assert self._rebuilt is not None
         ASKED.append((task.test_set, len(task.voters)))
         for block in reversed(task.blocks):
-            yield self._rebuilt.count(task, block)
+            yield self._rebuilt.count_votes(task, block)
 
 
 class Raising(Counting):
     """Cannot count."""
 
-    def count(self, task: CountingTask) -> Iterator[Counted]:
+    def count_votes(self, task: CountingTask) -> Iterator[Counted]:
         raise RuntimeError("no abacus")
 
 

@@ -68,7 +68,7 @@ def random_client(generator: np.random.Generator, size: ModelSize, steps: int, b
 def computed(model: BoundModel, start: Array, client: Client, own_layout: bool) -> Array:
     """The update as the core computes it, (P,), in the model's own layout of local training or along its gradient."""
     begin = torch.from_numpy(start)[None, None]
-    local = model.local(begin) if own_layout else GradientSteps(model, begin)
+    local = model.local_models(begin) if own_layout else GradientSteps(model, begin)
     decay = torch.tensor([client.decay], dtype=torch.float64) if client.decay else None
     for x, y in zip(client.x, client.y, strict=True):
         weights = torch.full((1, len(y)), 1.0 / len(y), dtype=torch.float64)

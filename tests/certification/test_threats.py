@@ -13,7 +13,7 @@ from crfl_core import Threat
 from crfl_core.certification import threat_resolution as threats
 from crfl_core.certification.certifier import audit
 from crfl_core.certification.drift import Scenario
-from crfl_core.extend import Ledger, Realised
+from crfl_core.extend import Ledger, RealisedAttack
 from crfl_core.records.measurements import share_error
 from crfl_core.records.threat import ThreatSettings
 from crfl_core.training.attackers import shares
@@ -82,14 +82,14 @@ def test_certificates_are_handed_no_less_than_what_counts_as_covered(dtype: Any)
 class Modest(Flipping):
     """States less than it did."""
 
-    def threat(self, realised: Realised) -> Threat:
+    def threat(self, realised: RealisedAttack) -> Threat:
         return super().threat(realised).model_copy(update={"scale": 1.0, "poison": "features", "poison_ratio": 0.0})
 
 
 class Boastful(Flipping):
     """States more than it did, which is its right."""
 
-    def threat(self, realised: Realised) -> Threat:
+    def threat(self, realised: RealisedAttack) -> Threat:
         return super().threat(realised).model_copy(update={"scale": 50.0, "poison": "update"})
 
 

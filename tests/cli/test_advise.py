@@ -13,9 +13,7 @@ from typing import Any
 import pytest
 
 from crfl_core import RunResult, load_config, run
-from crfl_core.cli.advice import AdviceError, Answers, chosen, clients_from, written
-from crfl_core.cli.advice.answers import ModelKind, When
-from crfl_core.cli.advice.recipes import RECIPES
+from crfl_core.cli.advice import RECIPES, AdviceError, Answers, ModelKind, When, chosen, clients_from, written
 
 Crfl = Callable[..., CompletedProcess[str]]
 Advised = Callable[[When, ModelKind], RunResult]

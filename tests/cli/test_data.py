@@ -17,7 +17,7 @@ from threading import Thread
 
 import pytest
 
-from crfl_core.cli.download import BYTES_AT_ONCE, fetch
+from crfl_core.cli.download import BYTES_AT_ONCE, fetch_files
 from crfl_core.extend import DataError, DataFile, DataSource
 
 CONTENT = bytes(range(256)) * 300
@@ -86,7 +86,7 @@ def source_of(*urls: str, content: bytes = CONTENT) -> DataSource:
 def fetched(source: DataSource, to: Path) -> list[str]:
     """What is reported while fetching."""
     reports: list[str] = []
-    fetch(source, to, reports.append)
+    fetch_files(source, to, reports.append)
     return reports
 
 
@@ -181,7 +181,7 @@ def test_a_wrong_file_that_would_be_found_first_is_pointed_out(
     wrong.parent.mkdir()
     wrong.write_bytes(b"old")
     reports: list[str] = []
-    fetch(source_of(serve(Mirror()).url), None, reports.append)
+    fetch_files(source_of(serve(Mirror()).url), None, reports.append)
     assert reports[0] == f"{wrong} is not the published file, but is found first: remove it"
     assert files(tmp_path / "cache" / "data") == {"a.bin": CONTENT}
 

@@ -7,10 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from crfl_experiments.commands.comparison import comparison_table
-from crfl_experiments.commands.listed import list_table
-from crfl_experiments.sweeps.comparing import Comparison, Point, Run, Statistic
-from crfl_experiments.sweeps.listing import Listed
+from crfl_experiments.commands.comparison_table import comparison_table
+from crfl_experiments.comparison import Comparison, Point, Run, Statistic
+from crfl_experiments.run_list import Listed, list_table
 from rich.console import Console, RenderableType
 
 MANY = {f"part.setting_{number}": number for number in range(30)}

@@ -12,7 +12,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from crfl_core.cli.app import app
-from crfl_core.extend import OWN_COMMANDS, Registry
+from crfl_core.extend import CORE_COMMANDS, Registry
 from crfl_core.plugin_loading.registry import Listed
 
 Install = Callable[..., None]
@@ -55,9 +55,9 @@ def listed(name: str) -> list[Listed]:
 def test_the_names_that_no_plugin_can_take_are_those_of_the_core() -> None:
     commands = [command.callback.__name__ for command in app.registered_commands if command.callback is not None]
     groups = [group.name for group in app.registered_groups]
-    assert sorted(OWN_COMMANDS) == sorted([*commands, *map(str, groups)])
+    assert sorted(CORE_COMMANDS) == sorted([*commands, *map(str, groups)])
     ours = {"advise", "new", "data", "open", "radius", "receipt", "report", "upgrade", "verify"}
-    ours |= {"compare", "demo", "divergence", "ls", "plot", "reproduce", "sweep"}
+    ours |= {"compare", "demo", "ls", "plot", "reproduce", "sweep"}
     ours |= {"federation", "join", "serve"}
     assert set(Registry().names("command")) == ours
 
@@ -139,13 +139,13 @@ def test_a_broken_command_is_listed_and_says_what_is_wrong_when_it_is_called(
     assert crfl("radius", "--help").returncode == 0
 
 
-@pytest.mark.parametrize("name", [*OWN_COMMANDS, "Greet", "greet_all", "--greet"])
+@pytest.mark.parametrize("name", [*CORE_COMMANDS, "Greet", "greet_all", "--greet"])
 def test_a_name_that_is_taken_or_cannot_be_typed_is_refused(install: Install, crfl: Crfl, name: str) -> None:
     install("cheeky-tools", "6.6", {"crfl.commands": {name: "greet"}}, GREET)
     (line,) = listed(name)
     assert line.status == "failed"
-    assert "needs another one" in line.reason if name in OWN_COMMANDS else "cannot be typed" in line.reason
-    if name in OWN_COMMANDS:
+    assert "needs another one" in line.reason if name in CORE_COMMANDS else "cannot be typed" in line.reason
+    if name in CORE_COMMANDS:
         assert "Greet somebody." not in crfl("--help").stdout
         assert "Greet somebody." not in crfl(name, "--help").stdout
         assert "of crfl itself" in crfl(f"cheeky-tools:{name}").stderr
@@ -191,7 +191,7 @@ def test_a_blocked_command_is_not_shown_and_says_why(crfl: Crfl, monkeypatch: py
 def test_without_any_plugin_the_core_has_its_own_commands(crfl: Crfl, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CRFL_DISABLE_PLUGINS", "crfl")
     shown = crfl("--help").stdout
-    assert all(f" {name} " in shown for name in OWN_COMMANDS)
+    assert all(f" {name} " in shown for name in CORE_COMMANDS)
     assert "Commands of plugins" not in shown
 
 

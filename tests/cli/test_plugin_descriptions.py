@@ -11,8 +11,8 @@ from subprocess import CompletedProcess
 import pytest
 
 from crfl_core import load_config
-from crfl_core.cli.description import described
-from crfl_core.cli.option_texts import places
+from crfl_core.cli.plugin_description import described
+from crfl_core.config.options import plugin_places
 from crfl_core.plugin_api import CONFIGURABLE
 from crfl_core.plugin_loading.registry import Registry
 
@@ -85,10 +85,10 @@ def test_the_example_of_every_plugin_is_a_config_that_loads(kind: str, name: str
 
 
 def test_every_kind_has_its_place_in_a_config() -> None:
-    assert set(places()) == set(CONFIGURABLE)
-    assert places()["aggregator"] == ("aggregation", True)
-    assert places()["attack"] == ("attack", False)
-    assert places()["feature-map"] == ("model.features", True)
+    assert set(plugin_places()) == set(CONFIGURABLE)
+    assert plugin_places()["aggregator"] == ("aggregation", True)
+    assert plugin_places()["attack"] == ("attack", False)
+    assert plugin_places()["feature-map"] == ("model.features", True)
 
 
 def test_what_is_no_plugin_of_a_config_is_said(crfl: Crfl) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from crfl_experiments.commands.calculator import Point, radius
+from crfl_experiments.commands.radius_calculator import Point, radius
 from pydantic import ValidationError
 
 from crfl_core import formulas

@@ -14,7 +14,7 @@ import pytest
 
 import crfl_core
 from crfl_core import RunConfig, load_config
-from crfl_core.cli.json_schema import json_schema
+from crfl_core.config.json_schema import json_schema
 from crfl_core.plugin_api import CONFIGURABLE
 from crfl_core.plugin_loading.registry import Registry
 

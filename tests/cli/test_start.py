@@ -12,7 +12,7 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
-from crfl_reports.partition_figures import partition_files
+from crfl_reports.gallery.training import partition_files
 
 from crfl_core.cli import output
 
@@ -58,7 +58,7 @@ def progress(quiet):
             print(*sorted(sys.modules), flush=True)
             os._exit(0)
 
-    return [*shown(quiet), Last().named("last")]
+    return [*shown(quiet), Last().with_name("last")]
 
 output.progress = progress
 main()
@@ -79,12 +79,12 @@ def test_results_are_shown_before_figures_are_drawn(
     def fail(*_: object) -> dict[str, bytes]:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("crfl_reports.partition_figures.partition_files", fail)
+    monkeypatch.setattr("crfl_reports.gallery.training.partition_files", fail)
     failed = crfl("run", *small, "--out", "run")
     assert failed.returncode == 2
     assert failed.stdout.startswith("run: 50 clients")
     assert "resume with `crfl resume run`" in failed.stderr
-    monkeypatch.setattr("crfl_reports.partition_figures.partition_files", partition_files)
+    monkeypatch.setattr("crfl_reports.gallery.training.partition_files", partition_files)
     resumed = crfl("resume", "run")
     assert resumed.returncode == 0
     assert resumed.stdout == failed.stdout

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from crfl_core import RunConfig, dump_config, load_config
-from crfl_core.cli.explanation import explained
+from crfl_core.config.options import list_settings
 from crfl_core.extend import ConfigError, LoadedConfig, Registry
 from crfl_core.records.schedules import Linear, RoundRange
 
@@ -241,7 +241,7 @@ class TestOverrides:
 
 def origins(loaded: LoadedConfig) -> dict[str, str]:
     """Where each setting was written, by its text."""
-    return {f"{setting.key} = {setting.text}": setting.origin for setting in explained(loaded)}
+    return {f"{setting.key} = {setting.text}": setting.origin for setting in list_settings(loaded)}
 
 
 class TestOrigins:

@@ -7,7 +7,6 @@ import inspect
 import re
 import shlex
 import sys
-import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 from io import StringIO
@@ -196,12 +195,10 @@ def test_docstrings_refer_to_headings_that_exist() -> None:
             assert not anchor or anchor in headings, f"{name_of(path)} refers to {page}#{anchor}"
 
 
-def test_every_page_is_linked_from_the_readme_and_every_decision_from_its_index() -> None:
+def test_every_page_is_linked_from_the_readme() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    index = (DOCS / "decisions" / "README.md").read_text(encoding="utf-8")
     kinds = (DOCS / "writing-plugins" / "README.md").read_text(encoding="utf-8")
     assert [page.name for page in DOCS.glob("*.md") if f"(docs/{page.name}" not in readme] == []
-    assert [page.name for page in (DOCS / "decisions").glob("0*.md") if f"({page.name})" not in index] == []
     assert "(docs/reference/README.md)" in readme
     writing = {page.name for page in (DOCS / "writing-plugins").glob("*.md")}
     assert {name for name in writing if f"({name})" not in kinds} == {"README.md"}
@@ -267,14 +264,6 @@ def test_getting_started_explains_every_file_of_a_run_directory(tmp_path: Path) 
     page = (DOCS / "getting-started.md").read_text(encoding="utf-8")
     names = {f"{path.name}/" if path.is_dir() else path.name for path in (tmp_path / "run").iterdir()}
     assert {name for name in names if f"`{name}`" not in page} == set()
-
-
-def test_the_changelog_names_every_included_plugin() -> None:
-    with (ROOT / "pyproject.toml").open("rb") as file:
-        points = tomllib.load(file)["project"]["entry-points"]
-    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    names = {name for kind in KINDS.values() for name in points[kind.group]}
-    assert {name for name in names if f"`{name}`" not in changelog} == set()
 
 
 def test_the_readme_says_what_every_included_certificate_is_worth() -> None:

@@ -110,7 +110,7 @@ class Noting:
         clients = part.stop - part.start
         return LocalUpdates(part, task.starts.expand(-1, clients, -1), BatchMeasurements.clean(clients))
 
-    def count(self, task: CountingTask, part: slice) -> Counted:
+    def count_votes(self, task: CountingTask, part: slice) -> Counted:
         raise AssertionError("nobody votes here")
 
 

@@ -54,14 +54,14 @@ LOCAL = {"type": "local", "threads": 1, "chunk_clients": 3}
 def test_runs_continuations_and_votes_have_the_bits_of_the_local_engine(two_nodes: Nodes, tmp_path: Path) -> None:
     local = crfl_core.run(EVERYTHING | {"engine": LOCAL}, out=tmp_path / "local")
     asked: list[str] = []
-    original = Ray.count
+    original = Ray.count_votes
 
-    def count(self: Ray, task: CountingTask) -> Any:
+    def count_votes(self: Ray, task: CountingTask) -> Any:
         asked.append(task.test_set)
         return original(self, task)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Ray, "count", count)
+        patch.setattr(Ray, "count_votes", count_votes)
         apart = crfl_core.run(EVERYTHING | {"engine": two_nodes.engine()}, out=tmp_path / "apart")
     assert {*asked} == {"clean", "backdoored"}
     one, two = contents(local.path), contents(apart.path)
@@ -70,7 +70,7 @@ def test_runs_continuations_and_votes_have_the_bits_of_the_local_engine(two_node
 
 
 def test_the_engine_keeps_what_engines_promise(two_nodes: Nodes) -> None:
-    engine = Ray(address=two_nodes.address, workers=1, chunk_clients=4).named("ray")
+    engine = Ray(address=two_nodes.address, workers=1, chunk_clients=4).with_name("ray")
     assert [result for result in check_plugin(engine) if result.status != "passed"] == []
 
 
@@ -227,5 +227,5 @@ def test_what_travels_arrives_as_it_was() -> None:
         np.testing.assert_array_equal(getattr(trained.measurements, name), column)
     models = torch.randn(1, federation.model.layout.size, generator=torch.Generator().manual_seed(0))
     votes = CountingTask("clean", 60, Voters(models, 20, 0.1, Streams(3)))
-    counted: Counted = job.count(votes, slice(0, 60))
+    counted: Counted = job.count_votes(votes, slice(0, 60))
     np.testing.assert_array_equal(worker.count(SentCount.of(votes), slice(0, 60))[1], counted.counts)

@@ -45,7 +45,7 @@ def test_every_dataset_is_asked_the_three_questions(dataset: str, question: str)
     config = load_config(FOLDER / f"{dataset}-{question}.toml").config
     (certificate,) = config.certificates
     if question == "every-round":
-        assert certificate.rounds_answered() == "every"
+        assert certificate.round_scope() == "every"
     else:
         assert config.threat.rounds == ("any" if question == "any-round" else (10,))
         assert certificate.levels == ("client",)

@@ -8,9 +8,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from crfl_experiments.paper.claims import Exceeds, Ordered, SimilarSets, Steady, Within, verdict
-from crfl_experiments.paper.measures import AREA, RATES, REACH
 from crfl_experiments.paper.phi import Study
-from crfl_experiments.paper.readings import BACKDOORED, CLEAN, Point, Reading, Samples, samples_of
+from crfl_experiments.paper.readings import AREA, BACKDOORED, CLEAN, RATES, REACH, Point, Reading, Samples, samples_of
 
 
 def samples(radii: list[float], wrong: tuple[int, ...] = ()) -> Samples:

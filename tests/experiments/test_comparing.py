@@ -9,10 +9,20 @@ from statistics import fmean
 
 import numpy as np
 import pytest
+from crfl_experiments.comparison import (
+    Difference,
+    Measured,
+    Question,
+    Run,
+    Statistic,
+    chosen,
+    compared,
+    readable,
+    runs_of,
+    shared_radii,
+)
+from crfl_experiments.comparison_figure import along, over_radii, picture
 from crfl_experiments.sweeps import SweepResult, sweep
-from crfl_experiments.sweeps.comparing import Difference, Run, Statistic, chosen, compared, readable, runs_of
-from crfl_experiments.sweeps.curves import Measured, Question, shared_radii
-from crfl_experiments.sweeps.pictures import along, over_radii, picture
 from scipy import stats
 
 from crfl_core import run

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from crfl_experiments.sweeps.cells import Cell, define
-from crfl_experiments.sweeps.language import choices
+from crfl_experiments.sweeps.sweep_table import choices
 from crfl_experiments.sweeps.values import inline, parsed, split
 
 from crfl_core.errors import ConfigError

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from crfl_experiments.sweeps.cells import define
-from crfl_experiments.sweeps.execution import Schedule
 from crfl_experiments.sweeps.folder import SweepFolder
 from crfl_experiments.sweeps.overview import Overview, remaining
 from crfl_experiments.sweeps.pool import Event
-from crfl_experiments.sweeps.shared_training import plan_cells
+from crfl_experiments.sweeps.schedule import plan_cells
+from crfl_experiments.sweeps.sweep_runner import Schedule
 from rich.console import Console
 
 from tests.experiments.support import small

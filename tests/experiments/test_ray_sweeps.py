@@ -14,12 +14,12 @@ from subprocess import CompletedProcess
 
 import pytest
 import tomli_w
-from crfl_experiments.sweeps.api import run_sweep
 from crfl_experiments.sweeps.cell_runner import Job
 from crfl_experiments.sweeps.cells import define
 from crfl_experiments.sweeps.folder import SweepFolder
 from crfl_experiments.sweeps.pool import line_of
-from crfl_experiments.sweeps.ray_cells import Cells
+from crfl_experiments.sweeps.ray_pool import Cells
+from crfl_experiments.sweeps.sweep_runner import run_sweep
 
 from crfl_core.errors import ConfigError
 from crfl_core.runs.run_directory import RunDirectory
@@ -64,7 +64,8 @@ def test_a_cell_goes_on_elsewhere_when_its_worker_dies(two_nodes: Nodes, tmp_pat
             sys.executable,
             "-c",
             "import sys, warnings, json; from pathlib import Path\n"
-            "from crfl_experiments.sweeps.api import run_sweep; from crfl_experiments.sweeps.cells import define\n"
+            "from crfl_experiments.sweeps.cells import define\n"
+            "from crfl_experiments.sweeps.sweep_runner import run_sweep\n"
             "print(run_sweep(define(json.loads(sys.argv[1])), Path(sys.argv[2]), quiet=True, engine='ray'))",
             json.dumps(config),
             str(tmp_path / "sweep"),

@@ -13,15 +13,15 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from crfl_experiments.paper import reproduce
-from crfl_experiments.paper.api import names, select
-from crfl_experiments.paper.beside import Answer, distance_bounds
-from crfl_experiments.paper.book import BOOK, DATASETS, swept
-from crfl_experiments.paper.drawing import sound_lines
+from crfl_experiments.paper.figures import BOOK, DATASETS, swept
+from crfl_experiments.paper.plots import sound_lines
 from crfl_experiments.paper.readings import Point, Reading, Samples
-from crfl_experiments.paper.sweeping import SHARED_KEYS, SOUND, SWEEPS, Question, combined, missing_data, sweep_file
+from crfl_experiments.paper.reproduction import names, select
+from crfl_experiments.paper.sound_answers import Answer, distance_bounds
+from crfl_experiments.paper.sweep_files import SHARED_KEYS, SOUND, SWEEPS, Question, combined, missing_data, sweep_file
 from crfl_experiments.sweeps.cells import define
-from crfl_experiments.sweeps.result import CellResult
-from crfl_experiments.sweeps.shared_training import plan_cells
+from crfl_experiments.sweeps.results import CellResult
+from crfl_experiments.sweeps.schedule import plan_cells
 
 from crfl_core import load_config, run
 from crfl_core.errors import ConfigError

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crfl_experiments.sweeps.api import run_sweep
+from crfl_experiments.sweeps.cell_runner import copy_training, has_same_rounds
 from crfl_experiments.sweeps.cells import define
 from crfl_experiments.sweeps.folder import SweepFolder
-from crfl_experiments.sweeps.result import SweepResult
-from crfl_experiments.sweeps.shared_training import Plan, copy_training, plan_cells, trains_alike
+from crfl_experiments.sweeps.results import SweepResult
+from crfl_experiments.sweeps.schedule import Plan, plan_cells
+from crfl_experiments.sweeps.sweep_runner import run_sweep
 
 from crfl_core import load, run
 from crfl_core.runs.run_directory import RunDirectory
@@ -108,7 +109,7 @@ def test_runs_of_other_data_are_not_mixed(tmp_path: Path, finished_run: Path) ->
     source = load(finished_run)
     folder = SweepFolder(tmp_path)
     other = run(SMALL, overrides=["partition.clients=10"], out=folder.cell("other"))
-    assert not trains_alike(other.ledger.facts, source.ledger.facts)
+    assert not has_same_rounds(other.ledger.facts, source.ledger.facts)
     assert not copy_training(other.path, source)
 
 
@@ -134,52 +135,11 @@ def test_a_damaged_cell_says_how_to_get_it_again(tmp_path: Path) -> None:
     assert "--force" not in failures[cell.name]
 
 
-class TestDistancesToTheCleanTwin:
-    """Cells with `storage.keep = "distances"`, beside one without the attack that keeps its models or by themselves."""
-
-    ATTACKED: dict[str, Any] = {"storage.keep": "distances"}
-    CLEAN: dict[str, Any] = {"attack": "none", "storage.keep": "models"}
-
-    def test_are_taken_from_the_cell_without_the_attack(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Which is started first, wherever it stands; no cell trains a twin of its own."""
-        attacked = {**self.ATTACKED, "grid": {"attack.scale": [5.0, 10.0]}}
-        definition = define(small(list=[attacked, {**self.ATTACKED, "rounds": 4}, self.CLEAN]))
-        *cells, other, clean = definition.cells()
-        found = {plan.cell.name: plan.twin for plan in plan_cells(definition.cells())}
-        assert [found[cell.name] for cell in (*cells, other, clean)] == [clean.name, clean.name, None, None]
-        alone = [run(cell.config, out=tmp_path / cell.name) for cell in cells]
-        only = [*cells, clean]
-        monkeypatch.setattr("crfl_core.training.twin_rounds.apart", None)
-        failures = run_sweep(definition, tmp_path / "sweep", workers=1, quiet=True, only=lambda cell: cell in only)
-        assert failures == {}
-        for one in alone:
-            cell = RunDirectory(tmp_path / "sweep" / "cells" / one.path.name)
-            assert different_files(cell, one.directory) == []
-
-    def test_a_twin_that_failed_is_done_without(self, tmp_path: Path) -> None:
-        definition = define(small(list=[self.ATTACKED, self.CLEAN]))
-        attacked, clean = definition.cells()
-        folder = SweepFolder.claim(tmp_path / "sweep", definition)
-        run(clean.config, out=folder.cell(clean.name))
-        (folder.cell(clean.name) / "status.json").write_text("{}")
-        assert run_sweep(definition, folder.path, workers=1, quiet=True).keys() == {clean.name}
-        alone = run(attacked.config, out=tmp_path / "alone")
-        assert different_files(RunDirectory(folder.cell(attacked.name)), alone.directory) == []
-
-    @pytest.mark.parametrize("together", [False, True])
-    def test_cells_of_several_lengths_are_bit_for_bit_runs_of_their_own(self, together: bool, tmp_path: Path) -> None:
-        grid = {"rounds": [3, 4], "server.noise_std": [0.01, 0.02], "storage.keep": ["distances"]}
-        definition = define(small(grid=grid, together=together))
-        assert run_sweep(definition, tmp_path / "sweep", workers=1, quiet=True) == {}
-        for cell in definition.cells():
-            alone = run(cell.config, out=tmp_path / cell.name)
-            assert len(alone.distances) == cell.config.rounds
-            assert different_files(RunDirectory(tmp_path / "sweep" / "cells" / cell.name), alone.directory) == []
-
-    def test_a_cell_that_keeps_none_does_not_lend_its_training(self, tmp_path: Path) -> None:
-        definition = define(small(grid={"storage.keep": ["needed", "distances"]}))
-        assert run_sweep(definition, tmp_path / "sweep", workers=1, quiet=True) == {}
-        without, kept = SweepResult(tmp_path / "sweep").cells
-        assert (without.note.shares, kept.note.shares) == ("nothing", "nothing")
-        assert not without.run.distances
-        assert kept.run.distances[1] > 0
+@pytest.mark.parametrize("together", [False, True])
+def test_cells_of_several_lengths_are_bit_for_bit_runs_of_their_own(together: bool, tmp_path: Path) -> None:
+    grid = {"rounds": [3, 4], "server.noise_std": [0.01, 0.02]}
+    definition = define(small(grid=grid, together=together))
+    assert run_sweep(definition, tmp_path / "sweep", workers=1, quiet=True) == {}
+    for cell in definition.cells():
+        alone = run(cell.config, out=tmp_path / cell.name)
+        assert different_files(RunDirectory(tmp_path / "sweep" / "cells" / cell.name), alone.directory) == []

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 from crfl_experiments.sweeps import SweepResult, sweep
-from crfl_experiments.sweeps.api import run_sweep
 from crfl_experiments.sweeps.cells import define
 from crfl_experiments.sweeps.folder import SweepFolder
 from crfl_experiments.sweeps.overview import duration
 from crfl_experiments.sweeps.pool import AHEAD, one_ahead
+from crfl_experiments.sweeps.sweep_runner import run_sweep
 
 from crfl_core import CrflError, run
 from crfl_core.runs.run_directory import RunDirectory

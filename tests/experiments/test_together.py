@@ -17,8 +17,7 @@ import pytest
 import torch
 from crfl_engines.stacked import MEETING, Meeting, Parted, Stacked, Turns
 from crfl_experiments.sweeps import SweepResult, sweep
-from crfl_experiments.sweeps.cells import define
-from crfl_experiments.sweeps.training_key import MOST_MODELS
+from crfl_experiments.sweeps.cells import MOST_MODELS, define
 
 from crfl_core import load_config, run
 from crfl_core.errors import ConfigError
@@ -50,8 +49,8 @@ class Counting:
         found = self._job.train(task, part)
         return replace(found, updates=found.updates + self._shift)
 
-    def count(self, task: CountingTask, part: slice) -> Counted:
-        return self._job.count(task, part)
+    def count_votes(self, task: CountingTask, part: slice) -> Counted:
+        return self._job.count_votes(task, part)
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +187,7 @@ def test_votes_are_counted_in_turns_by_as_many_as_there_are_hands(hands: int) ->
         nonlocal most
         turns = Turns(place=place)
         for done in range(3):
-            turns.crfl_working("votes", done, 3)
+            turns.crfl_progress("votes", done, 3)
             with lock:
                 inside.add(place)
                 counted.append(place)
@@ -196,7 +195,7 @@ def test_votes_are_counted_in_turns_by_as_many_as_there_are_hands(hands: int) ->
             time.sleep(0.05)
             with lock:
                 inside.discard(place)
-        turns.crfl_working("votes", 3, 3)
+        turns.crfl_progress("votes", 3, 3)
 
     MEETING.set(meeting)
     try:

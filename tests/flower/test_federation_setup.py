@@ -67,7 +67,7 @@ def test_every_node_needs_a_key_of_its_own(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"node-9\.pub: is the key of node-0\.pub, too"):
         read_client_keys(tmp_path / "fed/server")
     (nodes / "node-9.pub").write_text("no key")
-    with pytest.raises(StoreError, match=r"is no public key: make one with `ssh-keygen"):
+    with pytest.raises(StoreError, match=r"is not a public key: make one with `ssh-keygen"):
         read_client_keys(tmp_path / "fed/server")
 
 

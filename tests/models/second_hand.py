@@ -16,8 +16,8 @@ class Regression(BoundModel):
         self.layout = self._own.layout
         self.facts = ModelFacts(linear=False, convex=True, bias=bias)
 
-    def initial(self, generator: np.random.Generator) -> Tensor:
-        return self._own.initial(generator)
+    def initial_parameters(self, generator: np.random.Generator) -> Tensor:
+        return self._own.initial_parameters(generator)
 
     def logits(self, parameters: Tensor, x: Tensor) -> Tensor:
         return self._own.logits(parameters, x)

@@ -16,7 +16,7 @@ from tests.models.second_hand import Regression
 class Modest(Regression):
     """Starts far from zero and promises gradients much shorter than they are."""
 
-    def initial(self, generator: np.random.Generator) -> Tensor:
+    def initial_parameters(self, generator: np.random.Generator) -> Tensor:
         return torch.full((self.layout.size,), 0.15)
 
     def gradient_bound(self, input_norm: float) -> float:

@@ -81,14 +81,14 @@ DISGUISES: dict[str, Callable[[DataFacts], LinearModel]] = {
 def test_a_model_that_only_calls_itself_linear_is_refused_by_the_run_and_by_the_kit(name: str) -> None:
     with pytest.raises(PluginFailure, match=r"model: .* \(.*test_linear_models.py:\d+\): certificates rest on"):
         federation_of(small(model={"type": name}), {name: Disguised})
-    failed = [result.check for result in check_plugin(Disguised().named(name)) if result.status == "failed"]
+    failed = [result.check for result in check_plugin(Disguised().with_name(name)) if result.status == "failed"]
     assert "linear_models_are_the_cores_own" in failed
 
 
 class Late(LinearModel):
     """Waits until it was looked at."""
 
-    def initial(self, generator: np.random.Generator) -> Tensor:
+    def initial_parameters(self, generator: np.random.Generator) -> Tensor:
         self.logits = gained.__get__(self)  # type: ignore[method-assign]
         return torch.full((self.layout.size,), 0.5)
 
@@ -102,7 +102,7 @@ class LateModel(Model):
 
 def test_of_a_plugins_linear_model_only_the_start_is_used() -> None:
     model = federation_of(small(model={"type": "late"}), {"late": LateModel}).model
-    start = model.initial(np.random.default_rng(0))
+    start = model.initial_parameters(np.random.default_rng(0))
     assert start.tolist() == [0.5] * model.layout.size
     x, own = torch.rand(3, FACTS.inputs), LinearModel(FACTS.inputs, FACTS.classes, bias=True)
     assert torch.equal(model.logits(start[None], x), own.logits(start[None], x))

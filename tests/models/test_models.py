@@ -113,7 +113,7 @@ def test_steps_in_a_layout_of_their_own_are_steps_along_the_gradient(model: Mode
     decays = None if decay is None else torch.tensor(decay, dtype=torch.float64)
     start = gaussian(2, bound.layout.size) * 0.3
     expected = start[:, None, :].repeat(1, 3, 1)
-    local = bound.local(start[:, None, :].expand(-1, 3, -1))
+    local = bound.local_models(start[:, None, :].expand(-1, 3, -1))
     for _ in range(3):
         local.step(x, y, weights, rates, decays)
         gradient = bound.gradient(expected, x, y, weights)
@@ -136,7 +136,7 @@ def test_the_last_step_tells_how_far_all_of_them_went(
     decays = None if decay is None else torch.tensor(decay, dtype=torch.float64)
     start = gaussian(2, 1, bound.layout.size) * 0.3
     start = start.expand(-1, 3, -1) if shared else start.repeat(1, 3, 1)
-    local, plain, moved = bound.local(start), bound.local(start), torch.full_like(start, torch.nan)
+    local, plain, moved = bound.local_models(start), bound.local_models(start), torch.full_like(start, torch.nan)
     for _ in range(steps - 1):
         local.step(x, y, weights, rates, decays)
     local.last_step(x, y, weights, rates, decays, start, moved)
@@ -174,7 +174,7 @@ def test_counts_are_those_of_argmax_whatever_the_number_of_models(
     parameters, x = gaussian(models, bound.layout.size), gaussian(samples, FACTS.inputs, seed=1)
     if ties:
         parameters, x = parameters.sign() * (parameters.abs() > 1.5), x.round()
-    counts = bound.counts(parameters, x)
+    counts = bound.count_votes(parameters, x)
     np.testing.assert_array_equal(counts, counted_by_hand(bound, parameters, x))
     assert counts.sum(1).tolist() == [models] * samples
 
@@ -183,7 +183,7 @@ def test_counts_are_those_of_argmax_whatever_the_number_of_models(
 def test_models_that_know_nothing_all_vote_for_the_first_class(models: int) -> None:
     """Zero parameters tie every class; 2048 models are more than one byte can count eight times."""
     bound = Softmax().build(FACTS)
-    counts = bound.counts(torch.zeros(models, bound.layout.size), torch.ones(3, FACTS.inputs))
+    counts = bound.count_votes(torch.zeros(models, bound.layout.size), torch.ones(3, FACTS.inputs))
     assert counts.tolist() == [[models, 0, 0, 0]] * 3
 
 
@@ -192,7 +192,7 @@ def test_unanimous_votes_do_not_overflow(models: int) -> None:
     bound = Softmax().build(FACTS)
     parameters = torch.zeros(models, bound.layout.size)
     bound.layout.unflatten(parameters)["bias"][:, 2] = 1.0
-    assert bound.counts(parameters, torch.ones(2, FACTS.inputs)).tolist() == [[0, 0, models, 0]] * 2
+    assert bound.count_votes(parameters, torch.ones(2, FACTS.inputs)).tolist() == [[0, 0, models, 0]] * 2
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -222,7 +222,7 @@ def test_a_model_says_whether_it_is_convex(model: Model) -> None:
 def test_the_start_depends_on_its_stream_and_leaves_torchs_generator_alone(model: Model) -> None:
     bound = model.build(FACTS)
     before = torch.random.get_rng_state()
-    first, again, other = (bound.initial(np.random.default_rng(seed)) for seed in (0, 0, 1))
+    first, again, other = (bound.initial_parameters(np.random.default_rng(seed)) for seed in (0, 0, 1))
     torch.testing.assert_close(torch.random.get_rng_state(), before)
     assert first.shape == (bound.layout.size,)
     torch.testing.assert_close(first, again, rtol=0, atol=0)
@@ -263,7 +263,7 @@ def test_networks_are_trained_and_voted_on_but_get_no_certificate_that_needs_con
 class StuckModule(ModuleModel):
     """Cannot be trained."""
 
-    def local(self, start: Tensor) -> LocalModels:
+    def local_models(self, start: Tensor) -> LocalModels:
         raise ZeroDivisionError
 
 
@@ -309,11 +309,11 @@ def test_logits_in_parts_are_those_of_all_samples(model: Model, numbers: int, mo
     bound = model.build(FACTS)
     parameters, x = gaussian(5, bound.layout.size), gaussian(11, FACTS.inputs, seed=3)
     monkeypatch.setattr(kind, "NUMBERS_AT_ONCE", numbers)
-    parts = list(bound.in_parts(parameters, x.float()))
+    parts = list(bound.logits_in_parts(parameters, x.float()))
     together = torch.cat([logits for _, logits in parts], dim=1)
     torch.testing.assert_close(together, bound.logits(parameters, x.float().double()), rtol=1e-12, atol=1e-12)
     assert [row for part, _ in parts for row in range(11)[part]] == list(range(11))
-    torch.testing.assert_close(bound.counts(parameters, x).sum(1), torch.full((11,), 5))
+    torch.testing.assert_close(bound.count_votes(parameters, x).sum(1), torch.full((11,), 5))
 
 
 @pytest.mark.parametrize(
@@ -336,5 +336,5 @@ def test_a_module_that_makes_much_of_a_sample_answers_few_at_a_time(monkeypatch:
     """At most as many numbers as there is room for, whatever the number of samples."""
     bound = Mlp(hidden=(7, 5)).build(FACTS)
     monkeypatch.setattr(kind, "NUMBERS_AT_ONCE", 64 * 3 * 4)
-    parts = [part for part, _ in bound.in_parts(gaussian(3, bound.layout.size), gaussian(50, FACTS.inputs))]
+    parts = [part for part, _ in bound.logits_in_parts(gaussian(3, bound.layout.size), gaussian(50, FACTS.inputs))]
     assert {part.stop - part.start for part in parts} == {4}

@@ -73,7 +73,7 @@ def test_starts_depend_on_their_stream_alone(model: Model) -> None:
     bound = model.build(FACTS)
 
     def task(number: int) -> list[Tensor]:
-        return [bound.initial(np.random.default_rng((number, call))) for call in range(CALLS)]
+        return [bound.initial_parameters(np.random.default_rng((number, call))) for call in range(CALLS)]
 
     expected, before = [task(number) for number in range(THREADS)], torch.random.get_rng_state()
     assert same(in_threads(task), expected)
@@ -82,7 +82,7 @@ def test_starts_depend_on_their_stream_alone(model: Model) -> None:
 
 def test_models_can_be_built_in_threads() -> None:
     def task(number: int) -> list[Tensor]:
-        return [Mlp(hidden=[8]).build(FACTS).initial(np.random.default_rng(number)) for _ in range(CALLS)]
+        return [Mlp(hidden=[8]).build(FACTS).initial_parameters(np.random.default_rng(number)) for _ in range(CALLS)]
 
     expected = [task(number) for number in range(THREADS)]
     assert same(in_threads(task), expected)

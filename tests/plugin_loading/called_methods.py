@@ -33,7 +33,7 @@ CALLED = (
         Called(
             "attacks", "crfl_attacks.model_replacement", "ModelReplacement", method, "attack={type='NAME', rounds=[2]}"
         )
-        for method in ("attackers", "prepare", "backdoored_set", "poison", "craft", "threat")
+        for method in ("attackers", "prepare", "backdoor_test_set", "poison", "craft", "threat")
     ),
     Called("datasets", "crfl_datasets.digits", "Digits", "read", "dataset='NAME'"),
     Called("partitioners", "crfl_datasets.partitioners.iid", "Iid", "split", "partition='NAME'"),
@@ -41,7 +41,7 @@ CALLED = (
     Called("feature_maps", "crfl_models.feature_maps.unit_ball", "UnitBall", "bind", "model.features=['NAME']"),
     *(
         Called("certificates", "crfl_certificates.paper", "Paper", method, "certificates=['NAME']")
-        for method in ("resampled_rounds", "audit", "request", "certify")
+        for method in ("rounds_to_resample", "audit", "request", "certify")
     ),
     Called("engines", "crfl_engines.local", "Local", "open", "engine={type='NAME'}"),
     Called("engines", "crfl_engines.local", "Local", "train", "engine={type='NAME'}"),

@@ -249,7 +249,7 @@ class TestPlainConfigs:
 class TestStandIns:
     @pytest.mark.parametrize("kind", CONFIGURABLE)
     def test_one_keeps_any_options_and_does_nothing_else(self, kind: str) -> None:
-        plugin = stand_in(kind, "it is gone").model_validate({"odd": [1, {"a": 2}], "scaling": "own"}).named("lost")
+        plugin = stand_in(kind, "it is gone").model_validate({"odd": [1, {"a": 2}], "scaling": "own"}).with_name("lost")
         assert plugin.model_dump() == {"odd": [1, {"a": 2}], "scaling": "own"}
         assert isinstance(plugin, KINDS[kind].base)
         assert absences([(kind, plugin), (kind, plugin)]) == ("it is gone",)

@@ -22,7 +22,7 @@ def test_crfl_working_tells_how_far_feature_maps_are_unless_they_are_cached(
 
     class Listening(Tracker):
         @hookimpl
-        def crfl_working(self, phase: str, done: int, total: int) -> None:
+        def crfl_progress(self, phase: str, done: int, total: int) -> None:
             if phase == "feature maps":
                 told.append((done, total))
 
@@ -43,7 +43,7 @@ def test_crfl_working_tells_how_far_votes_and_continuations_are(tmp_path: Path) 
 
     class Listening(Tracker):
         @hookimpl
-        def crfl_working(self, phase: str, done: int, total: int) -> None:
+        def crfl_progress(self, phase: str, done: int, total: int) -> None:
             told.setdefault(phase, []).append((done, total))
 
     tail = "{type='tail', continuations=8, selection=4}"

@@ -14,7 +14,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 from crfl_reports.figures import image_of
-from crfl_reports.partition_figures import partition_files
+from crfl_reports.gallery.training import partition_files
 from numpy.typing import NDArray
 
 import crfl_core

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from crfl_reports.figures import Grid
-from crfl_reports.gallery.together import groups
+from crfl_reports.gallery.run_groups import groups
 from crfl_reports.gallery.training import effective_weights
 from matplotlib.figure import Figure
 from numpy.typing import NDArray

@@ -9,8 +9,7 @@ import crfl_reports.pages
 import numpy as np
 import pytest
 from crfl_reports.figures import Grid, Heat, Line, Panel, Panels
-from crfl_reports.pages.contents import partition_data
-from crfl_reports.pages.shapes import shape_data
+from crfl_reports.pages.figure_data import partition_data, shape_data
 
 import crfl_core
 from crfl_core.reporting.metrics import ClassHistogram

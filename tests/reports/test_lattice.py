@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crfl_reports.pages.lattice import axes, explorer_data, round_axis
+from crfl_reports.pages.explorer import axes, explorer_data, round_axis
 
 import crfl_core
 from crfl_core import Curve, RunResult
@@ -90,7 +90,7 @@ def test_without_time_only_the_nearest_points_are_answered(run: RunResult) -> No
 
 
 def test_votes_that_are_not_stored_are_named(own_run: Path) -> None:
-    from crfl_reports.pages.lattice import missing_votes
+    from crfl_reports.pages.explorer import missing_votes
 
     from crfl_core.records.votes import VoteRequest
 

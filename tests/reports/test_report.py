@@ -225,9 +225,9 @@ def test_a_folder_of_runs_is_one_page_with_bands(own_run: Path, tmp_path: Path) 
 def test_open_writes_a_missing_report_and_prints_its_path(
     own_run: Path, crfl: Crfl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("crfl_reports.pages.lattice.ATTACKERS", ())
-    monkeypatch.setattr("crfl_reports.pages.lattice.SCALES", ())
-    monkeypatch.setattr("crfl_reports.pages.lattice.RATIOS", ())
+    monkeypatch.setattr("crfl_reports.pages.explorer.ATTACKERS", ())
+    monkeypatch.setattr("crfl_reports.pages.explorer.SCALES", ())
+    monkeypatch.setattr("crfl_reports.pages.explorer.RATIOS", ())
     for name in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
     assert crfl("open", own_run).stdout.strip() == str(own_run / "report.html")

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from crfl_reports.pages.settings import origin_of, settings
+from crfl_reports.pages.sections import origin_of, settings
 
 import crfl_core
 from crfl_core.plugin_api.hookspecs import hookimpl

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from crfl_reports.pages.page import asset
+from crfl_reports.pages.report import asset
 
 from docs import vendored
 

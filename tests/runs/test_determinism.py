@@ -11,7 +11,7 @@ import torch
 
 import crfl_core
 from crfl_core import RunResult
-from crfl_core.training import batches
+from crfl_core.training import local_training
 from tests.oracle import OTHER_CONFIG, contents, federation_of, played, tiny
 
 MODELS = [{"type": "softmax"}, {"type": "mlp", "hidden": [8]}]
@@ -89,7 +89,7 @@ def test_another_seed_for_noise_leaves_the_batches_alone() -> None:
     """The first round starts from the same model and trains on the same batches, so only the noise differs."""
     plain, other = (federation_of(tiny(seeds=seeds)) for seeds in ({}, {"noise": 77}))
     plans = [
-        batches.draw(federation.data.partition, clients, clients.steps, 3, federation.streams)
+        local_training.draw(federation.data.partition, clients, clients.steps, 3, federation.streams)
         for federation in (plain, other)
         for clients in (federation.participation.round(3),)
     ]

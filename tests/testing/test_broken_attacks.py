@@ -19,7 +19,7 @@ from crfl_core.extend import (
     Batches,
     FederatedData,
     Plugin,
-    Realised,
+    RealisedAttack,
     State,
     Streams,
 )
@@ -134,14 +134,14 @@ class Diverging(Flipping):
 class Flattering(ModelReplacement):
     """Counts samples of the target class as successes."""
 
-    def backdoored_set(self, data: FederatedData, state: State) -> tuple[Tensor, Tensor]:
-        return self.backdoored(data.test_x, state), data.test_y
+    def backdoor_test_set(self, data: FederatedData, state: State) -> tuple[Tensor, Tensor]:
+        return self.add_trigger(data.test_x, state), data.test_y
 
 
 class Modest(ModelReplacement):
     """States less than it does."""
 
-    def threat(self, realised: Realised) -> Threat:
+    def threat(self, realised: RealisedAttack) -> Threat:
         return super().threat(realised).model_copy(update={"delta": 0.01})
 
 
@@ -151,14 +151,14 @@ class OnlyData(Flipping):
     def craft(self, known: AttackerView, state: State) -> Tensor:
         return -known.own_updates
 
-    def threat(self, realised: Realised) -> Threat:
+    def threat(self, realised: RealisedAttack) -> Threat:
         return super().threat(realised).model_copy(update={"poison": "labels"})
 
 
 class Anonymous(Flipping):
     """Does not say who attacks."""
 
-    def threat(self, realised: Realised) -> Threat:
+    def threat(self, realised: RealisedAttack) -> Threat:
         return super().threat(realised).model_copy(update={"clients": (19,), "rounds": (3,)})
 
 
@@ -170,15 +170,15 @@ class Growing(Flipping):
         x[..., 0] *= 1.0 - 0.1 * batches.round
         return replace(batches, x=x)
 
-    def threat(self, realised: Realised) -> Threat:
+    def threat(self, realised: RealisedAttack) -> Threat:
         return super().threat(realised).model_copy(update={"delta": 0.1, "poison": "update"})
 
 
 class Inventive(ModelReplacement):
     """Labels what it shows to the model as it likes."""
 
-    def backdoored_set(self, data: FederatedData, state: State) -> tuple[Tensor, Tensor]:
-        return self.backdoored(data.test_x, state), data.test_y * 0 + 7
+    def backdoor_test_set(self, data: FederatedData, state: State) -> tuple[Tensor, Tensor]:
+        return self.add_trigger(data.test_x, state), data.test_y * 0 + 7
 
 
 class Alternating(Flipping):

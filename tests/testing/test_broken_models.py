@@ -31,7 +31,7 @@ from tests.testing.support import assert_fails, checks_of
 class Sized(LinearModel):
     """One parameter too many."""
 
-    def initial(self, generator: np.random.Generator) -> Tensor:
+    def initial_parameters(self, generator: np.random.Generator) -> Tensor:
         return torch.zeros(self.layout.size + 1)
 
 
@@ -46,8 +46,8 @@ class Averaging(Regression):
 class Miscounting(Regression):
     """Counts the losers."""
 
-    def counts(self, parameters: Tensor, x: Tensor) -> Tensor:
-        return len(parameters) - super().counts(parameters, x)
+    def count_votes(self, parameters: Tensor, x: Tensor) -> Tensor:
+        return len(parameters) - super().count_votes(parameters, x)
 
 
 class Steep(Regression):
@@ -68,8 +68,8 @@ class Leaking(Regression):
 class Hurried(Regression):
     """Trains with other clients' rates."""
 
-    def local(self, start: Tensor) -> LocalModels:
-        local = super().local(start)
+    def local_models(self, start: Tensor) -> LocalModels:
+        local = super().local_models(start)
         step = local.step
         local.step = lambda x, y, weights, rates, decay: step(x, y, weights, rates.flip(0), decay)  # type: ignore[method-assign]
         return local
@@ -136,7 +136,7 @@ class Doubling(Regression):
 MODELS: dict[str, tuple[type[LinearModel | Regression], str]] = {
     "parameters_follow_the_layout": (Sized, "let `layout` name every tensor"),
     "logits_of_many_models_are_those_of_each": (Averaging, "treat replicas independently"),
-    "votes_are_counted_by_the_largest_logit": (Miscounting, "leave counts() as it is"),
+    "votes_are_counted_by_the_largest_logit": (Miscounting, "leave count_votes() as it is"),
     "gradient_is_that_of_the_loss": (Steep, "the slope of the weighted cross-entropy"),
     "clients_and_padding_do_not_mix": (Leaking, "treat clients independently"),
     "local_steps_follow_the_gradient": (Hurried, "compare step() with gradient()"),
@@ -218,8 +218,8 @@ MAP_CLASSES: dict[str, type[BoundUnitBall]] = {bound.__name__: bound for bound, 
 FITTED = "it_is_fitted_to_the_same_twice"
 
 EXAMPLES: list[tuple[str, Plugin, str]] = [
-    *((check, Broken().named(model.__name__), word) for check, (model, word) in MODELS.items()),
-    *((check, BrokenMap().named(bound.__name__), word) for check, (bound, word) in MAPS.items()),
+    *((check, Broken().with_name(model.__name__), word) for check, (model, word) in MODELS.items()),
+    *((check, BrokenMap().with_name(bound.__name__), word) for check, (bound, word) in MAPS.items()),
     (FITTED, Forgetful(), "draw from a seed"),
 ]
 

@@ -58,7 +58,7 @@ def included() -> Iterator[Plugin | Command]:
                     continue
                 plugin = registry.load(kind, f"crfl:{name}")
                 options = OPTIONS.get(f"{kind} {name}", OPTIONS.get(name, {}))
-                yield plugin.model_validate(options).named(name)
+                yield plugin.model_validate(options).with_name(name)
 
 
 @parametrize_with_checks(list(included()))
@@ -92,5 +92,5 @@ def test_a_dataset_that_was_saved_to_disk_conforms(tmp_path: Path) -> None:
     datasets.DatasetDict(
         {"train": datasets.Dataset.from_dict(train), "test": datasets.Dataset.from_dict(test)}
     ).save_to_disk(tmp_path / "set")
-    plugin = HuggingFace(path=tmp_path / "set", inputs=("a",), scaling="minmax").named("huggingface")
+    plugin = HuggingFace(path=tmp_path / "set", inputs=("a",), scaling="minmax").with_name("huggingface")
     assert [result for result in check_plugin(plugin) if result.status != "passed"] == []

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from crfl_core.extend import Clients, ConfigError, Streams
-from crfl_core.training.batches import BatchRows, draw
+from crfl_core.training.local_training import BatchRows, draw
 from tests.oracle import federation_of, tiny
 
 STREAMS = Streams(seed=5)

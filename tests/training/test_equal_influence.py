@@ -16,7 +16,7 @@ from crfl_core import Threat
 from crfl_core.certification import certifier
 from crfl_core.certification.drift import Scenario
 from crfl_core.extend import ConfigError
-from crfl_core.training.rates import ROOM
+from crfl_core.training.client_sampling import ROOM
 from tests.certificates.attackers import Knowledge, Submitting
 from tests.certificates.federations import certifiable, coins
 from tests.certificates.worlds import World, attacked, federation_of, honest_world, play, with_attack

@@ -150,7 +150,7 @@ def test_a_resumed_run_keeps_what_was_fitted(tmp_path: Path, monkeypatch: pytest
 class Wrong(FittedMap):
     """Fits something that is not finite."""
 
-    def own_inputs(self, facts: object) -> Tensor | None:
+    def public_inputs(self, facts: object) -> Tensor | None:
         return torch.zeros(3, 64)
 
     def fit(self, samples: Tensor) -> State:
@@ -163,7 +163,7 @@ class Wrong(FittedMap):
 class Misshapen(Wrong):
     """Brings inputs of another size."""
 
-    def own_inputs(self, facts: object) -> Tensor | None:
+    def public_inputs(self, facts: object) -> Tensor | None:
         return torch.zeros(3, 63)
 
 

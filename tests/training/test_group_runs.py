@@ -198,8 +198,8 @@ class Mixed(BoundModel):
         self._model, self._what = model, what
         self.layout, self.facts = model.layout, model.facts
 
-    def initial(self, generator: np.random.Generator) -> Tensor:
-        return self._model.initial(generator)
+    def initial_parameters(self, generator: np.random.Generator) -> Tensor:
+        return self._model.initial_parameters(generator)
 
     def gradient(self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
         x = x - x.mean((0, 1)) if self._what == "training" else x

@@ -98,12 +98,12 @@ def test_a_rule_that_keeps_all_updates_is_refused_if_they_do_not_fit(
 
 def test_the_refusal_says_what_is_needed_and_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     leave(monkeypatch, 2 * 10**9)
-    steps: list[Any] = [Median().named("median")]
+    steps: list[Any] = [Median().with_name("median")]
     with pytest.raises(
         ConfigError, match=r"take 8\.0 GB, and 2\.0 GB are left \(memory of this test\): lower training"
     ):
         check_held(steps, held_at_once(steps, streams=False, crafts=False), 10_000, 100_000, 4)
-    krum: list[Any] = [Krum(f=1).named("krum")]
+    krum: list[Any] = [Krum(f=1).with_name("krum")]
     check_held(krum, held_at_once(krum, streams=False, crafts=False), 10_000, 100_000, 4)
 
 

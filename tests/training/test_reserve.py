@@ -36,7 +36,7 @@ from crfl_core.extend import (
     RuleResult,
     RunContext,
     RunDirectory,
-    ServerSide,
+    ServerView,
     State,
     Streams,
     Tracker,
@@ -223,7 +223,7 @@ def test_a_resume_with_other_samples_is_refused(tmp_path: Path) -> None:
 class Shown(Aggregator):
     """Keeps what it is shown; does not ask for samples of the server."""
 
-    def prepare(self, server: ServerSide) -> State:
+    def prepare(self, server: ServerView) -> State:
         assert server.root is None
         return {"seen": torch.zeros(len(server.clients), dtype=torch.int64)}
 
@@ -259,7 +259,7 @@ def test_what_was_prepared_is_in_the_checkpoint_and_made_once(tmp_path: Path) ->
     class Once(Shown):
         """Counts how often it is prepared."""
 
-        def prepare(self, server: ServerSide) -> State:
+        def prepare(self, server: ServerView) -> State:
             prepared.append(1)
             return super().prepare(server)
 
@@ -329,7 +329,7 @@ def test_a_step_that_must_not_depend_on_the_updates_cannot_look_at_the_server() 
         class Prepared(FixedStage):
             """Prepares itself."""
 
-            def prepare(self, server: ServerSide) -> State:
+            def prepare(self, server: ServerView) -> State:
                 return {}
 
             def mixing(self, facts: RoundFacts) -> Mixing:
@@ -357,7 +357,7 @@ def test_what_is_prepared_must_fit_into_a_checkpoint(answer: Any, message: str) 
     class Wrong(Rooted):
         """Prepares something else."""
 
-        def prepare(self, server: ServerSide) -> State:
+        def prepare(self, server: ServerView) -> State:
             return answer  # type: ignore[no-any-return]
 
     with pytest.raises(PluginFailure, match=message):
@@ -369,7 +369,7 @@ def test_changing_the_samples_of_the_server_stops_the_run(when: str) -> None:
     class Writing(Rooted):
         """Writes into what everybody would go on with."""
 
-        def prepare(self, server: ServerSide) -> State:
+        def prepare(self, server: ServerView) -> State:
             if when == "prepare":
                 self.spoil(server)
             return {}
@@ -378,7 +378,7 @@ def test_changing_the_samples_of_the_server_stops_the_run(when: str) -> None:
             self.spoil(updates.round.server)
             return mean(updates, state)
 
-        def spoil(self, server: ServerSide) -> None:
+        def spoil(self, server: ServerView) -> None:
             assert server.root is not None
             server.root.x.numpy()[0] += 1.0
 

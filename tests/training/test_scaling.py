@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 import crfl_core.certification.formulas as formulas
 from crfl_core import run
 from crfl_core.extend import Attack, Batches, ConfigError, CrflWarning, FederatedData, State, Streams, TrainingTask
-from crfl_core.training import batches, scaling
+from crfl_core.training import batch_scaling, local_training
 from crfl_core.training.federation import Federation
 from crfl_core.training.local_training import LocalTraining
 from tests.certificates.federations import small
@@ -58,7 +58,7 @@ def looped(federation: Federation, start: Array, client: int) -> tuple[Array, li
     """A client's update by plain loops, with L_s, F_s and factor of every batch; eigenvalues by singular values."""
     settings, classes = federation.config.training, federation.data.facts.classes
     clients = federation.participation.round(1)
-    drawn = batches.draw(
+    drawn = local_training.draw(
         federation.data.partition,
         clients.take(slice(client, client + 1)),
         clients.steps[[client]],
@@ -109,7 +109,7 @@ def test_updates_and_columns_are_those_of_plain_loops(batch_size: int, ball: flo
 def test_spectra_are_not_below_those_of_thirty_digits(shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randn(4, *shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     y, sizes = torch.zeros(4, shape[0], dtype=torch.int64), torch.tensor([shape[0], 2, 1, 0])
-    spectra, _ = scaling.measured(x, y, sizes, 3)
+    spectra, _ = batch_scaling.measured(x, y, sizes, 3)
     for batch, count, found in zip(x, sizes.tolist(), spectra.tolist(), strict=True):
         with mpmath.workdps(40):
             rows = mpmath.matrix(batch[:count].tolist()) if count else mpmath.matrix(1, shape[1])
@@ -117,18 +117,18 @@ def test_spectra_are_not_below_those_of_thirty_digits(shape: tuple[int, int], mo
             assert exact <= found <= exact * (1 + mpmath.mpf("1e-11"))
     assert spectra[3] == 0.0
     np.testing.assert_allclose(spectra[0], formulas.batch_spectrum(x[0].numpy()), rtol=1e-12)
-    monkeypatch.setattr(scaling, "NUMBERS_AT_ONCE", 1)  # one batch at a time
-    torch.testing.assert_close(scaling.measured(x, y, sizes, 3)[0], spectra, rtol=1e-13, atol=0.0)
+    monkeypatch.setattr(batch_scaling, "NUMBERS_AT_ONCE", 1)  # one batch at a time
+    torch.testing.assert_close(batch_scaling.measured(x, y, sizes, 3)[0], spectra, rtol=1e-13, atol=0.0)
 
 
 def test_a_client_that_always_trains_on_everything_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    federation, calls, measured = built(batch_size=1000, steps=4), [], scaling.measured
+    federation, calls, measured = built(batch_size=1000, steps=4), [], batch_scaling.measured
 
-    def counted(x: torch.Tensor, y: torch.Tensor, sizes: torch.Tensor, classes: int) -> scaling.Measured:
+    def counted(x: torch.Tensor, y: torch.Tensor, sizes: torch.Tensor, classes: int) -> batch_scaling.Measured:
         calls.append(len(x))
         return measured(x, y, sizes, classes)
 
-    monkeypatch.setattr(scaling, "measured", counted)
+    monkeypatch.setattr(batch_scaling, "measured", counted)
     clients, training = federation.participation.round(1), LocalTraining(federation)
     start = torch.zeros(1, 1, federation.model.layout.size, dtype=torch.float64)
     for _ in range(3):

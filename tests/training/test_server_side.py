@@ -9,7 +9,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from crfl_core.extend import Aggregator, ClientUpdates, PluginFailure, RuleResult, Samples, ServerSide, State
+from crfl_core.extend import Aggregator, ClientUpdates, PluginFailure, RootSamples, RuleResult, ServerView, State
 from crfl_core.plugin_api.model import GradientSteps
 from crfl_core.training.federation import Federation
 from tests.oracle import federation_of, played, tiny
@@ -22,7 +22,7 @@ def federation(**changes: Any) -> Federation:
     return federation_of(tiny(reserve={"root": 23}, dtype="float64", **changes))
 
 
-def root_of(server: ServerSide) -> Samples:
+def root_of(server: ServerView) -> RootSamples:
     assert server.root is not None
     return server.root
 
@@ -40,7 +40,7 @@ def loss_and_gradient(model: Array, x: Array, y: NDArray[np.int64]) -> tuple[flo
     return loss, gradient
 
 
-def sgd(server: ServerSide, start: Array, rate: float, steps: int, batch: int, decay: float = 0.0) -> Array:
+def sgd(server: ServerView, start: Array, rate: float, steps: int, batch: int, decay: float = 0.0) -> Array:
     """The update of a client with the root samples in round 5."""
     x, y = root_of(server).x.numpy(), root_of(server).y.numpy()
     generator = server.streams.generator("aggregation/root", round_number=5)

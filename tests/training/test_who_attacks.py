@@ -33,7 +33,7 @@ from crfl_core.extend import (
     RoundRecord,
     RuleResult,
     RunContext,
-    ServerSide,
+    ServerView,
     Stage,
     StageResult,
     State,
@@ -129,7 +129,7 @@ class SpyStage(Stage):
     def check(self, clients: Clients) -> None:
         note("check", clients)
 
-    def prepare(self, server: ServerSide) -> State:
+    def prepare(self, server: ServerView) -> State:
         note("prepare", server)
         return {}
 
@@ -140,8 +140,8 @@ class SpyStage(Stage):
         )
 
     @hookimpl
-    def crfl_working(self, phase: str, done: int, total: int) -> None:
-        note("crfl_working", phase, done, total)
+    def crfl_progress(self, phase: str, done: int, total: int) -> None:
+        note("crfl_progress", phase, done, total)
 
     @hookimpl
     def crfl_run_started(self, run: RunContext) -> None:

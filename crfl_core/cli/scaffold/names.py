@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 
-from crfl_core.extend import KINDS, OWN_COMMANDS, CrflError, Registry
+from crfl_core.extend import CORE_COMMANDS, KINDS, CrflError, Registry
 
 PREFIX = "crfl-"
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -94,7 +94,7 @@ class Names:
         for word in (self.target, self.function_name):
             if keyword.iskeyword(word):
                 raise ScaffoldError(f"{self.plugin!r} would be called {word}, a word of Python itself")
-        if self.kind == COMMAND and self.plugin in OWN_COMMANDS:
+        if self.kind == COMMAND and self.plugin in CORE_COMMANDS:
             raise ScaffoldError(f"{self.plugin!r} is a command of crfl itself: choose another name")
 
     def rivals(self, registry: Registry) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from crfl_aggregators.geometry import Array
 from crfl_aggregators.krum import Krum
-from crfl_core.extend import Aggregator, Clients, ClientUpdates, Configured, Layout, OptionError, RuleResult, State
+from crfl_core.extend import Aggregator, Clients, ClientUpdates, Layout, OptionError, PluginField, RuleResult, State
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,9 @@ class PerLayer(Aggregator):
     layer.
     """
 
-    rule: Annotated[Aggregator, Configured("aggregator")] = Field(Krum(), description="what combines a layer's updates")
+    rule: Annotated[Aggregator, PluginField("aggregator")] = Field(
+        Krum(), description="what combines a layer's updates"
+    )
 
     @field_validator("rule")
     @classmethod

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from crfl_attacks.byzantine import Byzantine
 from crfl_attacks.perturbations import Perturbation, perturbation
-from crfl_core.extend import Aggregator, AttackerView, Configured, Knowledge
+from crfl_core.extend import Aggregator, AttackerView, Knowledge, PluginField
 
 
 class Adaptive(Byzantine):
@@ -23,7 +23,7 @@ class Adaptive(Byzantine):
 
     knowledge: ClassVar[Knowledge] = "rule"
 
-    rule: Annotated[Aggregator, Configured("aggregator")] | None = Field(
+    rule: Annotated[Aggregator, PluginField("aggregator")] | None = Field(
         None, description="the rule that attackers believe in; unset: the run's own aggregation, stages included"
     )
     perturbation: Perturbation | None = Field(None, description="as in min-max; unset: whichever does most")

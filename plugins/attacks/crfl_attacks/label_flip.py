@@ -41,7 +41,7 @@ class LabelFlip(Attack):
         """New labels, old inputs."""
         return replace(batches, y=state["labels"][batches.y])
 
-    def backdoored_set(self, data: FederatedData, state: State) -> tuple[Tensor, Tensor] | None:  # noqa: ARG002
+    def backdoor_test_set(self, data: FederatedData, state: State) -> tuple[Tensor, Tensor] | None:  # noqa: ARG002
         """The test samples whose label the attackers would change; none without a target."""
         if self.target is None:
             return None

@@ -40,15 +40,15 @@ class ModelReplacement(Targeted):
         """What each attacker adds in training; broadcast over (attackers, steps, batch, features)."""
         return state["pattern"]
 
-    def backdoored(self, x: Tensor, state: State) -> Tensor:
+    def add_trigger(self, x: Tensor, state: State) -> Tensor:
         """Inputs plus the pattern, clamped to the valid range."""
         return stamped(x, state["pattern"], state)
 
-    def backdoored_set(self, data: FederatedData, state: State) -> tuple[Tensor, Tensor] | None:
+    def backdoor_test_set(self, data: FederatedData, state: State) -> tuple[Tensor, Tensor] | None:
         """Every test input of the chosen classes with the trigger, and its true label."""
         if self.backdoored_classes == "others":
-            return super().backdoored_set(data, state)
-        return self.backdoored(data.test_x, state), data.test_y
+            return super().backdoor_test_set(data, state)
+        return self.add_trigger(data.test_x, state), data.test_y
 
 
 def stamped(x: Tensor, pattern: Tensor, state: State) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from crfl_attacks.targeted import Targeted
-from crfl_core.extend import Batches, FederatedData, OptionError, Realised, State, Streams, Threat
+from crfl_core.extend import Batches, FederatedData, OptionError, RealisedAttack, State, Streams, Threat
 
 
 class Pool(NamedTuple):
@@ -41,11 +41,11 @@ class Replacing(Targeted):
         walk = steps + torch.arange(int(counts.max()), device=pool.device)
         return self.replaced(batches, pool[(begin[:, None, None] + walk) % len(pool)])
 
-    def backdoored_set(self, data: FederatedData, state: State) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+    def backdoor_test_set(self, data: FederatedData, state: State) -> tuple[Tensor, Tensor]:  # noqa: ARG002
         """The samples of the pool that are kept for testing, as they are."""
         return state["test_x"], state["test_y"]
 
-    def threat(self, realised: Realised) -> Threat:
+    def threat(self, realised: RealisedAttack) -> Threat:
         """Other samples stood in the place of the attackers' own: more than a change of features and labels."""
         stated = super().threat(realised)
         return stated if stated.poison == "update" else stated.model_copy(update={"poison": "replacement"})

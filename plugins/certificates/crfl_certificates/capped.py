@@ -16,7 +16,7 @@ class Capped(Certificate):
 
     levels_offered: ClassVar[tuple[Level, ...]] = ("feature", "sample", "client")
 
-    def wanted_stages(self, cap_updates: bool | None) -> tuple[Mapping[str, Any], ...]:
+    def stages_to_add(self, cap_updates: bool | None) -> tuple[Mapping[str, Any], ...]:
         """The update cap, if it is asked about clients."""
         counts_clients = "client" in (self.levels or self.levels_offered)
         return (UPDATE_CAP,) if cap_updates or counts_clients else ()
@@ -27,6 +27,6 @@ class CappedPath(Capped):
 
     statement: ClassVar = "pathwise"
 
-    def rounds_answered(self) -> Literal["any"]:
+    def round_scope(self) -> Literal["any"]:
         """The drift of every round is known, so that of the worst ones is."""
         return "any"

@@ -47,7 +47,7 @@ class GroupVote(Grouped):
         "rounds and to capped updates",
     )
 
-    def rounds_answered(self) -> Literal["stated", "every"]:
+    def round_scope(self) -> Literal["stated", "every"]:
         """All of them, unless groups certify themselves against the threat."""
         return "stated" if self.refine else "every"
 

@@ -26,7 +26,7 @@ class Grouped(Certificate):
     groups: ClassVar[bool] = True
     levels_offered: ClassVar[tuple[Level, ...]] = ("client",)
 
-    def rounds_answered(self) -> Literal["stated", "every"]:
+    def round_scope(self) -> Literal["stated", "every"]:
         """All of them: a client reaches the same votes, whenever it attacks."""
         return "every"
 

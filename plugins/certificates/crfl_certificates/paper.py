@@ -70,11 +70,11 @@ class Paper(Certificate):
         """The paper's proof lets attackers scale their clean updates, too."""
         return "scaled"
 
-    def rounds_answered(self) -> Literal["any"]:
+    def round_scope(self) -> Literal["any"]:
         """Of unknown rounds, the worst count."""
         return "any"
 
-    def wanted_stages(self, cap_updates: bool | None) -> tuple[Mapping[str, Any], ...]:
+    def stages_to_add(self, cap_updates: bool | None) -> tuple[Mapping[str, Any], ...]:
         """The paper's server caps no updates; ours does if it is told to."""
         return (UPDATE_CAP,) if cap_updates else ()
 

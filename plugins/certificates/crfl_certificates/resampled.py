@@ -24,7 +24,7 @@ class Resampled(Capped):
         """The round whose noise is the first to be drawn again."""
         return max(attacked)
 
-    def resampled_rounds(self, attacked: tuple[int, ...]) -> tuple[int, ...]:
+    def rounds_to_resample(self, attacked: tuple[int, ...]) -> tuple[int, ...]:
         """The one from which continuations start."""
         return (self.start(attacked),)
 

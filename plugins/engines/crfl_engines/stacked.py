@@ -171,7 +171,7 @@ class Turns(Tracker):
     place: int
 
     @hookimpl
-    def crfl_working(self, phase: str, done: int, total: int) -> None:
+    def crfl_progress(self, phase: str, done: int, total: int) -> None:
         """Whenever some models have voted it is another run's turn."""
         meeting = MEETING.get()
         if meeting is None or not meeting.admits(self.place):

@@ -1,6 +1,6 @@
-"""A real federation on Flower: the server's step of the core, and clients that train beside their own data.
+"""Real federation on Flower: the core's server step, and clients that train beside their own data.
 
-The server sees no sample. It counts what nodes registered before the first round, and takes a reply that is missing,
-late or broken for a zero update that keeps its weight. What needs Flower imports it when it is used, so plugins and
-commands can be listed without it.
+The server sees no sample. It fixes the number of samples of each client before the first round, and counts a reply
+that is missing, late or broken as a zero update that keeps its weight. Modules import Flower when it is needed, so
+listing plugins and commands works without it.
 """

@@ -1,4 +1,4 @@
-"""A grid of Flower that reads no more of a reply than it is allowed to, whatever a node sends."""
+"""A Flower grid that reads a limited number of bytes per reply."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.superlink.grid import HttpGrid
 
 MAX_OBJECTS = 4096
-"""No reply of ours has as many parts; Flower cuts arrays into pieces of 5 MB."""
+"""Limit of parts per reply. Flower cuts arrays into pieces of 5 MB; replies of honest nodes have far fewer parts."""
 
 
 class ReplyTooLarge(Exception):
-    """A reply has more bytes than it may have. The rest of it was not read."""
+    """Raised when a reply is larger than allowed. The rest of the reply is not read."""
 
 
 class BoundedGrid(HttpGrid):
-    """A grid that reads no more of a reply than it is allowed to."""
+    """Grid that reads a limited number of bytes per reply."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -38,11 +38,14 @@ class BoundedGrid(HttpGrid):
 
     @property
     def token(self) -> str:
-        """What the task of this grid was claimed with."""
+        """Return the token with which the task of this grid was claimed."""
         return self._token
 
     def pull_reply(self, message_id: str, limit: int) -> Message | None:
-        """The reply to a message; None if it is not there yet, or not whole. Raises `TooLarge`, whatever it says."""
+        """Return the complete reply to a message, or None if it has not arrived yet.
+
+        Raises `ReplyTooLarge` if the reply has more than `limit` bytes.
+        """
         client = self._runtime_client
         with limit_responses(client, limit):
             if message_id not in self._arriving:  # Flower hands a reply out once
@@ -79,14 +82,17 @@ class BoundedGrid(HttpGrid):
 
 
 def bound_grid(grid: HttpGrid) -> BoundedGrid:
-    """The same grid, with replies of bounded size."""
+    """Return a grid with the same connection and run that limits the size of replies."""
     other = BoundedGrid(grid._addr, insecure=grid._insecure, root_certificates=grid._cert, token=grid._token)
     other.set_run(grid.run)
     return other
 
 
 def inflated_size(content: bytes, others: Mapping[str, bytes]) -> int:
-    """How long an array becomes: it may name the same piece many times, so that little is sent for much."""
+    """Return the number of bytes of an array after inflation.
+
+    An array may name the same piece many times, so a short message can inflate to a large one.
+    """
     if get_object_type_from_object_content(content) != Array.__qualname__:
         return 0
     pieces = get_object_children_ids_from_object_content(content)
@@ -96,7 +102,7 @@ def inflated_size(content: bytes, others: Mapping[str, bytes]) -> int:
 
 @contextmanager
 def limit_responses(client: RuntimeHttpClient, limit: int) -> Iterator[None]:
-    """Read no answer that says it has more bytes than this."""
+    """Refuse responses that announce more than `limit` bytes, inside the block."""
 
     def check(response: httpx.Response) -> None:
         if int(response.headers.get("content-length", 0)) > limit:

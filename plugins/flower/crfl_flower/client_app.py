@@ -1,4 +1,4 @@
-"""The client app: what a node makes of a message. `crfl join` runs it, beside the node's own data."""
+"""The node: its file, the training beside its own data, and the client app that `crfl join` runs."""
 
 from __future__ import annotations
 
@@ -23,40 +23,14 @@ from crfl_core.runs.run import open_job
 from crfl_flower.messages import RegistrationRequest, TrainingOrder
 
 NODE_FILE_KEY = "node-file"
-"""Where the configuration of a SuperNode says which file is the node's."""
-
-app = ClientApp()
-
-
-@app.query()
-def register(message: Message, context: Context) -> Message:
-    """Say how many samples there are."""
-    return build_reply(message, RegistrationRequest.from_message(message).build_reply(find_node(context).data))
-
-
-@app.train()
-def train(message: Message, context: Context) -> Message:
-    """Train from the server's model."""
-    order = TrainingOrder.from_message(message)
-    return build_reply(message, order.build_reply(find_node(context).train(order)))
-
-
-def build_reply(message: Message, content: RecordDict) -> Message:
-    """The reply to a message."""
-    return Message(content, reply_to=message)
-
-
-def find_node(context: Context) -> Node:
-    """The node that a SuperNode was started for."""
-    return open_node(Path(str(context.node_config[NODE_FILE_KEY])))
-
+"""Key of the SuperNode's configuration that holds the path of the node file."""
 
 SERVER_TABLES = {"attack", "groups", "reserve", "engine", "trackers", "threat"}
-"""Tables of a config that say nothing about how one client trains."""
+"""Tables of a config that do not describe how a single client trains."""
 
 
 class NodeFile(Table):
-    """The file of a node. It never leaves it; paths in it are relative to its folder, also those of the dataset."""
+    """Settings of a node. They stay on the node; paths are relative to the folder of the file."""
 
     server: str = Field(pattern=r"^.+:[0-9]+$", description="host:port of `crfl serve`")
     certificate: Path = Field(Path("ca.crt"), description="of the authority that the server's certificate is from")
@@ -69,7 +43,7 @@ class NodeFile(Table):
 
 
 class Node:
-    """Answers the server's questions and orders. Data are read once, and training is prepared once for all rounds."""
+    """A node that answers the server. It reads its data once and prepares training once for all rounds."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -79,18 +53,18 @@ class Node:
 
     @property
     def folder(self) -> Path:
-        """Where the file lies; what it names lies there, too."""
+        """Return the folder of the node file, which relative paths start from."""
         return self.path.absolute().parent
 
     @property
     def data(self) -> Data:
-        """The node's own samples."""
+        """Return the node's own samples."""
         if self._data is None:
             self._data = load_config({"dataset": self._dataset_settings}).config.dataset.load()
         return self._data
 
     def train(self, order: TrainingOrder) -> Tensor:
-        """The updates (K, P) of this client."""
+        """Return the updates (K, P) of this client."""
         if order.specification not in self._jobs:
             self._jobs = {order.specification: self._open_job(order)}  # the job of an earlier run is not kept
         torch.set_num_threads(self.file.threads)
@@ -98,11 +72,11 @@ class Node:
         return self._jobs[order.specification].train(order.to_task(), part).updates[:, 0]
 
     def _open_job(self, order: TrainingOrder) -> Job:
-        """The training that a server describes, on our own samples, with no plugin that we do not allow."""
+        """Prepare the training that the server describes, on the node's samples, with allowed plugins only."""
         tree = tomllib.loads(order.specification)
         samples = tree["partition"]["samples"][order.client]
         if samples > len(self.data.x):
-            raise DataError(f"{self.path}: {samples} samples were registered, and there are {len(self.data.x)} now")
+            raise DataError(f"{self.path}: {samples} samples were registered, but there are {len(self.data.x)} now")
         own = {
             "dataset": {**self._dataset_settings, "train_samples": samples},
             "partition": {**tree["partition"], "client": order.client},
@@ -112,22 +86,23 @@ class Node:
 
     @property
     def _dataset_settings(self) -> dict[str, Any]:
-        """The table of the node's samples, with the files that it names where they are."""
+        """Return the dataset table with the paths in it made absolute."""
         return {
             key: str(self.folder / value) if key.endswith("path") else value for key, value in self.file.dataset.items()
         }
 
 
 def specification_for_nodes(specification: str) -> str:
-    """What nodes are told of a run: no data of the server, no seed but that of batches, everybody in every round.
+    """Return the part of a run's description that nodes receive.
 
-    Raises `ConfigError` if that would give away what must stay with the server, or leave out what nodes need.
+    It holds no data of the server, only the seed of batches, and lets every client take part in every round. Raises
+    `ConfigError` if it would reveal what must stay with the server, or lack what nodes need.
     """
     tree = tomllib.loads(specification)
     if "batches" not in tree.get("seeds", {}):
         raise ConfigError(
-            "is missing: nodes are told it, and must not learn `seed`, from which the noise is drawn: set it to a "
-            "number of its own",
+            "is missing: nodes receive it and must not learn `seed`, from which the noise is drawn: set it to "
+            "another number",
             key="seeds.batches",
         )
     if "curator" in tree.get("reserve", {}):
@@ -148,7 +123,7 @@ def specification_for_nodes(specification: str) -> str:
 
 
 def read_node_file(path: Path) -> NodeFile:
-    """The file of a node. Raises `ConfigError` with the key that is wrong."""
+    """Read a node file. Raises `ConfigError` with the key that is wrong."""
     try:
         return NodeFile.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
@@ -163,5 +138,31 @@ def read_node_file(path: Path) -> NodeFile:
 
 @cache
 def open_node(path: Path) -> Node:
-    """The node of a file, which is read once, however many messages it answers."""
+    """Return the node of a file, which is read once per process."""
     return Node(path)
+
+
+app = ClientApp()
+
+
+@app.query()
+def register(message: Message, context: Context) -> Message:
+    """Answer with the number of samples of this node."""
+    return build_reply(message, RegistrationRequest.from_message(message).build_reply(find_node(context).data))
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Train from the server's model and answer with the update."""
+    order = TrainingOrder.from_message(message)
+    return build_reply(message, order.build_reply(find_node(context).train(order)))
+
+
+def build_reply(message: Message, content: RecordDict) -> Message:
+    """Return the reply to a message."""
+    return Message(content, reply_to=message)
+
+
+def find_node(context: Context) -> Node:
+    """Return the node for which this SuperNode was started."""
+    return open_node(Path(str(context.node_config[NODE_FILE_KEY])))

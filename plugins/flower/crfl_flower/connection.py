@@ -1,7 +1,8 @@
-"""Flower from inside, with `bounded_grid`: how a server gets its grid, and how a node gets its tasks.
+"""Connections to Flower: the server's grid, and the tasks of a node.
 
-Flower would start a process for every message and load into it the code that the server sent. Here both apps run in
-processes of ours, which claim their tasks themselves: a node runs no code but what is installed there.
+Flower would start one process per message and load code that the server sent. Here, both apps run in processes that
+claim their tasks themselves, so a node runs only code that is installed on it. `bounded_grid` is the other module
+that uses Flower's internals.
 """
 
 from __future__ import annotations
@@ -56,13 +57,13 @@ from crfl_flower.bounded_grid import BoundedGrid
 
 ACQUIRE_TASK = "/flwr.proto.Runtime/AcquireTask"
 SUPERNODE_SECONDS = 20.0
-"""Seconds from the last answer of a SuperNode to its end."""
+"""Seconds from the last answer of a SuperNode until its process must have ended."""
 RETRIED_STATUSES = (502, 503, 504)
-"""What a server answers that may be back soon."""
+"""HTTP statuses of a server that may be back soon."""
 SUPERLINK_SECONDS = 60.0
-"""Seconds after which a server whose SuperLink does not answer gives up; the run can be resumed."""
+"""Seconds without an answer of the SuperLink after which the server gives up; the run can be resumed."""
 MESSAGE_SECONDS = 20.0
-"""Seconds in which a message that a SuperNode announced must be whole."""
+"""Seconds within which a message that the SuperNode announced must be complete."""
 APP_BUNDLE = b"""[project]
 name = "crfl-federation"
 version = "1.0.0"
@@ -79,14 +80,17 @@ clientapp = "crfl_flower.client_app:app"
 
 
 class Address(NamedTuple):
-    """Where Flower listens: `host:port`, the certificate of its authority if it uses TLS, and who may claim tasks."""
+    """Address of a Flower service: `host:port`, its certificate authority, and the secret that claims tasks.
+
+    `authority` is None for a connection without TLS.
+    """
 
     server: str
     authority: bytes | None
     secret: bytes
 
     def connect(self, interceptor: ProtobufClientInterceptor, *, retried: bool = True) -> RuntimeHttpClient:
-        """A client of the part for apps."""
+        """Return a client of Flower's runtime API."""
         return RuntimeHttpClient.from_server_address(
             server_address=self.server,
             insecure=self.authority is None,
@@ -96,18 +100,18 @@ class Address(NamedTuple):
         )
 
     def connect_claimer(self) -> RuntimeHttpClient:
-        """A client that may claim tasks."""
+        """Return a client that may claim tasks."""
         signing = SuperExecAuthHttpInterceptor(master_secret=self.secret, protected_methods={ACQUIRE_TASK})
         return self.connect(signing, retried=False)
 
     def open_grid(self, token: str) -> BoundedGrid:
-        """The grid of a claimed server app."""
+        """Return the grid of a claimed server task."""
         insecure = self.authority is None
         return BoundedGrid(self.server, insecure=insecure, root_certificates=self.authority, token=token)
 
 
 def register_nodes(address: Address, keys: Iterable[bytes]) -> None:
-    """Let these public keys in, and tell Flower of those that it does not know yet."""
+    """Register with Flower those of the public keys that it does not know yet."""
     with open_control(address) as client:
         known = {node.public_key for node in client.ListNodes(ListNodesRequest()).nodes_info}
         for key in keys:
@@ -117,7 +121,7 @@ def register_nodes(address: Address, keys: Iterable[bytes]) -> None:
 
 @contextmanager
 def open_control(address: Address) -> Iterator[ControlHttpClient]:
-    """A client of the part for people who start runs."""
+    """Open a client of Flower's control API for the block."""
     client = ControlHttpClient.from_server_address(
         server_address=address.server,
         insecure=address.authority is None,
@@ -132,7 +136,7 @@ def open_control(address: Address) -> Iterator[ControlHttpClient]:
 
 @contextmanager
 def run_server_task(address: Address, seconds: float = 30.0) -> Iterator[tuple[BoundedGrid, Context]]:
-    """A new run of Flower, claimed by this process, with the grid that reaches its nodes."""
+    """Start a new run of Flower, claim its server task, and yield its grid and context."""
     bundle, _ = build_fab_from_files({"pyproject.toml": APP_BUNDLE})
     with open_control(address) as client:
         started = client.StartRun(StartRunRequest(fab=fab_to_proto(Fab(sha256(bundle).hexdigest(), bundle, {}))))
@@ -156,15 +160,15 @@ def run_server_task(address: Address, seconds: float = 30.0) -> Iterator[tuple[B
         status = SubStatus.COMPLETED
         details = ""
     finally:
-        heartbeat.stop()  # before the task is over: then its token is worth nothing any more
+        heartbeat.stop()  # while the token of the task is still valid
         grid._retry_invoker.max_tries = 1
-        with suppress(httpx.HTTPError):  # Flower notices by itself that nobody is here any more
+        with suppress(httpx.HTTPError):  # Flower detects the missing heartbeat by itself
             runtime.PushTaskOutput(PushTaskOutputRequest(sub_status=status, details=details))
         grid.close()
 
 
 def heartbeat_function(client: RuntimeHttpClient) -> Callable[[], bool]:
-    """Tells Flower that we are still here; whatever comes in between, it is tried again."""
+    """Return a function that sends one heartbeat; failures are retried by the sender."""
 
     def beat() -> bool:
         try:
@@ -176,12 +180,15 @@ def heartbeat_function(client: RuntimeHttpClient) -> Callable[[], bool]:
 
 
 def is_final_error(error: Exception) -> bool:
-    """Whether a request is not tried again. Flower would end the process if its token is refused; we say so."""
+    """Return whether a failed request must not be retried.
+
+    Flower would end the process if its token is refused; raising lets the caller report it.
+    """
     return isinstance(error, httpx.HTTPStatusError) and error.response.status_code not in RETRIED_STATUSES
 
 
 def claim_task(address: Address, kind: TaskType, run: int, seconds: float) -> str:
-    """The token of the task of a run; tasks that earlier processes left behind are claimed and dropped."""
+    """Return the token of the task of a run; claim and drop tasks that earlier processes left behind."""
     until = time.monotonic() + seconds
     client = address.connect_claimer()
     try:
@@ -192,15 +199,15 @@ def claim_task(address: Address, kind: TaskType, run: int, seconds: float) -> st
             time.sleep(0.1)
     finally:
         client.close()
-    raise RunError(f"Flower at {address.server} has not handed out the run it was asked for within {seconds:g} s")
+    raise RunError(f"Flower at {address.server} did not hand out the requested run within {seconds:g} s")
 
 
 ClientFunction = Callable[[Message, Context], Message]
-"""What a client app is: a message and the context of the node in, a reply out."""
+"""A client app as a function: takes a message and the context of the node, returns the reply."""
 
 
 def answer_tasks(address: Address, app: ClientFunction, ended: Callable[[], bool], pause: float = 0.2) -> None:
-    """Answer every message that a node gets, one after the other, until it has `ended`."""
+    """Answer every message that the node receives, in order, until `ended()` is true."""
     client = address.connect_claimer()
     try:
         while not ended():
@@ -209,18 +216,18 @@ def answer_tasks(address: Address, app: ClientFunction, ended: Callable[[], bool
                 answer_task(address, found.token, app)
             else:
                 time.sleep(pause)
-    except httpx.TransportError as error:  # it is about to end, or it hangs
+    except httpx.TransportError as error:  # the SuperNode is about to end, or it hangs
         until = time.monotonic() + SUPERNODE_SECONDS
         while not ended():
             if time.monotonic() > until:
-                raise RunError(f"Flower's SuperNode at {address.server} does not answer any more: {error}") from error
+                raise RunError(f"Flower's SuperNode at {address.server} stopped answering: {error}") from error
             time.sleep(pause)
     finally:
         client.close()
 
 
 def answer_task(address: Address, token: str, app: ClientFunction) -> None:
-    """Answer one message; if the app raises, by an error that says no more than its class."""
+    """Answer one message; if the app raises, answer with an error that names only its class."""
     client = address.connect(RuntimeTokenHttpInterceptor(token), retried=False)
     heartbeat = HeartbeatSender(heartbeat_function(client))
     heartbeat.start()
@@ -230,7 +237,7 @@ def answer_task(address: Address, token: str, app: ClientFunction) -> None:
         details = ""
         try:
             reply = app(message, context)
-        except Exception as error:  # whatever it is, the server gets an answer, and nothing about the data
+        except Exception as error:  # the server gets an answer that reveals nothing about the data
             status = SubStatus.FAILED
             details = type(error).__name__
             reply = Message(Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=details), reply_to=message)
@@ -238,8 +245,8 @@ def answer_task(address: Address, token: str, app: ClientFunction) -> None:
         heartbeat.stop()
         push_task_output(client, context, status, details)
     except (httpx.HTTPStatusError, LookupError, ObjectPullError, RunNotRunningException):
-        # The server that sent it is gone, and the rest of the message with it.
-        push_task_output(client, None, SubStatus.FAILED, "the message is not there any more")
+        # The server that sent the message is gone.
+        push_task_output(client, None, SubStatus.FAILED, "the message is no longer available")
     finally:
         if heartbeat.is_running:
             heartbeat.stop()
@@ -247,7 +254,7 @@ def answer_task(address: Address, token: str, app: ClientFunction) -> None:
 
 
 def pull_task_input(client: RuntimeHttpClient) -> tuple[Message, Context]:
-    """The message that a task is about; what is missing of it may still come for some seconds."""
+    """Return the message and the context of a task; wait a few seconds for missing parts."""
     given = client.PullTaskInput(PullTaskInputRequest())
     context = context_from_proto(given.context)
     tree = client.PullMessages(PullAppMessagesRequest()).message_object_trees[0]

@@ -1,4 +1,4 @@
-"""The engine that trains on nodes: orders out, replies in, and a zero update for whoever did not answer well."""
+"""Engine that trains on nodes: send orders, gather replies, fill in zero updates for missing or broken ones."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Flower(Engine):
     _exchange: Exchange | None = PrivateAttr(default=None)
 
     def open(self, job: Job) -> None:
-        """Find the federation that `crfl serve` has brought together, and what its nodes are told."""
+        """Connect to the federation that `crfl serve` has started and prepare what its nodes are told."""
         from crfl_flower.client_app import specification_for_nodes
         from crfl_flower.exchange import CURRENT_EXCHANGE
 
@@ -49,7 +49,7 @@ class Flower(Engine):
         self._specification = specification_for_nodes(job.specification)
 
     def train(self, task: TrainingTask) -> Iterator[LocalUpdates]:
-        """Every participant once, as replies come in; last those who did not answer well, with no numbers at all."""
+        """Yield one update per participant as replies arrive; NaN updates for missing replies come last."""
         from crfl_flower.messages import TrainingOrder, local_update
 
         assert self._exchange is not None
@@ -75,7 +75,7 @@ class Flower(Engine):
             wanted = min(self.min_replies, len(task.clients))
             raise RunError(
                 f"round {task.number}: {good} good replies after {self.attempts} attempts, engine.min_replies is "
-                f"{wanted}: see that nodes are up, then start `crfl serve` again, which goes on from here"
+                f"{wanted}: check that the nodes are up, then start `crfl serve` again, which resumes here"
             )
         for place, problem in missing.items():
             self._exchange.record_problem(task.number, int(task.clients.ids[place]), problem)

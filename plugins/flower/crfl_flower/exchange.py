@@ -1,4 +1,4 @@
-"""Orders to nodes and what comes back of them, each checked by itself, until a deadline."""
+"""Exchange with nodes: send orders, and check each reply by itself, until a deadline."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from crfl_flower.messages import (
 )
 
 POLL_SECONDS = 0.2
-"""Seconds between two looks for replies."""
+"""Seconds between two polls for replies."""
 STEP_BOUND_SLACK = {torch.float32: 1e-4, torch.float64: 1e-9}
-"""By how much, relatively, rounding may carry an honest update beyond its bound, as the core allows it."""
+"""Relative slack for rounding in the bound on honest updates, by dtype; the same as the core's."""
 
 
 class ReplyGrid(Protocol):
-    """What is needed of a grid."""
+    """The methods of a grid that an exchange uses."""
 
     def push_messages(self, messages: list[Message]) -> Any:
-        """Send messages; their numbers."""
+        """Send messages and return their ids."""
 
     def pull_reply(self, message_id: str, limit: int) -> Message | None:
-        """The reply to a message, if it is there. Raises `TooLarge`."""
+        """Return the reply to a message, or None. Raises `ReplyTooLarge`."""
 
 
 class Exchange:
-    """The nodes of a federation: `nodes[i]` is the one of client i, known by its key, whatever it says itself."""
+    """The nodes of a federation. `nodes[i]` is the node of client i; the server identifies it by its key alone."""
 
     def __init__(
         self, grid: ReplyGrid, nodes: list[int], journal: Path, say: Callable[[str], object] = lambda _: None
@@ -54,13 +54,16 @@ class Exchange:
 
     @property
     def total(self) -> int:
-        """The number of clients."""
+        """Return the number of clients."""
         return len(self._nodes)
 
     def gather_updates(
         self, orders: Mapping[int, TrainingOrder], clients: Clients, until: float
     ) -> Iterator[tuple[int, Tensor | None, str]]:
-        """Every order with its update, (K, P), or with what is wrong; as they come, the last at the deadline."""
+        """Yield (place, update, "") or (place, None, problem) for every order until the deadline.
+
+        Updates have the shape (K, P).
+        """
         contents = {place: order.to_record() for place, order in orders.items()}
         to = {place: self._nodes[order.client] for place, order in orders.items()}
         limits = {place: order.max_reply_bytes for place, order in orders.items()}
@@ -72,7 +75,7 @@ class Exchange:
                 yield place, *check_reply(orders[place], message, clients.take(slice(place, place + 1)))
 
     def register_clients(self, questions: Mapping[int, RegistrationRequest], until: float) -> list[int]:
-        """The number of samples of every client. Raises `RunError` if one does not answer well: nobody is left out."""
+        """Return the number of samples of every client. Raises `RunError` unless every client answers correctly."""
         contents = {client: question.to_record() for client, question in questions.items()}
         limits = dict.fromkeys(questions, OVERHEAD_BYTES)
         samples = {}
@@ -84,7 +87,9 @@ class Exchange:
                     raise MalformedMessage(problem)
                 samples[client] = read_samples(questions[client], message)
             except MalformedMessage as error:
-                raise RunError(f"client {client} did not register: {error}: no round starts without it") from error
+                raise RunError(
+                    f"client {client} did not register: {error}: all clients must register before round 1"
+                ) from error
         return [samples[client] for client in sorted(samples)]
 
     def exchange_messages(
@@ -94,7 +99,7 @@ class Exchange:
         limits: Mapping[int, int],
         sending: tuple[str, str, float],
     ) -> Iterator[tuple[int, Message | None, str]]:
-        """Send every content to its node, and yield what comes back, or what is wrong with it."""
+        """Send each content to its node and yield (place, reply, "") or (place, None, problem)."""
         kind, group, until = sending
         seconds = max(1.0, until - time.monotonic())
         waiting: dict[str, int] = {}
@@ -104,7 +109,7 @@ class Exchange:
             if number:
                 waiting[number] = place
             else:
-                yield place, None, "a node that Flower does not know"
+                yield place, None, "Flower does not know the node"
         while waiting:
             for number, place in list(waiting.items()):
                 found, problem = self._pull_reply(number, nodes[place], limits[place])
@@ -130,7 +135,7 @@ class Exchange:
         return found, ""
 
     def record_problem(self, number: int, client: int, problem: str) -> None:
-        """Say and write down whose reply does not count, and why."""
+        """Report that a reply does not count and write the reason to the journal."""
         self.say(f"round {number}: client {client} counts as a zero update: {problem}")
         with self._journal.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps({"round": number, "client": client, "problem": problem}) + "\n")
@@ -142,19 +147,19 @@ CURRENT_EXCHANGE: ContextVar[Exchange | None] = ContextVar(
 
 
 def check_reply(order: TrainingOrder, message: Message, client: Clients) -> tuple[Tensor | None, str]:
-    """The update in a reply, or what is wrong with it."""
+    """Return (update, "") for a valid reply, or (None, problem)."""
     try:
         update = read_update(order, message)
         check_update_bound(update, order.starts, client)
     except MalformedMessage as error:
         return None, str(error)
-    except Exception as error:  # whatever a node made Flower stumble over
+    except Exception as error:  # a hostile reply may raise anything inside Flower
         return None, f"something unreadable, {type(error).__name__}"
     return update, ""
 
 
 def check_update_bound(update: Tensor, starts: Tensor, client: Clients) -> None:
-    """Raise `Malformed` if no training of the protocol can have led there: then it is no update of an honest client."""
+    """Raise `MalformedMessage` if training by the protocol cannot have produced the update."""
     bound = float(client.update_bound[0])
     if bound == float("inf"):
         return

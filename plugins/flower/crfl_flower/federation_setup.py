@@ -1,4 +1,4 @@
-"""A federation from an experiment: keys, certificates, and the files of a server and its nodes."""
+"""Set up a federation from an experiment: keys, certificates, and the files of the server and its nodes."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ FIRST_TRY: Mapping[str, Any] = {
     "certificates": [{"type": "pathwise-linear"}],
     "threat": {"clients": 1, "rounds": "every", "poison": "update"},
 }
-"""What is founded without a config: a quick federation on the embedded digits that may lose or distrust one client."""
+"""Default experiment of `crfl federation init`: the embedded digits, certified against 1 of 4 clients."""
 
 
 def write_federation(folder: Path, config: Path | None, address: str, overrides: Sequence[str]) -> list[Path]:
-    """Write a server's and every node's files into a new folder; the node files.
+    """Write the files of the server and of every node into a new folder; return the node files.
 
-    The clients of the experiment become nodes, each with its own share of the samples in a folder that goes to it.
+    Each client of the experiment becomes a node, with its share of the samples in its folder.
     """
     from crfl_flower.keys import write_authority, write_node_key
 
@@ -56,7 +56,7 @@ def write_federation(folder: Path, config: Path | None, address: str, overrides:
         text = {"server": address, "dataset": node_dataset(data)}
         (node / "node.toml").write_text(tomli_w.dumps(text), encoding="utf-8")
         files.append(node / "node.toml")
-    # A seed that everybody can guess says what the noise will be; that of an experiment is repeated on purpose.
+    # The noise is drawn from the seed, so the default experiment gets a secret one; a given config keeps its own.
     own = loaded.config if config is not None else loaded.config.model_copy(update={"seed": secrets.randbits(32)})
     tree = server_config(own, server.absolute(), address, max(map(len, shares)))
     (server / "config.toml").write_text(tree, encoding="utf-8")
@@ -64,7 +64,7 @@ def write_federation(folder: Path, config: Path | None, address: str, overrides:
 
 
 def partition_data(loaded: LoadedConfig) -> tuple[Data, tuple[NDArray[np.int64], ...]]:
-    """The data of an experiment, and which samples each client holds."""
+    """Return the data of an experiment and the sample rows of each client."""
     config = loaded.config
     if any(wanted is not None for _, wanted in config.reserve):
         raise loaded.origins.located(
@@ -76,14 +76,14 @@ def partition_data(loaded: LoadedConfig) -> tuple[Data, tuple[NDArray[np.int64],
 
 
 def node_dataset(data: Data) -> dict[str, Any]:
-    """The table of a node's samples, which are in a file beside it, as the experiment scaled them."""
+    """Return the dataset table of a node, for the samples file beside it, scaled as in the experiment."""
     table: dict[str, Any] = {"type": "arrays", "path": "samples.npz", "class_names": list(data.class_names)}
     domain = [data.domain.low, data.domain.high]
     return table | ({"domain": domain} if np.isfinite(domain).all() else {})
 
 
 def server_config(config: RunConfig, folder: Path, address: str, most: int) -> str:
-    """The experiment with clients that are elsewhere: nobody's attack, a stated threat, and an engine of nodes."""
+    """Return the server's config: remote clients, the Flower engine, a stated threat and no simulated attack."""
     tree = tomllib.loads(dump_config(config, without={"attack", "engine"}))
     clients = len(list((folder / "nodes").glob("*.pub")))
     host, _, port = address.rpartition(":")
@@ -98,5 +98,5 @@ def server_config(config: RunConfig, folder: Path, address: str, most: int) -> s
 
 
 def count_attackers(clients: int | Sequence[int]) -> int:
-    """How many clients a threat is about."""
+    """Return the number of clients in a threat."""
     return clients if isinstance(clients, int) else len(clients)

@@ -1,4 +1,4 @@
-"""Who is who in a federation: a certificate for the server, and a key for every node."""
+"""Identities in a federation: a certificate for the server and a key for every node."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from crfl_core.errors import StoreError
 
 VALIDITY = timedelta(days=365)
 LOOPBACK = ("localhost", "127.0.0.1")
-"""The server itself talks to what it starts under these names."""
+"""Names under which the server connects to its own child processes."""
 
 
 def write_authority(folder: Path, hosts: Sequence[str]) -> None:
-    """`ca.crt`, and `server.crt` with `server.key` for these hosts, valid for a year. The authority's key is not kept.
+    """Write `ca.crt`, and `server.crt` with `server.key` for these hosts, valid for a year.
 
-    Whoever wants another certificate later makes all of them anew, or uses an authority of their own.
+    The authority's key is not kept. To issue another certificate later, create all of them again, or use an authority
+    of your own.
     """
     authority, server = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
     issuer = common_name("crfl federation")
@@ -40,12 +41,12 @@ def write_authority(folder: Path, hosts: Sequence[str]) -> None:
 
 
 def common_name(name: str) -> x509.Name:
-    """A name with nothing but a common name."""
+    """Return an X.509 name that holds only a common name."""
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
 def build_certificate(subject: x509.Name, key: ec.EllipticCurvePublicKey, issuer: x509.Name) -> x509.CertificateBuilder:
-    """A certificate that is not signed yet."""
+    """Return a certificate that is not signed yet."""
     today = datetime.now(UTC)
     builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
     builder = builder.serial_number(x509.random_serial_number())
@@ -53,7 +54,7 @@ def build_certificate(subject: x509.Name, key: ec.EllipticCurvePublicKey, issuer
 
 
 def parse_host(host: str) -> x509.GeneralName:
-    """A host by its address or by its name."""
+    """Return a host as an X.509 name: an IP address or a DNS name."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
@@ -61,7 +62,7 @@ def parse_host(host: str) -> x509.GeneralName:
 
 
 def write_node_key(private: Path, public: Path) -> None:
-    """A new key of a node: the private part stays with it, the server knows it by the public one."""
+    """Create a node's key pair: the private key stays with the node, the public key identifies it to the server."""
     key = ec.generate_private_key(ec.SECP384R1())
     write_secret(private, encode_private_key(key, serialization.PrivateFormat.OpenSSH))
     formats = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
@@ -69,18 +70,18 @@ def write_node_key(private: Path, public: Path) -> None:
 
 
 def encode_private_key(key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat) -> bytes:
-    """A private key as text, without a password: services start without anybody to type one."""
+    """Return a private key as PEM, without a password so that services start unattended."""
     return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
 
 
 def write_secret(path: Path, content: bytes) -> None:
-    """A file that nobody else may read."""
+    """Create a file that only its owner can read."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
         stream.write(content)
 
 
 def read_client_keys(folder: Path) -> list[bytes]:
-    """The public keys of all clients, client 0 first: the files `nodes/*.pub` in the order of their names, as PEM."""
+    """Return the public keys of all clients as PEM: the files `nodes/*.pub`, sorted by name, client 0 first."""
     files = sorted((folder / "nodes").glob("*.pub"))
     if not files:
         raise StoreError(f"{folder / 'nodes'}: no node has a key there: copy the .pub file of every node into it")
@@ -88,16 +89,16 @@ def read_client_keys(folder: Path) -> list[bytes]:
     for place, key in enumerate(keys):
         if key in keys[:place]:
             twin = files[keys.index(key)].name
-            raise StoreError(f"{files[place]}: is the key of {twin}, too: every node needs its own")
+            raise StoreError(f"{files[place]}: is also the key of {twin}: every node needs its own")
     return keys
 
 
 def read_public_key(file: Path) -> bytes:
-    """The public key in a file of OpenSSH, as PEM."""
+    """Return the public key of an OpenSSH file as PEM."""
     try:
         key = serialization.load_ssh_public_key(file.read_bytes())
     except (OSError, ValueError, UnsupportedAlgorithm) as error:
-        raise StoreError(f"{file}: is no public key: make one with `ssh-keygen -t ecdsa -b 384`") from error
+        raise StoreError(f"{file}: is not a public key: make one with `ssh-keygen -t ecdsa -b 384`") from error
     if not isinstance(key, ec.EllipticCurvePublicKey):
-        raise StoreError(f"{file}: is no elliptic-curve key: make one with `ssh-keygen -t ecdsa -b 384`")
+        raise StoreError(f"{file}: is not an elliptic-curve key: make one with `ssh-keygen -t ecdsa -b 384`")
     return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)

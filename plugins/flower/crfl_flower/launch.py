@@ -1,4 +1,4 @@
-"""What `crfl serve` and `crfl join` do: start Flower beneath, do their part, and leave nothing behind."""
+"""Start Flower's processes for `crfl serve` and `crfl join`, run, and clean up."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from crfl_flower.engine import Flower
 
 REQUEST_BYTES = 32 * 2**20
-"""What anybody may send to the server at once; Flower cuts arrays into pieces of 5 MB."""
+"""Size limit of a request to the server, in bytes; Flower cuts arrays into pieces of 5 MB."""
 Say = Callable[[str], object]
 
 
@@ -30,7 +30,7 @@ def check_flower() -> None:
 
 
 def serve(config: Path, out: Path | None, overrides: Sequence[str], trackers: Sequence[Tracker], say: Say) -> RunResult:
-    """All rounds of a federation, from its first node to its certificates."""
+    """Run a federation from its first node to its certificates; return the result."""
     check_flower()
     from crfl_flower import connection
     from crfl_flower.keys import read_client_keys
@@ -50,13 +50,13 @@ def serve(config: Path, out: Path | None, overrides: Sequence[str], trackers: Se
 
 
 def gate_path(folder: Path) -> Path:
-    """The file that lets nodes in."""
+    """Return the file whose presence lets nodes in."""
     return folder / "superlink.open"
 
 
 @contextmanager
 def start_superlink(engine: Flower) -> Iterator[Address]:
-    """Flower's side of the server, with TLS, for nodes with a registered key alone."""
+    """Start Flower's SuperLink with TLS, for registered nodes only, and yield its address."""
     from crfl_flower import connection, processes, superlink
 
     folder = engine.folder
@@ -80,7 +80,7 @@ def start_superlink(engine: Flower) -> Iterator[Address]:
 
 
 def join(path: Path, say: Say) -> None:
-    """Train for a server whenever it asks, until it refuses us or somebody ends this."""
+    """Train whenever the server asks, until the server refuses this node or the user stops it."""
     check_flower()
     from crfl_flower import connection, processes
     from crfl_flower.client_app import NODE_FILE_KEY, app, open_node
@@ -111,17 +111,17 @@ def join(path: Path, say: Say) -> None:
 
 
 def explain_refusal(words: str, certificate: Path) -> str:
-    """What a SuperNode that ended has to say about the server."""
+    """Return why the server refused, from the log of the SuperNode that ended."""
     if "Failed to activate" in words:
-        return f"does not know the key of this node: have its .pub file put into the server's folder `nodes`: {words}"
+        return f"does not know the key of this node: copy its .pub file into the server's folder `nodes`: {words}"
     if "certificate" in words.lower():
         return f"has a certificate that {certificate} does not vouch for: get the server's ca.crt: {words}"
-    return f"is not there for us any more: {words}"
+    return f"is no longer available: {words}"
 
 
 @contextmanager
 def write_secret_file(path: Path, secret: bytes) -> Iterator[Path]:
-    """A secret in a file of its own, for a process that reads it when it starts; gone with the block."""
+    """Write a secret for a process to read at its start; delete the file at the end of the block."""
     from crfl_flower.keys import write_secret
 
     path.unlink(missing_ok=True)

@@ -1,6 +1,6 @@
-"""What goes over the wire: numbers and texts of known names, and arrays as raw bytes of a stated type and shape.
+"""Messages between server and nodes: named values, and arrays as raw bytes of stated type and shape.
 
-Nothing is ever unpickled. Whatever comes in is compared with what was asked for, before anybody computes with it.
+Nothing is ever unpickled. The receiver compares every message with what it asked for before it computes with it.
 """
 
 from __future__ import annotations
@@ -20,23 +20,24 @@ from crfl_core.records.inputs import Data
 from crfl_core.records.round import BatchMeasurements, Clients, LocalUpdates, TrainingTask
 
 RAW_FORMAT = "crfl.raw"
-"""The name of the format: numbers one after the other, the lowest byte first."""
+"""Name of the array format: numbers in sequence, little-endian."""
 DTYPE_CODES = {torch.float32: "<f4", torch.float64: "<f8"}
 Values = dict[str, Any]
-"""Numbers and texts by name, as Flower's records hold them."""
+"""Numbers and texts by name, as in Flower's records."""
 OVERHEAD_BYTES = 64 * 1024
-"""What a reply may have besides its numbers, in bytes."""
+"""Bytes that a reply may have in addition to its numbers."""
 
 
 class MalformedMessage(Exception):
-    """A message is not what was asked for; its text says why, in a few words."""
+    """Raised when a message is not what was asked for; its text is the reason in a few words."""
 
 
 @dataclass(frozen=True)
 class TrainingOrder:
-    """One client's part of a round: train from `starts`, (K, P), as the row of `clients` says, and say `token` again.
+    """One client's part of a round: train from `starts` (K, P) as `row` says.
 
-    `specification` is what both sides need to know to train alike; it names no data. `total` is the number of clients.
+    The reply repeats `token`. `specification` is what both sides need to train alike; it names no data. `total` is the
+    number of clients.
     """
 
     round: int
@@ -49,14 +50,14 @@ class TrainingOrder:
 
     @staticmethod
     def for_participant(task: TrainingTask, place: int, total: int, specification: str, token: str) -> TrainingOrder:
-        """The order for the participant at a place of a round."""
+        """Return the order for the participant at a place of a round."""
         clients = task.clients
         row = {name: column[place].item() for name, column in vars(clients).items()}
         own = task.starts[:, min(int(clients.group[place]), task.starts.shape[1] - 1)]
         return TrainingOrder(task.number, token, int(clients.ids[place]), total, specification, row, own)
 
     def to_record(self) -> RecordDict:
-        """The order as Flower sends it."""
+        """Return the order as a Flower record."""
         words: Values = {"round": self.round, "token": self.token, "client": self.client, "total": self.total}
         words["specification"] = self.specification
         return RecordDict(
@@ -69,7 +70,7 @@ class TrainingOrder:
 
     @staticmethod
     def from_message(message: Message) -> TrainingOrder:
-        """The order in a message of the server, which a node believes."""
+        """Return the order in a message of the server, which the node trusts."""
         records = message.content.config_records
         order = records["order"]
         array = message.content.array_records["arrays"]["starts"]
@@ -82,7 +83,7 @@ class TrainingOrder:
         return TrainingOrder(**words, row=row, starts=starts)
 
     def to_task(self) -> TrainingTask:
-        """The order as local training takes it: a round of all clients, of which only the own row is ever looked at."""
+        """Return the order as a task of local training, in which only this client's row is used."""
         kinds = {"learning_rate", "weight_decay", "retention", "update_bound"}
         columns: dict[str, Any] = {
             one.name: np.full(self.total, self.row[one.name], np.float64 if one.name in kinds else np.int64)
@@ -91,18 +92,18 @@ class TrainingOrder:
         return TrainingTask(self.round, self.starts[:, None], Clients(**columns), attacked=True)
 
     def build_reply(self, updates: Tensor) -> RecordDict:
-        """The answer, with updates (K, P)."""
+        """Return the reply with updates (K, P)."""
         words: Values = {"round": self.round, "token": self.token, "client": self.client}
         return RecordDict({"reply": ConfigRecord(words), "arrays": ArrayRecord({"update": array_from_tensor(updates)})})
 
     @property
     def max_reply_bytes(self) -> int:
-        """How many bytes a reply can have that is right."""
+        """Return the largest size of a valid reply, in bytes."""
         return self.starts.numel() * self.starts.element_size() + OVERHEAD_BYTES
 
 
 def read_update(order: TrainingOrder, message: Message) -> Tensor:
-    """The updates (K, P) in a reply, finite. Raises `Malformed` if it is no answer to this order."""
+    """Return the finite updates (K, P) in a reply. Raises `MalformedMessage` if it does not answer this order."""
     if message.has_error():
         raise MalformedMessage(f"an error, {message.error.reason[:80]!r}" if message.error.reason else "an error")
     records = message.content
@@ -123,14 +124,14 @@ def read_update(order: TrainingOrder, message: Message) -> Tensor:
 
 
 def array_from_tensor(tensor: Tensor) -> Array:
-    """A tensor as raw bytes."""
+    """Return a tensor as an array of raw bytes."""
     name = DTYPE_CODES[tensor.dtype]
     data = np.ascontiguousarray(tensor.detach().cpu().numpy().astype(name, copy=False)).tobytes()
     return Array(dtype=name, shape=tuple(tensor.shape), stype=RAW_FORMAT, data=data)
 
 
 def tensor_from_array(array: Array, kind: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-    """The tensor of this type and shape that an array says it is. Raises `Malformed` if it is another one."""
+    """Return the tensor in an array. Raises `MalformedMessage` if its type or shape is another one."""
     stated = (array.stype, array.dtype, tuple(array.shape))
     if stated != (RAW_FORMAT, DTYPE_CODES[kind], shape):
         raise MalformedMessage(f"an array of {str(stated)[:80]}, not {(RAW_FORMAT, DTYPE_CODES[kind], shape)}")
@@ -141,13 +142,13 @@ def tensor_from_array(array: Array, kind: torch.dtype, shape: tuple[int, ...]) -
 
 
 def local_update(place: int, updates: Tensor) -> LocalUpdates:
-    """What one participant sent, (K, P), as the server takes it. Nobody but itself knows what it trained on."""
-    return LocalUpdates(slice(place, place + 1), updates[:, None], BatchMeasurements.none(1))
+    """Return one participant's updates (K, P) as the server's aggregation takes them."""
+    return LocalUpdates(slice(place, place + 1), updates[:, None], BatchMeasurements.clean(1))
 
 
 @dataclass(frozen=True)
 class RegistrationRequest:
-    """What the server has to say about inputs before a node can tell whether its own are of the same kind."""
+    """Description of the server's inputs, which a node compares with its own before it registers."""
 
     client: int
     token: str
@@ -159,26 +160,26 @@ class RegistrationRequest:
 
     @staticmethod
     def for_client(data: Data, client: int, token: str, max_samples: int) -> RegistrationRequest:
-        """The question to one client; `data` are those of the server."""
+        """Return the request to one client; `data` are the server's."""
         domain = data.domain.low, data.domain.high
         return RegistrationRequest(
             client, token, data.test_x.shape[1], data.class_names, domain, describe_scaling(data), max_samples
         )
 
     def to_record(self) -> RecordDict:
-        """The question as Flower sends it."""
+        """Return the request as a Flower record."""
         words = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
         return RecordDict({"question": ConfigRecord(words)})
 
     @staticmethod
     def from_message(message: Message) -> RegistrationRequest:
-        """The question in a message of the server."""
+        """Return the request in a message of the server."""
         words: Values = dict(message.content.config_records["question"])
         words |= {name: tuple(value) for name, value in words.items() if isinstance(value, list)}
         return RegistrationRequest(**words)
 
     def build_reply(self, data: Data) -> RecordDict:
-        """What a node with these data says. Raises `DataError` if they are not like those of the server."""
+        """Return the reply of a node with these data. Raises `DataError` if they do not match the server's."""
         for what, own, theirs in (
             ("features", data.x.shape[1], self.inputs),
             ("classes", data.class_names, self.classes),
@@ -192,13 +193,13 @@ class RegistrationRequest:
 
 
 def describe_scaling(data: Data) -> str:
-    """How inputs were scaled, if not by constants that all know: what was fitted to data differs from node to node."""
+    """Return how inputs were scaled: "public" for fixed constants, else the values that were fitted to data."""
     scaling = data.scaling
     return f"{scaling.kind} {scaling.shift.tolist()} {scaling.factor.tolist()}" if scaling.fitted else "public"
 
 
 def read_samples(question: RegistrationRequest, message: Message) -> int:
-    """The number of samples in an answer, capped. Raises `Malformed` if it is no answer to this question."""
+    """Return the number of samples in a reply, capped. Raises `MalformedMessage` if it does not answer this request."""
     if message.has_error():
         raise MalformedMessage(f"an error, {(message.error.reason or '')[:80]!r}")
     if set(message.content) != {"answer"} or set(message.content.config_records) != {"answer"}:

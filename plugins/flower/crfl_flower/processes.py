@@ -1,4 +1,4 @@
-"""The processes of Flower that run beneath ours: started with what they need, and gone when we are."""
+"""Child processes that run Flower: started with the settings they need, ended together with the parent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from crfl_core.errors import RunError
 
 SECONDS_TO_END = 10.0
-"""Seconds that a process has to end by itself."""
+"""Seconds that a process has to end after SIGTERM, before SIGKILL."""
 
 COLOUR_CODES = re.compile(r"\x1b\[[0-9;]*m")
 FLOWER_SETTINGS = {
@@ -24,16 +24,17 @@ FLOWER_SETTINGS = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
 }
-"""Flower tells nobody that it runs, looks for no other version, and installs nothing."""
+"""Environment in which Flower sends no telemetry, checks for no update and installs nothing."""
 
 
 @contextmanager
 def run_process(
     module: str, options: Sequence[str], log: Path, home: Path, variables: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A module of this package as a process in a session of its own, which ends with the block.
+    """Run a module of this package as a process in its own session until the block ends.
 
-    It is told our number and ends by itself if we are killed. What it says goes to `log`, what Flower keeps to `home`.
+    The process receives this process's id and ends by itself if this process is killed. Its output goes to `log`;
+    Flower keeps its files in `home`.
     """
     home.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", module, str(os.getpid()), *options]
@@ -49,7 +50,7 @@ def run_process(
 
 
 def stop_process(process: subprocess.Popen[bytes]) -> None:
-    """End a process and all that it started."""
+    """End a process and everything that it started."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         signal_session(process.pid, number)
         try:
@@ -61,7 +62,7 @@ def stop_process(process: subprocess.Popen[bytes]) -> None:
 
 
 def signal_session(leader: int, number: signal.Signals) -> None:
-    """Send a signal to a session that we started, if there is still somebody in it."""
+    """Send a signal to every process of a session; do nothing if none is left."""
     try:
         os.killpg(leader, number)
     except (ProcessLookupError, PermissionError):
@@ -69,7 +70,10 @@ def signal_session(leader: int, number: signal.Signals) -> None:
 
 
 def wait_for_port(address: str, process: subprocess.Popen[bytes], log: Path, seconds: float = 60.0) -> None:
-    """Until somebody listens there. Raises with the last words of a process that ended, or took too long."""
+    """Wait until the process listens at `address`.
+
+    Raises `RunError` with the end of its log if the process ends or takes longer than `seconds`.
+    """
     host, _, port = address.rpartition(":")
     until = time.monotonic() + seconds
     while time.monotonic() < until:
@@ -80,11 +84,11 @@ def wait_for_port(address: str, process: subprocess.Popen[bytes], log: Path, sec
                 return
         except OSError:
             time.sleep(0.1)
-    raise RunError(f"nobody listens at {address} after {seconds:g} s: {read_log_tail(log)}")
+    raise RunError(f"no process listens at {address} after {seconds:g} s: {read_log_tail(log)}")
 
 
 def read_log_tail(log: Path, lines: int = 4) -> str:
-    """What a log says of the last error, or else at its end, on one line."""
+    """Return the last error in a log, or its last lines, on one line."""
     try:
         text = log.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -96,7 +100,7 @@ def read_log_tail(log: Path, lines: int = 4) -> str:
 
 
 def find_free_port() -> int:
-    """A port of this machine that nobody uses now."""
+    """Return a port of this machine that is not in use."""
     with socket.socket() as tried:
         tried.bind(("127.0.0.1", 0))
         number: int = tried.getsockname()[1]

@@ -1,4 +1,4 @@
-"""The server app: the rounds of the core, with clients that are nodes of Flower."""
+"""The server app: rounds of the core with Flower nodes as clients."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from crfl_flower.keys import read_client_keys
 from crfl_flower.messages import RegistrationRequest
 
 JOURNAL = "replies.jsonl"
-"""Where a server writes down whose replies did not count."""
+"""File in which the server records the replies that did not count."""
 PARTITION = "remote"
-"""The partitioner that counts samples and sees none."""
+"""The partitioner that knows sample counts but no samples."""
 
 
 @dataclass
 class FederatedRun:
-    """One run of a federation: where its config stands, where it goes, and who watches it."""
+    """One run of a federation: its config, its run directory, its trackers."""
 
     config: Path
     out: Path | None = None
@@ -42,7 +42,7 @@ class FederatedRun:
     result: RunResult | None = field(default=None, init=False)
 
     def build_app(self) -> ServerApp:
-        """The run as an app of Flower."""
+        """Return the run as a Flower server app."""
         app = ServerApp()
 
         @app.main()
@@ -53,14 +53,14 @@ class FederatedRun:
         return app
 
     def run_path(self, config: RunConfig) -> Path:
-        """Where the run goes. Raises `StoreError` if a finished one is there: nobody should join in vain."""
+        """Return the run directory. Raises `StoreError` if it holds a finished run, before any node joins."""
         path = self.out or Path("runs", config.name)
         if (path / "status.json").exists() and RunDirectory(path).state == "finished":
             raise StoreError(f"{path}: holds a finished run: name another directory with --out")
         return path
 
     def play(self, grid: BoundedGrid) -> RunResult:
-        """Register nodes unless a run that is to be resumed has done so, then play all rounds and certify."""
+        """Register the nodes unless the resumed run has done so, then play all rounds and certify."""
         config, engine = load_settings(self.config, self.overrides)
         path = self.run_path(config)
         nodes = self._wait_for_nodes(grid, engine)
@@ -75,7 +75,7 @@ class FederatedRun:
             CURRENT_EXCHANGE.reset(token)
 
     def _wait_for_nodes(self, grid: BoundedGrid, engine: Flower) -> list[int]:
-        """Wait until the node of every client is there; their numbers, client 0 first."""
+        """Wait until the node of every client has joined; return the node ids, client 0 first."""
         keys = read_client_keys(engine.folder)
         until = time.monotonic() + engine.wait
         while True:
@@ -106,7 +106,7 @@ class FederatedRun:
 
 
 def load_settings(path: Path, overrides: Sequence[str]) -> tuple[RunConfig, Flower]:
-    """The config of a federation and its engine. Raises `ConfigError` if it is for one process."""
+    """Return the config of a federation and its engine. Raises `ConfigError` if the config is not for nodes."""
     config = load_config(path, overrides=overrides).config
     engine = config.engine
     if not isinstance(engine, Flower):
@@ -122,7 +122,7 @@ def load_settings(path: Path, overrides: Sequence[str]) -> tuple[RunConfig, Flow
 
 
 def read_registered_samples(path: Path) -> list[int] | None:
-    """What nodes registered for an unfinished run at a path; None if there is none."""
+    """Return the sample counts registered for an unfinished run at `path`, or None."""
     try:
         tree = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError):
@@ -136,7 +136,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """The run of the config that `flwr run` names, for those who keep a SuperLink of their own."""
+    """Run the config that `flwr run` names, for users who operate their own SuperLink."""
     assert isinstance(grid, HttpGrid)
     out = context.run_config.get("out")
     config = Path(str(context.run_config["config"]))

@@ -1,7 +1,7 @@
-"""Our rules in somebody's Flower app: `CrflStrategy(config)` in place of `FedAvg()`.
+"""`CrflStrategy(config)`: the rules of this framework in an existing Flower app, in place of `FedAvg()`.
 
-The app keeps its clients, its messages and its loop. What they send goes through the chain of the config, with clip
-and noise; the run directory gets ledger and certificates.
+The app keeps its clients, its messages and its loop. Replies pass through the aggregation of the config, with clip
+and noise; the run directory receives ledger and certificates.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from crfl_flower.messages import MalformedMessage
 from crfl_flower.strategy_bridge import CURRENT_BRIDGE, LayoutTracker, StrategyBridge
 
 HEADER_BYTES = 4096
-"""What an array in NumPy's format may have besides its numbers, in bytes."""
+"""Bytes that an array in NumPy's format may have in addition to its numbers."""
 
 
 class CrflStrategy(FedAvg):
-    """A strategy of Flower whose server step is that of a config: chain, clip, noise, ledger and certificates.
+    """Flower strategy with the server step of a config: aggregation, clip, noise, ledger and certificates.
 
-    The config says how clients train, who is assumed to attack, and which certificates there should be; its
-    partition is `remote`, with the samples of every client. Clients are the nodes by ascending number, and are
-    waited for at most `wait` seconds. A reply that is missing or broken counts as a zero update that keeps its weight.
-    `result` is the finished run. Other options are those of `FedAvg`, for the evaluation on clients.
+    The config states how clients train, the assumed threat and the certificates; its partition is `remote`, with the
+    sample count of every client. Clients are the nodes in ascending order of their ids; the strategy waits for them for
+    at most `wait` seconds. A reply that is missing or broken counts as a zero update that keeps its weight. `result` is
+    the finished run. Other options are those of `FedAvg`, for the evaluation on clients.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class CrflStrategy(FedAvg):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """All rounds, then the certificates. Goes on with an unfinished run of the same config."""
+        """Run all rounds, then certify. Resumes an unfinished run of the same config."""
         self._names = {name: tuple(array.shape) for name, array in initial_arrays.items()}
         worker = threading.Thread(target=copy_context().run, args=(self._play, initial_arrays, num_rounds), daemon=True)
         worker.start()
@@ -93,7 +93,7 @@ class CrflStrategy(FedAvg):
         config: ConfigRecord,
         grid: Grid,
     ) -> Iterable[Message]:
-        """The model of the core to every participant of the round; `arrays` is the same model."""
+        """Send the core's model to every participant of the round; `arrays` is the same model."""
         task = self._current_task()
         config["server-round"] = task.number
         nodes = self._gather_nodes(grid, int(task.clients.ids.max()) + 1)
@@ -109,7 +109,7 @@ class CrflStrategy(FedAvg):
         server_round: int,  # noqa: ARG002
         replies: Iterable[Message],
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """What the core makes of the replies: the next model, and how many of them counted."""
+        """Pass the replies to the core; return the next model and how many replies counted."""
         task = self._current_task()
         places = {self._nodes[client]: place for place, client in enumerate(task.clients.ids)}
         updates: dict[int, Tensor | None] = dict.fromkeys(range(len(task.clients)))
@@ -124,18 +124,18 @@ class CrflStrategy(FedAvg):
         return self._arrays_from_model(model), MetricRecord({"counted": counted, "zero": len(updates) - counted})
 
     def _play(self, initial_arrays: ArrayRecord, num_rounds: int) -> None:
-        """The run of the core, in a thread of its own."""
+        """Run the core's rounds, in a thread of their own."""
         CURRENT_BRIDGE.set(self._meeting)
         try:
             overrides = [*self._overrides, f"rounds={num_rounds}", 'engine={type="flower-strategy"}']
             overrides += self._save_start(initial_arrays)
             out = None if self._out is None else Path(self._out)
             self._meeting.send_outcome(run(self._config, overrides=overrides, out=out, trackers=[LayoutTracker()]))
-        except BaseException as error:  # whatever it is, the app is waiting for it
+        except BaseException as error:  # the app is waiting and must get the error
             self._meeting.send_outcome(error)
 
     def _save_start(self, arrays: ArrayRecord) -> list[str]:
-        """The override that starts the model at arrays which have the names of its parameters."""
+        """Save named arrays as the start model and return the override that uses it."""
         if all(name.isdigit() for name in arrays):
             return []
         path = Path(self._out or "runs").absolute()
@@ -145,7 +145,7 @@ class CrflStrategy(FedAvg):
         return [f'model.start="{file}"']
 
     def _check_start(self, arrays: ArrayRecord) -> None:
-        """Arrays without names must be where the model of the config starts by itself."""
+        """Raise `RunError` if arrays without names differ from the config's start model."""
         if self._task is None or self._task.number > 1 or not all(name.isdigit() for name in arrays):
             return
         given = torch.from_numpy(np.concatenate([array.numpy().ravel() for array in arrays.values()]))
@@ -167,7 +167,7 @@ class CrflStrategy(FedAvg):
         self.result = found if isinstance(found, RunResult) else None
 
     def _gather_nodes(self, grid: Grid, clients: int) -> list[int]:
-        """The nodes of all clients, which are chosen once."""
+        """Return the nodes of all clients, which are chosen once."""
         until = time.monotonic() + self._wait
         while len(self._nodes) < clients:
             self._nodes = sorted(grid.get_node_ids())[:clients]
@@ -187,7 +187,7 @@ class CrflStrategy(FedAvg):
         return torch.cat([tensors[name].flatten() for name, _ in layout.shapes])
 
     def _arrays_from_model(self, flat: Tensor) -> ArrayRecord:
-        """The model as the app names its arrays."""
+        """Return the model with the app's array names."""
         layout = self._meeting.layout
         assert layout is not None
         named = {name: tensor.cpu().numpy() for name, tensor in layout.unflatten(flat).items()}
@@ -202,7 +202,7 @@ class CrflStrategy(FedAvg):
         )
 
     def _read_update(self, reply: Message, task: TrainingTask, place: int) -> Tensor | None:
-        """The update (P,) that a reply holds; None if it is broken."""
+        """Return the update (P,) in a reply, or None if it is broken."""
         try:
             start = task.starts[0, 0]
             update = self._flatten_reply(reply).to(start) - start
@@ -214,7 +214,7 @@ class CrflStrategy(FedAvg):
         return update
 
     def _flatten_reply(self, reply: Message) -> Tensor:
-        """The model in a reply as one vector, in the order of the core's."""
+        """Return the model in a reply as one vector, in the core's order."""
         if reply.has_error():
             raise MalformedMessage("an error")
         (record,) = reply.content.array_records.values()
@@ -228,7 +228,7 @@ class CrflStrategy(FedAvg):
 
 
 def read_numbers(array: Array, shape: tuple[int, ...]) -> Tensor:
-    """The numbers of an array of this shape, flat. Raises `Malformed` before it reads what is too long."""
+    """Return the numbers of an array of this shape, flat. Raises `MalformedMessage` before reading too many bytes."""
     count = int(np.prod(shape))
     if tuple(array.shape) != shape or len(array.data) > 8 * count + HEADER_BYTES:
         raise MalformedMessage(f"an array of shape {tuple(array.shape)[:8]} and {len(array.data)} bytes")

@@ -1,4 +1,4 @@
-"""Where the rounds of the core and the loop of somebody's Flower app meet: each waits for the other."""
+"""Bridge between the rounds of the core and the loop of a Flower app: each waits for the other."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from crfl_core import RunResult
 
 Answers = Sequence[tuple[int, "Tensor | None"]]
-"""The update (P,) of every participant by its place, None if it did not answer well."""
+"""The update (P,) of every participant by its place; None if its reply does not count."""
 
 
 class AppStopped(Exception):
-    """The app has stopped, and the rounds with it."""
+    """Raised in the rounds of the core when the Flower app has stopped."""
 
 
 class StrategyBridge:
-    """Tasks go one way, answers the other. What ends the run comes as the last task: its result, or its error."""
+    """Two queues: tasks to the app, answers to the core. The last task is the result of the run, or its error."""
 
     def __init__(self) -> None:
         self._tasks: queue.Queue[TrainingTask | RunResult | BaseException] = queue.Queue()
@@ -35,7 +35,7 @@ class StrategyBridge:
         self.layout: Layout | None = None
 
     def send_task(self, task: TrainingTask) -> Answers:
-        """Hand a task to the app, and wait for what comes of it."""
+        """Send a task to the app and return its answers."""
         self._tasks.put(task)
         answers = self._answers.get()
         if answers is None:
@@ -43,18 +43,18 @@ class StrategyBridge:
         return answers
 
     def send_outcome(self, outcome: RunResult | BaseException) -> None:
-        """No task comes any more."""
+        """Send the outcome of the run; no task follows."""
         self._tasks.put(outcome)
 
     def wait_for_task(self) -> TrainingTask | RunResult:
-        """The next task, or the result; raises what the run raised."""
+        """Return the next task, or the result; raise the error that ended the run."""
         found = self._tasks.get()
         if isinstance(found, BaseException):
             raise found
         return found
 
     def send_answers(self, answers: Answers | None) -> None:
-        """What the participants of the last task sent; None: nobody will ever answer."""
+        """Send the replies of the last task's participants; None if the app has stopped."""
         self._answers.put(answers)
 
 
@@ -64,15 +64,15 @@ CURRENT_BRIDGE: ContextVar[StrategyBridge | None] = ContextVar(
 
 
 class FlowerStrategy(Engine):
-    """Trains in an app of Flower that uses `CrflStrategy`, and nowhere else."""
+    """Trains in a Flower app that uses `CrflStrategy`."""
 
     def open(self, job: Job) -> None:  # noqa: ARG002
-        """See that there is an app."""
+        """Check that a Flower app is running."""
         if CURRENT_BRIDGE.get() is None:
             raise OptionError("type", "trains in an app of Flower: use `crfl_flower.strategy.CrflStrategy` there")
 
     def train(self, task: TrainingTask) -> Iterator[LocalUpdates]:
-        """What the app's clients sent."""
+        """Yield the updates that the app's clients sent."""
         from crfl_flower.messages import local_update
 
         meeting = CURRENT_BRIDGE.get()
@@ -83,11 +83,11 @@ class FlowerStrategy(Engine):
 
 
 class LayoutTracker(Tracker):
-    """Tells the app how the parameters of the model lie."""
+    """Tracker that tells the app the layout of the model's parameters."""
 
     @hookimpl
     def crfl_run_started(self, run: RunContext) -> None:
-        """Before the first round."""
+        """Store the layout before the first round."""
         meeting = CURRENT_BRIDGE.get()
         if meeting is not None:
             meeting.layout = run.model.layout

@@ -1,8 +1,8 @@
-"""Flower's SuperLink as `crfl serve` starts it: with a door that lets in no more than a federation needs.
+"""Flower's SuperLink as `crfl serve` starts it, behind a gate that lets in only what a federation needs.
 
-Flower has one port for nodes, for people who start runs and for apps. Nodes may be anywhere; the others are here. So
-whoever comes from another machine is let through to the nodes' part alone, and nobody may send more than a limit at
-once: a request lies in memory before Flower looks at it.
+Flower has one port for nodes, for people who start runs, and for apps. Nodes may be on other machines; the others are
+on this one. So requests from other machines reach only the nodes' part, and the size of every request is limited,
+because a request is held in memory before Flower looks at it.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 LIMIT_VARIABLE = "CRFL_FLOWER_REQUEST_BYTES"
-"""The variable that says how many bytes a request may have."""
+"""Environment variable: the size limit of a request, in bytes."""
 GATE_VARIABLE = "CRFL_FLOWER_GATE"
-"""The variable that names a file: nodes wait until it is there, which is when their keys are known."""
+"""Environment variable: a file whose presence lets nodes in; it appears when their keys are registered."""
 NODE_PATHS = "/v1/fleet/"
 LOOPBACK_ADDRESSES = ("127.0.0.1", "::1")
 
 
 class RequestGate:
-    """An ASGI application in front of another one."""
+    """ASGI application in front of another one that refuses requests by origin, path and size."""
 
     def __init__(self, app: App, limit: int, gate: Path) -> None:
         self._app = app
@@ -35,7 +35,7 @@ class RequestGate:
         self._gate = gate
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request in, or answer it."""
+        """Pass a request on, or refuse it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -52,13 +52,13 @@ class RequestGate:
 
 
 def declared_length(scope: Scope) -> int:
-    """How many bytes a request says that it has; 0 if it does not say."""
+    """Return the content length that a request declares, or 0."""
     found = [value for name, value in scope["headers"] if name == b"content-length"]
     return int(found[0]) if found and found[0].isdigit() else 0
 
 
 def limit_body(receive: Receive, limit: int) -> Receive:
-    """The body of a request that did not say its length, which breaks off where it becomes too long."""
+    """Return a receiver that disconnects when a body without declared length exceeds the limit."""
     left = limit
 
     async def received() -> MutableMapping[str, Any]:
@@ -77,7 +77,7 @@ async def refuse_request(send: Send, status: int) -> None:
 
 
 def main() -> None:
-    """Start it: the first argument is the process to outlive nobody, the others are those of `flower-superlink`."""
+    """Start the SuperLink. The first argument is the id of the parent process, the others are `flower-superlink`'s."""
     from flwr.supercore.app_utils import start_parent_process_monitor
     from flwr.superlink import extensions
     from flwr.superlink.cli import flower_superlink

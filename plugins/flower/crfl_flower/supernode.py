@@ -1,4 +1,4 @@
-"""Flower's SuperNode as `crfl join` starts it: it ends when we do, and asks for messages more often."""
+"""Flower's SuperNode as `crfl join` starts it: it ends with its parent and polls for messages more often."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import sys
 import time
 
 MAX_PAUSE_SECONDS = 0.5
-"""Seconds between two questions whether there is a message; Flower waits for three, in every round."""
+"""Seconds between two polls for messages; Flower waits three seconds, in every round."""
 
 
 class ShortPauses:
-    """Time as Flower's loop sees it: no wait is longer than our pause."""
+    """Replacement for `time` in Flower's loop that limits every wait."""
 
     def sleep(self, seconds: float) -> None:
-        """Wait, but not for long."""
+        """Sleep for at most `MAX_PAUSE_SECONDS`."""
         time.sleep(min(seconds, MAX_PAUSE_SECONDS))
 
 
 def main() -> None:
-    """Start it: the first argument is the process to outlive nobody, the others are those of `flower-supernode`."""
+    """Start the SuperNode. The first argument is the id of the parent process, the others are `flower-supernode`'s."""
     from flwr.supercore.app_utils import start_parent_process_monitor
     from flwr.supernode import start_client_internal
     from flwr.supernode.cli import flower_supernode

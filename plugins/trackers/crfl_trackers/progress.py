@@ -32,7 +32,7 @@ class Progress(Tracker):
     _last_line: float = PrivateAttr(default=float("-inf"))
 
     @hookimpl
-    def crfl_working(self, phase: str, done: int, total: int) -> None:
+    def crfl_progress(self, phase: str, done: int, total: int) -> None:
         """Show the phase; without a terminal only if it takes longer than a moment."""
         if phase != self._phase:
             self._enter(phase, done)

@@ -69,7 +69,7 @@ class Ray(Engine):
             del answer
             yield trained
 
-    def count(self, task: CountingTask) -> Iterator[Counted]:
+    def count_votes(self, task: CountingTask) -> Iterator[Counted]:
         """The votes on a test set, a share for every worker: each of them draws all noisy models once."""
         from crfl_engines.ray.worker import SentCount
 

@@ -108,7 +108,7 @@ class Worker:
     def count(self, sent: SentCount, part: slice) -> tuple[str, NDArray[np.int64]]:
         """Count the votes on the test samples `part`."""
         assert self._job is not None
-        return DONE, self._job.count(sent.task(), part).counts
+        return DONE, self._job.count_votes(sent.task(), part).counts
 
 
 def own_versions() -> dict[str, str]:

@@ -39,9 +39,9 @@ def compare(
     The first point is what the others are compared with.
     """
     passing("starting")
-    from crfl_experiments.commands.comparison import comparison_json, comparison_table
-    from crfl_experiments.commands.comparison_picture import draw
-    from crfl_experiments.sweeps.comparing import compared, readable
+    from crfl_experiments.commands.comparison_table import comparison_json, comparison_table
+    from crfl_experiments.comparison import compared, readable
+    from crfl_experiments.comparison_figure import draw
 
     found = readable(runs)
     comparison = compared(found)

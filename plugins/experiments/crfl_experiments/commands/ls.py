@@ -35,8 +35,7 @@ def ls(folder: Folder = Path("runs"), sort: Order = Sort.NAME, json: Json = Fals
     no single malicious client can have changed, by the best certificate of the run.
     """
     passing("starting")
-    from crfl_experiments.commands.listed import list_table
-    from crfl_experiments.sweeps.listing import as_json, listing
+    from crfl_experiments.run_list import as_json, list_table, listing
 
     listed = listing(folder, sort.value)
     passing("")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
 
     from crfl_core import CrflError
-    from crfl_experiments.commands.calculator import Calculation
+    from crfl_experiments.commands.radius_calculator import Calculation
 
 
 def radius(
@@ -43,14 +43,16 @@ def radius(
     """Calculate the feature radius of one prediction under one attack, with every term of the formulas."""
     from pydantic import ValidationError
 
-    from crfl_experiments.commands import calculator
+    from crfl_experiments.commands import radius_calculator
 
     given = {**locals(), "deltas": tuple(delta or ())}
     try:
-        point = calculator.Point.model_validate({name: given[name] for name in calculator.Point.model_fields})
+        point = radius_calculator.Point.model_validate(
+            {name: given[name] for name in radius_calculator.Point.model_fields}
+        )
     except ValidationError as error:
         raise explained(error) from error
-    result = calculator.radius(point)
+    result = radius_calculator.radius(point)
     if json:
         from pydantic_core import to_json
 

@@ -56,8 +56,8 @@ def reproduce(
     """
     from pydantic_core import to_json
 
-    from crfl_experiments.paper.api import names
-    from crfl_experiments.paper.api import reproduce as run_figures
+    from crfl_experiments.paper.reproduction import names
+    from crfl_experiments.paper.reproduction import reproduce as run_figures
 
     if listing:
         known = names()

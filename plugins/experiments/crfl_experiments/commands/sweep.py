@@ -88,8 +88,8 @@ def sweep(
         from crfl_experiments.sweeps.pool import one_ahead
 
         context.with_resource(one_ahead())
-    from crfl_experiments.commands.sweeping import asked, dry, goes_on, told
-    from crfl_experiments.sweeps.api import default_path, run_sweep
+    from crfl_experiments.commands.sweep_output import asked, dry, goes_on, told
+    from crfl_experiments.sweeps.sweep_runner import default_path, run_sweep
 
     parts = asked(vary or (), zipped or (), link or (), seeds) | ({"together": True} if together else {})
     definition: Definition

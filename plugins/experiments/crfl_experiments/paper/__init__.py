@@ -11,10 +11,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from crfl_experiments.paper.api import Reproduction as Reproduction
-    from crfl_experiments.paper.api import reproduce as reproduce
+    from crfl_experiments.paper.reproduction import Reproduction as Reproduction
+    from crfl_experiments.paper.reproduction import reproduce as reproduce
 
-HOMES = {"reproduce": "api", "Reproduction": "api"}
+HOMES = {"reproduce": "reproduction", "Reproduction": "reproduction"}
 """Where public names are defined; they are imported when they are first used, because PyTorch comes along."""
 
 __all__ = ["Reproduction", "reproduce"]

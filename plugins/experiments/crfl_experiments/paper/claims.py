@@ -17,8 +17,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from crfl_experiments.paper.measures import SETS_APART, Measure, area_ratio, shared_radii, spread
-from crfl_experiments.paper.readings import Array, Point
+from crfl_experiments.paper.readings import SETS_APART, Array, Measure, Point, area_ratio, shared_radii, spread
 
 Verdict = Literal["holds", "does not hold", "undecided", "not measured"]
 Margins = Mapping[str, Sequence[float]]

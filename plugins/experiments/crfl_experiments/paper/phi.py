@@ -10,7 +10,7 @@ import numpy as np
 
 from crfl_core import formulas
 from crfl_experiments.paper.claims import Margins
-from crfl_experiments.paper.sweeping import SWEEPS
+from crfl_experiments.paper.sweep_files import SWEEPS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

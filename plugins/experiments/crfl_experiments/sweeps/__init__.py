@@ -11,11 +11,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from crfl_experiments.sweeps.api import sweep as sweep
-    from crfl_experiments.sweeps.result import CellResult as CellResult
-    from crfl_experiments.sweeps.result import SweepResult as SweepResult
+    from crfl_experiments.sweeps.results import CellResult as CellResult
+    from crfl_experiments.sweeps.results import SweepResult as SweepResult
+    from crfl_experiments.sweeps.sweep_runner import sweep as sweep
 
-HOMES = {"sweep": "api", "SweepResult": "result", "CellResult": "result"}
+HOMES = {"sweep": "sweep_runner", "SweepResult": "results", "CellResult": "results"}
 """Where public names are defined; they are imported when they are first used, because PyTorch comes along."""
 
 __all__ = ["CellResult", "SweepResult", "sweep"]

@@ -1,12 +1,16 @@
-"""Run one cell, from nothing or from its checkpoint, to a finished run directory."""
+"""One cell of a sweep, run from nothing, from its checkpoint, or from the training of another cell.
+
+What is copied from another cell is a checkpoint like any other: the run resumes from it, and the core verifies it.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import tomllib
 from collections.abc import Callable, Iterator
+from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from crfl_engines.stacked import Turns
 from pydantic import PrivateAttr
@@ -15,27 +19,28 @@ from crfl_core import RunResult, load, run
 from crfl_core.errors import StoreError
 from crfl_core.plugin_api.hookspecs import hookimpl
 from crfl_core.plugin_api.tracker import RunContext, Tracker
-from crfl_core.records.ledger import RoundRecord
+from crfl_core.records.ledger import Ledger, RoundRecord, RunFacts
 from crfl_core.records.round import Round
 from crfl_core.runs.run_directory import RunDirectory
-from crfl_experiments.sweeps.shared_training import Shared, copy_training
 
 AnyTracker = TypeVar("AnyTracker", bound=Tracker)
+Shared = Literal["nothing", "training"]
 OnRound = Callable[[int, int], None]
 """Called after a round with its number and the number of rounds."""
 
+FACTS_FILE = "ledger.json"
+ENVIRONMENT_FILE = "environment.json"
+FACTS_THAT_MAY_DIFFER = {"resampled", "test_noise_std", "secret_votes"}
+"""Facts of a run that may differ although the rounds are the same."""
+
 
 class Job(NamedTuple):
-    """A cell as plain data that can be sent to another process.
-
-    `source` is the finished run whose training is copied, `twin` the finished run without the attack.
-    """
+    """Cell as plain data that can be sent to another process; `source` is the run whose training it copies."""
 
     name: str
     config: str
     path: Path
     source: Path | None = None
-    twin: Path | None = None
 
 
 class StoppedBeforeTraining(BaseException):
@@ -72,13 +77,16 @@ class RoundReporter(Tracker):
 
 
 def run_cell(job: Job, on_round: OnRound) -> Shared:
-    """Run a cell to its end and return what it took from another cell. A finished cell is left alone."""
+    """Run a cell to its end and return what it took from another cell.
+
+    A finished cell is left alone.
+    """
     try:
         return run_or_resume(job, on_round)
     except StoreError as error:  # a sweep has no --force: to run a cell again, its directory is removed
-        again = f"remove {job.path} and resume the sweep"
-        said = str(error).replace("run again with --force", again).replace("start again with --force", again)
-        raise StoreError(said) from error
+        remedy = f"remove {job.path} and resume the sweep"
+        message = str(error).replace("run again with --force", remedy).replace("start again with --force", remedy)
+        raise StoreError(message) from error
 
 
 def run_or_resume(job: Job, on_round: OnRound) -> Shared:
@@ -86,9 +94,7 @@ def run_or_resume(job: Job, on_round: OnRound) -> Shared:
     if run_state(job.path) == "finished":
         return "nothing"
     is_copied = job.source is not None and take_training(job, job.source)
-    run(
-        read_config(job), out=job.path, trackers=[RoundReporter.to(on_round), *stack_trackers(job)], twin=load_twin(job)
-    )
+    run(read_config(job), out=job.path, trackers=[RoundReporter.to(on_round), *stack_trackers(job)])
     return "training" if is_copied else "nothing"
 
 
@@ -97,28 +103,6 @@ def stack_trackers(job: Job) -> Iterator[Turns]:
     engine = read_config(job)["engine"]
     if engine["type"] == "stacked":
         yield name_tracker("turns", Turns(place=engine.get("place", 0)))
-
-
-def take_training(job: Job, source: Path) -> bool:
-    """Copy the training of a finished run into the cell; False if the cell has begun, or the source does not fit."""
-    if run_state(job.path) == "training" and RunDirectory(job.path).read_checkpoint() is not None:
-        return False
-    try:
-        finished = load(source)
-        _ = finished.ledger, finished.parameters  # read now: a damaged file shows here
-    except StoreError:  # damaged, or gone: the cell trains itself
-        return False
-    stop = name_tracker("stop", StopBeforeTraining())
-    with contextlib.suppress(StoppedBeforeTraining):
-        run(read_config(job), out=job.path, trackers=[stop], twin=load_twin(job))
-    return copy_training(job.path, finished)
-
-
-def load_twin(job: Job) -> RunResult | None:
-    """Load the cell without the attack, to whose models distances are kept; None if the cell trains its own twin."""
-    with contextlib.suppress(StoreError):  # damaged, or gone
-        return None if job.twin is None else load(job.twin)
-    return None
 
 
 def name_tracker(name: str, tracker: AnyTracker) -> AnyTracker:
@@ -142,3 +126,76 @@ def run_state(path: Path) -> str | None:
         if not any(path.iterdir()):
             return None
         raise
+
+
+def take_training(job: Job, source: Path) -> bool:
+    """Copy the training of a finished run into a cell.
+
+    False if the cell has begun, or if the source is damaged or does not fit: the cell then trains itself.
+    """
+    if run_state(job.path) == "training" and RunDirectory(job.path).read_checkpoint() is not None:
+        return False
+    try:
+        finished = load(source)
+        _ = finished.ledger, finished.parameters  # read now: a damaged file shows here
+    except StoreError:
+        return False
+    stop = name_tracker("stop", StopBeforeTraining())
+    with contextlib.suppress(StoppedBeforeTraining):
+        run(read_config(job), out=job.path, trackers=[stop])
+    return copy_training(job.path, finished)
+
+
+def copy_training(path: Path, source: RunResult) -> bool:
+    """Copy all rounds of a finished run into one that was just created; False if they do not fit.
+
+    Votes on the same questions are copied as well if they use the same random numbers.
+    """
+    target = RunDirectory(path)
+    with target.locked():
+        facts = target.read_facts(FACTS_FILE, RunFacts)
+        if not has_same_rounds(facts, source.ledger.facts) or keeps_distances(RunResult(path)) != keeps_distances(
+            source
+        ):
+            return False
+        target.start_rounds(b"")
+        for _, records in groupby(source.ledger.rounds, key=lambda record: record.round):
+            target.append_rounds(list(records))
+        for number in facts.resampled:
+            target.write_resampled(number, source.directory.read_resampled(number))
+        copy_votes(target, facts, source)
+        target.write_json(ENVIRONMENT_FILE, source.directory.read_json(ENVIRONMENT_FILE))
+        target.write_checkpoint(facts.rounds, {"parameters": source.parameters.numpy()}, [source.ledger.clients])
+    return True
+
+
+def has_same_rounds(facts: RunFacts, source: RunFacts) -> bool:
+    """Tell whether two runs play the same rounds, and the source kept every model that the other one needs."""
+    is_same = all(value == getattr(facts, name) for name, value in source if name not in FACTS_THAT_MAY_DIFFER)
+    return is_same and set(facts.resampled) <= set(source.resampled)
+
+
+def keeps_distances(run: RunResult) -> bool:
+    """Tell whether the ledger of a run holds its distances to the clean twin."""
+    return run.config.storage.keep == "distances"
+
+
+def copy_votes(target: RunDirectory, facts: RunFacts, source: RunResult) -> None:
+    """Copy the votes on those questions that both runs ask."""
+    run = RunResult(target.path)
+    if vote_seed(run) != vote_seed(source) or vote_seed(run) == "secret":
+        return
+    # The ledger that training will write when it resumes: the questions follow from it, and need the votes before.
+    run.ledger = Ledger(facts, source.ledger.rounds, source.ledger.clients)
+    for question in run.inquiry.questions:
+        if question.is_voted_on and source.directory.has_votes(question.request):
+            digest = question.request.digest
+            for name in (f"votes/{digest}.npz", f"resample/models-{digest}.safetensors"):
+                if source.directory.has(name):
+                    target.write(name, source.directory.read(name))
+
+
+def vote_seed(run: RunResult) -> int | str:
+    """Return the seed of the votes of a run; "secret" if it was drawn in secret."""
+    own_seed = run.config.seeds.votes
+    return run.config.seed if own_seed is None else own_seed

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from crfl_core.errors import CrflError
 from crfl_core.reporting.metrics import Metrics
 from crfl_core.runs.run_directory import RunDirectory
-from crfl_experiments.sweeps.execution import Schedule
 from crfl_experiments.sweeps.pool import Event
+from crfl_experiments.sweeps.schedule import Schedule
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -53,7 +53,7 @@ class Overview:
         if self._live is not None:
             self._live.stop()
 
-    def watch(self, event: Event | None) -> None:
+    def update(self, event: Event | None) -> None:
         """Something happened, or time went by."""
         ended = event is not None and event.kind in ("finished", "failed")
         if ended and event is not None:

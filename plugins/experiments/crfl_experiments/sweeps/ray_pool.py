@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import platform
 import time
 import warnings
 from collections import Counter
@@ -16,7 +18,6 @@ from crfl_engines.ray.cluster import CONNECTION, Wish, imported, processors
 from crfl_core.errors import CrflWarning, OptionError, RunError
 from crfl_experiments.sweeps.cell_runner import Job
 from crfl_experiments.sweeps.pool import PATIENCE, Event, line_of
-from crfl_experiments.sweeps.ray_cells import Cells
 
 DEADLINE = 60.0
 """Seconds in which at least one worker must take a cell."""
@@ -27,7 +28,7 @@ STORE_MIB = 128
 
 
 @contextmanager
-def connected(workers: int | None) -> Iterator[int]:
+def connect_to_cluster(workers: int | None) -> Iterator[int]:
     """A connection to the cluster that runs here or that RAY_ADDRESS names, else to one of this machine; its CPUs."""
     try:
         CONNECTION.take(Wish("auto", workers or processors(), STORE_MIB))
@@ -157,3 +158,45 @@ class RayPool:
         options = {"num_cpus": 1, "max_concurrency": 2, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
         self._hands.append(Hand(self._ray.remote(**options)(Cells).remote(str(self._marker))))
         return self._hands[-1]
+
+
+class Cells:
+    """Runs one cell after the other, in one thread. In a second one it can be asked how far it is, and told to end."""
+
+    def __init__(self, marker: str) -> None:
+        self._marker = Path(marker)
+        self._said: list[dict[str, Any]] = []
+        self._must_end = False
+
+    def work(self, line: str) -> None:
+        """One job, or a stack of them, whatever comes of it; `said` tells."""
+        import torch
+
+        from crfl_experiments.sweeps.worker import work
+
+        torch.set_num_threads(1)
+        if not self._marker.exists():
+            why = "a sweep on several machines needs a folder on a file system that all of them share"
+            for job in json.loads(line)["jobs"]:
+                said = f"{platform.node()} does not see {self._marker.parent}: {why}"
+                self._say(cell=job["name"], event="failed", reason=said)
+            return
+        try:
+            work(line, self._say)
+        except KeyboardInterrupt:  # told to end: the run has saved where it stands
+            return
+
+    def said(self) -> list[dict[str, Any]]:
+        """What has happened since somebody asked."""
+        said = self._said
+        self._said = []
+        return said
+
+    def end(self) -> None:
+        """Save and stop behind the round that is played now."""
+        self._must_end = True
+
+    def _say(self, **said: Any) -> None:
+        if self._must_end:
+            raise OSError("nobody wants to know any more")
+        self._said.append(said)

@@ -132,7 +132,7 @@ def attempt(job: Job, say: Say) -> None:
     try:
         shares = run_cell(job, on_round)
     except Exception as error:
-        say(cell=job.name, event="failed", reason=reason_of(error))
+        say(cell=job.name, event="failed", reason=failure_reason(error))
     else:
         say(cell=job.name, event="finished", shares=shares)
 
@@ -141,11 +141,11 @@ def job_of(told: dict[str, Any]) -> Job:
     """The job that a line describes."""
     from crfl_experiments.sweeps.cell_runner import Job
 
-    paths = {key: None if told[key] is None else Path(told[key]) for key in ("path", "source", "twin")}
+    paths = {key: None if told[key] is None else Path(told[key]) for key in ("path", "source")}
     return Job(**{**told, **paths})
 
 
-def reason_of(error: Exception) -> str:
+def failure_reason(error: Exception) -> str:
     """Why a cell failed, in a sentence; what nobody expected with its kind."""
     from crfl_core import CrflError
 

@@ -1,1 +1,1 @@
-"""Commands of a federation, which `crfl` finds as plugins."""
+"""Commands for federations: `crfl federation`, `crfl serve` and `crfl join`."""

@@ -1,4 +1,4 @@
-"""`crfl federation`: everything that a federation needs before it starts."""
+"""`crfl federation`: write everything that a federation needs before it starts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Address = Annotated[str, typer.Option(help="host:port where nodes will find the 
 
 @federation.callback()
 def about() -> None:
-    """Found a federation whose clients are nodes of their own."""
+    """Set up a federation whose clients are separate nodes."""
 
 
 @federation.command()
@@ -27,7 +27,7 @@ def init(
     address: Address = "127.0.0.1:9092",
     overrides: SetOption = None,
 ) -> None:
-    """Write keys, certificates, the server's config and a folder for every node; CONFIG's clients become the nodes."""
+    """Write keys, certificates, the server's config and one folder per node; CONFIG's clients become the nodes."""
     from crfl_flower.launch import check_flower
 
     check_flower()

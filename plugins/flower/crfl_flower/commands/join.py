@@ -1,4 +1,4 @@
-"""`crfl join`: a node of a real federation."""
+"""`crfl join`: run a node of a real federation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ File = Annotated[Path, typer.Argument(help="File of the node, as `crfl federatio
 
 
 def join(file: File = Path("node.toml"), quiet: QuietOption = False) -> None:
-    """Train for a server on the samples that FILE names, which stay here, until it is ended."""
+    """Join as a node; data stay here. Runs until stopped."""
     from crfl_core.cli.output import plugins_at_work
     from crfl_flower.launch import join as started
 

@@ -1,4 +1,4 @@
-"""`crfl serve`: the server of a real federation."""
+"""`crfl serve`: run the server of a real federation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def serve(
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Train with nodes that join, aggregate and certify as CONFIG says; goes on with an unfinished run."""
+    """Train with nodes that join, aggregate and certify as CONFIG says; resumes an unfinished run."""
     if not quiet:
         passing("starting")
     from crfl_core.cli.output import plugins_at_work, progress
@@ -39,7 +39,7 @@ def serve(
         with plugins_at_work():
             result = started(config, out, overrides or (), progress(quiet), say)
     except KeyboardInterrupt:
-        say("the same command goes on where this one was")
+        say("the same command resumes this run")
         raise
     passing("")
     if json:

@@ -66,7 +66,7 @@ class Whiten(FittedMap):
     samples: int = Field(3000, ge=2, description="number of strokes")
     seed: int = Field(0, ge=0, description="seed of the strokes, which are public")
 
-    def own_inputs(self, facts: DataFacts) -> Tensor | None:
+    def public_inputs(self, facts: DataFacts) -> Tensor | None:
         """Strokes in the shape and the domain of the data."""
         if self.on == "curator":
             return None

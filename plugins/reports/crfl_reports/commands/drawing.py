@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from crfl_experiments.sweeps.comparing import cells_in
+from crfl_experiments.comparison import cells_in
 
 from crfl_core.errors import ConfigError, CrflError, StoreError
 from crfl_core.runs.results import RunResult

@@ -3,12 +3,11 @@
 Matplotlib is imported when a figure is drawn, and no window is ever opened.
 """
 
-from crfl_reports.figures.axes import RADIUS
-from crfl_reports.figures.heat import Grid, Heat, heat_figure
+from crfl_reports.figures.heat_map import Grid, Heat, heat_figure
 from crfl_reports.figures.lines import Line, Panel, Panels, lines_figure, panels_figure
 from crfl_reports.figures.partition import neighbours, partition_figure
 from crfl_reports.figures.pictures import Row, features_figure, pictures_figure
-from crfl_reports.figures.style import Format, image_of
+from crfl_reports.figures.style import RADIUS, Format, image_of
 from crfl_reports.figures.weights import weights_figure
 
 __all__ = [

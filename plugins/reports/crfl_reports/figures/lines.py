@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from crfl_reports.figures.names import room
-from crfl_reports.figures.style import DASHES, INK, MARKERS, PALETTE, own_style
+from crfl_reports.figures.style import DASHES, INK, MARKERS, PALETTE, own_style, room
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from crfl_reports.figures.paper import PaperFigure
+    from crfl_reports.figures.paper_figure import PaperFigure
 
 Numbers = NDArray[np.float64]
 
@@ -126,7 +125,7 @@ def panels_figure(
     groups = [[panel] for panel in panels] if each else [panels]
     columns = min(columns, len(panels))
     with own_style():
-        from crfl_reports.figures.paper import PaperFigure
+        from crfl_reports.figures.paper_figure import PaperFigure
 
         figure = PaperFigure()
         legends = [drawn(figure, group, marked, thin) for group in groups]

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from crfl_reports.figures.names import room, shortened
-from crfl_reports.figures.style import BLUE, own_style
+from crfl_reports.figures.style import BLUE, own_style, room, shortened
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -71,7 +70,7 @@ class Places(NamedTuple):
 
 def make_panels(counts: NDArray[np.int64], class_names: Sequence[str], client_names: Sequence[str]) -> Places:
     """Empty panels with room for all names that are shown."""
-    from crfl_reports.figures.paper import PaperFigure
+    from crfl_reports.figures.paper_figure import PaperFigure
 
     classes, clients = counts.shape
     each = clients <= EACH_CLIENT

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crfl_reports.figures.names import room, shortened
-from crfl_reports.figures.style import BLUE, VERMILLION, own_style
+from crfl_reports.figures.style import BLUE, VERMILLION, own_style, room, shortened
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,7 +42,7 @@ class Row:
 def pictures_figure(rows: Sequence[Row], *, title: str = "") -> Figure:
     """Rows of pictures with their names on the left."""
     with own_style():
-        from crfl_reports.figures.paper import PaperFigure
+        from crfl_reports.figures.paper_figure import PaperFigure
 
         left = 0.15 + room([row.name for row in rows])
         top = 0.1 + 0.3 * bool(title)
@@ -87,7 +86,7 @@ def features_figure(clean: Numbers, changed: Numbers, names: Sequence[str], *, t
     difference = np.abs(changed - clean)
     order = np.argsort(-difference, kind="stable")[: min(BARS, max(1, int((difference > 0).sum())))]
     with own_style():
-        from crfl_reports.figures.paper import PaperFigure
+        from crfl_reports.figures.paper_figure import PaperFigure
 
         labels = shortened([names[feature] for feature in order])
         left = 0.4 + room(labels)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -62,3 +62,32 @@ def own_style() -> Iterator[None]:
         matplotlib.rcdefaults()
         with matplotlib.rc_context(STYLE):
             yield
+
+
+LONGEST_NAME = 24
+LETTER = 0.08
+"""Inches of a letter at the usual size, rather too many than too few."""
+
+
+def shortened(names: Sequence[str], longest: int = LONGEST_NAME) -> list[str]:
+    """Names on one line that leave room for the picture; what tells long ones apart is often their end.
+
+    >>> shortened(["Does not meet the credit policy", "paid"])
+    ['Does not me…redit policy', 'paid']
+    """
+    half = longest // 2
+    lines = ("".join(sign if sign.isprintable() else " " for sign in name) for name in names)
+    return [line if len(line) <= longest else f"{line[: half - 1]}…{line[-half:]}" for line in lines]
+
+
+def room(names: Sequence[str], longest: int = LONGEST_NAME) -> float:
+    """Inches for the longest of some names."""
+    return LETTER * max(map(len, shortened(names, longest)), default=2)
+
+
+RADIUS = {
+    "feature": "size of the trigger, L2 norm in scaled inputs",
+    "sample": "share of poisoned samples",
+    "client": "number of malicious clients",
+}
+"""What a radius is, by the level of a certificate."""

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from crfl_reports.figures.names import room, shortened
-from crfl_reports.figures.style import BLUE, VERMILLION, own_style
+from crfl_reports.figures.style import BLUE, VERMILLION, own_style, room, shortened
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from crfl_reports.figures.paper import PaperFigure
+    from crfl_reports.figures.paper_figure import PaperFigure
 
 Numbers = NDArray[np.float64]
 
@@ -41,7 +40,7 @@ def weights_figure(
     malicious: NDArray[np.bool_] = np.any(bad, axis=1)
     rows, labels, marked = arranged(values, bad, list(names) or [str(number) for number in range(len(values))])
     with own_style():
-        from crfl_reports.figures.paper import PaperFigure
+        from crfl_reports.figures.paper_figure import PaperFigure
 
         height = min(max(1.2, 0.16 * len(rows)), 6.5)
         left = 0.75 + room(labels)

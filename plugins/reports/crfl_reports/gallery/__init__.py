@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from crfl_core.errors import ConfigError, closest
 from crfl_reports.figures import Grid, Panels
-from crfl_reports.gallery.closeness import closeness
 from crfl_reports.gallery.curves import certified_curves
 from crfl_reports.gallery.inputs import flips, samples
 from crfl_reports.gallery.matrix import matrix
-from crfl_reports.gallery.together import only
-from crfl_reports.gallery.training import rounds, weights
-from crfl_reports.partition_figures import partition_figure
+from crfl_reports.gallery.run_groups import only
+from crfl_reports.gallery.training import closeness, partition_figure, rounds, weights
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from crfl_core.errors import ConfigError
 from crfl_core.reporting.metrics import Curve, curves
 from crfl_reports.figures import RADIUS, Line, Panel, Panels
-from crfl_reports.gallery.together import Group, banded, bands, groups
+from crfl_reports.gallery.run_groups import Group, banded, bands, groups
 
 if TYPE_CHECKING:
     from crfl_core.runs.results import RunResult

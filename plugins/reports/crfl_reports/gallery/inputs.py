@@ -17,7 +17,7 @@ from crfl_core.training.attackers import moved_inputs, poisoned_batches
 from crfl_core.training.evaluation import outputs
 from crfl_core.training.federation import Federation, build
 from crfl_reports.figures import Grid, Heat, Row, features_figure, pictures_figure
-from crfl_reports.gallery.together import only
+from crfl_reports.gallery.run_groups import only
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -62,7 +62,7 @@ def backdoored(run: RunResult, figure: str) -> Backdoored:
     federation = build(run.config.model_copy(update=over).with_own_plugins(), fitted=run.fitted)
     attack = federation.attack
     assert attack is not None
-    found = attack.backdoored_set(federation.data, federation.prepared)
+    found = attack.backdoor_test_set(federation.data, federation.prepared)
     if found is None:
         raise ConfigError(f"{run.path}: attack {attack.configured_as!r} has no backdoor, which figure {figure!r} shows")
     if federation.test_sets["backdoored"].facts != run.ledger.facts.test_sets["backdoored"]:
@@ -72,7 +72,7 @@ def backdoored(run: RunResult, figure: str) -> Backdoored:
     others = data.test_y != (-1 if attack.backdoor_class is None else attack.backdoor_class)
     if len(found[0]) == len(others):  # those of the target class as well
         others = torch.ones_like(others)
-    paired = attack.backdoored(data.test_x[:1], federation.prepared) is not None and len(found[0]) == int(others.sum())
+    paired = attack.add_trigger(data.test_x[:1], federation.prepared) is not None and len(found[0]) == int(others.sum())
     before = federation.test_sets["clean"].features[others]
 
     def predicted(features: Tensor) -> Classes:

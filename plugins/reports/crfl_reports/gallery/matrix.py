@@ -10,7 +10,7 @@ import numpy as np
 from crfl_core.errors import ConfigError
 from crfl_core.reporting.config_diff import UNSET, config_of, differences
 from crfl_reports.figures import Grid, Heat
-from crfl_reports.gallery.together import groups, written
+from crfl_reports.gallery.run_groups import groups, written
 
 if TYPE_CHECKING:
     from crfl_core.config import RunConfig

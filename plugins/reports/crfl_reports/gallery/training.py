@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from crfl_core.config.schema import FigureFormat
 from crfl_core.errors import ConfigError
+from crfl_core.reporting.metrics import ClassHistogram
+from crfl_core.training.clean_twin import check_kept, kept_model, twin_of
 from crfl_reports.figures import Line, Panel, Panels, weights_figure
-from crfl_reports.gallery.together import Group, banded, bands, groups, only
+from crfl_reports.gallery.run_groups import Group, banded, bands, groups, only
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -84,3 +89,73 @@ def effective_weights(ledger: Ledger) -> tuple[NDArray[np.float64], NDArray[np.b
     np.add.at(count, place, 1)
     np.logical_or.at(attacking, place, rows.attacking)
     return np.where(count > 0, total / np.maximum(count, 1), np.nan), attacking
+
+
+DRAWING = Lock()
+"""Runs that end together wait for the first to draw what all of them show."""
+
+
+def partition_figure(histogram: ClassHistogram) -> Figure:
+    """Who holds how much of what: the size of every client, and its samples of each class as a heat map.
+
+    More than 60 clients are sorted, by size above and by their most frequent class below, and averaged in columns.
+    """
+    import crfl_reports.figures
+
+    return crfl_reports.figures.partition_figure(histogram.counts, histogram.classes, histogram.clients)
+
+
+def partition_files(histogram: ClassHistogram, formats: Sequence[FigureFormat]) -> dict[FigureFormat, bytes]:
+    """The figure of a partition in some formats. Without formats nothing is drawn and Matplotlib not imported."""
+    if not formats:
+        return {}
+    with DRAWING:
+        return dict(drawn(histogram, tuple(formats)))
+
+
+@lru_cache(maxsize=1)
+def drawn(histogram: ClassHistogram, formats: tuple[FigureFormat, ...]) -> dict[FigureFormat, bytes]:
+    """As `partition_files`. The next run in this process has often the same partition: of a sweep, say."""
+    import crfl_reports.figures
+
+    figure = partition_figure(histogram)
+    return {suffix: crfl_reports.figures.image_of(figure, suffix) for suffix in formats}
+
+
+LOG_FROM = 100.0
+"""Distances are drawn on a logarithmic axis if the largest exceeds the smallest by this factor."""
+
+
+def closeness(runs: Sequence[RunResult]) -> Panels:
+    """The distance of attacked models to those of their clean twins, as it was kept or to those among the runs."""
+    clean = [run for run in runs if run.config.attack is None]
+    attacked = [run for run in runs if run.config.attack is not None]
+    if not attacked:
+        raise ConfigError("figure 'closeness' needs a run that was attacked")
+    together = groups(attacked)
+    found = [[distances(run, clean) for run in group.runs] for group in together]
+    positive = np.concatenate([np.ravel(one) for one in found])
+    log = bool(positive.min() > 0 and positive.max() > LOG_FROM * positive.min())
+    lines = [
+        banded(group.named("" if group.label else "distance"), np.arange(1, len(values[0]) + 1), values)
+        for group, values in zip(together, found, strict=True)
+    ]
+    rounds = sorted({number for run in attacked for number in run.ledger.facts.attack_rounds})
+    panel = Panel(lines, "round", "distance to the clean model, L2 norm", log_y=log, marked=rounds)
+    return Panels([panel], title=bands(together), marked="attacked rounds")
+
+
+def distances(run: RunResult, clean: Sequence[RunResult]) -> Sequence[float]:
+    """`||w_t - w'_t||` of the clipped models, before their noise, of every round; of all groups together.
+
+    As the run kept them; else from the models that it and its twin, which is among the clean runs, have kept.
+    """
+    if run.ledger.distances:
+        return run.ledger.distances
+    twin = twin_of(run, clean)
+    for one in (run, twin):
+        check_kept(one)
+    return [
+        float(np.linalg.norm(kept_model(run, number) - kept_model(twin, number)))
+        for number in range(1, run.ledger.facts.rounds + 1)
+    ]

@@ -37,7 +37,7 @@ class MyPlugin(Certificate):
     levels_offered: ClassVar[tuple[Level, ...]] = ("client",)
     statement: ClassVar = "pathwise"
 
-    def wanted_stages(self, cap_updates: bool | None) -> tuple[Mapping[str, Any], ...]:  # noqa: ARG002 - always
+    def stages_to_add(self, cap_updates: bool | None) -> tuple[Mapping[str, Any], ...]:  # noqa: ARG002 - always
         """The cap that the proof uses, where honest clients do not notice it."""
         return ({"type": "update-cap", "bound": "known"},)
 

@@ -14,8 +14,8 @@ from crfl_core.extend import (
     OptionError,
     Round,
     RuleResult,
-    Samples,
-    ServerSide,
+    RootSamples,
+    ServerView,
     State,
 )
 from numpy.typing import NDArray
@@ -44,7 +44,7 @@ class Zeno(Aggregator):
         if len(clients) <= self.b:
             raise OptionError("b", f"must be below the number of clients, found {self.b} for {len(clients)}")
 
-    def prepare(self, server: ServerSide) -> State:
+    def prepare(self, server: ServerView) -> State:
         """Nothing to remember; but a round cannot draw more samples than there are."""
         assert server.root is not None  # because of `needs_root`
         if self.samples is not None and self.samples > len(server.root.y):
@@ -77,11 +77,11 @@ class Zeno(Aggregator):
         scores: NDArray[np.float64] = torch.cat(found).cpu().numpy()
         return np.nan_to_num(scores, nan=-np.inf, posinf=-np.inf, neginf=-np.inf)
 
-    def _server(self, current: Round) -> ServerSide:
+    def _server(self, current: Round) -> ServerView:
         """The server with the root samples of this round."""
         server = current.server
         if self.samples is None or server.root is None:
             return server
         generator = server.streams.generator("aggregation/zeno", round_number=current.number)
         rows = torch.from_numpy(generator.choice(len(server.root.y), self.samples, replace=False))
-        return replace(server, root=Samples(server.root.x[rows], server.root.y[rows]))
+        return replace(server, root=RootSamples(server.root.x[rows], server.root.y[rows]))

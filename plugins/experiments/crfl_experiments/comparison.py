@@ -1,0 +1,327 @@
+"""Runs beside each other: mean and spread over seeds, and differences within the same seeds.
+
+Runs that share their seeds share data, batches and noise as far as their configs let them. What differs between two of
+them is then mostly due to the settings, so differences are taken seed by seed: their spread is smaller than that of the
+runs, and Student's t gives an interval that covers the mean difference with 95 %, if differences are normal.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crfl_core.errors import CrflError, CrflWarning, StoreError
+from crfl_core.reporting import config_diff
+from crfl_core.reporting.metrics import Curve, Metrics
+from crfl_core.runs.run_directory import RunDirectory
+from crfl_experiments.sweeps.folder import SweepFolder
+from crfl_experiments.sweeps.results import SweepResult
+from crfl_experiments.sweeps.values import shown
+
+MOST_KEYS = 4
+"""Runs that differ in more settings are called by their names."""
+CONFIDENCE = 0.95
+RADII = 3
+"""At how many radii a table shows certified accuracy."""
+
+WHAT_CAME_OUT = ("config.toml", "model.safetensors", "clients.npz", "metrics.json")
+"""Files that two runs do not share by chance."""
+
+Seed = tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: what it is called, what sets it apart, its seeds and its numbers."""
+
+    title: str
+    point: dict[str, Any]
+    seed: Seed
+    measured: Measured
+
+
+class Statistic(NamedTuple):
+    """Mean and standard deviation over n runs; a single one has no spread."""
+
+    mean: float
+    spread: float | None
+    n: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Statistic:
+        """Of these values."""
+        return cls(fmean(values), stdev(values) if len(values) > 1 else None, len(values))
+
+
+class Difference(NamedTuple):
+    """The mean difference to the first point over n shared seeds, and the interval that covers it with 95 %."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    n: int
+
+    @classmethod
+    def of(cls, pairs: Sequence[tuple[float, float]]) -> Difference:
+        """Of pairs (value, value of the first point)."""
+        from scipy.stats import t
+
+        each = [value - first for value, first in pairs]
+        mean = fmean(each)
+        if len(each) < 2:
+            return cls(mean, None, None, len(each))
+        half = float(t.ppf(0.5 + CONFIDENCE / 2, len(each) - 1)) * stdev(each) / math.sqrt(len(each))
+        return cls(mean, mean - half, mean + half, len(each))
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number that every run may have. `of` is None where a run has none."""
+
+    name: str
+    of: Callable[[Measured], float | None]
+    is_short: bool = True
+
+
+@dataclass(frozen=True)
+class Point:
+    """Runs that differ in nothing but their seeds."""
+
+    title: str
+    settings: dict[str, Any]
+    runs: tuple[Run, ...]
+    statistics: dict[str, Statistic]
+    differences: dict[str, Difference]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Points beside each other; the first is what the others are compared with.
+
+    `few` are those of the measures that a short table shows: of every certificate and level one radius.
+    """
+
+    keys: tuple[str, ...]
+    measures: tuple[str, ...]
+    few: tuple[str, ...]
+    points: tuple[Point, ...]
+    labels: dict[str, str]
+    """What is said of certificates that prove nothing."""
+
+
+def runs_of_sweep(result: SweepResult) -> list[Run]:
+    """The finished cells of a sweep."""
+    found = []
+    for one in result.cells:
+        if one.note.state == "finished":
+            point, seed = config_diff.parts(one.settings)
+            found.append(
+                Run(one.cell.title, {key: shown(value) for key, value in point.items()}, seed, Measured(one.path))
+            )
+    return found
+
+
+def runs_of(paths: Sequence[Path]) -> list[Run]:
+    """The runs at some paths, of which each may be a run or a sweep. Raises `StoreError` for anything else."""
+    if len(paths) == 1 and SweepFolder(paths[0]).is_marked:
+        runs = runs_of_sweep(SweepResult(paths[0]))
+        if not runs:
+            raise StoreError(f"{paths[0]}: no cell is finished yet: go on with `crfl resume {paths[0]}`")
+        return runs
+    directories = [RunDirectory(place) for path in paths for place in cells_in(path)]
+    for directory in directories:
+        if directory.state != "finished":
+            raise StoreError(f"{directory.path}: the run is not finished: continue with `crfl resume {directory.path}`")
+    directories = without_copies(directories)
+    places = [directory.path for directory in directories]
+    settings = config_diff.differences([config_diff.config_of(directory) for directory in directories])
+    split = [config_diff.parts({key: shown(value) for key, value in one.items()}) for one in settings]
+    return [Run(str(place), *own, Measured(place)) for place, own in zip(places, split, strict=True)]
+
+
+def without_copies(directories: Sequence[RunDirectory]) -> list[RunDirectory]:
+    """Every run once: a copy is no further seed."""
+    found: dict[Any, RunDirectory] = {}
+    for directory in directories:
+        known = {name: digest for name, digest in directory.digests.items() if name in WHAT_CAME_OUT}
+        first = found.setdefault(tuple(sorted(known.items())) or directory.path, directory)
+        if first is not directory:
+            said = f"{directory.path}: is the same run as {first.path}, and counts once"
+            warnings.warn(said, CrflWarning, stacklevel=2)
+    return list(found.values())
+
+
+def cells_in(path: Path) -> Iterable[Path]:
+    """A run, or the finished cells of a sweep."""
+    if not SweepFolder(path).is_marked:
+        return [path]
+    return [one.path for one in SweepResult(path).cells if one.note.state == "finished"]
+
+
+def compared(runs: Sequence[Run]) -> Comparison:
+    """Mean and spread of every point, and how it differs from the first."""
+    points: dict[str, list[Run]] = {}
+    for run in runs:
+        points.setdefault(title_of(run.point), []).append(run)
+    measures = measures_of(runs)
+    numbers = {id(run): {one.name: one.of(run.measured) for one in measures} for run in runs}
+    present = [one.name for one in measures if any(numbers[id(run)][one.name] is not None for run in runs)]
+    first = next(iter(points.values()))
+    made = []
+    for title, own in points.items():
+        statistics: dict[str, Statistic] = {}
+        others: dict[str, Difference] = {}
+        for name in present:
+            values = [value for run in own if (value := numbers[id(run)][name]) is not None]
+            column = {id(run): numbers[id(run)][name] for run in runs}
+            pairs = [] if own is first else paired(own, first, column)
+            statistics |= {name: Statistic.of(values)} if values else {}
+            others |= {name: Difference.of(pairs)} if pairs else {}
+        made.append(Point(title, own[0].point, tuple(own), statistics, others))
+    keys = tuple(dict.fromkeys(key for run in runs for key in run.point))
+    few = tuple(one.name for one in measures if one.name in present and one.is_short)
+    return Comparison(keys, tuple(present), few, tuple(made), labels_of(runs))
+
+
+def paired(own: Sequence[Run], first: Sequence[Run], column: dict[int, float | None]) -> list[tuple[float, float]]:
+    """The values of runs beside those of the first point with the same seeds."""
+    known = {run.seed: column[id(run)] for run in reversed(first)}
+    pairs = ((column[id(run)], known.get(run.seed)) for run in own)
+    return [(mine, other) for mine, other in pairs if mine is not None and other is not None]
+
+
+def measures_of(runs: Sequence[Run]) -> list[Measure]:
+    """What a table shows: accuracy, backdoor success, and every certificate at a few radii on clean samples."""
+    found = [
+        Measure("accuracy", lambda run: run.metrics.accuracy),
+        Measure("backdoor success", backdoor_success),
+    ]
+    for question in questions_of(runs):
+        curves = [run.measured.curves[question] for run in runs if question in run.measured.curves]
+        for place, radius in enumerate(chosen(shared_radii(curves), question.level)):
+            name = f"{question.certificate}: certified accuracy at {question.radius_name} {radius:g}"
+            found.append(Measure(name, partial(single, question=question, radius=radius), place == 0))
+    return found
+
+
+def backdoor_success(run: Measured) -> float | None:
+    """How often triggered inputs are taken for the target; None if there was no backdoor."""
+    return None if run.metrics.backdoor is None else run.metrics.backdoor.success_rate
+
+
+def labels_of(runs: Sequence[Run]) -> dict[str, str]:
+    """The labels of certificates that have one."""
+    curves = (curve for run in runs for curve in run.measured.curves.values())
+    return {curve.certificate: curve.label for curve in curves if curve.label}
+
+
+def single(run: Measured, question: Question, radius: float) -> float | None:
+    """Certified accuracy at one radius."""
+    values = run.certified(question, [radius])
+    return None if values is None else values[0]
+
+
+def questions_of(runs: Sequence[Run], test_set: str = "clean") -> list[Question]:
+    """What the certificates of runs were asked about a test set."""
+    found = dict.fromkeys(question for run in runs for question in run.measured.curves)
+    return [question for question in found if question.test_set == test_set]
+
+
+def chosen(radii: Sequence[float], level: str) -> list[float]:
+    """A few radii of a grid: the smallest numbers of clients, or radii that lie evenly."""
+    positive = [radius for radius in radii if radius > 0]
+    if level == "client" or len(positive) <= RADII:
+        return positive[:RADII]
+    return [positive[(number + 1) * len(positive) // (RADII + 1)] for number in range(RADII)]
+
+
+def named(runs: Sequence[Run]) -> str:
+    """The runs of a point by their names."""
+    more = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
+    return f"{runs[0].title}{more}"
+
+
+def title_of(point: dict[str, Any]) -> str:
+    """What sets a point apart, in one line."""
+    return ", ".join(f"{key}={value}" for key, value in point.items()) or "all runs"
+
+
+def readable(paths: Sequence[Path]) -> list[Run]:
+    """As `runs_of`, with every run read once, so that a damaged one is told before anything is shown."""
+    runs = runs_of(paths)
+    for run in runs:
+        try:
+            run.measured.curves  # noqa: B018  # reading it is the check
+        except CrflError as error:
+            raise StoreError(f"{error}: leave it out of the comparison, or run it again") from error
+    return runs
+
+
+class Question(NamedTuple):
+    """What a curve is about."""
+
+    certificate: str
+    level: str
+    test_set: str
+
+    @property
+    def radius_name(self) -> str:
+        """What its radius counts."""
+        return {"feature": "radius", "sample": "poison ratio", "client": "clients"}.get(self.level, "radius")
+
+
+class Measured:
+    """The numbers of one finished run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._directory = RunDirectory(path)
+
+    @cached_property
+    def metrics(self) -> Metrics:
+        """What its metrics.json holds."""
+        return self._directory.read_facts("metrics.json", Metrics)
+
+    @cached_property
+    def curves(self) -> dict[Question, Curve]:
+        """Its curves by what they are about."""
+        return {Question(one.certificate, one.level, one.test_set): one for one in self.metrics.curves}
+
+    def certified(self, question: Question, radii: Sequence[float]) -> list[float] | None:
+        """The share of samples that are right and certified at each radius; None if nobody asked that."""
+        curve = self.curves.get(question)
+        if curve is None:
+            return None
+        known = dict(zip(curve.radii, curve.certified_accuracy, strict=True))
+        if all(radius in known for radius in radii):
+            return [known[radius] for radius in radii]
+        reached = self._reached(question)
+        return [float((reached >= radius).mean()) for radius in radii]
+
+    def _reached(self, question: Question) -> NDArray[np.float64]:
+        """The radius of every sample that is predicted right, -inf for the others."""
+        text = self._directory.read(f"certificates/{question.certificate}.csv").decode()
+        return np.array(
+            [
+                float(row["radius"] or "-inf") if row["prediction"] == row["label"] else -math.inf
+                for row in csv.DictReader(io.StringIO(text))
+                if (row["level"], row["set"]) == (question.level, question.test_set)
+            ]
+        )
+
+
+def shared_radii(curves: Sequence[Curve]) -> list[float]:
+    """Radii at which curves can be compared: those of the one that reaches furthest, without infinity."""
+    finite = [[radius for radius in curve.radii if math.isfinite(radius)] for curve in curves]
+    return max(finite, key=lambda radii: radii[-1] if radii else -1.0)

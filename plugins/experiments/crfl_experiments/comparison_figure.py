@@ -1,0 +1,142 @@
+"""The picture of a comparison: certified accuracy against the radius, or any measure against a key that was varied."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from crfl_core.errors import ConfigError, StoreError
+from crfl_experiments.comparison import (
+    MOST_KEYS,
+    Comparison,
+    Question,
+    Run,
+    Statistic,
+    compared,
+    labels_of,
+    named,
+    questions_of,
+    shared_radii,
+    title_of,
+)
+from crfl_experiments.sweeps.expressions import is_number
+from crfl_experiments.sweeps.folder import SweepFolder
+
+if TYPE_CHECKING:
+    from crfl_reports.figures import Line
+    from matplotlib.figure import Figure
+
+FORMATS: tuple[Literal["png", "svg", "pdf"], ...] = ("png", "svg", "pdf")
+
+
+def picture(runs: Sequence[Run], against: str | None = None, measure: str | None = None) -> Figure:
+    """The figure of some runs. Raises `ConfigError` if there is nothing to draw along."""
+    from crfl_reports.figures import RADIUS, lines_figure
+
+    if against is not None:
+        comparison = compared(runs)
+        name = measure or comparison.measures[0]
+        return lines_figure(along(comparison, against, name), x_label=against, y_label=name)
+    questions = questions_of(runs)
+    if measure is not None:
+        names = dict.fromkeys(one.certificate for one in questions)
+        questions = [one for one in questions if one.certificate == measure]
+        if names and not questions:
+            raise ConfigError(f"--measure {measure}: there is no such certificate: there are {', '.join(names)}")
+    if not questions:
+        raise ConfigError("there is no certified accuracy to draw: give --against a key with numbers that was varied")
+    question = questions[0]
+    label = labels_of(runs).get(question.certificate)
+    title = f"{question.certificate}, {question.level} level{f': {label}' if label else ''}"
+    return lines_figure(
+        over_radii(runs, question),
+        x_label=RADIUS.get(question.level, "radius"),
+        y_label="certified accuracy",
+        title=title,
+    )
+
+
+def over_radii(runs: Sequence[Run], question: Question) -> list[Line]:
+    """One line for each point, with a band of one standard deviation over its seeds."""
+    from crfl_reports.figures import Line
+
+    radii = shared_radii([run.measured.curves[question] for run in runs if question in run.measured.curves])
+    points: dict[str, list[list[float]]] = {}
+    titles = titles_of(runs)
+    for run in runs:
+        if (values := run.measured.certified(question, radii)) is not None:
+            points.setdefault(titles[title_of(run.point)], []).append(values)
+    return [
+        line(Line, title, radii, [Statistic.of(column) for column in zip(*rows, strict=True)])
+        for title, rows in points.items()
+    ]
+
+
+def titles_of(runs: Sequence[Run]) -> dict[str, str]:
+    """What the line of every point is called: what sets it apart, or if that is too much, its runs."""
+    alike: dict[str, list[Run]] = {}
+    for run in runs:
+        alike.setdefault(title_of(run.point), []).append(run)
+    many = len({key for run in runs for key in run.point}) > MOST_KEYS
+    return {title: named(own) if many else title for title, own in alike.items()}
+
+
+def along(comparison: Comparison, key: str, measure: str) -> list[Line]:
+    """A measure against a key, one line for each combination of the others."""
+    from crfl_reports.figures import Line
+
+    if key not in comparison.keys:
+        raise ConfigError(f"--against {key}: was not varied: what was: {', '.join(comparison.keys) or 'nothing'}")
+    if measure not in comparison.measures:
+        raise ConfigError(f"--measure {measure}: there is none: there are {', '.join(comparison.measures)}")
+    lines: dict[str, list[tuple[float, Statistic]]] = {}
+    for point in comparison.points:
+        if not is_number(point.settings.get(key)):
+            raise ConfigError(f"--against {key}: {point.settings.get(key)!r} is no number to draw along")
+        others = {name: value for name, value in point.settings.items() if name != key}
+        if measure in point.statistics:
+            lines.setdefault(title_of(others), []).append((point.settings[key], point.statistics[measure]))
+    ordered = {title: sorted(found, key=lambda pair: pair[0]) for title, found in lines.items()}
+    return [line(Line, title, [x for x, _ in found], [one for _, one in found]) for title, found in ordered.items()]
+
+
+def line(kind: type[Line], title: str, x: Sequence[float], statistics: Sequence[Statistic]) -> Line:
+    """Means, with a band if all of them have a spread."""
+    means = [one.mean for one in statistics]
+    spreads = [one.spread for one in statistics if one.spread is not None]
+    if len(spreads) < len(means):
+        return kind(title, x, means)
+    low = [mean - spread for mean, spread in zip(means, spreads, strict=True)]
+    high = [mean + spread for mean, spread in zip(means, spreads, strict=True)]
+    return kind(title, x, means, low, high)
+
+
+def draw(
+    runs: Sequence[Run], paths: Sequence[Path], wanted: Path | None, against: str | None, measure: str | None
+) -> Path | None:
+    """Draw into the file that is asked for, else into a sweep. None: nobody asked, and there is no place for it."""
+    asked = wanted is not None or against is not None or measure is not None
+    target = wanted or default_target(paths)
+    if target is None:
+        if asked:
+            raise ConfigError("--figure: say where the figure of several runs goes, for example --figure compare.png")
+        return None
+    if not asked and not questions_of(runs):
+        return None
+    formats = {f".{one}": one for one in FORMATS}
+    if target.suffix not in formats:
+        raise ConfigError(f"--figure {target}: must end with one of {', '.join(formats)}")
+    from crfl_reports.figures import image_of
+
+    content = image_of(picture(runs, against, measure), formats[target.suffix])
+    try:
+        target.write_bytes(content)
+    except OSError as error:
+        raise StoreError(f"{target}: cannot be written: {error.strerror}") from error
+    return target
+
+
+def default_target(paths: Sequence[Path]) -> Path | None:
+    """The figure of a sweep lies in it."""
+    return paths[0] / "compare.png" if len(paths) == 1 and SweepFolder(paths[0]).is_marked else None

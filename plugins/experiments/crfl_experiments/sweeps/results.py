@@ -1,0 +1,219 @@
+"""A sweep that was run, read from its folder."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from crfl_core.errors import CrflError
+from crfl_core.reporting.metrics import Metrics
+from crfl_core.runs.results import RunResult, load
+from crfl_core.runs.run_directory import RunDirectory
+from crfl_experiments.sweeps.cells import Cell
+from crfl_experiments.sweeps.folder import Note, SweepFolder
+from crfl_experiments.sweeps.values import shown
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """One cell: its settings, how it ended, and the run itself."""
+
+    cell: Cell
+    path: Path
+    note: Note
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What was varied, and what follows from it."""
+        return self.cell.columns
+
+    @cached_property
+    def run(self) -> RunResult:
+        """The finished run. Raises `StoreError` if it is not finished."""
+        return load(self.path)
+
+
+class SweepResult:
+    """A sweep, finished or not. `cells` has all of them in the order of the table."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._folder = SweepFolder.existing(self.path)
+        self._cells = self._folder.definition.cells()
+        self.cells = tuple(
+            CellResult(cell, self._folder.cell(cell.name), self._note(cell.name)) for cell in self._cells
+        )
+
+    @property
+    def failed(self) -> tuple[CellResult, ...]:
+        """The cells that failed; `note.reason` says why."""
+        return tuple(one for one in self.cells if one.note.state == "failed")
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all cells are."""
+        return all(one.note.state == "finished" for one in self.cells)
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """All numbers in long form, as in sweep.csv."""
+        return rows(self._folder, self._cells)[0]
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns of the long form."""
+        return columns_of(self._cells)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The long form as a data frame; pandas must be installed."""
+        import pandas
+
+        return pandas.DataFrame(self.rows, columns=self.columns)
+
+    def plot(self, against: str | None = None, measure: str | None = None) -> Figure:
+        """Certified accuracy against the radius, a line for each point; or a measure along a key that was varied."""
+        from crfl_experiments.comparison import runs_of_sweep
+        from crfl_experiments.comparison_figure import picture
+
+        return picture(runs_of_sweep(self), against, measure)
+
+    def _repr_html_(self) -> str:
+        keys = list(dict.fromkeys(key for one in self.cells for key in one.settings))
+        figures: dict[str, dict[str, float]] = {one.cell.name: {} for one in self.cells}
+        for row in self.rows:
+            if row["certificate"] is None:
+                figures[row["cell"]].setdefault(f"{row['measure']} ({row['test_set']})", row["value"])
+        measured = list(dict.fromkeys(name for each in figures.values() for name in each))
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in (*keys, "state", *measured))
+        lines = []
+        for one in self.cells:
+            settings = [str(shown(one.settings.get(key, ""))) for key in keys]
+            values = [
+                f"{figures[one.cell.name][name]:.4g}" if name in figures[one.cell.name] else "" for name in measured
+            ]
+            told = "".join(f"<td>{html.escape(text)}</td>" for text in (*settings, one.note.state, *values))
+            lines.append(f"<tr>{told}</tr>")
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+
+    def _note(self, name: str) -> Note:
+        if self._folder.is_finished(name):
+            note = self._folder.note(name)
+            return note if note.state == "finished" else Note("finished")
+        return self._folder.note(name)
+
+
+ABOUT = ("measure", "certificate", "level", "test_set", "radius", "value")
+Row = dict[str, Any]
+
+
+def measures(metrics: Metrics) -> Iterator[Row]:
+    """Every number of a run, with what it is about."""
+
+    def plain(measure: str, value: float | None, test_set: str = "clean") -> Iterator[Row]:
+        if value is not None:
+            yield {**dict.fromkeys(ABOUT), "measure": measure, "test_set": test_set, "value": value}
+
+    yield from plain("accuracy", metrics.accuracy)
+    yield from plain("loss", metrics.loss)
+    yield from plain("accuracy", metrics.backdoored_accuracy, "backdoored")
+    if metrics.backdoor is not None:
+        yield from plain("backdoor_success", metrics.backdoor.success_rate, "backdoored")
+        yield from plain("backdoor_success", metrics.backdoor.clean_rate)
+    if metrics.attackers is not None:
+        yield from plain("attackers_share", metrics.attackers.mean_weight_share)
+    for curve in metrics.curves:
+        about = {"certificate": curve.certificate, "level": curve.level, "test_set": curve.test_set}
+        for measure, single in (("abstained", curve.abstained), ("median_radius", curve.median_radius)):
+            if single is not None:
+                yield {"measure": measure, **about, "radius": None, "value": single}
+        columns = {
+            "certified_accuracy": curve.certified_accuracy,
+            "certified_rate": curve.certified_rate,
+            "certified_accuracy_any_round": curve.any_round_accuracy,
+            "certified_rate_any_round": curve.any_round_rate,
+        }
+        for measure, values in columns.items():
+            for radius, value in zip(curve.radii, values, strict=False):  # empty if attacks in any round were not asked
+                yield {"measure": measure, **about, "radius": radius, "value": value}
+
+
+def rows(folder: SweepFolder, cells: Iterable[Cell]) -> tuple[list[Row], dict[str, str]]:
+    """The rows of all finished cells, and why some that should be cannot be read."""
+    found: list[Row] = []
+    damaged: dict[str, str] = {}
+    for cell in cells:
+        if not folder.is_finished(cell.name):
+            continue
+        try:
+            metrics = RunDirectory(folder.cell(cell.name)).read_facts("metrics.json", Metrics)
+        except CrflError as error:
+            damaged[cell.name] = f"{error}; or remove {folder.cell(cell.name)} and resume the sweep"
+            continue
+        settings = {key: shown(value) for key, value in cell.columns.items()}
+        found += [{"cell": cell.name, **settings, **row} for row in measures(metrics)]
+    return found, damaged
+
+
+def columns_of(cells: Sequence[Cell]) -> list[str]:
+    """The columns of the table of a sweep."""
+    varied = dict.fromkeys(key for cell in cells for key in cell.columns)
+    return ["cell", *varied, *ABOUT]
+
+
+def csv_text(names: Sequence[str], table: Iterable[Mapping[str, Any]]) -> bytes:
+    """The table as CSV; numbers read back to the same bits."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows([cell_text(row.get(name)) for name in names] for row in table)
+    return buffer.getvalue().encode()
+
+
+def cell_text(value: Any) -> str:
+    """A value as CSV shows it."""
+    return "" if value is None else repr(value) if isinstance(value, float) else str(value)
+
+
+def parquet_bytes(names: Sequence[str], table: Sequence[Mapping[str, Any]]) -> bytes | None:
+    """The table as Parquet; None if the package for that is not installed."""
+    if find_spec("pyarrow") is None:
+        return None
+    import pyarrow
+    import pyarrow.parquet
+
+    columns = {name: uniform([row.get(name) for row in table]) for name in names}
+    buffer = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.table(columns), buffer)
+    return buffer.getvalue()
+
+
+def uniform(values: list[Any]) -> list[Any]:
+    """A column of one type: numbers if all are, else texts."""
+    given = [value for value in values if value is not None]
+    if all(isinstance(value, bool) for value in given) or all(isinstance(value, str) for value in given):
+        return values
+    if any(isinstance(value, bool | str) for value in given):
+        return [None if value is None else str(value) for value in values]
+    if all(isinstance(value, int) for value in given):
+        return values
+    return [None if value is None else float(value) for value in values]
+
+
+def write_tables(folder: SweepFolder, cells: Sequence[Cell]) -> dict[str, str]:
+    """Write sweep.csv and sweep.parquet as a whole; why cells are not in them that should be."""
+    names, (table, damaged) = columns_of(cells), rows(folder, cells)
+    folder.write("sweep.csv", csv_text(names, table))
+    if (content := parquet_bytes(names, table)) is not None:
+        folder.write("sweep.parquet", content)
+    return damaged

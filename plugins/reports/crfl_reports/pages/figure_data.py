@@ -1,0 +1,306 @@
+"""What the page of a run shows, as plain data that its script draws."""
+
+from __future__ import annotations
+
+import math
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from crfl_core.errors import CrflError
+from crfl_core.records.ledger import Ledger
+from crfl_core.reporting.metrics import ClassHistogram, Curve
+from crfl_core.runs.results import RunResult
+from crfl_reports.figures import Grid, Heat, Line, Panel, Panels, image_of, neighbours
+from crfl_reports.gallery import FIGURES
+from crfl_reports.pages.markup import Html, drawn, element, joined
+
+COLUMNS = 60
+"""So many clients have a column of their own in the picture of the partition; more share columns."""
+
+MARKED = 12
+"""So many attackers are drawn one by one."""
+
+
+def figures(run: RunResult) -> dict[str, Any]:
+    """All that is drawn but the explorer and the samples."""
+    return {
+        "classes": list(run.ledger.facts.class_names),
+        "curves": [curve_data(curve) for curve in run.metrics.curves],
+        "rounds": round_data(run.ledger),
+        "weights": weight_data(run.ledger, run.metrics.partition.clients),
+        "shown": {"partition": partition_data(run.metrics.partition)},
+    }
+
+
+def curve_data(curve: Curve) -> dict[str, Any]:
+    """A curve with every digit that `metrics.json` has."""
+    return {
+        "certificate": curve.certificate,
+        "level": curve.level,
+        "set": curve.test_set,
+        **stated(curve),
+        "samples": curve.samples,
+        "radii": numbers(curve.radii),
+        "accuracy": list(curve.certified_accuracy),
+        "rate": list(curve.certified_rate),
+        "any_round": {"accuracy": list(curve.any_round_accuracy), "rate": list(curve.any_round_rate)},
+    }
+
+
+def stated(curve: Curve) -> dict[str, Any]:
+    """What the numbers of a curve rest on."""
+    return {
+        "statement": curve.statement,
+        "directions": list(curve.directions),
+        "world": curve.clean_world,
+        "label": curve.label,
+        "conditional": list(curve.conditional),
+        "rounds": curve.rounds,
+    }
+
+
+def numbers(values: Sequence[float] | NDArray[Any]) -> list[float | str | None]:
+    """Numbers as JSON can hold them: infinity by its name, and nothing for what is no number."""
+    return [number(value) for value in map(float, values)]
+
+
+def number(value: float) -> float | str | None:
+    """A number as JSON can hold it, whole ones without a point."""
+    if math.isnan(value):
+        return None
+    if math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    return int(value) if value.is_integer() and abs(value) < 1e15 else value
+
+
+def round_data(ledger: Ledger) -> dict[str, Any]:
+    """Accuracy, loss and, where it was measured, success of the backdoor in every round; groups are averaged."""
+    lines: dict[int, list[dict[str, Any]]] = {}
+    for record in ledger.rounds:
+        lines.setdefault(record.round, []).append(record.model_dump())
+    measured = {
+        name: [mean([line.get(name) for line in of_round]) for of_round in lines.values()]
+        for name in ("accuracy", "loss", "success_rate")
+    }
+    attacked = np.unique(ledger.clients.round[ledger.clients.attacking])
+    rejected = [number for number, of_round in lines.items() if not all(line["accepted"] for line in of_round)]
+    return {
+        "round": list(lines),
+        **measured,
+        "models": ledger.facts.models,
+        "attacked": attacked.tolist(),
+        "rejected": rejected,
+    }
+
+
+def mean(values: Sequence[float | None]) -> float | None:
+    """The mean of what was measured."""
+    found = [value for value in values if value is not None]
+    return rounded(sum(found) / len(found)) if found else None
+
+
+def weight_data(ledger: Ledger, names: Sequence[str]) -> dict[str, Any]:
+    """The weights p_i that reached the model: the least, median and largest of honest clients, and the attackers'."""
+    clients = ledger.clients
+    attackers = np.unique(clients.client[clients.attacking])
+    honest = clients.take(~np.isin(clients.client, attackers))
+    shown: dict[str, list[float | None]] = {"low": [], "middle": [], "high": []}
+    for number in range(1, ledger.facts.rounds + 1):
+        weights = honest.of_round(number).weight
+        for name, share in (("low", 0.0), ("middle", 0.5), ("high", 1.0)):
+            shown[name].append(rounded(float(np.quantile(weights, share))) if len(weights) else None)
+    return {
+        "round": list(range(1, ledger.facts.rounds + 1)),
+        **shown,
+        "attackers": [attacker_data(ledger, int(client), names) for client in attackers[:MARKED]],
+        "more": max(0, len(attackers) - MARKED),
+    }
+
+
+def attacker_data(ledger: Ledger, client: int, names: Sequence[str]) -> dict[str, Any]:
+    """The weight of one attacker in every round, and the rounds in which it attacked."""
+    rows = ledger.clients.take(ledger.clients.client == client)
+    weights = {int(at): rounded(float(weight)) for at, weight in zip(rows.round, rows.weight, strict=True)}
+    return {
+        "name": names[client] if names else f"client {client}",
+        "weight": [weights.get(number) for number in range(1, ledger.facts.rounds + 1)],
+        "attacked": rows.round[rows.attacking].tolist(),
+    }
+
+
+def partition_data(histogram: ClassHistogram) -> dict[str, Any]:
+    """Who holds how much of what: a column per client, or one for several neighbours if they are many."""
+    counts = np.array(histogram.counts)
+    clients = counts.shape[1]
+    if clients <= COLUMNS:
+        columns = [histogram.clients[client] if histogram.clients else str(client) for client in range(clients)]
+        title = f"Samples of every class at {clients} clients"
+        return {**partition_grid(histogram, counts, columns, "client", title), "totals": list(histogram.sizes)}
+    means, starts = neighbours(counts, COLUMNS)
+    ends = [*starts[1:].tolist(), clients]
+    columns = [f"{start + 1} to {end}" for start, end in zip(starts.tolist(), ends, strict=True)]
+    title = f"Samples of every class at {clients:,} clients, sorted by their most frequent class, neighbours averaged"
+    found = partition_grid(histogram, means, columns, "clients", title)
+    return {**found, "totals": [rounded(total) for total in means.sum(axis=0)]}
+
+
+def partition_grid(
+    histogram: ClassHistogram, counts: NDArray[Any], columns: Sequence[str], what: str, title: str
+) -> dict[str, Any]:
+    """The counts as a grid of classes and clients."""
+    return grid_data(Grid([Heat(counts, "samples")], histogram.classes, columns, "class", what, title))
+
+
+SHARE = (0.0, 1.0)
+"""The range of an axis of shares."""
+DIGITS = 6
+"""Significant digits of what is drawn and not read off."""
+
+
+def shape_data(found: Panels | Grid) -> dict[str, Any]:
+    """Lines over an axis, or tables of numbers."""
+    if isinstance(found, Grid):
+        return grid_data(found)
+    names = list(dict.fromkeys(line.name for panel in found.panels for line in panel.lines))
+    panels = [panel_data(panel, names) for panel in found.panels]
+    return {"title": found.title, "marked": found.marked, "panels": panels}
+
+
+def panel_data(panel: Panel, names: Sequence[str]) -> dict[str, Any]:
+    """Lines at the places of them all; where a line has no point, there is nothing. Equal names are equal lines."""
+    places = np.unique(np.concatenate([np.asarray(line.x, np.float64) for line in panel.lines]))
+    return {
+        "x": places.tolist(),
+        "xLabel": panel.x_label,
+        "yLabel": panel.y_label,
+        "share": panel.y_range == SHARE,
+        "log": panel.log_y,
+        "marked": list(panel.marked),
+        "lines": [
+            {**line_data(line, places.tolist()), "number": names.index(line.name)}
+            for line in panel.lines
+            if len(np.asarray(line.x))
+        ],
+    }
+
+
+def line_data(line: Line, places: list[float]) -> dict[str, Any]:
+    """A line, and its band if it has one."""
+
+    def spread(values: ArrayLike) -> list[float | None]:
+        known = dict(zip(np.asarray(line.x, np.float64).tolist(), plain(values), strict=True))
+        return [known.get(place) for place in places]
+
+    found: dict[str, Any] = {"name": line.name, "values": spread(line.y)}
+    if line.low is not None and line.high is not None:
+        found["band"] = [spread(line.low), spread(line.high)]
+    return found
+
+
+def grid_data(grid: Grid) -> dict[str, Any]:
+    """All tables of a grid, one of which is shown at a time."""
+    return {
+        "title": grid.title,
+        "rows": list(grid.rows),
+        "columns": list(grid.columns),
+        "rowLabel": grid.y_label,
+        "columnLabel": grid.x_label,
+        "empty": grid.empty,
+        "measures": [heat_data(table) for table in grid.tables],
+    }
+
+
+def heat_data(table: Heat) -> dict[str, Any]:
+    """One table: its numbers row by row, between which the colours lie, and what the numbers are means of."""
+    spread = {"low": table.low, "high": table.high, "counts": table.counts}
+    return {
+        "name": table.title or table.label,
+        "unit": table.label,
+        "ends": [rounded(end) for end in table.ends],
+        "values": [plain(row) for row in table.numbers],
+        **{name: [plain(row) for row in np.asarray(of)] for name, of in spread.items() if of is not None},
+    }
+
+
+def plain(values: ArrayLike) -> list[float | None]:
+    """Numbers as JSON can hold them; nothing for what is no number."""
+    return [rounded(value) if np.isfinite(value) else None for value in np.asarray(values, np.float64).tolist()]
+
+
+def rounded(value: float) -> float:
+    """A number without digits that nobody sees, whole ones without a point."""
+    short = float(f"{value:.{DIGITS}g}")
+    return int(short) if short.is_integer() else short
+
+
+BACKDOOR = {
+    "samples": "The trigger, inputs with it, and what attackers train on",
+    "flips": "What the trigger turns predictions into",
+}
+CLOSENESS = {"closeness": "Distance to the clean twin in every round"}
+TOGETHER = {
+    "matrix": "Attacks against defences",
+    "rounds": "Accuracy and attack success in every round",
+    **CLOSENESS,
+}
+
+
+class Shown(NamedTuple):
+    """Figures of a section: the data of those that a script draws, and the markup of all."""
+
+    data: dict[str, Any]
+    content: Html
+
+
+def backdoor(run: RunResult, *, trust: bool) -> Shown:
+    """What the attack does to inputs and predictions. Its data and its attack are code of the run's plugins."""
+    if run.directory.is_made_by_others and not trust:
+        told = "This run was not made here, and drawing needs its data: `crfl report RUN --trust` draws it."
+        return Shown({}, note(told))
+    return shown([run], BACKDOOR)
+
+
+def closeness(run: RunResult) -> Shown:
+    """How far the attack carried the model, as the run kept it. Nothing but the ledger is read."""
+    return shown([run], CLOSENESS)
+
+
+def together(runs: Sequence[RunResult]) -> Shown:
+    """What is seen only beside other runs: other attacks and defences, and a clean twin."""
+    return shown(runs, TOGETHER)
+
+
+def shown(runs: Sequence[RunResult], titles: Mapping[str, str]) -> Shown:
+    """Every figure that can be drawn, and why the others cannot."""
+    data = {}
+    parts = []
+    left_out = []
+    for name, title in titles.items():
+        try:
+            found = FIGURES[name].shows(runs)
+        except CrflError as error:
+            left_out.append(note(f"{title}: {error}."))
+            continue
+        parts.append(element("h3", title))
+        if isinstance(found, Panels | Grid):
+            data[name] = shape_data(found)
+            parts.append(drawn(name, title))
+        else:
+            parts.append(picture(image_of(found, "svg"), FIGURES[name].description))
+    return Shown(data, joined([*parts, *left_out]))
+
+
+def picture(image: bytes, description: str) -> Html:
+    """A picture, as it would be printed."""
+    address = f"data:image/svg+xml;base64,{b64encode(image).decode()}"
+    shown = element("img", src=address, alt=description, class_="printed")
+    return element("figure", element("div", shown, class_="scroll"))
+
+
+def note(text: str) -> Html:
+    """A remark in place of a figure."""
+    return element("p", text, class_="note")

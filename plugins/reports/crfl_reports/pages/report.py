@@ -1,0 +1,170 @@
+"""One HTML file out of its parts: markup, data, style and scripts, and a policy that lets in nothing else."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from crfl_core.errors import DataError, StoreError
+from crfl_core.runs.results import load
+from crfl_core.runs.run_directory import RunDirectory
+from crfl_reports.pages import words
+from crfl_reports.pages.explorer import SECONDS, explorer_data
+from crfl_reports.pages.figure_data import backdoor, closeness, figures, together
+from crfl_reports.pages.folder_page import folder_data, folder_sections, runs_in
+from crfl_reports.pages.markup import Html, data_block, element, joined
+from crfl_reports.pages.samples import sample_data
+from crfl_reports.pages.sections import run_sections
+
+ASSETS = Path(__file__).with_name("assets")
+STYLES = ("vendored/uPlot.min.css", "page.css")
+LIBRARY = ("vendored/LICENSE", "vendored/uPlot.iife.min.js")
+"""What draws the plots; its licence has to go with it."""
+
+SCRIPTS = (
+    "elements.js",
+    "charts.js",
+    "grids.js",
+    "figures.js",
+    "explorer.js",
+    "samples.js",
+    "folder.js",
+    "start.js",
+)
+"""In the order in which they run, inside of one function."""
+
+Section = tuple[str, str, Html]
+
+
+def page(title: str, note: str, sections: Iterable[Section], data: Mapping[str, Any]) -> str:
+    """The whole file. `note` stands below the title, `sections` are names, titles and contents."""
+    parts = list(sections)
+    links = [element("li", element("a", heading, href=f"#{name}")) for name, heading, _ in parts]
+    body = [
+        element(
+            "section", element("h2", heading, id=f"{name}-title"), content, id=name, aria_labelledby=f"{name}-title"
+        )
+        for name, heading, content in parts
+    ]
+    licence, library = map(asset, LIBRARY)
+    style = joined_assets(STYLES)
+    script = f'/*\n{licence}*/\n{library}\n(() => {{\n"use strict";\n{joined_assets(SCRIPTS)}}})();\n'
+    return Template(asset("page.html")).substitute(
+        policy=policy(style, script),
+        title=element("title", title),
+        heading=element("h1", title),
+        note=element("p", note, class_="note"),
+        navigation=element("ul", *links),
+        sections=joined(body),
+        data=data_block("data", data),
+        style=style,
+        script=script,
+    )
+
+
+def policy(style: str, script: str) -> str:
+    """What a browser may do with the page: run this script and apply this style, show pictures in it, nothing else."""
+    return (
+        f"default-src 'none'; script-src '{fingerprint(script)}'; style-src '{fingerprint(style)}'; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def fingerprint(text: str) -> str:
+    """The digest of a script or a style as a Content-Security-Policy writes it."""
+    return f"sha256-{base64.b64encode(sha256(text.encode()).digest()).decode()}"
+
+
+def joined_assets(names: Iterable[str]) -> str:
+    """Several assets, one after the other."""
+    return "\n".join(map(asset, names))
+
+
+@cache
+def asset(name: str) -> str:
+    """A file that comes with this package."""
+    return (ASSETS / name).read_text(encoding="utf-8")
+
+
+NAME = "report.html"
+Progress = Callable[[int, int], object]
+"""Told how many of how many questions of the explorer are answered."""
+
+UNITS = {"client": "clients", "sample": "poison ratio", "feature": "radius"}
+WORDS = {
+    "statements": words.STATEMENTS,
+    "directions": words.DIRECTIONS,
+    "worlds": words.WORLDS,
+    "levels": words.LEVELS,
+    "statuses": words.STATUSES,
+    "units": UNITS,
+}
+
+
+def write_report(
+    path: str | Path,
+    out: str | Path | None = None,
+    *,
+    trust: bool = False,
+    explore: float = SECONDS,
+    progress: Progress | None = None,
+) -> Path:
+    """Write the report of a finished run, or of a folder that holds several, and return where it is.
+
+    It is one HTML file, by default `report.html` in the directory, which belongs to no manifest: the run stays what it
+    was. The explorer is given at most `explore` seconds. The rules of trust are those of `load`.
+    """
+    directory = Path(path)
+    target = directory / NAME if out is None else Path(out)
+    if RunDirectory(directory).is_marked or (directory / "status.json").exists():
+        text = run_page(directory, trust=trust, explore=explore, progress=progress)
+    else:
+        text = folder_page(directory, trust=trust)
+    write(target, text)
+    return target
+
+
+def run_page(directory: Path, *, trust: bool, explore: float, progress: Progress | None) -> str:
+    """The page of one run."""
+    run = load(directory, trust=trust)
+    data: dict[str, Any] = {"words": WORDS, **figures(run), "samples": sample_data(run, trust=trust)}
+    attack = backdoor(run, trust=trust)
+    distance = closeness(run)
+    data["shown"] |= attack.data | distance.data
+    data["explorer"] = explorer_data(run, explore, progress)
+    title = f"{directory.resolve().name}: report of a run"
+    sections = run_sections(run, backdoor=attack.content, closeness=distance.content)
+    return page(title, f"Config “{run.config.name}”, seed {run.config.seed}.", sections, data)
+
+
+def folder_page(directory: Path, *, trust: bool) -> str:
+    """The page of several runs."""
+    if not directory.is_dir():
+        raise StoreError(f"{directory}: no run directory: give the path that `crfl run` printed, or a folder of runs")
+    runs = [load(path, trust=trust) for path in runs_in(directory)]
+    if not runs:
+        raise StoreError(f"{directory}: holds no finished run: give the path of one, or a folder of several")
+    beside = together(runs)
+    data = {"words": WORDS, "folder": folder_data(runs), "shown": beside.data}
+    title = f"{directory.resolve().name}: {words.counted(len(runs), 'run')}"
+    return page(
+        title,
+        "Runs side by side; bands reach from the least to the largest of the seeds.",
+        folder_sections(directory, runs, beside.content),
+        data,
+    )
+
+
+def write(target: Path, text: str) -> None:
+    """The whole new file or the whole old one."""
+    temporary = target.with_name(f".{target.name}.tmp")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(target)
+    except OSError as error:
+        raise DataError(f"{target}: cannot be written: {error.strerror}: choose another --out") from error
