@@ -27,7 +27,7 @@ def main() -> None:
         return 7.5e-4 * np.asarray(shift)
 
     def radii(threshold: formulas.Array) -> None:
-        formulas.feature_radius(formulas.certified_size(threshold), cost)
+        formulas.feature_radius(formulas.largest_attack(threshold), cost)
 
     bounds = formulas.two_stage(counts, counts, ALPHA)
     rules = {

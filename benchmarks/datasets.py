@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from crfl_datasets.images import MNIST
+from crfl_datasets.idx import MNIST
 from crfl_datasets.mnist import Mnist
 
 from benchmarks.emnist import write

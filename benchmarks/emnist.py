@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 from crfl_datasets.emnist import split_names
-from crfl_datasets.images import Names
+from crfl_datasets.idx import Names
 from crfl_experiments.paper import reproduce
 
 from benchmarks.memory import resident, watched

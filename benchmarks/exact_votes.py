@@ -8,7 +8,7 @@ import torch
 from benchmarks.timing import best_times, report
 from crfl_core import formulas
 from crfl_core.extend import BoundModel, DataFacts, Domain, Model, Registry, Streams
-from crfl_core.records.vote_counting import SAMPLES_AT_ONCE, count, noisy_models
+from crfl_core.records.vote_counting import SAMPLES_PER_BLOCK, count_votes, draw_noisy_models
 
 SAMPLES = 10_000
 FEATURES = 784
@@ -36,7 +36,9 @@ def main() -> None:
             formulas.exact_votes(logits, stds)
 
         def monte_carlo(model: BoundModel = model, parameters: torch.Tensor = parameters) -> None:
-            count(model, noisy_models(parameters, NOISE, MODELS, Streams(0), "votes"), x.split(SAMPLES_AT_ONCE))
+            count_votes(
+                model, draw_noisy_models(parameters, NOISE, MODELS, Streams(0), "votes"), x.split(SAMPLES_PER_BLOCK)
+            )
 
         times = best_times({"exact": exact, "monte carlo": monte_carlo}, turns=3)
         print(f"{classes} classes: exact {times['exact']:.3f} s, Monte Carlo {times['monte carlo']:.3f} s")

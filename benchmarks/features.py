@@ -14,8 +14,7 @@ import torch
 from crfl_models.feature_maps.deskew import Deskew
 from crfl_models.feature_maps.group_norm import GroupNorm
 from crfl_models.feature_maps.scattering import Scattering
-from crfl_models.feature_maps.strokes import strokes
-from crfl_models.feature_maps.whiten import Whiten
+from crfl_models.feature_maps.whiten import Whiten, strokes
 from torch import Tensor
 
 from benchmarks.timing import report

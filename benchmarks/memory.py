@@ -85,13 +85,12 @@ def watched() -> Iterator[list[int]]:
 
 def play(chain: str, clients: int) -> None:
     """One run on a machine of 2 GiB, in this process; prints its peaks, or why it was refused."""
-    from crfl_core import CrflError, run
-    from crfl_core import resource_limits as room
+    from crfl_core import CrflError, resource_limits, run
 
-    def left(root: Path = Path("/")) -> room.Room | None:  # noqa: ARG001
-        return room.Room(max(0, LIMIT - resident("RssAnon")), "2 GiB of this benchmark")
+    def left(root: Path = Path("/")) -> resource_limits.Headroom | None:  # noqa: ARG001
+        return resource_limits.Headroom(max(0, LIMIT - resident("RssAnon")), "2 GiB of this benchmark")
 
-    room.memory = left
+    resource_limits.memory_left = left
     started = time.monotonic()
     try:
         with watched() as peak, tempfile.TemporaryDirectory() as folder:

@@ -14,7 +14,7 @@ import torch
 from benchmarks.timing import best_times, report
 from crfl_core.extend import DataFacts, Domain, Registry, Streams
 from crfl_core.plugin_api.model import Model
-from crfl_core.records.vote_counting import MODELS_AT_ONCE, SAMPLES_AT_ONCE, count, noisy_models
+from crfl_core.records.vote_counting import MODELS_PER_CHUNK, SAMPLES_PER_BLOCK, count_votes, draw_noisy_models
 
 MODELS = 1000
 CLASSES = 10
@@ -41,14 +41,14 @@ def compare(sets: int, threads: int, clock: Callable[[], float]) -> None:
     x = [torch.rand(SAMPLES, FEATURES, generator=generator) for _ in range(sets)]
     parameters = 0.1 * torch.randn(model.layout.size, generator=generator)
     weights = torch.randn(MODELS * CLASSES, FEATURES, generator=generator)
-    result = torch.empty(SAMPLES, MODELS_AT_ONCE * CLASSES)
+    result = torch.empty(SAMPLES, MODELS_PER_CHUNK * CLASSES)
 
     def votes() -> None:
-        blocks = [block for part in x for block in part.split(SAMPLES_AT_ONCE)]
-        count(model, noisy_models(parameters, NOISE, MODELS, Streams(0), "votes"), blocks)
+        blocks = [block for part in x for block in part.split(SAMPLES_PER_BLOCK)]
+        count_votes(model, draw_noisy_models(parameters, NOISE, MODELS, Streams(0), "votes"), blocks)
 
     def products() -> None:
-        for chunk in weights.split(MODELS_AT_ONCE * CLASSES):
+        for chunk in weights.split(MODELS_PER_CHUNK * CLASSES):
             for part in x:
                 torch.mm(part, chunk.T, out=result[:, : len(chunk)])
 

@@ -1,4 +1,4 @@
-"""What this machine has left: memory, as the kernel, a container or a limit of the process allows it, and disk."""
+"""What is left of memory, as the kernel, a container or a limit of the process allows it, and of disk."""
 
 from __future__ import annotations
 
@@ -15,99 +15,104 @@ from typing import NamedTuple
 KIBIBYTE = 1024
 
 
-class Room(NamedTuple):
+class Headroom(NamedTuple):
     """How many bytes are left, and what limits them."""
 
     left: int
     limit: str
 
 
-class MemoryFiles(NamedTuple):
-    """The files of a control group that say what its processes may have, what they have, and what could be dropped."""
+class ControlGroupFiles(NamedTuple):
+    """Names of the files of a control group: its limit, the memory used, and the part of it that can be dropped."""
 
     folder: str
-    most: str
+    limit: str
     used: str
     droppable: str
 
 
-UNIFIED = MemoryFiles("", "memory.max", "memory.current", "inactive_file")
-FIRST_VERSION = MemoryFiles("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+CGROUP_V2 = ControlGroupFiles("", "memory.max", "memory.current", "inactive_file")
+CGROUP_V1 = ControlGroupFiles("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 
 
-def memory(root: Path = Path("/")) -> Room | None:
-    """What this process may still take: the narrowest of all limits. None where nothing is known.
+def memory_left(root: Path = Path("/")) -> Headroom | None:
+    """Return what this process may still allocate: the narrowest of all limits, None if no limit is known.
 
     `root` is where `proc` and `sys` are.
     """
-    return min((*physical(root), *control_groups(root), *address_space(root)), default=None)
+    return min((*physical_memory(root), *control_groups(root), *address_space(root)), default=None)
 
 
-def disk(path: Path) -> Room | None:
-    """What may still be written below a path that need not exist yet; None where nothing is known.
+def disk_left(path: Path) -> Headroom | None:
+    """Return what may still be written below a path, which need not exist yet; None if it is not known.
 
-    File systems that are no disk, such as /proc, have no size: what they refuse to write they say themselves.
+    File systems that are not disks, such as /proc, have no size: they refuse writes themselves.
     """
     for place in (path.absolute(), *path.absolute().parents):
         with suppress(OSError):
             usage = shutil.disk_usage(place)
-            return Room(usage.free, f"free disk at {place}") if usage.total else None
+            return Headroom(usage.free, f"free disk at {place}") if usage.total else None
     return None
 
 
-def resident(root: Path = Path("/")) -> int:
-    """The memory that this process has now; 0 where nobody says."""
-    return kibibytes(root / "proc/self/status", "VmRSS") or 0
+def resident_memory(root: Path = Path("/")) -> int:
+    """Return the memory of this process in bytes; 0 if the kernel does not tell."""
+    return read_kibibytes(root / "proc/self/status", "VmRSS") or 0
 
 
-def peak() -> int:
-    """The most memory that this process ever had."""
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return max(resident(), most if sys.platform == "darwin" else most * KIBIBYTE)
+def peak_memory() -> int:
+    """Return the largest memory that this process ever had, in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    if sys.platform != "darwin":
+        peak *= KIBIBYTE
+    return max(resident_memory(), peak)
 
 
-def physical(root: Path) -> Iterator[Room]:
-    """The memory that the kernel could give away without swapping."""
-    left = kibibytes(root / "proc/meminfo", "MemAvailable")
+def physical_memory(root: Path) -> Iterator[Headroom]:
+    """Yield the memory that the kernel could give away without swapping."""
+    left = read_kibibytes(root / "proc/meminfo", "MemAvailable")
     if left is None:
         with suppress(ValueError, OSError, AttributeError):
             left = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if left is not None:
-        yield Room(left, "available memory")
+        yield Headroom(left, "available memory")
 
 
-def control_groups(root: Path) -> Iterator[Room]:
-    """What the control groups of this process allow, as containers and batch systems set them."""
+def control_groups(root: Path) -> Iterator[Headroom]:
+    """Yield what the control groups of this process allow, as containers and batch systems set them."""
     with suppress(OSError):
         for line in (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines():
-            _, controllers, inside = line.split(":", 2)
+            _, controllers, group_path = line.split(":", 2)
             if controllers in ("", "memory"):
-                files = UNIFIED if not controllers else FIRST_VERSION
+                files = CGROUP_V1 if controllers else CGROUP_V2
                 mount = root / "sys/fs/cgroup" / files.folder
-                own = mount / inside.lstrip("/")
-                # A limit of a group above holds as well; inside of a container only the mount itself may be there.
-                for group in (own, *own.parents[: len(own.relative_to(mount).parts)]):
-                    yield from allowed(group, files)
+                innermost = mount / group_path.lstrip("/")
+                # A limit of an outer group holds as well; inside of a container only the mount itself may exist.
+                for group in (innermost, *innermost.parents[: len(innermost.relative_to(mount).parts)]):
+                    yield from group_headroom(group, files)
 
 
-def allowed(group: Path, files: MemoryFiles) -> Iterator[Room]:
-    """What one control group has left, if it has a limit. Files that were only read once do not count as used."""
+def group_headroom(group: Path, files: ControlGroupFiles) -> Iterator[Headroom]:
+    """Yield what one control group has left, if it has a limit. Files that were only read do not count as used."""
     with suppress(OSError, ValueError):
-        most, used = (int((group / name).read_text(encoding="utf-8")) for name in (files.most, files.used))
-        found = re.search(rf"^{files.droppable} (\d+)$", (group / "memory.stat").read_text(encoding="utf-8"), re.M)
-        yield Room(max(0, most - used + (int(found[1]) if found else 0)), f"memory limit of {most:,} bytes (cgroup)")
+        limit = int((group / files.limit).read_text(encoding="utf-8"))
+        used = int((group / files.used).read_text(encoding="utf-8"))
+        statistics = (group / "memory.stat").read_text(encoding="utf-8")
+        found = re.search(rf"^{files.droppable} (\d+)$", statistics, re.M)
+        droppable = int(found[1]) if found else 0
+        yield Headroom(max(0, limit - used + droppable), f"memory limit of {limit:,} bytes (cgroup)")
 
 
-def address_space(root: Path) -> Iterator[Room]:
-    """What `ulimit -v` leaves."""
-    most, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if most != resource.RLIM_INFINITY:
-        used = kibibytes(root / "proc/self/status", "VmSize") or 0
-        yield Room(max(0, most - used), f"address space of {most:,} bytes (ulimit -v)")
+def address_space(root: Path) -> Iterator[Headroom]:
+    """Yield what `ulimit -v` leaves."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY:
+        used = read_kibibytes(root / "proc/self/status", "VmSize") or 0
+        yield Headroom(max(0, limit - used), f"address space of {limit:,} bytes (ulimit -v)")
 
 
-def kibibytes(file: Path, name: str) -> int | None:
-    """A line `name: 123 kB` of a file of the kernel, in bytes."""
+def read_kibibytes(file: Path, name: str) -> int | None:
+    """Read a line `name: 123 kB` of a kernel's file, in bytes; None if there is none."""
     with suppress(OSError):
         found = re.search(rf"^{name}:\s+(\d+) kB$", file.read_text(encoding="utf-8"), re.M)
         return int(found[1]) * KIBIBYTE if found else None

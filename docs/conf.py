@@ -26,12 +26,12 @@ html_show_sphinx = False
 
 
 def setup(app: Sphinx) -> None:
-    """Links to files of the repository that are no pages become text; a strict build finds everything else."""
+    """Replace links that leave the documentation; a strict build checks all others."""
     app.connect("source-read", without_outside_links)
 
 
 def without_outside_links(_app: Sphinx, name: str, source: list[str]) -> None:
-    """The text of a page without links that leave the documentation."""
+    """Turn links of a page that leave the documentation into text."""
     folder = (DOCS / name).parent
 
     def kept(link: re.Match[str]) -> str:

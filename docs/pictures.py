@@ -1,4 +1,4 @@
-"""The pictures of docs/figures.md: `python -m docs.pictures` runs what they show and draws them again."""
+"""Draw the pictures of docs/figures.md: `python -m docs.pictures`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ CERTIFIED: dict[str, Any] = {
 
 
 def figures(folder: Path) -> Iterator[tuple[str, Figure]]:
-    """Every figure of the gallery, with its name."""
+    """Run the examples and return every figure of the gallery, by name."""
 
     def made(name: str, config: dict[str, Any], **changes: Any) -> RunResult:
         return run(config | changes, out=folder / name)
@@ -74,7 +74,7 @@ def figures(folder: Path) -> Iterator[tuple[str, Figure]]:
 
 
 def save(png: bytes, path: Path) -> None:
-    """Write a picture with a palette, which is a third of the size and looks the same."""
+    """Write a picture with a palette, at a third of the size."""
     Image.open(io.BytesIO(png)).convert("RGB").quantize(COLOURS).save(path, optimize=True)
 
 

@@ -1,4 +1,4 @@
-"""Makes the pictures of reports: `python -m docs.screenshots [RUN]`, by default of a new run on the embedded digits.
+"""Make the pictures of reports: `python -m docs.screenshots [RUN]`.
 
 Needs Chromium and the package playwright. The pictures go to docs/pictures/.
 """
@@ -32,7 +32,7 @@ FOCUSED = "#figure-matrix td"
 
 
 def main(arguments: list[str]) -> None:
-    """Take all pictures of a run's report."""
+    """Take all pictures of a report, by default of a new run."""
     with TemporaryDirectory() as scratch:
         run = Path(arguments[0]) if arguments else crfl_core.run(out=Path(scratch, "digits")).path
         take(crfl_reports.pages.write_report(run, Path(scratch, "report.html")), OF_A_RUN)
@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> None:
 
 
 def folder(path: Path) -> Path:
-    """Two seeds of an attack against three rules, and their clean twins."""
+    """Run two seeds of an attack against three rules, and their clean twins."""
     for rule in ("fedavg", "rfa", "median"):
         for seed in (0, 1):
             config = {**ATTACKED, "aggregation": rule, "seed": seed}
@@ -50,7 +50,7 @@ def folder(path: Path) -> Path:
 
 
 def take(report: Path, shots: tuple[Shot, ...]) -> None:
-    """The sections of a report as pictures."""
+    """Take pictures of sections of a report."""
     from playwright.sync_api import sync_playwright
 
     browser_path = next(filter(None, map(shutil.which, BROWSERS)), None)

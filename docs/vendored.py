@@ -1,4 +1,4 @@
-"""Fetches the files of others that come with the pages: `python -m docs.vendored [VERSION]`.
+"""Fetch or compare the vendored files of reports: `python -m docs.vendored [VERSION]`.
 
 Without a version, the files that are there are compared with what `vendored.json` says of them, and nothing is fetched.
 With one, the package is downloaded from the npm registry, compared with the digest that the registry has of it, and its
@@ -30,7 +30,7 @@ FILES = {
 
 
 def main(arguments: list[str]) -> int:
-    """Fetch a version, or compare what is there."""
+    """Fetch a version, or compare the files with their record."""
     if arguments:
         record = fetch(arguments[0])
         RECORD.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> int:
 
 
 def fetch(version: str) -> dict[str, Any]:
-    """Download a version, compare it with the registry's digest, and unpack what we use."""
+    """Download a version, compare the registry's digest, and unpack the files."""
     about = json.loads(download(f"{REGISTRY}/{PACKAGE}/{version}"))
     content = download(about["dist"]["tarball"])
     found = "sha512-" + base64.b64encode(hashlib.sha512(content).digest()).decode()
@@ -68,14 +68,14 @@ def fetch(version: str) -> dict[str, Any]:
 
 
 def download(address: str) -> bytes:
-    """What is at an address of the registry."""
+    """Download a file of the registry."""
     with urlopen(address, timeout=60) as answer:
         content: bytes = answer.read()
     return content
 
 
 def differences() -> list[str]:
-    """The files that are not those of the record."""
+    """Return the files that differ from their record."""
     record = json.loads(RECORD.read_text(encoding="utf-8"))
     return [
         name

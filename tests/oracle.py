@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from crfl_core import load_config
 from crfl_core.extend import (
     Aggregator,
-    ClientColumns,
     Clients,
     ClientUpdates,
     Layout,
@@ -36,6 +35,7 @@ from crfl_core.extend import (
     Tracker,
     hookimpl,
 )
+from crfl_core.records.ledger import ClientColumns
 from crfl_core.training import rounds
 from crfl_core.training.aggregation import States
 from crfl_core.training.federation import Federation, build

@@ -10,30 +10,30 @@ from dataclasses import replace
 
 import numpy as np
 
-from crfl_core.certification.contraction import declared_bound, input_bound, smoothness
+from crfl_core.certification.contraction import domain_bound_without_bias, input_bound, smoothness
 from crfl_core.plugin_api.certificate import Check, Direction, Level
 from crfl_core.records.ledger import Ledger
 from crfl_core.records.measurements import norm_error, precision
 from crfl_core.records.threat import Threat
 
-FIXED_RULE = "use a rule whose weights are fixed, as `crfl plugins` lists them"
-UNIT_BALL = "set model.features = { type = 'unit-ball' }"
-PLAIN_STEP = "use server.optimiser = { type = 'rate' }, or none"
-SUMS = 1e-6
+FIXED_RULE_REMEDY = "use a rule whose weights are fixed, as `crfl plugins` lists them"
+UNIT_BALL_REMEDY = "set model.features = { type = 'unit-ball' }"
+PLAIN_STEP_REMEDY = "use server.optimiser = { type = 'rate' }, or none"
+WEIGHT_SUM_TOLERANCE = 1e-6
 """By how much weights may sum to more than 1; what they are off by counts as an expansion of their round."""
 
 
-def check(name: str, holds: bool, measured: str, required: str, remedy: str = "") -> Check:
+def build_check(name: str, holds: bool, measured: str, required: str, remedy: str = "") -> Check:
     """A check that is either held or failed."""
     return Check(name, "held" if holds else "failed", measured, required, "" if holds else remedy)
 
 
-def only(check: Check, *, level: Level | None = None, direction: Direction | None = None) -> Check:
+def restrict_check(check: Check, *, level: Level | None = None, direction: Direction | None = None) -> Check:
     """The same check about one level, or about the reading in one direction."""
     return replace(check, level=level, direction=direction)
 
 
-def softmax_regression(ledger: Ledger) -> Check:
+def check_softmax_regression(ledger: Ledger) -> Check:
     """Convex cross-entropy, linear in the parameters, trained by SGD, plain or proximal, on gradients as they are.
 
     Other algorithms remember earlier gradients, and a clipped gradient is that of no convex loss: their steps expand.
@@ -45,11 +45,11 @@ def softmax_regression(ledger: Ledger) -> Check:
     if not training.plain:
         measured = f"algorithm {training.algorithm!r}"
         remedy = "set training.algorithm = 'sgd' or 'fedprox'"
-        return check(name, False, measured, required, remedy)
+        return build_check(name, False, measured, required, remedy)
     if training.clip_gradients is not None:
         measured = f"gradients are clipped at {training.clip_gradients:g}"
-        return check(name, False, measured, required, "leave out training.clip_gradients, or use 'postprocess'")
-    return check(
+        return build_check(name, False, measured, required, "leave out training.clip_gradients, or use 'postprocess'")
+    return build_check(
         name,
         facts.linear and facts.convex and facts.loss == "cross-entropy",
         f"model {ledger.facts.model!r}",
@@ -58,7 +58,7 @@ def softmax_regression(ledger: Ledger) -> Check:
     )
 
 
-def non_expansive(ledger: Ledger, threat: Threat) -> Check:
+def check_step_size(ledger: Ledger, threat: Threat) -> Check:
     """eta <= 2 / beta for every client in every round, in arithmetic exact enough to be believed.
 
     A proximal weight mu counts twice in beta, because it pulls toward another model in each world.
@@ -75,9 +75,9 @@ def non_expansive(ledger: Ledger, threat: Threat) -> Check:
     if rate > limit:
         spectrum = ledger.facts.training.spectrum
         why = f"max ||x|| = {norm:.3g}" if spectrum is None else f"L = {spectrum:g}"
-        remedy = f"{UNIT_BALL} or lower the rate" if spectrum is None else "lower the rate or training.spectrum"
+        remedy = f"{UNIT_BALL_REMEDY} or lower the rate" if spectrum is None else "lower the rate or training.spectrum"
         reason = f"eta = {rate:g} > 2/beta = {limit:.3g} because {why}"
-        return check("local steps are non-expansive", False, reason, "eta <= 2/beta", remedy)
+        return build_check("local steps are non-expansive", False, reason, "eta <= 2/beta", remedy)
     measured = f"eta = {rate:g} <= 2/beta = {limit:.3g}"
     if ledger.facts.dtype == "float64":
         return Check("local steps are non-expansive", "held", measured, "eta <= 2/beta, in double precision")
@@ -90,7 +90,7 @@ def non_expansive(ledger: Ledger, threat: Threat) -> Check:
     )
 
 
-def inputs_bounded(ledger: Ledger, threat: Threat) -> Check:
+def check_input_norms(ledger: Ledger, threat: Threat) -> Check:
     """All clean inputs lie within the declared bound; so do poisoned ones, which need a finite bound."""
     declared = ledger.facts.feature_norm_bound
     found = max(ledger.facts.feature_norms)
@@ -98,25 +98,27 @@ def inputs_bounded(ledger: Ledger, threat: Threat) -> Check:
     holds = found <= declared * (1 + 2 * error)
     if threat.poison == "update":  # what attackers feed their models does not matter
         measured = f"largest {found:.4g}, declared {declared:.4g}"
-        return as_declared(ledger, check("input norms", holds, measured, "all inputs keep the bound", UNIT_BALL))
-    limit = declared_bound(ledger, threat)
+        return declare_if_unmeasured(
+            ledger, build_check("input norms", holds, measured, "all inputs keep the bound", UNIT_BALL_REMEDY)
+        )
+    limit = domain_bound_without_bias(ledger, threat)
     poisoned = float(ledger.clients.poisoned_norm.max(initial=0.0))
-    kept = check(
+    kept = build_check(
         "input norms",
         holds and np.isfinite(limit) and poisoned * (1 + error) <= limit,
         f"largest {found:.4g}, poisoned {poisoned:.4g}, declared {limit:.4g}",
         "a finite declared bound that all inputs keep",
-        f"{UNIT_BALL}, use a bounded scaling, or set threat.input_bound",
+        f"{UNIT_BALL_REMEDY}, use a bounded scaling, or set threat.input_bound",
     )
-    return as_declared(ledger, kept)
+    return declare_if_unmeasured(ledger, kept)
 
 
-def as_declared(ledger: Ledger, found: Check) -> Check:
+def declare_if_unmeasured(ledger: Ledger, found: Check) -> Check:
     """A check of the clients' data, which is no more than declared if nobody could look at them."""
     return found if ledger.facts.measured or found.status == "failed" else replace(found, status="declared")
 
 
-def optimiser_at_work(ledger: Ledger, rounds: Iterable[int]) -> str:
+def optimiser_objection(ledger: Ledger, rounds: Iterable[int]) -> str:
     """What is to be said of an optimiser that took these rounds' updates for more than a plain step; empty if none.
 
     What it made of them is in nobody's weight, and if it has a memory, neither is what it makes of them later.
@@ -128,23 +130,23 @@ def optimiser_at_work(ledger: Ledger, rounds: Iterable[int]) -> str:
     return f"round {found}: server.optimiser {ledger.facts.optimiser!r} looks at the updates{remembers}"
 
 
-def fixed_weights(ledger: Ledger) -> Check:
+def check_weights(ledger: Ledger) -> Check:
     """The same weights in both worlds: fixed, or shrunk only where an honest update never is; 1 in all, or less."""
     name = "aggregation weights are fixed"
     required = "fixed weights of at most 1 in all, no capped honest client"
-    if stepping := optimiser_at_work(ledger, range(1, ledger.facts.rounds + 1)):
-        return check(name, False, stepping, f"{required}, and a plain step of the server", PLAIN_STEP)
+    if stepping := optimiser_objection(ledger, range(1, ledger.facts.rounds + 1)):
+        return build_check(name, False, stepping, f"{required}, and a plain step of the server", PLAIN_STEP_REMEDY)
     replaced = next((record for record in ledger.rounds if record.weights_from != "chain"), None)
     if replaced is not None:
         measured = f"round {replaced.round}: replaced by {replaced.weights_from}"
-        return check(name, False, measured, required, "remove the plugin that answers crfl_effective_weights")
+        return build_check(name, False, measured, required, "remove the plugin that answers crfl_effective_weights")
     dependent = next((record for record in ledger.rounds if record.depends == "all"), None)
     if dependent is not None:
         remedy = "use a rule whose weights are fixed, or the certificate 'postprocess'"
-        return check(name, False, f"round {dependent.round}: they depend on all updates", required, remedy)
+        return build_check(name, False, f"round {dependent.round}: they depend on all updates", required, remedy)
     rejected = next((record for record in ledger.rounds if not record.accepted), None)
     if rejected is not None or ledger.facts.rejects:
-        return check(name, False, "a plugin may reject rounds", required, "remove the plugin that judges rounds")
+        return build_check(name, False, "a plugin may reject rounds", required, "remove the plugin that judges rounds")
     if any(record.depends == "own" for record in ledger.rounds):
         low = ledger.clients.cap < ledger.clients.update_bound * (1 - 4 * precision(ledger.facts))
         if low.any():
@@ -152,23 +154,31 @@ def fixed_weights(ledger: Ledger) -> Check:
             cap = ledger.clients.cap[row]
             bound = ledger.clients.update_bound[row]
             measured = f"a cap of {cap:.4g} below what an honest client may submit, {bound:.4g}"
-            return check(name, False, measured, required, "set server.cap_updates = true instead of the cap")
+            return build_check(name, False, measured, required, "set server.cap_updates = true instead of the cap")
     remembering = next((record for record in ledger.rounds if record.carries_state), None)
     if remembering is not None:
         measured = f"round {remembering.round}: a plugin remembers earlier updates"
-        return check(name, False, measured, required, "remove the aggregator that keeps a history")
+        return build_check(name, False, measured, required, "remove the aggregator that keeps a history")
     weights = ledger.clients.weight_bound
     if (weights < 0).any():
-        return check(name, False, f"a weight of {weights.min():.3g}", f"{required}, none negative", FIXED_RULE)
+        return build_check(
+            name, False, f"a weight of {weights.min():.3g}", f"{required}, none negative", FIXED_RULE_REMEDY
+        )
     sums = np.bincount(ledger.clients.round, weights=weights, minlength=ledger.facts.rounds + 1)[1:]
     least = float(sums.min())
     most = float(sums.max())
     off = max(most - 1.0, 1.0 - least)
-    measured = f"sums within {off:.1e} of 1" if off <= SUMS else f"sums of {least:.6g} to {most:.6g}"
-    return check(name, most <= 1 + SUMS, measured, required, f"{FIXED_RULE}, and a rate of the server of at most 1")
+    measured = f"sums within {off:.1e} of 1" if off <= WEIGHT_SUM_TOLERANCE else f"sums of {least:.6g} to {most:.6g}"
+    return build_check(
+        name,
+        most <= 1 + WEIGHT_SUM_TOLERANCE,
+        measured,
+        required,
+        f"{FIXED_RULE_REMEDY}, and a rate of the server of at most 1",
+    )
 
 
-def participation_fixed(ledger: Ledger, threat: Threat) -> Check:
+def check_participation(ledger: Ledger, threat: Threat) -> Check:
     """Who takes part is drawn from a seed; a bad update is an attacker's, and changed nobody else's weight.
 
     The server puts zero in place of a bad update. That is some update, but not one of the protocol's. Whoever submitted
@@ -180,19 +190,21 @@ def participation_fixed(ledger: Ledger, threat: Threat) -> Check:
     measured = f"drawn from the seed; {len(bad)} bad updates of {len(np.unique(bad.client))} clients"
     measured += f", who count among {threat.attackers} assumed attackers" if len(bad) else ""
     if (bad.weight_bound == 0).any():
-        return check(name, False, f"{measured}, dropped with their weights", required, "set server.bad_update = 'zero'")
+        return build_check(
+            name, False, f"{measured}, dropped with their weights", required, "set server.bad_update = 'zero'"
+        )
     suspects = ledger.clients.take(ledger.clients.quarantined | ledger.clients.attacking)
     if isinstance(threat.clients, int):
         malicious = len(np.unique(suspects.client)) <= threat.clients
     else:
         malicious = bool(np.isin(bad.client, threat.clients).all())
-    then = bool(np.isin(bad.round, threat.rounds).all()) and not threat.too_many(suspects.round.tolist())
+    then = bool(np.isin(bad.round, threat.rounds).all()) and not threat.has_too_many_rounds(suspects.round.tolist())
     covered = threat.poison == "update" and malicious and then
     remedy = "set threat.poison = 'update' and let threat.clients and threat.rounds cover them"
-    return check(name, len(bad) == 0 or covered, measured, required, remedy)
+    return build_check(name, len(bad) == 0 or covered, measured, required, remedy)
 
 
-def attack_bounded(ledger: Ledger, threat: Threat, *, observed: bool = False) -> Check:
+def check_update_size(ledger: Ledger, threat: Threat, *, observed: bool = False) -> Check:
     """Updates are capped by the server, or known from the run if the statement is about it, or scaled as declared."""
     rows = ledger.clients.take(np.isin(ledger.clients.round, threat.rounds))
     name = "size of malicious updates"
@@ -203,10 +215,10 @@ def attack_bounded(ledger: Ledger, threat: Threat, *, observed: bool = False) ->
         return Check(name, "declared", f"scale at most {threat.scale:g}", required)
     known = observed and threat.clean_world == "honest" and bool(np.isfinite(rows.update_bound).all())
     measured = "no cap; what was submitted is known" if known else "no cap"
-    return check(name, known, measured, "an update cap", "set server.cap_updates = true")
+    return build_check(name, known, measured, "an update cap", "set server.cap_updates = true")
 
 
-def public_preprocessing(ledger: Ledger) -> Check:
+def check_preprocessing(ledger: Ledger) -> Check:
     """Scaling, feature maps and start model do not depend on the clients' data, or are declared not to."""
     facts = ledger.facts
     fitted, (low, high) = " fitted on training data" if facts.scaling_fitted else "", facts.domain
@@ -225,7 +237,7 @@ def public_preprocessing(ledger: Ledger) -> Check:
     )
 
 
-def trusted_data(ledger: Ledger) -> tuple[Check, ...]:
+def check_trusted_data(ledger: Ledger) -> tuple[Check, ...]:
     """What the server kept of the data and handed to plugins is the same in both worlds: no attacker chose it.
 
     Of data that are elsewhere everything is declared: whoever is no attacker trains on them as the protocol says.
@@ -246,66 +258,68 @@ def trusted_data(ledger: Ledger) -> tuple[Check, ...]:
     )
 
 
-def feature_map_lipschitz(ledger: Ledger) -> Check:
+def check_feature_maps(ledger: Ledger) -> Check:
     """There is a feature level only if the maps have a Lipschitz constant."""
     constant = ledger.facts.feature_lipschitz
-    found = check(
+    found = build_check(
         "feature maps are Lipschitz",
         constant is not None,
         "no constant" if constant is None else f"constant {constant:.4g}",
         "a Lipschitz constant",
         "use 'unit-ball' instead of 'unit-sphere'",
     )
-    return only(found, level="feature")
+    return restrict_check(found, level="feature")
 
 
-def rounds_exist(ledger: Ledger, threat: Threat, last: int) -> Check:
+def check_attacked_rounds(ledger: Ledger, threat: Threat, last: int) -> Check:
     """All attacked rounds lie where the certificate can compare the two worlds."""
     outside = [number for number in threat.rounds if not 1 <= number <= last]
-    return check(
+    return build_check(
         "attacked rounds",
         not outside and bool(threat.rounds),
-        threat.when,
+        threat.rounds_text,
         f"within 1..{last}" + ("" if last == ledger.facts.rounds else ", before the noise is drawn again"),
         f"set threat.rounds within 1..{last}" + ("" if last == ledger.facts.rounds else ", or a later resample_from"),
     )
 
 
-def one_round(ledger: Ledger, threat: Threat) -> Check:
+def check_single_round(ledger: Ledger, threat: Threat) -> Check:
     """Exactly one attacked round, which exists."""
-    return check(
+    return build_check(
         "attacked rounds",
         len(threat.rounds) == 1 and 1 <= threat.rounds[0] <= ledger.facts.rounds,
-        threat.when,
+        threat.rounds_text,
         f"one round within 1..{ledger.facts.rounds}",
         "set threat.rounds to one round, or use the certificate 'tail'",
     )
 
 
-def noise_in_round(ledger: Ledger, number: int) -> Check:
+def check_noise(ledger: Ledger, number: int) -> Check:
     """The noise of the attacked round is what hides the attack."""
     final = number >= ledger.facts.rounds
     noise = ledger.facts.test_noise_std if final else ledger.round(max(1, number)).noise_std
-    return check("noise in the attacked round", noise > 0, f"{noise:g}", "above 0", "set server.noise_std above 0")
+    return build_check(
+        "noise in the attacked round", noise > 0, f"{noise:g}", "above 0", "set server.noise_std above 0"
+    )
 
 
-def fixed_weights_in(ledger: Ledger, number: int) -> Check:
+def check_weights_of_round(ledger: Ledger, number: int) -> Check:
     """The weights of one round are the same in both worlds; a cap may clip, as long as everybody is capped."""
     record = ledger.round(number)
-    return check(
+    return build_check(
         "aggregation weights are fixed",
         record.weights_from == "chain"
         and record.depends in ("fixed", "own")
         and bool((ledger.clients.of_round(number).weight_bound >= 0).all()),
         f"round {number}: {record.depends}, reported by the {record.weights_from}",
         "fixed weights in the attacked round, none negative",
-        FIXED_RULE,
+        FIXED_RULE_REMEDY,
     )
 
 
-def never_rejected(ledger: Ledger) -> Check:
+def check_round_acceptance(ledger: Ledger) -> Check:
     """No plugin may reject the attacked round: it could judge differently in the other world."""
-    return check(
+    return build_check(
         "rounds are always accepted",
         not ledger.facts.rejects and all(record.accepted for record in ledger.rounds),
         "a plugin may reject rounds" if ledger.facts.rejects else "nobody judges rounds",
@@ -314,25 +328,27 @@ def never_rejected(ledger: Ledger) -> Check:
     )
 
 
-def only_model_leaves(ledger: Ledger, number: int) -> Check:
+def check_plugin_memory(ledger: Ledger, number: int) -> Check:
     """What later rounds know of the attacked one is hidden by noise; the memory of a plugin would not be."""
     carries = ledger.round(number).carries_state and number < ledger.facts.rounds
-    return check(
+    return build_check(
         "only the noisy model leaves the attacked round",
         not carries,
         "a plugin remembers the round" if carries else "no plugin remembers the round",
         "aggregators and optimisers without memory",
-        PLAIN_STEP if optimiser_at_work(ledger, (number,)) else "remove the aggregator that keeps a history",
+        PLAIN_STEP_REMEDY if optimiser_objection(ledger, (number,)) else "remove the aggregator that keeps a history",
     )
 
 
-def breakdown_known(ledger: Ledger, threat: Threat) -> Check:
+def check_breakdown(ledger: Ledger, threat: Threat) -> Check:
     """A rule that looks at the updates knows how far so many attackers can move it."""
     known = ledger.round(max(threat.rounds)).breakdown
     attackers = len(known) - 1 if known else 0
-    if stepping := optimiser_at_work(ledger, (max(threat.rounds),)):
-        return check("breakdown of the aggregation rule", False, stepping, "a plain step of the server", PLAIN_STEP)
-    found = check(
+    if stepping := optimiser_objection(ledger, (max(threat.rounds),)):
+        return build_check(
+            "breakdown of the aggregation rule", False, stepping, "a plain step of the server", PLAIN_STEP_REMEDY
+        )
+    found = build_check(
         "breakdown of the aggregation rule",
         known is not None and attackers >= 1 and threat.clean_world == "honest",
         f"stated by the rule for up to {attackers} attackers, {threat.clean_world} clean world",
@@ -343,10 +359,10 @@ def breakdown_known(ledger: Ledger, threat: Threat) -> Check:
     return found if found.status == "failed" else replace(found, status="declared")
 
 
-def model_kept(ledger: Ledger, number: int) -> Check:
+def check_kept_model(ledger: Ledger, number: int) -> Check:
     """Noise can only be drawn again from a round whose model before noise was kept."""
     kept = ", ".join(map(str, ledger.facts.resampled)) or "none"
-    return check(
+    return build_check(
         "model before noise was kept",
         number in ledger.facts.resampled,
         f"kept are rounds {kept}",
@@ -355,12 +371,12 @@ def model_kept(ledger: Ledger, number: int) -> Check:
     )
 
 
-def independent_votes() -> Check:
+def check_vote_independence() -> Check:
     """One vote per continuation, each with noise of its own, also at test time."""
     return Check("votes are independent", "held", "one vote per continuation, noise streams keyed by continuation")
 
 
-def secret_votes(ledger: Ledger) -> Check:
+def check_vote_secrecy(ledger: Ledger) -> Check:
     """Nobody could tailor an attack to the noise that votes. A seed in a config is known to whoever reads that."""
     secret = ledger.facts.secret_votes
     return Check(
@@ -372,6 +388,6 @@ def secret_votes(ledger: Ledger) -> Check:
     )
 
 
-def seeded_streams() -> Check:
+def check_random_streams() -> Check:
     """Noise, batches and participation come from streams keyed by purpose, round, client and replica."""
     return Check("both worlds share their random streams", "held", "keyed by purpose, round, client and replica")

@@ -8,21 +8,21 @@ import numpy as np
 
 import crfl_core.certification.formulas as formulas
 from crfl_core.certification import rounding_error as floating
-from crfl_core.certification.assumption_checks import check, only
-from crfl_core.certification.contraction import OUTSIDE, input_bound
-from crfl_core.certification.drift import capped_as_honest
+from crfl_core.certification.assumption_checks import build_check, restrict_check
+from crfl_core.certification.contraction import BALL_ROUNDING_SLACK, input_bound
+from crfl_core.certification.drift import has_honest_cap
 from crfl_core.plugin_api.certificate import Check, Level
 from crfl_core.records.ledger import BallFacts, ClientColumns, Ledger, TrainingFacts
 from crfl_core.records.measurements import precision
 from crfl_core.records.threat import Threat
 
-MOST = 0.5
+SCALED_BATCHES_WARNING_SHARE = 0.5
 """The share of scaled batches from which on a limit is called too small."""
 
-LEVELS: tuple[Level, ...] = ("feature", "sample")
+LEVELS_WITHOUT_BALL_RULE: tuple[Level, ...] = ("feature", "sample")
 
 
-class Scaled(NamedTuple):
+class ScaledBatches(NamedTuple):
     """How many of all honest `batches` were `scaled`, and by what at least; the largest L_s and F_s among them."""
 
     batches: int
@@ -31,7 +31,7 @@ class Scaled(NamedTuple):
     spectrum: float
     start_gradient: float
 
-    def sentence(self, facts: TrainingFacts, asked: float | None) -> str:
+    def describe(self, facts: TrainingFacts, asked: float | None) -> str:
         """What there is to say of them; `asked` is F, if the ball rule is used."""
         limit = f"L = {facts.spectrum:g}" + ("" if asked is None else f" and F = {asked:g}")
         if not self.scaled:
@@ -44,10 +44,10 @@ class Scaled(NamedTuple):
         )
 
 
-def scaled_batches(rows: ClientColumns) -> Scaled:
+def count_scaled_batches(rows: ClientColumns) -> ScaledBatches:
     """What the rule did to the batches of honest clients."""
     honest = rows.take(~rows.attacking)
-    return Scaled(
+    return ScaledBatches(
         int(honest.steps.sum()),
         int(honest.scaled_batches.sum()),
         float(honest.batch_factor.min(initial=1.0)),
@@ -56,14 +56,14 @@ def scaled_batches(rows: ClientColumns) -> Scaled:
     )
 
 
-def scaled_mostly(facts: TrainingFacts, rows: ClientColumns, asked: float | None) -> str:
+def spectrum_warning(facts: TrainingFacts, rows: ClientColumns, asked: float | None) -> str:
     """What to warn of: a limit so small that most batches are scaled; empty if it is not."""
     if facts.spectrum is None:
         return ""
-    found = scaled_batches(rows)
-    if found.scaled <= MOST * found.batches:
+    found = count_scaled_batches(rows)
+    if found.scaled <= SCALED_BATCHES_WARNING_SHARE * found.batches:
         return ""
-    return f"training.spectrum scales most batches, so models learn slowly: {found.sentence(facts, asked)}"
+    return f"training.spectrum scales most batches, so models learn slowly: {found.describe(facts, asked)}"
 
 
 def spectrum_checks(ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
@@ -75,7 +75,7 @@ def spectrum_checks(ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
     if facts.spectrum is None:
         return ()
     asked = None if facts.ball is None else facts.ball.start_limit
-    found = scaled_batches(ledger.clients).sentence(facts, asked)
+    found = count_scaled_batches(ledger.clients).describe(facts, asked)
     scaled = Check("honest clients scale their batches", "held", found, "anybody who does not is an arbitrary client")
     return (scaled,) if facts.ball is None else (scaled, *ball_checks(ledger, threat, facts.ball, facts.spectrum))
 
@@ -85,26 +85,29 @@ def ball_checks(ledger: Ledger, threat: Threat, ball: BallFacts, limit: float) -
 
     Poisoned data may change factors in a way that is not bounded, so that there is nothing below the client level.
     """
-    problem, remedy = leaves_ball(ledger, threat, ball, limit)
-    inside = check(
+    problem, remedy = find_ball_problem(ledger, threat, ball, limit)
+    inside = build_check(
         "models stay in the ball",
         not problem,
-        problem or f"kappa = {ball.gradient_bound:.4g}, radius {ball.radius:.4g}, farthest {farthest(ledger):.4g}",
+        problem
+        or f"kappa = {ball.gradient_bound:.4g}, radius {ball.radius:.4g}, farthest {largest_start_norm(ledger):.4g}",
         "capped messages, no training noise, bounded inputs",
         remedy,
     )
     if not problem and not floating.is_proved(ledger):
         inside = Check(inside.name, "declared", f"{inside.measured}, in single precision", inside.required)
-    return inside, *(only(counts_clients(level), level=level) for level in LEVELS)
+    return inside, *(restrict_check(check_ball_rule_level(level), level=level) for level in LEVELS_WITHOUT_BALL_RULE)
 
 
-def counts_clients(level: str) -> Check:
+def check_ball_rule_level(level: str) -> Check:
     """Poisoned data may change F_s as they like."""
     name = f"the ball rule has no {level} level"
-    return check(name, False, "factors depend on labels", "the client level", "use that level, or the spectrum rule")
+    return build_check(
+        name, False, "factors depend on labels", "the client level", "use that level, or the spectrum rule"
+    )
 
 
-def leaves_ball(ledger: Ledger, threat: Threat, ball: BallFacts, limit: float) -> tuple[str, str]:
+def find_ball_problem(ledger: Ledger, threat: Threat, ball: BallFacts, limit: float) -> tuple[str, str]:
     """Why a model of some world may leave the ball, and the remedy; empty if none can."""
     rows = ledger.clients
     capped = "set server.cap_updates = true"
@@ -114,34 +117,34 @@ def leaves_ball(ledger: Ledger, threat: Threat, ball: BallFacts, limit: float) -
         return "training noise", "set server.noise_std = 0"
     if ledger.rounds[0].start_norm > ball.radius:
         return f"a start model of norm {ledger.rounds[0].start_norm:.4g}", "set model.start = 'zeros'"
-    if not capped_as_honest(ledger, attacked).all():
+    if not has_honest_cap(ledger, attacked).all():
         return "attackers whose messages are not capped at what is honest", capped
-    if farthest(ledger) > ball.radius * (1.0 + OUTSIDE):
-        return f"a model of norm {farthest(ledger):.4g}", capped
+    if largest_start_norm(ledger) > ball.radius * (1.0 + BALL_ROUNDING_SLACK):
+        return f"a model of norm {largest_start_norm(ledger):.4g}", capped
     if input_bound(ledger) > ball.input_bound:
         return f"an input of norm {input_bound(ledger):.6g}", "mend the feature map that promises less"
     if (rows.weight_decay != ball.weight_decay).any() or pulled.max() > 1.0:
         return "weights or decays of other rounds", "use a rule whose weights sum to 1"
     if threat.clean_world != "honest":
         return "the scaled clean world", "set threat.clean_world = 'honest'"
-    error = carried_out(ledger, ball)
+    error = ball_rounding_error(ledger, ball)
     facts = ledger.facts
     room = formulas.ball_room(
         ball.gradient_bound, ball.start_limit, limit, ball.weight_decay, ball.input_bound, facts.classes
     )
-    if error > OUTSIDE * ball.radius or limit / 2.0 * error > room:
+    if error > BALL_ROUNDING_SLACK * ball.radius or limit / 2.0 * error > room:
         return f"rounding of {error:.2g}, for which gradients leave {float(room):.2g}", "raise training.weight_decay"
     return "", ""
 
 
-def farthest(ledger: Ledger) -> float:
+def largest_start_norm(ledger: Ledger) -> float:
     """The largest norm of a broadcast model."""
     return max(record.start_norm for record in ledger.rounds)
 
 
-def carried_out(ledger: Ledger, ball: BallFacts) -> float:
+def ball_rounding_error(ledger: Ledger, ball: BallFacts) -> float:
     """How far rounding can carry any model out of the ball, in all rounds together: no round makes it more."""
-    starts = np.full(ledger.facts.rounds, ball.radius * (1.0 + OUTSIDE))
-    found = floating.roundings(ledger, starts, input_bound(ledger), 1.0)
+    starts = np.full(ledger.facts.rounds, ball.radius * (1.0 + BALL_ROUNDING_SLACK))
+    found = floating.rounding_of_rounds(ledger, starts, input_bound(ledger), 1.0)
     caps = 4.0 * precision(ledger.facts) * float(ledger.clients.update_bound.max())
     return float(found.error.sum() + ledger.facts.rounds * caps) if floating.is_proved(ledger) else 0.0

@@ -1,14 +1,22 @@
-"""The questions to one run: the only place where a certificate's settings, threat, request and audit come together."""
+"""Algorithm 2: from one finished run to predictions that an attack cannot change.
+
+A certificate is a pure function of (ledger, votes, threat). For every certificate of a config:
+
+1. Question: `build_certifier` fixes the threat, the vote settings and the vote request.
+2. Audit: `audit_certificate` checks every assumption of the certificate on the ledger.
+3. Votes: a `VoteSource` answers the request with the votes of the (noisy) models on every test set.
+4. Guarantee: `Certifier.certify` returns the prediction and the certified radius of every sample.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from crfl_core.certification import threat_resolution as threats
-from crfl_core.certification.assumption_checks import trusted_data
+from crfl_core.certification.assumption_checks import check_trusted_data
+from crfl_core.certification.threat_resolution import enlarge_threat, resolve_threat
 from crfl_core.config import RunConfig
 from crfl_core.errors import OptionError, PluginFailure, failures_named
 from crfl_core.plugin_api.certificate import (
@@ -25,24 +33,74 @@ from crfl_core.records.threat import Threat
 from crfl_core.records.votes import VoteRequest, Votes, VoteSettings
 
 VoteSource = Callable[[VoteRequest, VoteSettings], Mapping[str, Votes]]
-"""Answers a request on every test set, by name."""
+"""A function that answers a vote request on every test set, by the name of the set."""
 
 
 @dataclass(frozen=True)
-class UnknownRounds:
-    """The same threat in as many rounds, of which nobody knows which they are, and what it makes of the audit."""
+class Certifier:
+    """The questions of one config to one run; `threat` is the assumed threat as the user wrote it.
 
+    Guarantee for one sample at one level: if the threat covers the attack and all declared assumptions are true, no
+    attack of a size up to `radius` changes `prediction`. The size is the Euclidean norm by which poisoned inputs move
+    (feature level), the poisoned share of the attackers' samples (sample level) or the number of malicious clients
+    (client level). With sampled votes this holds with probability at least 1 - alpha over the noise of the votes, for
+    each sample by itself; certificates that sample no votes are certain. `directions` says whether the statement is
+    about the attack that this run may have seen ("backward") or about attacks that may come ("forward").
+    A certificate that is not sound promises nothing of this, and its `label` says so.
+    """
+
+    ledger: Ledger
     threat: Threat
-    audit: Audit
+    questions: tuple[CertificateQuestion, ...]
+
+    def certify(self, question: CertificateQuestion, votes: Mapping[str, Votes]) -> Iterator[CertificateResult]:
+        """Yield the guarantees of one question: one per test set and level that the audit does not refuse."""
+        if question.audit.refusal:
+            return
+        for level in question.audit.levels:
+            if question.audit.refusal_at(level):
+                continue
+            for test_set, answer in votes.items():
+                yield self._certify_level(question, level, test_set, answer)
+
+    def _certify_level(
+        self, question: CertificateQuestion, level: Level, test_set: str, votes: Votes
+    ) -> CertificateResult:
+        certificate = question.certificate
+        threat = question.threat
+        excess = tuple(f"what-if, does not cover this run: {reason}" for reason in question.uncovered)
+        return CertificateResult(
+            certificate=certificate.title,
+            level=level,
+            test_set=test_set,
+            statement=certificate.statement,
+            directions=question.audit.directions_at(level),
+            clean_world=certificate.clean_world(threat),
+            label=certificate.label,
+            conditional=(*excess, *question.audit.conditions),
+            labels=votes.labels,
+            guarantee=compute_guarantee(certificate, self.ledger, votes, threat, level),
+            rounds="every round" if certificate.round_scope() == "every" else threat.rounds_text,
+            any_round=self._certify_any_round(question, level, votes),
+        )
+
+    def _certify_any_round(self, question: CertificateQuestion, level: Level, votes: Votes) -> Guarantee | None:
+        """Return the guarantee for unknown rounds, if it rests on the same audit result as the main one."""
+        unknown = question.any_round
+        if unknown is None or unknown.audit.refusal or unknown.audit.refusal_at(level):
+            return None
+        if unknown.audit.directions_at(level) != question.audit.directions_at(level):
+            return None
+        return compute_guarantee(question.certificate, self.ledger, votes, unknown.threat, level)
 
 
 @dataclass(frozen=True)
-class Question:
-    """One certificate and all that is asked about it, once.
+class CertificateQuestion:
+    """One certificate with its threat, vote request and audit.
 
-    `threat` is what it is handed: the assumed one, enlarged by what measuring may be off by. `uncovered` says where the
-    attack that really ran goes beyond it: then the numbers answer a what-if question, and say so. `any_round` is asked
-    beside it if nobody stated the rounds: those of the attack that was simulated are hardly what one wants to know.
+    `threat` is the assumed threat, enlarged by the measurement error of the ledger. `uncovered` says where the attack
+    that really ran exceeds it; then the numbers answer a what-if question, and say so. `any_round` is asked in addition
+    if the config names no attacked rounds: a user rarely wants to know about the rounds of one simulated attack only.
     """
 
     certificate: Certificate
@@ -54,82 +112,53 @@ class Question:
     any_round: UnknownRounds | None = None
 
     @property
-    def is_voted_on(self) -> bool:
-        """Whether votes are wanted: even for a refused certificate, unless rounds would have to be trained again."""
-        return not (self.audit.refusal and self.request.trains)
-
-    def results(self, ledger: Ledger, answers: Mapping[str, Votes]) -> Iterator[CertificateResult]:
-        """The guarantees for every level that is not refused, on every test set."""
-        if self.audit.refusal:
-            return
-        excess = tuple(f"what-if, does not cover this run: {reason}" for reason in self.uncovered)
-        for level in self.audit.levels:
-            if self.audit.refusal_at(level):
-                continue
-            for name, answer in answers.items():
-                yield CertificateResult(
-                    certificate=self.certificate.title,
-                    level=level,
-                    test_set=name,
-                    statement=self.certificate.statement,
-                    directions=self.audit.directions_at(level),
-                    clean_world=self.certificate.clean_world(self.threat),
-                    label=self.certificate.label,
-                    conditional=(*excess, *self.audit.conditions),
-                    labels=answer.labels,
-                    guarantee=certified(self.certificate, ledger, answer, self.threat, level),
-                    rounds="every round" if self.certificate.round_scope() == "every" else self.threat.when,
-                    any_round=self._any_round_guarantee(ledger, answer, level),
-                )
-
-    def _any_round_guarantee(self, ledger: Ledger, votes: Votes, level: Level) -> Guarantee | None:
-        """The answer for unknown rounds, if it holds under the same assumptions and may be read as the other one."""
-        asked = self.any_round
-        if asked is None or asked.audit.refusal or asked.audit.refusal_at(level):
-            return None
-        if asked.audit.directions_at(level) != self.audit.directions_at(level):
-            return None
-        return certified(self.certificate, ledger, votes, asked.threat, level)
+    def needs_votes(self) -> bool:
+        """Return whether votes are wanted: also for a refused certificate, unless they cost training."""
+        return not (self.audit.refusal and self.request.needs_training)
 
 
 @dataclass(frozen=True)
-class Inquiry:
-    """All questions to a run. `threat` is what they assume, as it was written."""
+class UnknownRounds:
+    """The same threat in as many rounds that are not known, and its audit."""
 
-    ledger: Ledger
     threat: Threat
-    questions: tuple[Question, ...]
+    audit: Audit
 
 
-def ask(config: RunConfig, ledger: Ledger) -> Inquiry:
-    """The questions that a config puts to a run, each built once."""
-    threat, uncovered = threats.resolve(config.threat, config.attack, ledger)
-    assumed = threats.enlarged(threat, ledger)
+def build_certifier(config: RunConfig, ledger: Ledger) -> Certifier:
+    """Build the questions of a config to a run, one for each certificate."""
+    threat, uncovered = resolve_threat(config.threat, config.attack, ledger)
+    assumed = enlarge_threat(threat, ledger)
+    unknown = assume_unknown_rounds(assumed, ledger.facts.rounds)
+    rounds_are_stated = config.threat.rounds is not None or threat.rounds == unknown.rounds
 
-    def question(certificate: Certificate) -> Question:
+    def build_question(certificate: Certificate) -> CertificateQuestion:
         settings = certificate.votes.apply(config.votes)
-        checks = audit(certificate, ledger, assumed)
+        audit = audit_certificate(certificate, ledger, assumed)
         request = VoteRequest("groups" if ledger.facts.groups else "logits")
-        if not misses_groups(certificate, ledger):
+        if not has_wrong_model_count(certificate, ledger):
             with failures_named(f"certificate {certificate.full_name} failed in request"):
                 request = certificate.request(ledger, assumed, settings)
         any_round = None
-        unknown = in_unknown_rounds(assumed, ledger.facts.rounds)
-        stated = config.threat.rounds is not None or threat.rounds == unknown.rounds
-        if not stated and not checks.refusal and certificate.round_scope() == "any":
-            any_round = UnknownRounds(unknown, audit(certificate, ledger, unknown))
-        return Question(certificate, settings, assumed, uncovered, request, checks, any_round)
+        if not rounds_are_stated and not audit.refusal and certificate.round_scope() == "any":
+            any_round = UnknownRounds(unknown, audit_certificate(certificate, ledger, unknown))
+        return CertificateQuestion(certificate, settings, assumed, uncovered, request, audit, any_round)
 
-    return Inquiry(ledger, threat, tuple(map(question, config.certificates)))
+    return Certifier(ledger, threat, tuple(map(build_question, config.certificates)))
 
 
-def in_unknown_rounds(threat: Threat, total: int) -> Threat:
-    """The same threat in as many rounds of all, nobody knows in which."""
+def assume_unknown_rounds(threat: Threat, total: int) -> Threat:
+    """Return the threat with attacks in as many of all `total` rounds, without saying in which."""
     return threat.model_copy(update={"rounds": tuple(range(1, total + 1)), "rounds_at_most": len(threat.rounds)})
 
 
-def certified(certificate: Certificate, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:
-    """A certificate's answer, checked: it is for every sample, and certifies nothing where it predicts nothing."""
+def compute_guarantee(
+    certificate: Certificate, ledger: Ledger, votes: Votes, threat: Threat, level: Level
+) -> Guarantee:
+    """Ask a certificate for its guarantee and check the shape of the answer.
+
+    Raises `PluginFailure` unless there is one entry per sample and no radius where the certificate abstains.
+    """
     with failures_named(f"certificate {certificate.full_name} failed in certify"):
         guarantee = certificate.certify(ledger, votes, threat, level)
     for name, column in vars(guarantee).items():
@@ -142,7 +171,7 @@ def certified(certificate: Certificate, ledger: Ledger, votes: Votes, threat: Th
 
 @dataclass(frozen=True)
 class Audit:
-    """The checks of one certificate on one run; `levels` are those that it is asked for."""
+    """The checked assumptions of one certificate on one run; `levels` are the requested ones."""
 
     certificate: str
     sound: bool
@@ -152,37 +181,39 @@ class Audit:
 
     @property
     def refusal(self) -> str:
-        """Why the whole certificate is refused; empty if it is not."""
+        """Return why the whole certificate is refused; empty if it is not."""
         return self.refusal_at(None)
 
     def refusal_at(self, level: Level | None) -> str:
-        """Why one level of the certificate is refused, on top of the whole; empty if it is not.
+        """Return why one level is refused on top of the whole certificate; empty if it is not.
 
-        A level that may be read in neither direction says nothing, and is refused as well.
+        A level of a sound certificate that holds in neither direction is refused as well.
         """
-        failed = [check for check in self._refusing() if check.level == level and check.direction is None]
+        failed = [check for check in self._refusing_checks() if check.level == level and check.direction is None]
         if self.sound and not self.directions_at(level):
-            failed += [check for check in self._refusing() if check.level == level and check.direction is not None]
-        return "; ".join(map(describe, failed))
+            failed += [check for check in self._refusing_checks() if check.level == level and check.direction]
+        return "; ".join(map(describe_check, failed))
 
     def directions_at(self, level: Level | None) -> tuple[Direction, ...]:
-        """The readings of a level that hold; none for a certificate that claims no soundness.
+        """Return the directions in which a level holds; none if the certificate is not sound.
 
-        The forward reading is claimed only by a certificate that checks something about it.
+        The forward direction holds only for a certificate with a check about it.
         """
-        lost = {check.direction for check in self._refusing() if check.level in (None, level)}
-        stated = {"backward"} | {check.direction for check in self.checks}
-        return tuple(one for one in DIRECTIONS if one in stated and one not in lost) if self.sound else ()
+        if not self.sound:
+            return ()
+        lost = {check.direction for check in self._refusing_checks() if check.level in (None, level)}
+        claimed = {"backward"} | {check.direction for check in self.checks}
+        return tuple(direction for direction in DIRECTIONS if direction in claimed and direction not in lost)
 
     @property
     def directions(self) -> dict[Level, tuple[Direction, ...]]:
-        """The readings of each level that hold, none where it is refused."""
+        """Return the directions in which each level holds, none where it is refused."""
         refused = {level: self.refusal or self.refusal_at(level) for level in self.levels}
         return {level: () if refused[level] else self.directions_at(level) for level in self.levels}
 
     @property
     def refusals(self) -> dict[str, str]:
-        """Everything that is refused, under the name it has in reports."""
+        """Return every reason for a refusal, by the name of the certificate or level in reports."""
         if self.refusal:
             return {self.certificate: self.refusal}
         levels = {level: self.refusal_at(level) for level in self.levels}
@@ -190,49 +221,58 @@ class Audit:
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """What failed without refusing the certificate: its numbers are conditional on this."""
-        refusing = list(self._refusing())
-        return tuple(describe(check) for check in self.checks if check.status == "failed" and check not in refusing)
+        """Return the failed checks that do not refuse: the numbers are conditional on them."""
+        refusing = self._refusing_checks()
+        return tuple(
+            describe_check(check) for check in self.checks if check.status == "failed" and check not in refusing
+        )
 
-    def _refusing(self) -> Iterable[Check]:
-        # A sound certificate has no choice: whatever fails refuses it.
-        return (check for check in self.checks if check.status == "failed" and (check.refuses or self.sound))
-
-
-def describe(check: Check) -> str:
-    """A failed check in one sentence."""
-    required = f", needs {check.required}" if check.required else ""
-    remedy = f": {check.remedy}" if check.remedy else ""
-    return f"{check.name}: found {check.measured}{required}{remedy}"
+    def _refusing_checks(self) -> list[Check]:
+        # A check cannot be waived in a sound certificate: whatever fails there refuses it.
+        return [check for check in self.checks if check.status == "failed" and (check.refuses or self.sound)]
 
 
-def audit(certificate: Certificate, ledger: Ledger, threat: Threat) -> Audit:
-    """Every assumption of a certificate, evaluated on this run: of the levels that it is asked for."""
-    levels = levels_of(certificate)
+def audit_certificate(certificate: Certificate, ledger: Ledger, threat: Threat) -> Audit:
+    """Check every assumption of a certificate on a run, for the requested levels."""
+    levels = select_levels(certificate)
     with failures_named(f"certificate {certificate.full_name} failed in audit"):
-        known = not misses_groups(certificate, ledger)
-        checks = certificate.audit(ledger, threat) if known else (number_of_models(ledger),)
-    asked = (*(check for check in checks if check.level in (None, *levels)), *trusted_data(ledger))
-    return Audit(certificate.title, certificate.sound, certificate.label, levels, asked)
+        if has_wrong_model_count(certificate, ledger):
+            checks: tuple[Check, ...] = (check_model_count(ledger),)
+        else:
+            checks = certificate.audit(ledger, threat)
+    relevant = (check for check in checks if check.level in (None, *levels))
+    return Audit(
+        certificate.title, certificate.sound, certificate.label, levels, (*relevant, *check_trusted_data(ledger))
+    )
 
 
-def misses_groups(certificate: Certificate, ledger: Ledger) -> bool:
-    """Whether a certificate about one model is asked about the vote of several, or the other way round."""
+def select_levels(certificate: Certificate) -> tuple[Level, ...]:
+    """Return the requested levels of a certificate, by default all that it offers.
+
+    Raises `OptionError` for a level that the certificate does not offer.
+    """
+    for level in certificate.levels or ():
+        if level not in certificate.levels_offered:
+            offered = ", ".join(certificate.levels_offered)
+            raise OptionError("levels", f"{certificate.title!r} has no {level!r} level: it offers {offered}")
+    return certificate.levels or certificate.levels_offered
+
+
+def has_wrong_model_count(certificate: Certificate, ledger: Ledger) -> bool:
+    """Return whether a certificate about groups meets a run with one model, or the other way round."""
     return certificate.groups != (ledger.facts.groups is not None)
 
 
-def number_of_models(ledger: Ledger) -> Check:
-    """The failed check of a certificate that is about another kind of run."""
+def check_model_count(ledger: Ledger) -> Check:
+    """Return the failed check of a certificate that is about the other kind of run."""
     if ledger.facts.groups is None:
         return Check("groups of clients", "failed", "one model", "a model for each group", "set groups.count")
     found = f"{ledger.facts.models} groups with a model each"
     return Check("one global model", "failed", found, "a single model", "use the certificate 'group-vote'")
 
 
-def levels_of(certificate: Certificate) -> tuple[Level, ...]:
-    """The levels that a certificate is asked for; asking for one that it does not offer is an error."""
-    for level in certificate.levels or ():
-        if level not in certificate.levels_offered:
-            offered = ", ".join(certificate.levels_offered)
-            raise OptionError("levels", f"{certificate.title!r} has no {level!r} level: it offers {offered}")
-    return certificate.levels or certificate.levels_offered
+def describe_check(check: Check) -> str:
+    """Describe a failed check in one sentence."""
+    required = f", needs {check.required}" if check.required else ""
+    remedy = f": {check.remedy}" if check.remedy else ""
+    return f"{check.name}: found {check.measured}{required}{remedy}"

@@ -6,13 +6,13 @@ import crfl_core.certification.formulas as formulas
 from crfl_core.records.votes import CountVotes, VoteRequest, Votes, VoteSettings
 
 
-def counting_request(settings: VoteSettings, noise_std: float) -> VoteRequest:
+def vote_count_request(settings: VoteSettings, noise_std: float) -> VoteRequest:
     """Votes of noisy copies of the final model, with a separate selection if the bound needs one."""
     selection = settings.selection_models if settings.bound == "two-stage" else 0
     return VoteRequest("monte-carlo", models=settings.models, noise_std=noise_std, selection_models=selection)
 
 
-def bounds_of(votes: Votes) -> formulas.Bounds:
+def vote_bounds(votes: Votes) -> formulas.Bounds:
     """The predicted class and bounds that hold together with probability 1 - alpha, per sample."""
     counted = votes.expect(CountVotes)
     alpha = votes.settings.alpha

@@ -11,7 +11,7 @@ from crfl_core.records.ledger import Ledger
 from crfl_core.records.measurements import norm_error, relative_error
 from crfl_core.records.threat import Threat
 
-OUTSIDE = 1e-6
+BALL_ROUNDING_SLACK = 1e-6
 """How far, relative to its radius, rounding may carry models out of the ball of the ball rule; the audit checks it."""
 
 
@@ -28,16 +28,16 @@ def input_bound(ledger: Ledger) -> float:
 
 def domain_bound(ledger: Ledger, threat: Threat) -> float:
     """B': a bound on the norm of any poisoned input, declared by the threat, else by the domain of the data."""
-    return float(np.hypot(declared_bound(ledger, threat), bias_input(ledger)))
+    return float(np.hypot(domain_bound_without_bias(ledger, threat), bias_input(ledger)))
 
 
-def declared_bound(ledger: Ledger, threat: Threat) -> float:
+def domain_bound_without_bias(ledger: Ledger, threat: Threat) -> float:
     """The same without the constant 1 of the bias; the domain's is enlarged by what feature maps may round."""
     facts = ledger.facts
     return threat.input_bound or facts.feature_norm_bound * (1.0 + 2.0 * norm_error(facts))
 
 
-def steepness(ledger: Ledger, longest: float) -> float:
+def effective_input_bound(ledger: Ledger, longest: float) -> float:
     """The `b` of `sqrt(2) b`, which no gradient of a batch of inputs up to this long exceeds, as clients train.
 
     That length itself, or `sqrt(L)` with the batch-spectrum rule, whichever is less. Losses are `b^2 / 2`-smooth.
@@ -52,11 +52,11 @@ def smoothness(ledger: Ledger) -> float:
     The ball counts as larger by what rounding may carry models out of it.
     """
     facts = ledger.facts.training
-    beta = steepness(ledger, input_bound(ledger)) ** 2 / 2.0
+    beta = effective_input_bound(ledger, input_bound(ledger)) ** 2 / 2.0
     ball = facts.ball
     if ball is None or facts.spectrum is None:
         return beta
-    farthest = ball.gradient_bound * (1.0 + OUTSIDE)
+    farthest = ball.gradient_bound * (1.0 + BALL_ROUNDING_SLACK)
     inside = formulas.ball_smoothness(
         facts.spectrum, farthest, ball.weight_decay, ball.input_bound, ledger.facts.classes
     )

@@ -11,10 +11,10 @@ from __future__ import annotations
 import numpy as np
 
 from crfl_core.certification import assumption_checks
-from crfl_core.certification.assumption_checks import check, only
+from crfl_core.certification.assumption_checks import build_check, restrict_check
 from crfl_core.certification.ball_rule_checks import spectrum_checks
-from crfl_core.certification.contraction import domain_bound, input_bound, steepness
-from crfl_core.certification.drift import capped_as_honest
+from crfl_core.certification.contraction import domain_bound, effective_input_bound, input_bound
+from crfl_core.certification.drift import has_honest_cap
 from crfl_core.plugin_api.certificate import Check
 from crfl_core.records.ledger import Ledger
 from crfl_core.records.threat import Threat
@@ -23,37 +23,37 @@ from crfl_core.records.threat import Threat
 def pathwise_checks(ledger: Ledger, threat: Threat, last: int, *, observed: bool) -> tuple[Check, ...]:
     """What keeps the parameters of two runs with the same noise together, for attacks up to round `last`.
 
-    `observed`: the size of what clients really submitted is used, see `Scenario`.
+    `observed`: the size of what clients really submitted is used, see `DriftBound`.
     """
     return (
-        assumption_checks.softmax_regression(ledger),
-        assumption_checks.non_expansive(ledger, threat),
-        assumption_checks.inputs_bounded(ledger, threat),
-        assumption_checks.fixed_weights(ledger),
-        assumption_checks.participation_fixed(ledger, threat),
-        assumption_checks.rounds_exist(ledger, threat, last),
-        assumption_checks.attack_bounded(ledger, threat, observed=observed),
-        assumption_checks.public_preprocessing(ledger),
-        assumption_checks.seeded_streams(),
-        assumption_checks.feature_map_lipschitz(ledger),
+        assumption_checks.check_softmax_regression(ledger),
+        assumption_checks.check_step_size(ledger, threat),
+        assumption_checks.check_input_norms(ledger, threat),
+        assumption_checks.check_weights(ledger),
+        assumption_checks.check_participation(ledger, threat),
+        assumption_checks.check_attacked_rounds(ledger, threat, last),
+        assumption_checks.check_update_size(ledger, threat, observed=observed),
+        assumption_checks.check_preprocessing(ledger),
+        assumption_checks.check_random_streams(),
+        assumption_checks.check_feature_maps(ledger),
         *spectrum_checks(ledger, threat),
         *forward_checks(ledger, threat),
     )
 
 
 def forward_checks(ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
-    """What the forward reading of a bound by `Scenario` needs; where one fails, only the backward reading is left."""
-    checks = [bad_updates_weigh(ledger), caps_bound_the_future(ledger, threat), run_is_clean(ledger, threat)]
+    """What the forward reading of a bound by `DriftBound` needs; where one fails, only the backward reading is left."""
+    checks = [check_bad_updates(ledger), check_future_caps(ledger, threat), check_clean_run(ledger, threat)]
     if threat.attacked_rounds > 1 and threat.poison != "update":
-        checks.append(later_starts_bounded(ledger, threat))
+        checks.append(check_later_starts(ledger, threat))
         if threat.poison in ("features", "features+labels"):
-            checks.append(only(poisoned_steps_are_non_expansive(ledger, threat), level="feature"))
-    return tuple(only(one, level=one.level, direction="forward") for one in checks)
+            checks.append(restrict_check(check_poisoned_steps(ledger, threat), level="feature"))
+    return tuple(restrict_check(one, level=one.level, direction="forward") for one in checks)
 
 
-def bad_updates_weigh(ledger: Ledger) -> Check:
+def check_bad_updates(ledger: Ledger) -> Check:
     """An attacker whose update is dropped raises everybody else's weight, which it may do in every attack to come."""
-    return check(
+    return build_check(
         "bad updates keep their weight",
         ledger.facts.bad_update == "zero",
         f"server.bad_update = {ledger.facts.bad_update!r}",
@@ -62,13 +62,13 @@ def bad_updates_weigh(ledger: Ledger) -> Check:
     )
 
 
-def caps_bound_the_future(ledger: Ledger, threat: Threat) -> Check:
+def check_future_caps(ledger: Ledger, threat: Threat) -> Check:
     """An update to come is bounded by the cap alone, which counts only where it is that of honest clients."""
     rows = ledger.clients.take(np.isin(ledger.clients.round, threat.rounds))
-    above = np.isfinite(rows.cap) & ~capped_as_honest(ledger, rows)
+    above = np.isfinite(rows.cap) & ~has_honest_cap(ledger, rows)
     uncapped = threat.poison == "update" and not np.isfinite(rows.cap).all()
     measured = "no cap" if uncapped else "a cap above what honest clients may submit" if above.any() else "they do"
-    return check(
+    return build_check(
         "caps bound what might come",
         not uncapped and not above.any(),
         measured,
@@ -77,7 +77,7 @@ def caps_bound_the_future(ledger: Ledger, threat: Threat) -> Check:
     )
 
 
-def run_is_clean(ledger: Ledger, threat: Threat) -> Check:
+def check_clean_run(ledger: Ledger, threat: Threat) -> Check:
     """Nobody attacked the run; or whoever did is among the assumed attackers, of whom any update is expected.
 
     Attackers that scale in the clean world as well are not what a run shows in which nobody does.
@@ -88,10 +88,10 @@ def run_is_clean(ledger: Ledger, threat: Threat) -> Check:
         assumed = len(attackers) <= threat.clients
     else:
         assumed = set(attackers) <= set(threat.clients)
-    then = bool(np.isin(rows.round, threat.rounds).all()) and not threat.too_many(rows.round.tolist())
+    then = bool(np.isin(rows.round, threat.rounds).all()) and not threat.has_too_many_rounds(rows.round.tolist())
     covered = threat.poison == "update" and assumed and then
     scaled = threat.clean_world == "scaled" and threat.scale > 1
-    return check(
+    return build_check(
         "the run is a clean world",
         (not attackers or covered) and not scaled,
         f"clients {attackers} attacked it" if attackers else "attackers scale in it" if scaled else "nobody attacked",
@@ -100,10 +100,10 @@ def run_is_clean(ledger: Ledger, threat: Threat) -> Check:
     )
 
 
-def later_starts_bounded(ledger: Ledger, threat: Threat) -> Check:
+def check_later_starts(ledger: Ledger, threat: Threat) -> Check:
     """With several attacked rounds, what scaling adds must not depend on models that were never seen."""
     decays = bool(ledger.clients.weight_decay.any())
-    return check(
+    return build_check(
         "later attacked rounds start unseen",
         threat.scale == 1 or not decays,
         f"scale {threat.scale:g}, {'with' if decays else 'without'} weight decay",
@@ -112,17 +112,17 @@ def later_starts_bounded(ledger: Ledger, threat: Threat) -> Check:
     )
 
 
-def poisoned_steps_are_non_expansive(ledger: Ledger, threat: Threat) -> Check:
+def check_poisoned_steps(ledger: Ledger, threat: Threat) -> Check:
     """With several attacked rounds the shift of a gradient is known on the clean trajectory only.
 
     So it is the poisoned steps that have to be non-expansive, `eta <= 2 / (beta' + 2 (lambda + mu))`.
     """
     rows = ledger.clients.take(np.isin(ledger.clients.round, threat.rounds))
-    beta = steepness(ledger, max(input_bound(ledger), domain_bound(ledger, threat))) ** 2 / 2.0
+    beta = effective_input_bound(ledger, max(input_bound(ledger), domain_bound(ledger, threat))) ** 2 / 2.0
     limits = 2.0 / (beta + 2.0 * (rows.weight_decay + ledger.facts.training.proximal))
     rate = float(rows.honest_rate.max(initial=0.0))
     limit = float(limits.min(initial=np.inf))
-    return check(
+    return build_check(
         "poisoned steps are non-expansive",
         bool((rows.honest_rate <= limits).all()) and threat.scale == 1,
         f"eta = {rate:g}, limit {limit:.3g}, scale {threat.scale:g}",
@@ -131,13 +131,13 @@ def poisoned_steps_are_non_expansive(ledger: Ledger, threat: Threat) -> Check:
     )
 
 
-def observed_breakdown() -> Check:
+def check_breakdown_direction() -> Check:
     """A breakdown may rest on what was observed of the attacked round, which tells nothing about another attack."""
-    found = check(
+    found = build_check(
         "breakdown bounds what might come",
         False,
         "a bound from what was observed",
         "fixed weights in the attacked round",
         "use a rule whose weights are fixed",
     )
-    return only(found, direction="forward")
+    return restrict_check(found, direction="forward")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 import crfl_core.certification.formulas as formulas
 from crfl_core.certification import rounding_error as floating
-from crfl_core.certification.contraction import domain_bound, input_bound, smoothness, steepness
+from crfl_core.certification.contraction import domain_bound, effective_input_bound, input_bound, smoothness
 from crfl_core.records.ledger import ClientColumns, Ledger
 from crfl_core.records.measurements import observed_residuals, precision
 from crfl_core.records.threat import Threat
@@ -23,7 +23,7 @@ from crfl_core.records.threat import Threat
 Array = NDArray[np.float64]
 
 
-def capped_as_honest(ledger: Ledger, rows: ClientColumns) -> NDArray[np.bool_]:
+def has_honest_cap(ledger: Ledger, rows: ClientColumns) -> NDArray[np.bool_]:
     """Whose cap is no larger than what an honest client may submit, up to rounding."""
     return np.less_equal(rows.cap, rows.update_bound * (1.0 + 4.0 * precision(ledger.facts)))
 
@@ -34,7 +34,7 @@ def follows_protocol(rows: ClientColumns) -> NDArray[np.bool_]:
 
 
 @lru_cache(maxsize=1024)
-def worst_shares(table: int, samples: int, size: int, last: int, steps: int, kept: float) -> Array:
+def worst_poisoned_shares(table: int, samples: int, size: int, last: int, steps: int, kept: float) -> Array:
     """`worst_poisoned_share` of 0, 1, 2, ... samples, so many numbers. Most clients of a run are alike in this."""
     per_epoch = (samples - last) // size + 1
     sizes = (([size] * (per_epoch - 1) + [last]) * -(-steps // per_epoch))[:steps]
@@ -57,12 +57,12 @@ class AttackedRound:
     diameter: float
     start_norm: Array
     strength: Array
-    deviating: Array
-    arbitrary: Array
+    deviation_cost: Array
+    arbitrary_cost: Array
 
 
 @dataclass(frozen=True)
-class Scenario:
+class DriftBound:
     """The drift that a threat can cause in the model of round `horizon`.
 
     Costs are sums over the attackers: the named ones, or as many of the worst as the threat assumes. With `observed`,
@@ -77,9 +77,9 @@ class Scenario:
 
     @staticmethod
     @lru_cache(maxsize=4)
-    def of(ledger: Ledger, threat: Threat, horizon: int, *, observed: bool = False) -> Scenario:
+    def of(ledger: Ledger, threat: Threat, horizon: int, *, observed: bool = False) -> DriftBound:
         """The same scenario for all levels and test sets: what it has worked out is not worked out again."""
-        return Scenario(ledger, threat, horizon, observed)
+        return DriftBound(ledger, threat, horizon, observed)
 
     @cached_property
     def attacked(self) -> tuple[AttackedRound, ...]:
@@ -103,7 +103,7 @@ class Scenario:
         """What rounding does to every round; models after the horizon were not seen."""
         starts = floating.start_norms(self.ledger, self.horizon)
         scale = 1.0 if self.threat.poison == "update" else self.threat.scale
-        return floating.roundings(self.ledger, starts, self._longest_input, scale)
+        return floating.rounding_of_rounds(self.ledger, starts, self._longest_input, scale)
 
     @cached_property
     def _observed(self) -> Array:
@@ -128,7 +128,7 @@ class Scenario:
     @property
     def terms(self) -> int:
         """How many numbers were added up for a cost, at most."""
-        return floating.terms(self.ledger)
+        return floating.count_terms(self.ledger)
 
     def rounding_budget(self, noises: Array) -> float:
         """What rounding costs in the rounds after the horizon, where noise is drawn again; `noises` begin there."""
@@ -192,8 +192,8 @@ class Scenario:
         fades = np.array([attacked.fade for attacked in self.attacked])
         clips = np.array([attacked.diameter / 2.0 for attacked in self.attacked])
         if self.threat.rounds_at_most is None:
-            return formulas.lasting_attackers(terms, fades, clip_norms=clips)
-        return formulas.attackers_in_any_rounds(terms, fades, self.threat.rounds_at_most, clip_norms=clips)
+            return formulas.fixed_attackers_drift(terms, fades, clip_norms=clips)
+        return formulas.unknown_rounds_drift(terms, fades, self.threat.rounds_at_most, clip_norms=clips)
 
     def _total(self, data_terms: Callable[[AttackedRound], Array], columns: int) -> Array:
         """The drift of all attacked rounds, or of the worst of them if they are unknown, for every column of terms."""
@@ -214,10 +214,10 @@ class Scenario:
 
     def _terms(self, attacked: AttackedRound, data_terms: Array) -> Array:
         """What each participant costs as an attacker: by its data if it follows the protocol, never beyond the cap."""
-        anything = attacked.arbitrary[:, None] + np.zeros_like(data_terms)
+        anything = attacked.arbitrary_cost[:, None] + np.zeros_like(data_terms)
         if self.threat.poison == "update" or self.ledger.facts.training.ball is not None:
             return anything
-        return np.minimum(data_terms + attacked.deviating[:, None], anything)
+        return np.minimum(data_terms + attacked.deviation_cost[:, None], anything)
 
     def _shift(self, attacked: AttackedRound, delta: Array) -> Array:
         """G: how far the threat's poison moves one sample's gradient, (clients, deltas)."""
@@ -260,7 +260,9 @@ class Scenario:
         """The largest sums over steps of (poisoned / batch size) that 0, 1, 2, ... samples of each client can have."""
         kept = np.where(self._contracting(rows.learning_rate, rows), 1.0 - rows.learning_rate * self._pull(rows), 1.0)
         columns = np.take(self.ledger.facts.samples, rows.client), rows.batch_size, rows.last_batch, rows.steps, kept
-        return np.array([worst_shares(table, *map(int, one), kept) for *one, kept in zip(*columns, strict=True)])
+        return np.array(
+            [worst_poisoned_shares(table, *map(int, one), kept) for *one, kept in zip(*columns, strict=True)]
+        )
 
     def _pull(self, rows: ClientColumns) -> Array:
         """`lambda + mu`: what damps a push in every further step, toward zero and toward the broadcast model."""
@@ -280,7 +282,7 @@ class Scenario:
         honest = self.threat.clean_world == "honest"
         # Attackers that multiply in the clean world as well reach the cap there, too.
         instead = rows.update_bound if honest else rows.cap
-        instead = np.where(capped_as_honest(self.ledger, rows), rows.cap, instead)
+        instead = np.where(has_honest_cap(self.ledger, rows), rows.cap, instead)
         if self.threat.poison != "update":  # without a cap, poison to come may reach farther than honest training
             farthest = np.maximum(instead, self._reach(rows, record.start_norm))
             instead = np.where(np.isinf(rows.cap), farthest, instead)
@@ -293,13 +295,15 @@ class Scenario:
             diameter=2.0 * record.clip_norm,
             start_norm=floating.weight_norms(self.ledger, number, self._longest_input),
             strength=formulas.attack_strength(rows.weight_bound, scale, rows.learning_rate, steps),
-            deviating=self._deviating(rows, record.start_norm) if honest else np.zeros(len(rows)),
-            arbitrary=formulas.byzantine_terms(rows.weight_bound, submitted, instead),
+            deviation_cost=self._deviating(rows, record.start_norm) if honest else np.zeros(len(rows)),
+            arbitrary_cost=formulas.byzantine_terms(rows.weight_bound, submitted, instead),
         )
 
     def _reach(self, rows: ClientColumns, start_norm: float) -> Array:
         """The longest residual that an attacker can train on poisoned data, multiplied as the threat says."""
-        bound = steepness(self.ledger, max(input_bound(self.ledger), domain_bound(self.ledger, self.threat)))
+        bound = effective_input_bound(
+            self.ledger, max(input_bound(self.ledger), domain_bound(self.ledger, self.threat))
+        )
         proximal = self.ledger.facts.training.proximal
         trained = formulas.update_bound(rows.learning_rate, rows.steps, bound, rows.weight_decay, proximal=proximal)
         lost = 1.0 - formulas.retention(rows.learning_rate, rows.steps, rows.weight_decay, proximal)
@@ -308,7 +312,7 @@ class Scenario:
 
     def _deviating(self, rows: ClientColumns, start_norm: float) -> Array:
         """`p ||gamma u' - u||` for clean updates u' as the attackers train and u as the protocol says."""
-        bound = steepness(self.ledger, input_bound(self.ledger))
+        bound = effective_input_bound(self.ledger, input_bound(self.ledger))
         scale = self.threat.scale
         lost = 1.0 - rows.retention
         decay = rows.weight_decay
@@ -317,7 +321,7 @@ class Scenario:
         own = formulas.update_bound(rows.learning_rate, rows.steps, bound, decay, proximal=proximal)
         own_lost = 1.0 - formulas.retention(rows.learning_rate, rows.steps, decay, proximal)
         apart = scale * own + clean + np.abs(scale * own_lost - lost) * start_norm
-        multiplied = formulas.scaling_terms(rows.weight_bound, scale, clean + lost * start_norm)
+        multiplied = formulas.scale_terms(rows.weight_bound, scale, clean + lost * start_norm)
         return np.where(follows_protocol(rows), multiplied, rows.weight_bound * apart)
 
     def _lipschitz_of(self, number: int) -> float:
@@ -339,7 +343,7 @@ class Scenario:
         proximal = self.ledger.facts.training.proximal
         if (rate * (beta + 2.0 * proximal) > 2.0).any():
             return np.inf
-        reach = rows.weight_bound * (1.0 if proximal else formulas.averaged_constant(rate, beta, steps))
+        reach = rows.weight_bound * (1.0 if proximal else formulas.averagedness(rate, beta, steps))
         if isinstance(self.threat.clients, int):
             chosen = np.argsort(-reach, kind="stable")[: self.threat.clients]
         else:
@@ -349,9 +353,9 @@ class Scenario:
         if proximal:  # an update is the difference of two non-expansive maps, and no averaged one
             return 1.0 + 2.0 * self.threat.scale * float(reach[chosen].sum())
         if np.isfinite(rows.cap[chosen]).any():
-            return formulas.capped_round_expansion(
+            return formulas.round_expansion_with_caps(
                 rows.weight_bound[chosen], self.threat.scale, rate[chosen], beta[chosen], steps[chosen]
             )
         scales = np.ones(len(rows))
         scales[chosen] = self.threat.scale
-        return formulas.scaled_round_expansion(rows.weight_bound, scales, rate, beta, steps)
+        return formulas.round_expansion(rows.weight_bound, scales, rate, beta, steps)

@@ -13,7 +13,7 @@ from crfl_core.plugin_api.certificate import ABSTAIN, Guarantee, Level
 Array = NDArray[np.float64]
 
 
-class Costs(Protocol):
+class DriftCosts(Protocol):
     """The drift that an attack causes, as a function of what is asked for.
 
     `rounding` is what floating-point arithmetic adds to any of them, `terms` how many numbers were added up for one.
@@ -40,11 +40,11 @@ class Costs(Protocol):
         """For 0, 1, 2, ... arbitrary clients."""
 
 
-def guarantee(
-    costs: Costs, level: Level, first: NDArray[np.int64], threshold: Array, p_a: Array, p_b: Array
+def build_guarantee(
+    costs: DriftCosts, level: Level, first: NDArray[np.int64], threshold: Array, p_a: Array, p_b: Array
 ) -> Guarantee:
     """The answer for every sample; `threshold` is the drift below which nothing changes."""
-    drift = np.asarray(formulas.certified_size(threshold, rounding=costs.rounding, terms=costs.terms))
+    drift = np.asarray(formulas.largest_attack(threshold, rounding=costs.rounding, terms=costs.terms))
     count: Array | None = None
     if level == "feature":
         radius = formulas.feature_radius(drift, costs.feature_cost)

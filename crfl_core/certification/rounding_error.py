@@ -15,7 +15,7 @@ from crfl_core.records.measurements import observed_residuals
 Array = NDArray[np.float64]
 
 
-def roundings(ledger: Ledger, start_norms: Array, input_bound: float, scale: float) -> formulas.Rounding:
+def rounding_of_rounds(ledger: Ledger, start_norms: Array, input_bound: float, scale: float) -> formulas.Rounding:
     """What rounding does to every round, if they start at models of these norms and attackers multiply by `scale`.
 
     Of a model that is not linear, or trained otherwise than by SGD, local training is left out: it must start at the
@@ -32,13 +32,15 @@ def roundings(ledger: Ledger, start_norms: Array, input_bound: float, scale: flo
     trained = scale * formulas.update_bound(rate, steps, input_bound, decay) if linear else np.inf
     messages = np.minimum(rows.cap, np.maximum(observed_residuals(ledger), trained))
     server = formulas.Aggregation(
-        by_round(ledger, scale * rows.weight_bound),
-        by_round(ledger, messages),
-        by_round(ledger, rows.retention, 1.0),
+        table_by_round(ledger, scale * rows.weight_bound),
+        table_by_round(ledger, messages),
+        table_by_round(ledger, rows.retention, 1.0),
         np.array([record.clip_norm for record in ledger.rounds]),
     )
     if linear:
-        rate, steps, batch, decay = (by_round(ledger, np.asarray(column)) for column in (rate, steps, batch, decay))
+        rate, steps, batch, decay = (
+            table_by_round(ledger, np.asarray(column)) for column in (rate, steps, batch, decay)
+        )
         local = formulas.LocalSteps(rate, steps, batch, decay, input_bound)
         found = formulas.round_rounding(model_size(ledger), local, server, start_norms)
     else:
@@ -71,10 +73,10 @@ def weight_norms(ledger: Ledger, number: int, input_bound: float) -> Array:
     if not is_proved(ledger):
         return found
     local = local_steps(rows, input_bound)
-    return np.asarray(formulas.computed_weight_norm(model_size(ledger), found, local, record.start_norm))
+    return np.asarray(formulas.weight_norm_bound(model_size(ledger), found, local, record.start_norm))
 
 
-def by_round(ledger: Ledger, column: NDArray[np.generic], missing: float = 0.0) -> Array:
+def table_by_round(ledger: Ledger, column: NDArray[np.generic], missing: float = 0.0) -> Array:
     """A column of the ledger with a row for each round; rounds of fewer clients are filled up with a number."""
     counts = np.array([record.participants for record in ledger.rounds])
     place = np.arange(len(column)) - np.repeat(counts.cumsum() - counts, counts)
@@ -93,20 +95,20 @@ def start_norms(ledger: Ledger, horizon: int) -> Array:
     return np.array([*seen, *unseen], np.float64)
 
 
-def final_norm(ledger: Ledger) -> float:
+def final_model_norm(ledger: Ledger) -> float:
     """A norm that the final model does not exceed."""
     last = ledger.rounds[-1]
     return float(min(last.clip_norm, last.norm_before_clip) * (1.0 + formulas.gamma(ledger.facts.parameters)))
 
 
-def terms(ledger: Ledger) -> int:
+def count_terms(ledger: Ledger) -> int:
     """How many numbers at most are added up for a drift."""
     facts = ledger.facts
     return facts.clients + facts.rounds + facts.parameters + int(ledger.clients.steps.max(initial=0))
 
 
-def margins(ledger: Ledger, logits: Array, norms: Array) -> Array:
+def margin_thresholds(ledger: Ledger, logits: Array, norms: Array) -> Array:
     """The drift that each prediction of a linear model stands, from computed logits and norms of the inputs."""
     return np.asarray(
-        formulas.margin_threshold(logits, norms, features=ledger.facts.features, model_norm=final_norm(ledger))
+        formulas.margin_threshold(logits, norms, features=ledger.facts.features, model_norm=final_model_norm(ledger))
     )

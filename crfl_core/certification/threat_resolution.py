@@ -15,14 +15,14 @@ from crfl_core.records.measurements import norm_error, scale_error, share_error
 from crfl_core.records.threat import Threat, ThreatSettings
 
 
-class Resolved(NamedTuple):
+class ResolvedThreat(NamedTuple):
     """The threat of a run as it was written, and where the attack that was run goes beyond it."""
 
     threat: Threat
     uncovered: tuple[str, ...]
 
 
-def realised(ledger: Ledger) -> RealisedAttack:
+def measure_attack(ledger: Ledger) -> RealisedAttack:
     """What the attackers did, as the ledger measured it, sizes rounded up by what measuring may be off by.
 
     Scales are not, nor are shares, which are quotients of counts: whoever compares them allows for that.
@@ -43,26 +43,26 @@ def realised(ledger: Ledger) -> RealisedAttack:
     )
 
 
-def resolve(settings: ThreatSettings, attack: Attack | None, ledger: Ledger) -> Resolved:
+def resolve_threat(settings: ThreatSettings, attack: Attack | None, ledger: Ledger) -> ResolvedThreat:
     """The threat of a run, from the settings and from what the attack says that it did.
 
     What an attack says is not believed: it is compared with what was measured, and with what its class can do.
     """
-    done = realised(ledger)
+    done = measure_attack(ledger)
     if attack is None or len(done.round) == 0:
-        return Resolved(settings.resolve(None, ledger.facts.rounds), ())
+        return ResolvedThreat(settings.resolve(None, ledger.facts.rounds), ())
     if attack.scale == "replace":  # other attackers multiply by a number that is known exactly
         done = replace(done, scale=done.scale * (1.0 + scale_error(ledger.facts)))
     with failures_named(f"attack: {attack.full_name} failed"):
         own = attack.threat(done)
     threat = settings.resolve(own, ledger.facts.rounds)
-    assumed = threat.enlarged(shares=share_error(ledger), sizes=2.0 * norm_error(ledger.facts))
-    return Resolved(threat, assumed.excess(own) or assumed.excess(Attack.threat(attack, done)))
+    assumed = threat.enlarge(shares=share_error(ledger), sizes=2.0 * norm_error(ledger.facts))
+    return ResolvedThreat(threat, assumed.excess(own) or assumed.excess(Attack.threat(attack, done)))
 
 
-def enlarged(threat: Threat, ledger: Ledger) -> Threat:
+def enlarge_threat(threat: Threat, ledger: Ledger) -> Threat:
     """The threat that certificates are handed, larger by more than what was measured is rounded up or allowed for.
 
     So whoever states what an attack did is covered, and the numbers hold for all that counts as covered.
     """
-    return threat.enlarged(shares=2.0 * share_error(ledger), sizes=2.0 * norm_error(ledger.facts))
+    return threat.enlarge(shares=2.0 * share_error(ledger), sizes=2.0 * norm_error(ledger.facts))

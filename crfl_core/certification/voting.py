@@ -1,8 +1,14 @@
-"""Algorithm 2's first half: the votes of many noisy models, with memory bounded by a chunk."""
+"""Algorithm 2, step 3: draw noisy models and count their votes on every test set.
+
+`collect_votes` answers a vote request. Noisy models are drawn once and vote on all test sets, in chunks that bound the
+memory. An engine may count the votes of some samples elsewhere; `count_on_sets` verifies a random block of its counts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import secrets
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,11 +17,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import crfl_core.certification.formulas as formulas
+from crfl_core.errors import CrflWarning, PluginFailure
 from crfl_core.plugin_api.model import BoundModel
 from crfl_core.records.input_rows import norms_of
 from crfl_core.records.ledger import GroupFacts
 from crfl_core.records.random_streams import Streams
-from crfl_core.records.vote_counting import Counted, Voters
+from crfl_core.records.vote_counting import NoisyModels, PartialCount, count_votes, split_samples
 from crfl_core.records.votes import (
     CountVotes,
     ExactVotes,
@@ -27,63 +34,69 @@ from crfl_core.records.votes import (
     VoteSettings,
 )
 
-Sets = Mapping[str, tuple[Tensor, Tensor]]
+LabelledSets = Mapping[str, tuple[Tensor, Tensor]]
 """Features and labels of test sets, by name."""
 Ballots = Mapping[str, tuple[Tensor, Votes]]
-"""Their features, and their votes so far: what was asked, labels and norms."""
+"""Features of test sets and their votes so far (request, labels and norms), by name."""
+Counts = NDArray[np.int64]
+RemoteCounts = Callable[[str, NoisyModels], Iterable[PartialCount]]
+"""A function that yields the counts of other processes on a test set, for as many samples as they counted."""
 
 
 @dataclass(frozen=True)
-class Electorate:
-    """Who votes: a trained model, (P,), or those of all groups, (G, P), the streams of noise, and what answers a
-    request for continuations with their noisy final models, (selection_models + models, P). `failed` groups vote for
-    class 0. `shown` is told how many noisy models of how many have voted. `elsewhere` answers with what others have
-    counted of the votes on this test set.
+class VotingModels:
+    """Trained models that vote: one model (P,), or those of all groups (G, P), and the streams of their noise.
+
+    `continue_run` trains continuations for a request and returns their noisy final models, (selection_models + models,
+    P). The groups in `failed` vote for class 0. `on_progress` receives the numbers of models that have voted and that
+    will vote. `remote` yields the counts of other processes.
     """
 
     model: BoundModel
     parameters: Tensor
     streams: Streams
-    continued: Callable[[VoteRequest], Tensor]
+    continue_run: Callable[[VoteRequest], Tensor]
     failed: tuple[int, ...] = ()
-    shown: Callable[[int, int], object] = lambda _done, _total: None
-    elsewhere: Callable[[str, Voters], Iterable[Counted]] = lambda _name, _voters: ()
+    on_progress: Callable[[int, int], object] = lambda _done, _total: None
+    remote: RemoteCounts = lambda _test_set, _voters: ()
 
 
-def vote(electorate: Electorate, sets: Sets, request: VoteRequest, settings: VoteSettings) -> dict[str, Votes]:
-    """The answer to a request on every test set. The same noisy models vote on all of them, and are drawn once."""
+def collect_votes(
+    models: VotingModels, sets: LabelledSets, request: VoteRequest, settings: VoteSettings
+) -> dict[str, Votes]:
+    """Answer a vote request on every test set, by name. The same noisy models vote on all of them."""
     ballots: dict[str, tuple[Tensor, Votes]] = {}
     for name, (features, labels) in sets.items():
         ballots[name] = features, Votes(request, settings, labels.cpu().numpy(), norms_of(features))
-    if request.kind in COUNTING:
-        return {**COUNTING[request.kind](electorate, request, ballots)}
-    return {name: VOTING[request.kind](electorate, *ballot) for name, ballot in ballots.items()}
+    if request.kind in COUNTERS:
+        return {**COUNTERS[request.kind](models, request, ballots)}
+    return {name: ANSWERS[request.kind](models, *ballot) for name, ballot in ballots.items()}
 
 
-def elected(electorate: Electorate, features: Tensor, groups: GroupFacts | None) -> NDArray[np.int64]:
-    """The classes that a model predicts, or that the groups elect; ties go to the lowest class."""
+def predict_classes(models: VotingModels, features: Tensor, groups: GroupFacts | None) -> Counts:
+    """Predict a class for every sample: the model's, or the winner of the groups' vote; ties go to the lowest class."""
     if groups is None:
-        parts = electorate.model.logits_in_parts(electorate.parameters[None], features)
+        parts = models.model.logits_in_parts(models.parameters[None], features)
         return np.concatenate([logits[0].argmax(-1).cpu().numpy() for _, logits in parts])
-    asked = Votes(VoteRequest("groups"), VoteSettings(), np.empty(0, np.int64), np.empty(0))
-    ballots = group_models(electorate, features, asked).ballots
-    winners: NDArray[np.int64] = formulas.vote_counts(ballots, int(ballots.max()) + 2, groups.votes).argmax(axis=1)
+    empty = Votes(VoteRequest("groups"), VoteSettings(), np.empty(0, np.int64), np.empty(0))
+    ballots = group_votes(models, features, empty).ballots
+    winners: Counts = formulas.vote_counts(ballots, int(ballots.max()) + 2, groups.votes).argmax(axis=1)
     return winners
 
 
-def own_logits(electorate: Electorate, features: Tensor, asked: Votes) -> LogitVotes:
-    """What the model itself says, in double precision."""
-    parts = electorate.model.logits_in_parts(electorate.parameters[None].double(), features)
-    return LogitVotes(**vars(asked), logits=torch.cat([logits[0] for _, logits in parts]).cpu().numpy())
+def model_logits(models: VotingModels, features: Tensor, ballot: Votes) -> LogitVotes:
+    """Return the model's logits, in double precision."""
+    parts = models.model.logits_in_parts(models.parameters[None].double(), features)
+    return LogitVotes(**vars(ballot), logits=torch.cat([logits[0] for _, logits in parts]).cpu().numpy())
 
 
-def exact_probabilities(electorate: Electorate, features: Tensor, asked: Votes) -> ExactVotes:
-    """The votes of all noisy copies of a linear model, by quadrature."""
-    logits = own_logits(electorate, features, asked).logits
-    bias = 1.0 if electorate.model.facts.bias else 0.0
-    found = formulas.exact_votes(logits, asked.request.noise_std * np.hypot(asked.input_norms, bias))
+def exact_probabilities(models: VotingModels, features: Tensor, ballot: Votes) -> ExactVotes:
+    """Return the class probabilities of all noisy copies of a linear model, by quadrature."""
+    logits = model_logits(models, features, ballot).logits
+    bias = 1.0 if models.model.facts.bias else 0.0
+    found = formulas.exact_votes(logits, ballot.request.noise_std * np.hypot(ballot.input_norms, bias))
     return ExactVotes(
-        **vars(asked),
+        **vars(ballot),
         winner=logits.argmax(axis=1),
         log_p_a=found.log_p_a,
         log_p_b=found.log_p_b,
@@ -91,63 +104,158 @@ def exact_probabilities(electorate: Electorate, features: Tensor, asked: Votes) 
     )
 
 
-def noisy_copies(electorate: Electorate, request: VoteRequest, ballots: Ballots) -> dict[str, CountVotes]:
-    """The votes of noisy copies of the model."""
-
-    def copies(number: int, purpose: str) -> Voters:
-        return Voters(electorate.parameters[None], number, request.noise_std, electorate.streams, purpose)
-
-    counted = copies(request.models, "votes")
-    chosen = copies(request.selection_models, "votes/selection")
-    return counts_of(electorate, counted, chosen, ballots)
-
-
-def continued_runs(electorate: Electorate, request: VoteRequest, ballots: Ballots) -> dict[str, CountVotes]:
-    """The votes of continuations, one each; the first of them select the class."""
-    models = electorate.continued(request)
-    first = request.selection_models
-    return counts_of(electorate, Voters(models[first:]), Voters(models[:first]), ballots)
-
-
-def group_models(electorate: Electorate, features: Tensor, asked: Votes) -> GroupVotes:
-    """The vote of every group's own model."""
-    models = electorate.parameters
-    ballots = np.zeros((len(features), len(models)), np.int64)
+def group_votes(models: VotingModels, features: Tensor, ballot: Votes) -> GroupVotes:
+    """Return the vote of every group's model, and how far its first logit is above the second."""
+    parameters = models.parameters
+    ballots = np.zeros((len(features), len(parameters)), np.int64)
     gaps = np.zeros(ballots.shape)
-    for rows, logits in electorate.model.logits_in_parts(models.double(), features):  # (G, b, C)
+    for rows, logits in models.model.logits_in_parts(parameters.double(), features):  # (G, b, C)
         ballots[rows] = logits.argmax(-1).T.cpu().numpy()
         best = logits.topk(2, dim=-1).values
         gaps[rows] = (best[..., 0] - best[..., 1]).T.cpu().numpy()
-    ballots[:, electorate.failed] = 0
-    gaps[:, electorate.failed] = 0.0
-    return GroupVotes(**vars(asked), ballots=ballots, gaps=gaps)
+    ballots[:, models.failed] = 0
+    gaps[:, models.failed] = 0.0
+    return GroupVotes(**vars(ballot), ballots=ballots, gaps=gaps)
 
 
-VOTING: Mapping[VoteKind, Callable[[Electorate, Tensor, Votes], Votes]] = {
-    "logits": own_logits,
+def count_noisy_copies(models: VotingModels, request: VoteRequest, ballots: Ballots) -> dict[str, CountVotes]:
+    """Count the votes of noisy copies of the model; other copies select the class."""
+
+    def copies(number: int, purpose: str) -> NoisyModels:
+        return NoisyModels(models.parameters[None], number, request.noise_std, models.streams, purpose)
+
+    voters = copies(request.models, "votes")
+    selectors = copies(request.selection_models, "votes/selection")
+    return count_both_samples(models, voters, selectors, ballots)
+
+
+def count_continuations(models: VotingModels, request: VoteRequest, ballots: Ballots) -> dict[str, CountVotes]:
+    """Count the votes of continuations, one each; the first of them select the class."""
+    trained = models.continue_run(request)
+    first = request.selection_models
+    return count_both_samples(models, NoisyModels(trained[first:]), NoisyModels(trained[:first]), ballots)
+
+
+ANSWERS: Mapping[VoteKind, Callable[[VotingModels, Tensor, Votes], Votes]] = {
+    "logits": model_logits,
     "exact": exact_probabilities,
-    "groups": group_models,
+    "groups": group_votes,
 }
-COUNTING: Mapping[VoteKind, Callable[[Electorate, VoteRequest, Ballots], dict[str, CountVotes]]] = {
-    "monte-carlo": noisy_copies,
-    "continuations": continued_runs,
+COUNTERS: Mapping[VoteKind, Callable[[VotingModels, VoteRequest, Ballots], dict[str, CountVotes]]] = {
+    "monte-carlo": count_noisy_copies,
+    "continuations": count_continuations,
 }
 
 
-def counts_of(electorate: Electorate, counted: Voters, chosen: Voters, ballots: Ballots) -> dict[str, CountVotes]:
-    """The votes of two groups of models, the second of which may be empty, on every test set."""
+def count_both_samples(
+    models: VotingModels, voters: NoisyModels, selectors: NoisyModels, ballots: Ballots
+) -> dict[str, CountVotes]:
+    """Count the votes of the voters and, if the request wants them, of the selectors, on every test set."""
     request = next(iter(ballots.values()))[1].request
     sets = {name: features for name, (features, _) in ballots.items()}
+    total = request.models + request.selection_models
 
-    def counts(voters: Voters, before: int) -> dict[str, NDArray[np.int64]]:
-        def shown(done: int) -> None:
-            electorate.shown(before + done, request.models + request.selection_models)
+    def count(chosen: NoisyModels, before: int) -> dict[str, Counts]:
+        return count_on_sets(
+            models.model, chosen, sets, models.remote, lambda done: models.on_progress(before + done, total)
+        )
 
-        return voters.counts_on(electorate.model, sets, electorate.elsewhere, shown)
-
-    found = counts(counted, 0)
-    selection = counts(chosen, request.models) if request.selection_models else {}
+    counts = count(voters, 0)
+    selection = count(selectors, request.models) if request.selection_models else {}
     return {
-        name: CountVotes(**vars(asked), counts=found[name], selection=selection.get(name, np.zeros_like(found[name])))
-        for name, (_, asked) in ballots.items()
+        name: CountVotes(
+            **vars(ballot), counts=counts[name], selection=selection.get(name, np.zeros_like(counts[name]))
+        )
+        for name, (_, ballot) in ballots.items()
     }
+
+
+def count_on_sets(
+    model: BoundModel,
+    voters: NoisyModels,
+    sets: Mapping[str, Tensor],
+    remote: RemoteCounts = lambda _test_set, _voters: (),
+    on_progress: Callable[[int], object] = lambda _done: None,
+) -> dict[str, Counts]:
+    """Count how many voters choose each class, (m, C), on every test set. There is at least one set.
+
+    Counts of other processes are verified: one block of every test set, drawn at random so that it cannot be foreseen,
+    is counted here as well, and if it differs, so is the whole set.
+    """
+    blocks = {name: split_samples(len(features)) for name, features in sets.items()}
+    known: dict[str, dict[int, Counts]] = {name: {} for name in sets}
+    total = sum(map(len, blocks.values()))
+    for name, features in sets.items():
+        for counted in verify_parts(remote(name, voters), len(voters), len(features)):
+            known[name] = counted
+            on_progress(len(voters) * sum(map(len, known.values())) // total)
+    verified = {name: secrets.choice(sorted(counted)) for name, counted in known.items() if counted}
+    local = [
+        (name, number)
+        for name in sets
+        for number in range(len(blocks[name]))
+        if number not in known[name] or number == verified[name]
+    ]
+    rows = [sets[name][blocks[name][number]] for name, number in local]
+    counts = count_votes(model, report_chunks(voters.chunks(), on_progress), rows)
+    counted_here: dict[str, dict[int, Counts]] = {name: {} for name in sets}
+    for (name, number), found in zip(local, counts, strict=True):
+        counted_here[name][number] = found
+    return {
+        name: join_counts(model, voters, features, known[name], counted_here[name]) for name, features in sets.items()
+    }
+
+
+def join_counts(
+    model: BoundModel,
+    voters: NoisyModels,
+    features: Tensor,
+    remote: Mapping[int, Counts],
+    local: Mapping[int, Counts],
+) -> Counts:
+    """Join the counts of all blocks of a test set; count the set here if a verified block differs."""
+    blocks = split_samples(len(features))
+    wrong = [number for number in remote if number in local and not np.array_equal(local[number], remote[number])]
+    if not wrong:
+        return np.concatenate([local[number] if number in local else remote[number] for number in range(len(blocks))])
+    warnings.warn(
+        f"the engine has counted other votes on test samples from {blocks[wrong[0]].start} on than this process "
+        "does: all votes on this test set are counted here; its machines may differ in processors or libraries",
+        CrflWarning,
+        stacklevel=2,
+    )
+    return np.concatenate(count_votes(model, voters.chunks(), [features[block] for block in blocks]))
+
+
+def verify_parts(parts: Iterable[PartialCount], models: int, samples: int) -> Iterator[dict[int, Counts]]:
+    """Yield what was counted so far, by the number of the block, after every part.
+
+    Raises `PluginFailure` for counts that cannot be the votes of that many models.
+    """
+    found: dict[int, Counts] = {}
+    blocks = split_samples(samples)
+    ends = {0, *(block.stop for block in blocks)}
+    for part in parts:
+        if not isinstance(part, PartialCount):
+            raise PluginFailure(f"the engine must yield PartialCount, found {type(part).__name__}")
+        rows = range(samples)[part.part]
+        votes = np.asarray(part.counts)
+        numbers = [number for number, block in enumerate(blocks) if block.start in rows]
+        if not numbers or rows.step != 1 or not {rows.start, rows.stop} <= ends or found.keys() & {*numbers}:
+            raise PluginFailure(f"the engine must count votes in whole blocks of samples, each once, found {part.part}")
+        if votes.dtype != np.int64 or votes.ndim != 2 or len(votes) != len(rows):
+            raise PluginFailure(f"the engine must count votes as whole numbers, (samples, classes), for {part.part}")
+        if (votes < 0).any() or (votes.sum(1) != models).any():
+            raise PluginFailure(f"the engine must count one vote of each of the {models} models, for {part.part}")
+        for number in numbers:
+            found[number] = votes[blocks[number].start - rows.start : blocks[number].stop - rows.start]
+        yield found
+
+
+def report_chunks(chunks: Iterator[Tensor], on_progress: Callable[[int], object]) -> Iterator[Tensor]:
+    """Yield the same chunks; report how many models have voted when the next one is requested."""
+    done = 0
+    for models in chunks:
+        yield models
+        done += len(models)
+        on_progress(done)

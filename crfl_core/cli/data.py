@@ -14,7 +14,7 @@ from crfl_core.cli.download import fetch_files
 from crfl_core.errors import DataError, PluginError
 from crfl_core.files.data_files import DataFile, DataSource, FileStatus
 from crfl_core.plugin_api.dataset import FileDataset
-from crfl_core.plugin_loading.registry import Registry, first_line
+from crfl_core.plugin_loading.registry import Registry, plugin_summary
 
 EXIT_WRONG_FILE = 2
 
@@ -121,11 +121,11 @@ def dataset_entry(registry: Registry, name: str, *, thorough: bool) -> DatasetEn
     except PluginError as error:
         return DatasetEntry(name, "", problem=str(error))
     if not issubclass(plugin, FileDataset):
-        return DatasetEntry(name, first_line(plugin))
+        return DatasetEntry(name, plugin_summary(plugin))
     source = plugin.source()
     found = [(file, source.find(file.name)) for file in source.files]
     states = tuple(FileState(file, path, file.status(path, thorough=thorough)) for file, path in found)
-    return DatasetEntry(name, first_line(plugin), source, states)
+    return DatasetEntry(name, plugin_summary(plugin), source, states)
 
 
 def fetch_dataset(

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING
 
-from crfl_core.extend import DataError, DataFile, DataSource, data_cache, sha256
+from crfl_core.extend import DataError, DataFile, DataSource
+from crfl_core.files.data_files import data_cache, sha256
 
 if TYPE_CHECKING:
     from requests import Response

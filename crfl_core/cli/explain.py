@@ -18,9 +18,9 @@ def explain(
     """Print every setting of CONFIG, a file or a run directory, as it is resolved, and where it was written."""
     from crfl_core.config import load_config
     from crfl_core.config.options import list_settings
-    from crfl_core.plugin_loading.missing_plugins import Reading, absences
+    from crfl_core.plugin_loading.missing_plugins import LenientRegistry, missing_plugin_messages
     from crfl_core.plugin_loading.registry import Registry
-    from crfl_core.reporting.needs import check_config
+    from crfl_core.runs.resource_needs import check_config
     from crfl_core.runs.results import reading
     from crfl_core.runs.run import default_path, located
     from crfl_core.runs.run_directory import CONFIG, RunDirectory
@@ -28,7 +28,7 @@ def explain(
     if config is not None and (config / CONFIG).exists():
         config = config / CONFIG
     with output.plugins_at_work():
-        registry = Reading(Registry())
+        registry = LenientRegistry(Registry())
         if config is not None and config.name == CONFIG and (run := RunDirectory(config.parent)).is_marked:
             run.read(CONFIG)  # which compares it
             registry = reading(run, Registry(), trust=trust)
@@ -45,5 +45,5 @@ def explain(
         width = min(72, max(map(len, texts)))
         for text, line in zip(texts, lines, strict=True):
             typer.echo(f"{text:<{width}}  # {line.origin}")
-    for sentence in absences(loaded.config.used_plugins()):
+    for sentence in missing_plugin_messages(loaded.config.used_plugins()):
         sys.stderr.write(f"warning: {sentence}; its options are shown as they were written\n")

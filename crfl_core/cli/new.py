@@ -35,21 +35,21 @@ def new(
     author: Author = None,
 ) -> None:
     """Write a package with a working plugin: module, entry point, tests, example config, README, CI and licence."""
-    from crfl_core.cli.scaffold import Names, ScaffoldError, add, create
+    from crfl_core.cli.scaffold import PluginNames, ScaffoldError, add_to_package, write_package
     from crfl_core.extend import Registry
 
-    names = Names(kind, name)
+    names = PluginNames(kind, name)
     registry = Registry()
     if into is None:
         target = out or Path(names.distribution)
         distribution = names.distribution
         module = "__init__"
-        create(names, target, licence=licence, author=author, registry=registry)
+        write_package(names, target, licence=licence, author=author, registry=registry)
         folder = Path("src", names.module)
     elif out is not None:
         raise ScaffoldError("--into adds to a package and --out begins one: give one of them")
     else:
-        package = add(names, into, registry=registry)
+        package = add_to_package(names, into, registry=registry)
         target = into
         distribution = package.distribution
         module = names.function_name

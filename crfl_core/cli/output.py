@@ -151,7 +151,7 @@ def show_what_if(result: WhatIf, *, full: bool, json: bool) -> None:
         return
     assumed = result.threat.model_dump(exclude_none=True, exclude={"rounds", "rounds_at_most"})
     threat = ", ".join(f"{key} = {value}" for key, value in assumed.items())
-    head = [f"assumed: attacks in {result.threat.when}, {threat}", f"computed anew: {result.needs}"]
+    head = [f"assumed: attacks in {result.threat.rounds_text}, {threat}", f"computed anew: {result.needs}"]
     if not full:
         summary.show_guarantees(console, result.curves, audit, [*head, ""], [])
         return

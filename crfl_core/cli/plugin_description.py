@@ -15,7 +15,7 @@ from crfl_core.plugin_api.attack import FREE_METHODS, Attack
 from crfl_core.plugin_api.base import Plugin
 from crfl_core.plugin_api.certificate import Certificate
 from crfl_core.plugin_loading.class_checks import hook_names
-from crfl_core.plugin_loading.registry import Found, first_line
+from crfl_core.plugin_loading.registry import FoundPlugin, plugin_summary
 from crfl_core.records.round import Dependence
 
 NEEDS: dict[Dependence, str] = {
@@ -58,7 +58,7 @@ class Description:
     example: str
 
 
-def described(found: Found, plugin: type[Plugin]) -> Description:
+def described(found: FoundPlugin, plugin: type[Plugin]) -> Description:
     """Everything that the class of a plugin says about it."""
     return Description(
         kind=found.kind,
@@ -94,13 +94,13 @@ def options_of(plugin: type[Plugin]) -> Iterator[Option]:
 
 def kind_options(plugin: type[Plugin]) -> set[str]:
     """The options that every plugin of this kind has."""
-    return {name for kind in KINDS.values() if kind.has(plugin) for name in kind.base.model_fields}
+    return {name for kind in KINDS.values() if kind.includes(plugin) for name in kind.base.model_fields}
 
 
 def facts_of(plugin: type[Plugin], kind: str) -> Iterator[tuple[str, str]]:
     """What follows from the class, title by title."""
     base = base_of(plugin, kind)
-    yield "contract", f"{base.__name__}: {first_line(base)}"
+    yield "contract", f"{base.__name__}: {plugin_summary(base)}"
     if issubclass(plugin, AggregationStep):
         yield from step_facts(plugin)
     if issubclass(plugin, Attack):

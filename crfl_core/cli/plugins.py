@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from crfl_core.cli.plugin_description import Description
     from crfl_core.plugin_api.base import Plugin
     from crfl_core.plugin_api.command import Command
-    from crfl_core.plugin_loading.registry import Listed, Registry
+    from crfl_core.plugin_loading.registry import PluginListing, Registry
 
 BROKEN_PROMISE = 1
 WIDE = 110
@@ -62,7 +62,7 @@ def list_(context: typer.Context, json: Json = False) -> None:
     show_listing(listing)
 
 
-def show_listing(listing: Iterable[Listed]) -> None:
+def show_listing(listing: Iterable[PluginListing]) -> None:
     """A table, in which no name is ever broken: a line for every plugin in a pipe, two on a narrow terminal."""
     from rich import box
     from rich.padding import Padding

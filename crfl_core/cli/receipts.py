@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from crfl_core.extend import CrflError, DataError, RunDirectory, StoreError
+from crfl_core.errors import StoreError
+from crfl_core.extend import CrflError, DataError
 from crfl_core.reporting.receipts import VERSION
+from crfl_core.runs.run_directory import RunDirectory
 
 
 def signed_part(receipt: dict[str, Any]) -> bytes:

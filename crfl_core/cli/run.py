@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crfl_core.cli import arguments, consent, output
+from crfl_core.cli import arguments, output, passing
+
+if TYPE_CHECKING:
+    from crfl_core.runs.resource_needs import Estimate
 
 Out = Annotated[
     Path | None,
@@ -27,9 +30,8 @@ Twin = Annotated[
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing run.")]
 DryRun = Annotated[
     bool,
-    typer.Option("--dry-run", help="Try pieces of the run and print what it would take; write nothing."),
+    typer.Option("--dry-run", help="Check the config, load the data, print sizes, memory and disk; write nothing."),
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Start without asking, however long it takes.")]
 
 
 def run(
@@ -43,7 +45,6 @@ def run(
     json: arguments.JsonOption = False,
     quiet: arguments.QuietOption = False,
     dry_run: DryRun = False,
-    yes: Yes = False,
 ) -> None:
     """Train, attack, aggregate and certify as CONFIG says; resumes if its directory holds an unfinished run."""
     output.starting(quiet)
@@ -52,6 +53,7 @@ def run(
         from crfl_core.config import load_config
         from crfl_core.plugin_loading.registry import Registry
         from crfl_core.runs import run as execution
+        from crfl_core.runs.resource_needs import estimate_run
         from crfl_core.runs.results import load
 
     refuse_sweep(config)
@@ -63,20 +65,59 @@ def run(
         path = out or execution.default_path(loaded.config)
         try:
             with execution.located(loaded):
-                started = time.perf_counter()
                 session = execution.prepare(loaded.config, path, [] if dry_run else results.trackers)
                 if dry_run:
-                    estimate = consent.estimate(session, time.perf_counter() - started)
+                    estimate = estimate_run(session)
                 else:
-                    consent.agree(session, yes=yes)
                     clean = None if twin is None else load(twin)
                     result = execution.execute(session, registry, loaded.origins, force=force, twin=clean)
         except KeyboardInterrupt as stop:
             raise output.interrupted(path, stop) from None
     if dry_run:
-        consent.show(estimate, json=json)
+        show_estimate(estimate, path, json=json)
     else:
         results.show(result)
+
+
+def show_estimate(estimate: Estimate, path: Path, *, json: bool) -> None:
+    """Print what a run would do and need; as JSON in counts and bytes."""
+    passing("")
+    if json:
+        from pydantic_core import to_json
+
+        numbers = {
+            **vars(estimate.sizes),
+            "votes": [load._asdict() for load in estimate.loads],
+            "memory": estimate.memory,
+            "disk": estimate.disk,
+        }
+        typer.echo(to_json(numbers, indent=2))
+        return
+    for name, text in estimate_lines(estimate, path):
+        typer.echo(f"{name:<15}{text}")
+
+
+def estimate_lines(estimate: Estimate, path: Path) -> Iterator[tuple[str, str]]:
+    """Yield the lines of `crfl run --dry-run`: a name, and the sizes or bytes behind it."""
+    from crfl_core import resource_limits
+    from crfl_core.runs.resource_needs import format_bytes
+
+    sizes = estimate.sizes
+    yield "data", f"{sizes.samples:,} training samples of {sizes.clients:,} clients, {sizes.features:,} features"
+    models = "" if sizes.groups == 1 else f"{sizes.groups:,} models of "
+    participants = f"{sizes.participants:,} participants"
+    yield "training", f"{sizes.rounds:,} rounds of {participants}, {models}{sizes.parameters:,} parameters"
+    for load in estimate.loads:
+        if load.rounds is None:
+            yield "votes", f"{load.models:,} noisy models on {sizes.tests:,} test samples"
+        else:
+            yield "continuations", f"{load.models:,} models through {load.rounds:,} rounds"
+    memory = resource_limits.memory_left()
+    left = "" if memory is None else f"; {format_bytes(memory.left)} are left ({memory.limit})"
+    yield "memory", f"about {format_bytes(estimate.memory)} at the peak{left}"
+    disk = resource_limits.disk_left(path)
+    left = "" if disk is None else f"; {format_bytes(disk.left)} are left ({disk.limit})"
+    yield "disk", f"about {format_bytes(estimate.disk)}{left}"
 
 
 def refuse_sweep(config: Path | None) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from crfl_core.extend import RunDirectory, StoreError
+from crfl_core.errors import StoreError
+from crfl_core.runs.run_directory import RunDirectory
 
 PERSONAL = ("crfl.json", "environment.json")
 """Files that say who made a run, and with what: another installation writes others."""

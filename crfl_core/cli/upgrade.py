@@ -11,7 +11,7 @@ import typer
 from crfl_core.extend import RunArgument
 
 if TYPE_CHECKING:
-    from crfl_core.extend import RunDirectory
+    from crfl_core.runs.run_directory import RunDirectory
 
 BEFORE_TRAINING = ("config.toml", "ledger.json")
 """What a run writes before its first round."""
@@ -27,7 +27,8 @@ def upgrade(run: RunArgument, trust: Mine = False) -> None:
 
     Nothing is computed, and only records are changed. Damage that is there already stays unnoticed.
     """
-    from crfl_core.extend import RunDirectory, StoreError
+    from crfl_core.errors import StoreError
+    from crfl_core.runs.run_directory import RunDirectory
 
     directory = RunDirectory(run)
     if directory.keeps_record:

@@ -37,7 +37,8 @@ def verify(
     """
     from crfl_core.cli import run_checks as checking
     from crfl_core.cli.receipts import compared
-    from crfl_core.extend import RunDirectory, StoreError
+    from crfl_core.errors import StoreError
+    from crfl_core.runs.run_directory import RunDirectory
 
     directory = RunDirectory(run)
     if recompute and directory.is_made_by_others and not trust:

@@ -14,7 +14,7 @@ from crfl_core.config.schema import RunConfig
 from crfl_core.errors import PluginError
 from crfl_core.plugin_api import CONFIGURABLE
 from crfl_core.plugin_api.base import Plugin
-from crfl_core.plugin_loading.registry import Registry, first_line
+from crfl_core.plugin_loading.registry import Registry, plugin_summary
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 MARK = "x-crfl-kind"
@@ -49,7 +49,7 @@ def json_schema(registry: Registry) -> dict[str, Any]:
                 options = resolve(refs[choice.plugin, "validation"], known)
             options["properties"] = {"type": {"enum": choice.names}} | options.get("properties", {})
             options.pop("required", None)  # what a file leaves out may stand in one that it extends
-            tables.append(options | {"title": choice.names[0], "description": first_line(choice.plugin)})
+            tables.append(options | {"title": choice.names[0], "description": plugin_summary(choice.plugin)})
             names += choice.names
         known[kind] = {"anyOf": [*tables, {"enum": names, "description": "by name, with its defaults"}]}
     return cast("dict[str, Any]", linked({"$schema": DRAFT} | schema | {"$defs": known}))
@@ -58,7 +58,7 @@ def json_schema(registry: Registry) -> dict[str, Any]:
 def choices_of(registry: Registry, kind: str) -> Iterator[Choice]:
     """Every plugin of a kind that can be loaded; `crfl plugins` says what is wrong with the others."""
     for name in registry.names(kind):
-        candidates = [found for found in registry.found[kind][name] if registry.usable(found)]
+        candidates = [found for found in registry.found[kind][name] if registry.is_usable(found)]
         for found in candidates:
             exact = f"{found.distribution}:{name}"
             try:

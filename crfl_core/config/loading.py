@@ -18,7 +18,7 @@ from crfl_core.config.merging import KeyPath, Origins, Tree, apply_override, lea
 from crfl_core.config.schema import RunConfig, Trust
 from crfl_core.errors import ConfigError, closest
 from crfl_core.files.folder import one_line
-from crfl_core.plugin_loading.missing_plugins import Reading
+from crfl_core.plugin_loading.missing_plugins import LenientRegistry
 from crfl_core.plugin_loading.registry import Registry
 
 ConfigSource = str | Path | Mapping[str, Any] | RunConfig
@@ -32,7 +32,10 @@ class LoadedConfig(NamedTuple):
 
 
 def load_config(
-    source: ConfigSource | None = None, *, overrides: Sequence[str] = (), registry: Registry | Reading | None = None
+    source: ConfigSource | None = None,
+    *,
+    overrides: Sequence[str] = (),
+    registry: Registry | LenientRegistry | None = None,
 ) -> LoadedConfig:
     """The config from a file, a mapping or an earlier config, with `key=value` overrides applied in order.
 
@@ -44,7 +47,7 @@ def load_config(
     found = Origins(written)
     try:
         allow = Trust.model_validate(tree).plugins.allow
-        context = {"resolver": (registry or Registry()).allowing(allow)}
+        context = {"resolver": (registry or Registry()).with_allow_list(allow)}
         config = RunConfig.model_validate(tree, context=context)
         if stages := config.missing_stages:
             steps = [*stages, *config.aggregation]

@@ -23,7 +23,7 @@ from crfl_core.config.loading import LoadedConfig
 from crfl_core.config.merging import DEFAULT, KeyPath
 from crfl_core.config.schema import RunConfig
 from crfl_core.plugin_api import CONFIGURABLE, KINDS
-from crfl_core.plugin_api.base import Plugin, PluginField, admitted
+from crfl_core.plugin_api.base import Plugin, PluginField, check_import_path
 from crfl_core.records.table import Table
 
 TYPE_NAMES = {int: "integer", float: "number", str: "string", bool: "true or false", Path: "path"}
@@ -226,7 +226,7 @@ def example_value(field: FieldInfo) -> str | None:
         return to_toml(options) if options else None
     if default is not PydanticUndefined:
         return None if default in ((), "") else to_toml(default)
-    if any(getattr(mark, "func", None) is admitted for mark in field.metadata):
+    if any(getattr(mark, "func", None) is check_import_path for mark in field.metadata):
         return to_toml("my_package:Name")
     kinds = [mark.kind for mark in field.metadata if isinstance(mark, PluginField)]
     return to_toml(default_plugin(kinds[0])) if kinds else required_example(field.annotation)

@@ -310,7 +310,7 @@ class RunConfig(Table):
             yield kind, plugin
             for _, part in plugin:
                 if isinstance(part, Plugin):
-                    yield next(name for name, described in KINDS.items() if described.has(type(part))), part
+                    yield next(name for name, described in KINDS.items() if described.includes(type(part))), part
 
     def with_own_plugins(self) -> RunConfig:
         """The same config with plugin instances of its own: what they open or remember stays in one run."""

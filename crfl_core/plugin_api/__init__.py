@@ -9,7 +9,7 @@ LOCAL = "(this process)"
 """Where plugins come from that no distribution declares."""
 
 
-class Kind(NamedTuple):
+class PluginKind(NamedTuple):
     """A kind of plugin: the entry-point group it is found in, and where the class is that it derives from."""
 
     group: str
@@ -20,24 +20,24 @@ class Kind(NamedTuple):
         """The class, imported when it is first asked for: reading what is installed should cost next to nothing."""
         return cast("type[Any]", resolve_name(self.target))
 
-    def has(self, candidate: object) -> bool:
+    def includes(self, candidate: object) -> bool:
         """Whether something is a plugin class of this kind."""
         return isinstance(candidate, type) and issubclass(candidate, self.base)
 
 
 KINDS = {
-    "aggregator": Kind("crfl.aggregators", "crfl_core.plugin_api.aggregator:AggregationStep"),
-    "optimiser": Kind("crfl.optimisers", "crfl_core.plugin_api.server_optimiser:ServerOptimiser"),
-    "attack": Kind("crfl.attacks", "crfl_core.plugin_api.attack:Attack"),
-    "dataset": Kind("crfl.datasets", "crfl_core.plugin_api.dataset:Dataset"),
-    "partitioner": Kind("crfl.partitioners", "crfl_core.plugin_api.partitioner:Partitioner"),
-    "model": Kind("crfl.models", "crfl_core.plugin_api.model:Model"),
-    "feature-map": Kind("crfl.feature_maps", "crfl_core.plugin_api.feature_map:FeatureMap"),
-    "algorithm": Kind("crfl.algorithms", "crfl_core.plugin_api.local_algorithm:LocalAlgorithm"),
-    "certificate": Kind("crfl.certificates", "crfl_core.plugin_api.certificate:Certificate"),
-    "engine": Kind("crfl.engines", "crfl_core.plugin_api.engine:Engine"),
-    "tracker": Kind("crfl.trackers", "crfl_core.plugin_api.tracker:Tracker"),
-    "command": Kind("crfl.commands", "crfl_core.plugin_api.command:Command"),
+    "aggregator": PluginKind("crfl.aggregators", "crfl_core.plugin_api.aggregator:AggregationStep"),
+    "optimiser": PluginKind("crfl.optimisers", "crfl_core.plugin_api.server_optimiser:ServerOptimiser"),
+    "attack": PluginKind("crfl.attacks", "crfl_core.plugin_api.attack:Attack"),
+    "dataset": PluginKind("crfl.datasets", "crfl_core.plugin_api.dataset:Dataset"),
+    "partitioner": PluginKind("crfl.partitioners", "crfl_core.plugin_api.partitioner:Partitioner"),
+    "model": PluginKind("crfl.models", "crfl_core.plugin_api.model:Model"),
+    "feature-map": PluginKind("crfl.feature_maps", "crfl_core.plugin_api.feature_map:FeatureMap"),
+    "algorithm": PluginKind("crfl.algorithms", "crfl_core.plugin_api.local_algorithm:LocalAlgorithm"),
+    "certificate": PluginKind("crfl.certificates", "crfl_core.plugin_api.certificate:Certificate"),
+    "engine": PluginKind("crfl.engines", "crfl_core.plugin_api.engine:Engine"),
+    "tracker": PluginKind("crfl.trackers", "crfl_core.plugin_api.tracker:Tracker"),
+    "command": PluginKind("crfl.commands", "crfl_core.plugin_api.command:Command"),
 }
 """Every kind of plugin, by the name that messages and `crfl plugins` give it."""
 

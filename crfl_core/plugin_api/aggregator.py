@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from crfl_core.errors import PluginError
 from crfl_core.plugin_api.base import ServerStep
-from crfl_core.plugin_api.plugin_errors import written_at
+from crfl_core.plugin_api.plugin_errors import source_location
 from crfl_core.records.round import (
     Clients,
     ClientUpdates,
@@ -65,8 +65,8 @@ class AggregationStep(ServerStep):
         prepared = inspect.getattr_static(cls, "prepare") is not vars(AggregationStep)["prepare"]
         if prepared or cls.needs_root:
             raise PluginError(
-                f"{cls.__qualname__} ({written_at(cls)}) has `{'prepare' if prepared else 'needs_root'}`, but a step "
-                "that must not depend on the updates sees nothing of the server: derive from Stage or Aggregator"
+                f"{cls.__qualname__} ({source_location(cls)}) has `{'prepare' if prepared else 'needs_root'}`, but a "
+                "step that must not depend on the updates sees nothing of the server: derive from Stage or Aggregator"
             )
 
     def prepare(self, server: ServerView) -> State:  # noqa: ARG002
@@ -154,7 +154,7 @@ class LinearAggregator(Aggregator):
         return RuleResult(update=weights.to(updates.values) @ updates.values, weights=weights, state=state)
 
 
-def linear(steps: Sequence[AggregationStep]) -> bool:
+def is_linear_chain(steps: Sequence[AggregationStep]) -> bool:
     """Whether no update is ever looked at beside another: caps come first, then fixed stages and a linear rule.
 
     Behind a stage that may mix clients, an "own" factor is a mixture's own: it depends on everybody in it.
@@ -163,21 +163,21 @@ def linear(steps: Sequence[AggregationStep]) -> bool:
     return "all" not in kinds and kinds == sorted(kinds, key=("own", "fixed").index)
 
 
-def dependence(steps: Sequence[AggregationStep], clients: Clients) -> Dependence:
+def chain_dependence(steps: Sequence[AggregationStep], clients: Clients) -> Dependence:
     """On what the weights of a chain depend, for clients like these.
 
     A cap on whole updates counts as looking at everybody under weight decay, as honest updates may be shortened by it.
     """
-    shortens = any(isinstance(one, CapStage) and not centred(one, clients) for one in steps)
-    return "all" if shortens or not linear(steps) else worst(*(step.depends for step in steps))
+    shortens = any(isinstance(one, CapStage) and not caps_residuals(one, clients) for one in steps)
+    return "all" if shortens or not is_linear_chain(steps) else worst(*(step.depends for step in steps))
 
 
-def centred(stage: CapStage, clients: Clients) -> bool:
+def caps_residuals(stage: CapStage, clients: Clients) -> bool:
     """Whether a stage caps what honest clients add to weight decay, so that it can leave all of that as it is."""
     return stage.centre == "decay" or not (clients.retention < 1).any()
 
 
-def mixtures(clients: Clients, mixing: Tensor) -> Clients:
+def mix_clients(clients: Clients, mixing: Tensor) -> Clients:
     """Clients as the next step sees them: a stage that mixes clients makes new ones, averages of the old.
 
     Samples, retention and the bound on honest updates are averaged as the updates are, so that weights by sample counts

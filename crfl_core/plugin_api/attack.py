@@ -17,7 +17,7 @@ from crfl_core.records.inputs import Batches, FederatedData
 from crfl_core.records.random_streams import Streams
 from crfl_core.records.round import State
 from crfl_core.records.schedules import Rounds
-from crfl_core.records.threat import ROUNDING, Poison, Threat
+from crfl_core.records.threat import SCALE_TOLERANCE, Poison, Threat
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -154,5 +154,5 @@ class Attack(Plugin):
     def _realised_scale(self, realised: RealisedAttack) -> float:
         """What was measured, or what was declared if that is the same: norms are not exact, and multiplying is."""
         measured = float(realised.scale.max(initial=1.0))
-        same = self.scale != "replace" and measured <= self.scale * (1 + ROUNDING)
+        same = self.scale != "replace" and measured <= self.scale * (1 + SCALE_TOLERANCE)
         return float(self.scale) if same else measured

@@ -22,7 +22,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from crfl_core.errors import UNEXPECTED, CrflError, PluginError, reason
 from crfl_core.files.data_files import from_here
 from crfl_core.plugin_api import LOCAL
-from crfl_core.plugin_api.plugin_errors import function_of, written_at
+from crfl_core.plugin_api.plugin_errors import function_of, source_location
 from crfl_core.records.round import Dependence
 from crfl_core.records.table import Table
 
@@ -84,7 +84,7 @@ class Resolver(Protocol):
         """Why code that an option names must not be imported; empty if it may be."""
 
 
-def admitted(path: str, info: ValidationInfo) -> str:
+def check_import_path(path: str, info: ValidationInfo) -> str:
     """A path that may be imported, absolute if it is that of a file, so that a run can be resumed from elsewhere."""
     place, _, name = path.rpartition(":")
     if not place or not name:
@@ -97,7 +97,7 @@ def admitted(path: str, info: ValidationInfo) -> str:
     return path
 
 
-ImportPath = Annotated[str, AfterValidator(admitted)]
+ImportPath = Annotated[str, AfterValidator(check_import_path)]
 """The type of an option that names code to import, "package.module:name" or "file.py:name". It runs the code that a
 config names: with `plugins.allow`, only that of distributions which it lists."""
 
@@ -193,12 +193,12 @@ def refuse_overriding(plugin: type, root: type) -> None:
     for base in plugin.__mro__:
         if base is plugin or not issubclass(base, root):
             continue
-        for name, member in vars(base).items():
+        for name, member in tuple(vars(base).items()):  # other threads may fill caches of the class
             if not is_final(member):
                 continue
             found = inspect.getattr_static(plugin, name)
             if name in options or found is not member:
-                place = written_at(plugin if name in options else found)
+                place = source_location(plugin if name in options else found)
                 raise PluginError(
                     f"{plugin.__qualname__}.{name} ({place}) replaces {base.__qualname__}.{name}, which is final: "
                     f"{instead(base)}"
@@ -241,12 +241,13 @@ class ServerStep(Plugin):
         depends = inspect.getattr_static(cls, "depends")
         if depends is not inspect.getattr_static(base, "depends") or "depends" in cls.model_fields:
             raise PluginError(
-                f"{cls.__qualname__} ({written_at(cls)}) sets `depends`, which follows from the base class: derive "
-                f"from {cls.alternatives}, or leave it out"
+                f"{cls.__qualname__} ({source_location(cls)}) sets `depends`, which follows from the base class: "
+                f"derive from {cls.alternatives}, or leave it out"
             )
         hooks = [name for name in dir(cls) if hasattr(inspect.getattr_static(cls, name), "crfl_impl")]
         if hooks and depends != "all":
             raise PluginError(
-                f"{cls.__qualname__} has the hook {hooks[0]} ({written_at(inspect.getattr_static(cls, hooks[0]))}), "
-                "but a step that must not depend on the updates cannot watch the run: put the hook into a tracker"
+                f"{cls.__qualname__} has the hook {hooks[0]} "
+                f"({source_location(inspect.getattr_static(cls, hooks[0]))}), but a step that must not depend on "
+                "the updates cannot watch the run: put the hook into a tracker"
             )

@@ -40,7 +40,7 @@ class Dataset(Plugin):
     def load(self) -> Data:
         """The data that clients and certificates see: checked, cut to size, scaled."""
         data = self.read()
-        check(data, type(self).__name__)
+        check_data(data, type(self).__name__)
         data = replace(
             data,
             x=data.x[: self._count("train_samples", len(data.x))],
@@ -49,7 +49,7 @@ class Dataset(Plugin):
             test_x=data.test_x[: self._count("test_samples", len(data.test_x))],
             test_y=data.test_y[: self._count("test_samples", len(data.test_x))],
         )
-        scaling, domain = fit(self.scaling, data)
+        scaling, domain = fit_scaling(self.scaling, data)
         x = scaled(data.x, scaling)
         test_x = scaling.apply(data.test_x)
         return replace(data, x=x, test_x=test_x, scaling=scaling, domain=domain)
@@ -95,7 +95,7 @@ class FileDataset(Dataset):
         return find_or_explain(self.source(), name, self.path)
 
 
-def check(data: Data, name: str) -> None:
+def check_data(data: Data, name: str) -> None:
     """Raise `DataError` if arrays do not fit together, leave the domain, or labels are out of range."""
     for what, x, y in (("training", data.x, data.y), ("test", data.test_x, data.test_y)):
         both = isinstance(x, np.ndarray) and isinstance(y, np.ndarray)
@@ -151,17 +151,19 @@ def check_inputs(x: NDArray[np.generic], domain: Domain, place: str) -> None:
         outside = domain.outside(x[rows])
         if outside.any():
             row, column = np.argwhere(outside)[0]
-            raise DataError(f"{place} {rows.start + row}, feature {column} {misplaced(x[rows][row, column], domain)}")
+            raise DataError(
+                f"{place} {rows.start + row}, feature {column} {outside_message(x[rows][row, column], domain)}"
+            )
 
 
-def misplaced(value: float, domain: Domain) -> str:
+def outside_message(value: float, domain: Domain) -> str:
     """What is wrong with an input outside of the domain, and what to do."""
     if Domain().outside(np.array([value])).any():
         return f"is {value}: remove or fill it"
     return f"is {value}, outside of the domain [{domain.low:g}, {domain.high:g}]: correct it, or widen the domain"
 
 
-def fit(kind: ScalingKind, data: Data) -> tuple[Scaling, Domain]:
+def fit_scaling(kind: ScalingKind, data: Data) -> tuple[Scaling, Domain]:
     """The scaling of a kind for these raw data, and the domain of its outputs."""
     low = data.domain.low
     high = data.domain.high

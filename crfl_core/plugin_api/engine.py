@@ -8,7 +8,7 @@ from typing import Protocol
 
 from crfl_core.plugin_api.base import Plugin
 from crfl_core.records.round import LocalUpdates, TrainingTask
-from crfl_core.records.vote_counting import Counted, CountingTask
+from crfl_core.records.vote_counting import CountingTask, PartialCount
 
 
 class Job(Protocol):
@@ -21,7 +21,7 @@ class Job(Protocol):
     def train(self, task: TrainingTask, part: slice) -> LocalUpdates:
         """Train the participants `part` of a round."""
 
-    def count_votes(self, task: CountingTask, part: slice) -> Counted:
+    def count_votes(self, task: CountingTask, part: slice) -> PartialCount:
         """Count the votes on the test samples `part`, which are whole blocks of the task."""
 
 
@@ -40,7 +40,7 @@ class Engine(Plugin):
     def train(self, task: TrainingTask) -> Iterator[LocalUpdates]:
         """Every participant of the round exactly once, in parts, in any order."""
 
-    def count_votes(self, task: CountingTask) -> Iterator[Counted]:  # noqa: ARG002
+    def count_votes(self, task: CountingTask) -> Iterator[PartialCount]:  # noqa: ARG002
         """Votes on test samples, each at most once, in parts of whole blocks, in any order.
 
         What is not counted here, the server counts itself: by default everything. It compares some of the rest.

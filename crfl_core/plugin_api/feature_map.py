@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, final
 
 from crfl_core.errors import OptionError, PluginFailure, failures_named
 from crfl_core.plugin_api.base import Plugin
-from crfl_core.plugin_api.plugin_errors import settings_of
+from crfl_core.plugin_api.plugin_errors import errors_of
 from crfl_core.records.inputs import DataFacts
 from crfl_core.records.round import State
 
@@ -112,8 +112,8 @@ class FeatureMaps(BoundMap):
         self.lipschitz = 1.0
         self.image_shape = image_shape
         for place, feature_map in enumerate(maps):
-            with settings_of(f"model.features.{place}", feature_map):
-                link = bound(feature_map, self.outputs, self.image_shape, self.fitted.get(place))
+            with errors_of(f"model.features.{place}", feature_map):
+                link = bind_map(feature_map, self.outputs, self.image_shape, self.fitted.get(place))
             self.links.append(link)
             # What is no longer than before is still the image that it was.
             kept = self.image_shape if link.outputs == self.outputs else None
@@ -146,7 +146,7 @@ class FeatureMaps(BoundMap):
         return inputs
 
 
-def bound(feature_map: FeatureMap, inputs: int, shape: Shape | None, fitted: State | None) -> BoundMap:
+def bind_map(feature_map: FeatureMap, inputs: int, shape: Shape | None, fitted: State | None) -> BoundMap:
     """A map for what is known about its inputs."""
     if isinstance(feature_map, FittedMap) and fitted is not None:
         return feature_map.bind_fitted(inputs, fitted)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 VOTES_AT_ONCE = 2**18
 LOGITS_AT_ONCE = 2**16
 """Pairs of a model and a sample whose votes, or logits, are in memory at a time."""
-NUMBERS_AT_ONCE = 2**26
+ACTIVATIONS_AT_ONCE = 2**26
 """Numbers that models may make of samples on the way to logits, and that are in memory together."""
 
 
@@ -185,7 +185,7 @@ class BoundModel(ABC):
         """
         import torch
 
-        together = max(1, min(pairs, NUMBERS_AT_ONCE // max(1, self.numbers_per_sample(x))))
+        together = max(1, min(pairs, ACTIVATIONS_AT_ONCE // max(1, self.numbers_per_sample(x))))
         step = max(1, together // len(parameters))
         for first in range(0, max(1, len(x)), step):
             part = slice(first, first + step)

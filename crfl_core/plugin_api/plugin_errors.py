@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def settings_of(table: str, plugin: Plugin) -> Iterator[None]:
+def errors_of(table: str, plugin: Plugin) -> Iterator[None]:
     """Say which table of the config a plugin's complaint is about."""
     try:
         with failures_named(f"{table}: {plugin.full_name} failed"):
@@ -29,7 +29,7 @@ def function_of(member: Any) -> Any:
     return inspect.unwrap(inner) if callable(inner) else None
 
 
-def written_at(member: Any) -> str:
+def source_location(member: Any) -> str:
     """File and line of a method or a class, as far as they are known."""
     code = getattr(function_of(member), "__code__", None)
     if code is not None:

@@ -18,7 +18,7 @@ from crfl_core.records.round import Layout
 SINCE_3_13 = frozenset({"__firstlineno__", "__static_attributes__"})
 USUAL = frozenset(dir(object)) | {"__module__", "__dict__", "__weakref__", "__abstractmethods__"} | SINCE_3_13
 LOGITS_AT_ONCE = 2**23
-NUMBERS_AT_ONCE = 2**19
+STEP_NUMBERS_AT_ONCE = 2**19
 """How many numbers of a first step are made before they are put where they belong: few enough for a cache."""
 BYTES_PER_WORD = 8
 MOST_PER_BYTE = 255
@@ -266,7 +266,7 @@ class LinearSteps(LocalModels):
         residual = self._residual(x, y, weights * -rates[:, None])
         after = self._layout.unflatten(out)
         each = self._classes, self._replicas
-        together = max(1, NUMBERS_AT_ONCE // (residual.shape[1] * self._inputs))
+        together = max(1, STEP_NUMBERS_AT_ONCE // (residual.shape[1] * self._inputs))
         room = residual.new_empty(min(together, self._clients), residual.shape[1], self._inputs)
         for first in range(0, self._clients, together):
             some = slice(first, first + together)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from crfl_core import resource_limits as room
+from crfl_core import resource_limits
 from crfl_core.errors import OptionError
 from crfl_core.plugin_api.model import BoundModel
 from crfl_core.records.ledger import ModelFacts
@@ -89,7 +89,7 @@ class ModuleModel(BoundModel):
         except Exception:  # whatever a module may do to values that are not there
             return
         needed = COPIES * sum(one.numel() * one.element_size() for one in parameters)
-        left = room.memory()
+        left = resource_limits.memory_left()
         if left is not None and needed > left.left:
             count = sum(one.numel() for one in parameters)
             raise OptionError(

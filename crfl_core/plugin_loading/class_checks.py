@@ -9,7 +9,7 @@ from typing import Any
 from crfl_core.errors import ConfigError, PluginError, closest
 from crfl_core.plugin_api import hookspecs
 from crfl_core.plugin_api.base import API_VERSION, Plugin, ServerStep, refuse_overriding
-from crfl_core.plugin_api.plugin_errors import function_of, written_at
+from crfl_core.plugin_api.plugin_errors import function_of, source_location
 from crfl_core.plugin_api.tracker import Tracker
 
 HOOKS = {
@@ -24,7 +24,7 @@ RENAMED_ARGUMENTS = {"round": "current"}
 """Arguments of hooks in plugin API 1 that have another name since API 2."""
 
 
-def checked(who: str, candidate: object, base: type[Plugin], distribution: str) -> type[Plugin]:
+def check_class(who: str, candidate: object, base: type[Plugin], distribution: str) -> type[Plugin]:
     """The object as a plugin class of its kind, or a `PluginError` that says what is wrong with it."""
     if not (isinstance(candidate, type) and issubclass(candidate, base)):
         raise PluginError(f"{who} is {candidate!r}, not a subclass of crfl_core.extend.{base.__name__}")
@@ -67,7 +67,7 @@ def check_methods(who: str, plugin: type[Plugin]) -> None:
         except TypeError:
             takes, gives = ([*signature.parameters][1:] for signature in (taken, wanted))
             raise PluginError(
-                f"{who}: {name} ({written_at(found)}) takes {', '.join(takes) or 'nothing'}, and is called with "
+                f"{who}: {name} ({source_location(found)}) takes {', '.join(takes) or 'nothing'}, and is called with "
                 f"{', '.join(gives) or 'nothing'} since plugin API {API_VERSION}: {MIGRATING}"
             ) from None
 
@@ -76,13 +76,13 @@ def check_hooks(who: str, plugin: type[Plugin]) -> None:
     """Refuse methods that nobody would call: hooks that do not exist, do not fit, or are not marked."""
     for name in sorted({*HOOKS, *hook_names(plugin)}):
         member = inspect.getattr_static(plugin, name, None)
-        if member is not None and (problem := misfit(name, member)):
+        if member is not None and (problem := hook_problem(name, member)):
             raise PluginError(f"{who}: {problem}")
 
 
-def misfit(name: str, member: Any) -> str:
+def hook_problem(name: str, member: Any) -> str:
     """Why a method is no implementation of a hook; empty if it is one."""
-    place = written_at(member)
+    place = source_location(member)
     if not hasattr(member, "crfl_impl"):
         return f"nobody would call {name} ({place}): mark it with @hookimpl"
     options = member.crfl_impl
@@ -115,7 +115,7 @@ def hook_names(plugin: type[Plugin]) -> tuple[str, ...]:
     return tuple(sorted(name for name in names if hasattr(inspect.getattr_static(plugin, name, None), "crfl_impl")))
 
 
-def only_watching(tracker: Tracker) -> Tracker:
+def require_observing_tracker(tracker: Tracker) -> Tracker:
     """A tracker beside the config must not change a result: the run directory would not say who did."""
     check_hooks(f"tracker {tracker.full_name}", type(tracker))
     if judged := {"crfl_accept_round", "crfl_effective_weights"} & set(hook_names(type(tracker))):

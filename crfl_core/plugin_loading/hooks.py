@@ -16,10 +16,10 @@ from crfl_core.errors import UNEXPECTED, CrflError, CrflWarning, PluginFailure, 
 from crfl_core.plugin_api import hookspecs
 from crfl_core.plugin_api.aggregator import state_key
 from crfl_core.plugin_api.base import Plugin
-from crfl_core.plugin_api.plugin_errors import written_at
+from crfl_core.plugin_api.plugin_errors import source_location
 from crfl_core.plugin_api.tracker import RunContext, Tracker
 from crfl_core.plugin_loading.class_checks import check_hooks, hook_names
-from crfl_core.plugin_loading.mutation_guard import Touched, untouched
+from crfl_core.plugin_loading.mutation_guard import InputsChanged, guard_inputs
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,7 +45,7 @@ class Hooks:
         """Tell everybody who listens."""
         getattr(self._manager.hook, hook)(**arguments)
 
-    def working(self, phase: str, done: int = 0, total: int = 0) -> None:
+    def report_progress(self, phase: str, done: int = 0, total: int = 0) -> None:
         """Tell everybody who listens how far a phase is."""
         self.observe("crfl_progress", phase=phase, done=done, total=total)
 
@@ -94,9 +94,9 @@ class Hooks:
                 for parameter, value in zip(parameters, arguments, strict=False)  # parameters with a default get none
             ]
             try:
-                with untouched(f"{who}: {name} ({written_at(method)})", *own):
+                with guard_inputs(f"{who}: {name} ({source_location(method)})", *own):
                     answer = method(*own)
-            except Touched:
+            except InputsChanged:
                 raise
             except UNEXPECTED as error:
                 failure = f"{who} failed in {name}: {reason(error)}"

@@ -30,8 +30,8 @@ Used = Mapping[tuple[str, str], Requirement]
 """Where a run took its plugins from, by kind and name."""
 
 
-class Reading:
-    """The plugins of a config that is read and not run: one that cannot be loaded is replaced by a `StandIn`.
+class LenientRegistry:
+    """The plugins of a config that is read and not run: one that cannot be loaded is replaced by a `MissingPlugin`.
 
     Plugins of a kind that is `needed` are an error instead. `used` says where the run took its plugins from, so that
     what is missing can be named with its version.
@@ -42,13 +42,13 @@ class Reading:
         self._used = used or {}
         self._needed = needed
 
-    def allowing(self, entries: Sequence[str] | None) -> Reading:
+    def with_allow_list(self, entries: Sequence[str] | None) -> LenientRegistry:
         """The same with an allow-list, as of a `Registry`."""
-        return Reading(self._registry.allowing(entries), self._used, self._needed)
+        return LenientRegistry(self._registry.with_allow_list(entries), self._used, self._needed)
 
-    def needing(self, kinds: Collection[str]) -> Reading:
+    def needing(self, kinds: Collection[str]) -> LenientRegistry:
         """The same, in which plugins of these kinds must be there."""
-        return Reading(self._registry, self._used, kinds)
+        return LenientRegistry(self._registry, self._used, kinds)
 
     def load(self, kind: str, name: str) -> type[Plugin]:
         """The class that a name stands for, or a stand-in."""
@@ -58,7 +58,7 @@ class Reading:
             sentence = self._absence(kind, name, error)
             if kind in self._needed:
                 raise PluginError(sentence) from error
-            return stand_in(kind, sentence)
+            return missing_plugin_class(kind, sentence)
 
     def name_of(self, kind: str, plugin: type[Plugin]) -> str:
         """The name under which a class is registered. Raises `PluginError`."""
@@ -83,7 +83,7 @@ class Reading:
         if used.distribution == LOCAL:
             return f"{kind} {name!r} was a class of the program that made the run: give it as plugins={{{name!r}: ...}}"
         here = self._registry.found[kind].get(bare, [])
-        if here and not any(map(self._registry.usable, here)):
+        if here and not any(map(self._registry.is_usable, here)):
             return str(error)
         if here:  # and cannot be used
             return f"{error}; the run used {used.distribution} {used.version}: pip install {used}"
@@ -97,7 +97,7 @@ HARMLESS = ("stages_to_add",)
 """Methods that are asked while a config is read; the default of the base class asks for nothing."""
 
 
-class StandIn(Plugin):
+class MissingPlugin(Plugin):
     """Keeps the name and the options of a plugin that is not here, and says what to install when it is used."""
 
     absence: ClassVar[str]
@@ -107,7 +107,7 @@ class StandIn(Plugin):
         return super().model_dump(**settings | {"exclude_unset": True})
 
 
-def stand_in(kind: str, sentence: str) -> type[StandIn]:
+def missing_plugin_class(kind: str, sentence: str) -> type[MissingPlugin]:
     """A class of a kind that takes any options. Whatever it is asked to do, it raises `PluginError`: the sentence."""
     bases: tuple[type[Plugin], ...] = (Stage, Aggregator) if kind == "aggregator" else (KINDS[kind].base,)
     options = {name: field for base in bases for name, field in base.model_fields.items() if name not in KEPT}
@@ -117,7 +117,9 @@ def stand_in(kind: str, sentence: str) -> type[StandIn]:
         "model_config": ConfigDict(extra="allow"),
     }
     namespace |= {name: field.get_default() for name, field in options.items()}
-    plugin: type[StandIn] = types.new_class("Absent", (StandIn, *bases), {}, lambda body: body.update(namespace))
+    plugin: type[MissingPlugin] = types.new_class(
+        "Absent", (MissingPlugin, *bases), {}, lambda body: body.update(namespace)
+    )
     for name in {name for base in bases for part in base.__mro__ if part not in Plugin.__mro__ for name in vars(part)}:
         member = inspect.getattr_static(plugin, name)
         if inspect.isfunction(member) and name not in HARMLESS and not name.startswith(("_", "model_")):
@@ -136,6 +138,6 @@ def raising(sentence: str) -> Callable[..., NoReturn]:
     return method
 
 
-def absences(plugins: Iterable[tuple[str, Plugin]]) -> tuple[str, ...]:
+def missing_plugin_messages(plugins: Iterable[tuple[str, Plugin]]) -> tuple[str, ...]:
     """What is to be said about those of a config's plugins that are not here, once each."""
-    return tuple({plugin.absence: None for _, plugin in plugins if isinstance(plugin, StandIn)})
+    return tuple({plugin.absence: None for _, plugin in plugins if isinstance(plugin, MissingPlugin)})

@@ -25,34 +25,34 @@ MOST_KEPT = 2**20
 """How many numbers are kept for the next time."""
 
 
-class Touched(PluginFailure):
+class InputsChanged(PluginFailure):
     """A plugin has changed what it was given, so the run cannot be trusted, not even without that plugin."""
 
 
 @contextmanager
-def untouched(who: str, *given: object) -> Iterator[None]:
-    """Raise `Touched` if anything in containers of the core, or a tensor, is another afterwards.
+def guard_inputs(who: str, *given: object) -> Iterator[None]:
+    """Raise `InputsChanged` if anything in containers of the core, or a tensor, is another afterwards.
 
     Contents are compared, not the counters of PyTorch: writing through `numpy()` or `.data` counts nothing. Only what
     a whole run shares is too large for that, and counted.
     """
     import torch
 
-    shared = [tensor for one in given for tensor in large(one) if isinstance(tensor, torch.Tensor)]
+    shared = [tensor for one in given for tensor in shared_arrays(one) if isinstance(tensor, torch.Tensor)]
     seen = {id(tensor) for tensor in shared}
-    found = [leaf for one in given for leaf in leaves(one) if id(leaf) not in seen]
+    found = [leaf for one in given for leaf in arrays_in(one) if id(leaf) not in seen]
     tensors = [leaf for leaf in found if isinstance(leaf, torch.Tensor)]
     columns = [leaf for leaf in found if isinstance(leaf, np.ndarray)]
     marks = [fingerprint(tensor) for tensor in tensors]
     copies = [column.copy() for column in columns]
     versions = [tensor._version for tensor in shared]
     yield
-    same = all(map(equal, columns, copies)) and versions == [tensor._version for tensor in shared]
+    same = all(map(equal_arrays, columns, copies)) and versions == [tensor._version for tensor in shared]
     if not same or any((fingerprint(tensor) != mark).any() for tensor, mark in zip(tensors, marks, strict=True)):
-        raise Touched(f"{who} changed what it was given: work on a copy")
+        raise InputsChanged(f"{who} changed what it was given: work on a copy")
 
 
-def equal(one: NDArray[np.generic], other: NDArray[np.generic]) -> bool:
+def equal_arrays(one: NDArray[np.generic], other: NDArray[np.generic]) -> bool:
     """Whether two arrays have the same content; what is not a number is the same as itself."""
     return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
 
@@ -63,7 +63,7 @@ def fingerprint(tensor: Tensor) -> NDArray[np.float64]:
 
     flat = tensor.detach()
     flat = flat.reshape(-1, flat.shape[-1]) if flat.ndim > 1 else flat.reshape(1, -1)
-    made = spread if flat.shape[1] <= MOST_KEPT else spread.__wrapped__
+    made = mixing_factors if flat.shape[1] <= MOST_KEPT else mixing_factors.__wrapped__
     if flat.is_floating_point():
         found: NDArray[np.float64] = (flat @ made(flat.shape[1]).to(flat)).double().cpu().numpy()
         return np.nan_to_num(found)
@@ -78,28 +78,28 @@ def fingerprint(tensor: Tensor) -> NDArray[np.float64]:
 
 
 @lru_cache(maxsize=4)
-def spread(length: int) -> Tensor:
+def mixing_factors(length: int) -> Tensor:
     """Numbers around 1, none of which is like another: what every entry of a row is multiplied by."""
     import torch
 
     return torch.arange(1, length + 1, dtype=torch.float64).mul_(GOLDEN).frac_().add_(0.5)
 
 
-def leaves(one: object) -> Iterator[object]:
+def arrays_in(one: object) -> Iterator[object]:
     """Every tensor and array in a container of the core that is handed out, however deep."""
     if is_dataclass(one) and not isinstance(one, Streams):
         for field in fields(one):
-            yield from leaves(held(one, field.name))  # and not what is made of it for whoever asks
+            yield from arrays_in(held(one, field.name))  # and not what is made of it for whoever asks
     elif isinstance(one, Mapping):
         for value in one.values():
-            yield from leaves(value)
+            yield from arrays_in(value)
     else:
         yield one
 
 
-def large(one: object) -> Iterator[object]:
+def shared_arrays(one: object) -> Iterator[object]:
     """What a whole run shares: the data of the federation, as hooks see them, and inputs that attackers know."""
     if isinstance(one, RunContext):
-        yield from (*leaves(held(one, "features")), *leaves(one.data))
+        yield from (*arrays_in(held(one, "features")), *arrays_in(one.data))
     elif isinstance(one, AttackerView):
         yield one.features

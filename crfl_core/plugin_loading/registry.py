@@ -39,7 +39,7 @@ ListedStatus = Literal["ok", "failed", "conflict", "blocked"]
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundPlugin:
     """A plugin that some distribution declares, imported or not."""
 
     kind: str
@@ -60,7 +60,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Listed:
+class PluginListing:
     """One line of `crfl plugins`."""
 
     kind: str
@@ -77,13 +77,13 @@ class Declared(NamedTuple):
     """The entry points of all distributions, with name and version, and what is no plugin though it should be."""
 
     points: list[tuple[str, str, EntryPoint]]
-    broken: list[Listed]
+    broken: list[PluginListing]
 
 
 class Registry:
     """The plugins that are installed, and classes that Python code adds under names of its own.
 
-    Reading entry points imports nothing. A class is imported when a config names it, or for a full listing.
+    LenientRegistry entry points imports nothing. A class is imported when a config names it, or for a full listing.
     """
 
     def __init__(self, local: Mapping[str, type[Plugin]] | None = None) -> None:
@@ -93,22 +93,22 @@ class Registry:
         self._loaded: dict[tuple[str, str, str], type[Plugin]] = {}
 
     @cached_property
-    def found(self) -> dict[str, dict[str, list[Found]]]:
+    def found(self) -> dict[str, dict[str, list[FoundPlugin]]]:
         """Everything declared, by kind and name; more than one entry under a name is a conflict."""
-        table: dict[str, dict[str, list[Found]]] = {kind: {} for kind in KINDS}
+        table: dict[str, dict[str, list[FoundPlugin]]] = {kind: {} for kind in KINDS}
         for owner, version, point in self._declared.points:
             kind = GROUPS[point.group]
-            table[kind].setdefault(point.name, []).append(Found(kind, point.name, owner, version, point))
+            table[kind].setdefault(point.name, []).append(FoundPlugin(kind, point.name, owner, version, point))
         for name, plugin in self._local.items():
-            for kind in (kind for kind, described in KINDS.items() if described.has(plugin)):
-                table[kind][name] = [Found(kind, name, LOCAL, "", plugin)]
+            for kind in (kind for kind, described in KINDS.items() if described.includes(plugin)):
+                table[kind][name] = [FoundPlugin(kind, name, LOCAL, "", plugin)]
         return table
 
     @cached_property
     def _declared(self) -> Declared:
-        return declared()
+        return read_entry_points()
 
-    def allowing(self, entries: Sequence[str] | None) -> Registry:
+    def with_allow_list(self, entries: Sequence[str] | None) -> Registry:
         """The same plugins, of which only those listed, as distribution or `distribution:name`, can be loaded.
 
         What is part of crfl or of this process can always be. None lists everything.
@@ -122,9 +122,9 @@ class Registry:
         allowing._made_by_others = self._made_by_others
         return allowing
 
-    def for_run_of_others(self, directory: Path) -> Registry:
+    def for_foreign_run(self, directory: Path) -> Registry:
         """The same plugins for a run that was not made here: no code but what $CRFL_ALLOW_PLUGINS lists."""
-        careful = self.allowing(self._allow)
+        careful = self.with_allow_list(self._allow)
         careful._made_by_others = directory
         return careful
 
@@ -139,31 +139,31 @@ class Registry:
             )
         return ""
 
-    def usable(self, found: Found) -> bool:
+    def is_usable(self, found: FoundPlugin) -> bool:
         """Whether a plugin may be imported: neither the environment nor an allow-list is against it."""
         return not blocked(found) and self._allows(found)
 
-    def _allows(self, found: Found) -> bool:
+    def _allows(self, found: FoundPlugin) -> bool:
         return found.distribution in (OWN, LOCAL) or not self._refused_plugin(found)
 
-    def _refused_plugin(self, found: Found) -> str:
+    def _refused_plugin(self, found: FoundPlugin) -> str:
         return self._refused(found.distribution, lambda entries: is_listed(found, entries))
 
     def names(self, kind: str) -> tuple[str, ...]:
         """The names that a config may use for a kind, without those that are blocked."""
-        return tuple(sorted(name for name, all_of in self.found[kind].items() if any(map(self.usable, all_of))))
+        return tuple(sorted(name for name, all_of in self.found[kind].items() if any(map(self.is_usable, all_of))))
 
-    def find(self, kind: str, name: str) -> Found:
+    def find(self, kind: str, name: str) -> FoundPlugin:
         """The one plugin that a name, or `distribution:name`, stands for."""
         distribution, _, bare = name.rpartition(":")
         candidates = [
             found
             for found in self.found[kind].get(bare, [])
-            if not distribution or spelling(found.distribution) == spelling(distribution)
+            if not distribution or normalise_name(found.distribution) == normalise_name(distribution)
         ]
         if not candidates:
             raise PluginError(self._unknown(kind, name))
-        usable = [found for found in candidates if self.usable(found)]
+        usable = [found for found in candidates if self.is_usable(found)]
         if not usable:
             raise PluginError(f"{kind} {name!r} of {candidates[0].origin} is blocked by {self._refusal(candidates[0])}")
         if len(usable) > 1:
@@ -203,14 +203,14 @@ class Registry:
         declaring = {owner for owner, _, point in self._declared.points if point.module.partition(".")[0] == top}
         owners = sorted({*declaring, *packages_distributions().get(top, ())})
         owners = [] if module.endswith(".py") else owners  # a file is nobody's, whatever it is called
-        found = [Found("module", module, owner, "", EntryPoint(module, module, "")) for owner in owners]
-        if any(map(self.usable, found)):
+        found = [FoundPlugin("module", module, owner, "", EntryPoint(module, module, "")) for owner in owners]
+        if any(map(self.is_usable, found)):
             return ""
         named = [] if module.endswith(".py") else [top]
         by = self._refusal(found[0]) if found else self._refused(top, lambda entries: not {*named}.isdisjoint(entries))
         return f"the code {path!r} is blocked by {by}" if by else ""
 
-    def listing(self) -> tuple[Listed, ...]:
+    def listing(self) -> tuple[PluginListing, ...]:
         """Every plugin with its state. Imports all of them, each in isolation."""
         return tuple(
             self._listed(found, conflict=len(candidates) > 1)
@@ -219,13 +219,13 @@ class Registry:
             for found in candidates
         ) + tuple(self._declared.broken)
 
-    def _listed(self, found: Found, *, conflict: bool) -> Listed:
+    def _listed(self, found: FoundPlugin, *, conflict: bool) -> PluginListing:
 
         status: ListedStatus = "ok"
         reason = ""
         summary = ""
         hooks: tuple[str, ...] = ()
-        if not self.usable(found):
+        if not self.is_usable(found):
             status = "blocked"
             reason = self._refusal(found)
         else:
@@ -238,26 +238,26 @@ class Registry:
                 if conflict:
                     status = "conflict"
                     reason = f"write '{found.distribution}:{found.name}' to choose this one"
-        return Listed(found.kind, found.name, found.distribution, found.version, status, reason, summary, hooks)
+        return PluginListing(found.kind, found.name, found.distribution, found.version, status, reason, summary, hooks)
 
-    def _described(self, found: Found) -> tuple[str, tuple[str, ...]]:
+    def _described(self, found: FoundPlugin) -> tuple[str, tuple[str, ...]]:
         if found.kind == "command":
             return command_of(found).summary, ()
         from crfl_core.plugin_loading.class_checks import hook_names
 
         plugin = self._import(found)
-        return first_line(plugin), hook_names(plugin)
+        return plugin_summary(plugin), hook_names(plugin)
 
-    def _import(self, found: Found) -> type[Plugin]:
+    def _import(self, found: FoundPlugin) -> type[Plugin]:
         key = (found.kind, found.distribution, found.name)
         if key not in self._loaded:
-            from crfl_core.plugin_loading.class_checks import checked
+            from crfl_core.plugin_loading.class_checks import check_class
 
             base = KINDS[found.kind].base
-            self._loaded[key] = checked(found.full_name, imported(found), base, found.distribution)
+            self._loaded[key] = check_class(found.full_name, import_plugin(found), base, found.distribution)
         return self._loaded[key]
 
-    def _refusal(self, found: Found) -> str:
+    def _refusal(self, found: FoundPlugin) -> str:
         if blocked(found):
             return f"{DISABLE}={os.environ[DISABLE]}"
         return self._refused_plugin(found)
@@ -273,7 +273,7 @@ class Registry:
         return " ".join(f"there is no {kind} {name!r}: {hint} {also}installed: {installed}".split())
 
 
-def declared() -> Declared:
+def read_entry_points() -> Declared:
     """Read the entry points of every distribution, each in isolation.
 
     The standard library's own `entry_points()` raises as soon as one distribution has broken metadata.
@@ -282,37 +282,39 @@ def declared() -> Declared:
     seen = set()
     for candidate in distributions():
         try:
-            if not any(is_meant_for_us(point.group) for point in candidate.entry_points):
+            if not any(is_crfl_group(point.group) for point in candidate.entry_points):
                 continue
             name = candidate.name
-            if spelling(name) not in seen:
-                seen.add(spelling(name))
+            if normalise_name(name) not in seen:
+                seen.add(normalise_name(name))
                 first = distribution(name)  # of two with one name, the first on the path counts
-                add(result, name, first.version, first.entry_points)
+                sort_entry_points(result, name, first.version, first.entry_points)
         except Exception as error:
             problem = f"its entry points cannot be read: {reason(error)}"
-            result.broken.append(Listed("unknown", "", *identity(candidate), "failed", problem, "", ()))
+            result.broken.append(PluginListing("unknown", "", *identity(candidate), "failed", problem, "", ()))
     return result
 
 
-def add(result: Declared, name: str, version: str, points: Iterable[EntryPoint]) -> None:
+def sort_entry_points(result: Declared, name: str, version: str, points: Iterable[EntryPoint]) -> None:
     """Sort the entry points of a distribution into plugins, strangers, and those that nobody would find."""
     for point in points:
         if point.group in GROUPS:
             result.points.append((name, version, point))
-        elif is_meant_for_us(point.group):
-            hint = f"did you mean {near!r}?" if (near := nearest(point.group)) else f"groups are {', '.join(GROUPS)}"
+        elif is_crfl_group(point.group):
+            hint = (
+                f"did you mean {near!r}?" if (near := closest_group(point.group)) else f"groups are {', '.join(GROUPS)}"
+            )
             problem = f"there is no entry-point group {point.group!r}: {hint}"
-            result.broken.append(Listed("unknown", point.name, name, version, "failed", problem, "", ()))
+            result.broken.append(PluginListing("unknown", point.name, name, version, "failed", problem, "", ()))
 
 
-def is_meant_for_us(group: str) -> bool:
+def is_crfl_group(group: str) -> bool:
     """Whether a group of entry points is ours, or was meant to be."""
-    return group.startswith(f"{OWN}.") or bool(nearest(group))
+    return group.startswith(f"{OWN}.") or bool(closest_group(group))
 
 
 @cache
-def nearest(group: str) -> str:
+def closest_group(group: str) -> str:
     """The group of ours whose name is almost the same, or an empty string."""
     return next(iter(difflib.get_close_matches(group, GROUPS, n=1, cutoff=0.85)), "")
 
@@ -325,7 +327,7 @@ def identity(candidate: Distribution) -> tuple[str, str]:
         return "unknown", ""
 
 
-def imported(found: Found) -> object:
+def import_plugin(found: FoundPlugin) -> object:
     """The object an entry point names. Whatever goes wrong inside is the plugin's failure, not ours."""
     if isinstance(found.source, type):
         return found.source
@@ -340,9 +342,9 @@ def imported(found: Found) -> object:
         raise PluginError(f"{found.full_name} cannot be imported: {reason(error)}{hint}") from error
 
 
-def command_of(found: Found) -> Command:
+def command_of(found: FoundPlugin) -> Command:
     """What is behind the entry point of a command; whether it can be used as one shows when it is."""
-    target = imported(found)
+    target = import_plugin(found)
     return Command(found.name, target, found.origin, None if isinstance(found.source, type) else found.source)
 
 
@@ -362,23 +364,23 @@ def readers_list() -> list[str]:
     return [entry.strip() for entry in os.environ.get(ALLOW, "").split(",") if entry.strip()]
 
 
-def blocked(found: Found) -> bool:
+def blocked(found: FoundPlugin) -> bool:
     """Whether the environment blocks a plugin: by name, distribution, or `distribution:name`."""
     entries = [entry.strip() for entry in os.environ.get(DISABLE, "").split(",")]
-    return is_listed(found, entries) or spelling(found.name) in map(spelling, entries)
+    return is_listed(found, entries) or normalise_name(found.name) in map(normalise_name, entries)
 
 
-def is_listed(found: Found, entries: Iterable[str]) -> bool:
+def is_listed(found: FoundPlugin, entries: Iterable[str]) -> bool:
     """Whether a plugin is one of those that are written as distribution or `distribution:name`."""
     names = (found.distribution, f"{found.distribution}:{found.name}")
-    return not set(map(spelling, names)).isdisjoint(map(spelling, entries))
+    return not set(map(normalise_name, names)).isdisjoint(map(normalise_name, entries))
 
 
-def spelling(name: str) -> str:
+def normalise_name(name: str) -> str:
     """One spelling of a distribution's name: case and separators make no difference."""
     return name.replace("_", "-").replace(".", "-").lower()
 
 
-def first_line(plugin: type[Plugin]) -> str:
+def plugin_summary(plugin: type[Plugin]) -> str:
     """The summary of a plugin: the first line of its own docstring."""
     return (plugin.__doc__ or "").strip().partition("\n")[0]

@@ -20,7 +20,7 @@ from crfl_core.records.inputs import ScaledBytes, Unmade
 
 BYTES = 256
 LARGE_PAGE = 2**21
-NUMBERS_AT_ONCE = 2**21
+LOOKUP_NUMBERS_AT_ONCE = 2**21
 """How many numbers are looked up in the table together: what they are looked up by takes as much memory again."""
 MOST_KEPT = 2**26
 """How many numbers a thread keeps room for: 256 MiB in single precision."""
@@ -81,7 +81,9 @@ class ByteRows(Unmade):
         if self.divisor is not None:
             return divided(some, self.divisor, out)
         flat = out.view(-1)
-        for bytes_, numbers in zip(some.reshape(-1).split(NUMBERS_AT_ONCE), flat.split(NUMBERS_AT_ONCE), strict=True):
+        for bytes_, numbers in zip(
+            some.reshape(-1).split(LOOKUP_NUMBERS_AT_ONCE), flat.split(LOOKUP_NUMBERS_AT_ONCE), strict=True
+        ):
             torch.index_select(self.values, 0, bytes_.int(), out=numbers)
         return out
 
@@ -120,7 +122,7 @@ Rows = Tensor | ByteRows
 def norms_of(x: Rows) -> NDArray[np.float64]:
     """The Euclidean norm of each row, some rows at a time: torch first copies them in double precision."""
     norms = np.empty(len(x))
-    step = max(1, NUMBERS_AT_ONCE // max(1, x.shape[1]))
+    step = max(1, LOOKUP_NUMBERS_AT_ONCE // max(1, x.shape[1]))
     for first in range(0, len(x), step):
         norms[first : first + step] = x[first : first + step].norm(dim=1, dtype=torch.float64).cpu().numpy()
     return norms

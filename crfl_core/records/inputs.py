@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Container = TypeVar("Container", bound=type)
 
-NUMBERS_AT_ONCE = 65536
+DOUBLE_PRECISION_NUMBERS_AT_ONCE = 65536
 """Data may be larger than memory in double precision: what needs it works on this many numbers at a time."""
 
 
@@ -115,7 +115,7 @@ def row_blocks(x: NDArray[np.generic]) -> Iterator[slice]:
 def rows_at_once(x: NDArray[np.generic]) -> int:
     """How many rows of a matrix are worked on at a time."""
     columns: int = x.shape[1]
-    return max(1, NUMBERS_AT_ONCE // max(1, columns))
+    return max(1, DOUBLE_PRECISION_NUMBERS_AT_ONCE // max(1, columns))
 
 
 class Unmade(ABC):

@@ -19,13 +19,13 @@ FORMAT = 2
 """Raised when a reader of the old files would misunderstand the new ones."""
 
 
-class Record(BaseModel):
+class LedgerRecord(BaseModel):
     """Plain facts that survive a round trip through JSON, infinities included."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
 
-class ModelFacts(Record):
+class ModelFacts(LedgerRecord):
     """What the certificates may assume about a model.
 
     `linear`: logits are linear in the parameters. `convex`: so is the loss, convex. `bias`: the last input is a
@@ -38,7 +38,7 @@ class ModelFacts(Record):
     loss: str = "cross-entropy"
 
 
-class BallFacts(Record):
+class BallFacts(LedgerRecord):
     """The ball rule: gradients at the model 0 are at most `start_limit` F long, inputs `input_bound` B.
 
     Then, under this decay on all parameters, gradients inside the ball of radius kappa / lambda are at most kappa long,
@@ -56,7 +56,7 @@ class BallFacts(Record):
         return self.gradient_bound / self.weight_decay
 
 
-class TrainingFacts(Record):
+class TrainingFacts(LedgerRecord):
     """How honest clients train.
 
     `plain`: by SGD steps of the core; of any other algorithm nothing is known about an update. `proximal` is mu, the
@@ -73,21 +73,21 @@ class TrainingFacts(Record):
     ball: BallFacts | None = None
 
 
-class StartFacts(Record):
+class StartFacts(LedgerRecord):
     """The model before the first round: where the model itself starts ("own"), or a file and its SHA-256."""
 
     kind: Literal["own", "zeros", "random", "file"] = "own"
     digest: str | None = None
 
 
-class SetFacts(Record):
+class SetFacts(LedgerRecord):
     """A set of samples: its size and a digest of inputs and labels."""
 
     samples: int
     digest: str
 
 
-class GroupFacts(Record):
+class GroupFacts(LedgerRecord):
     """The groups of a run that trains several models: the clients of each, and how many votes it has.
 
     `by` is how they came about. A client is in one group, but in random `subsets`.
@@ -109,7 +109,7 @@ class ReservedFacts(SetFacts):
     used_by: tuple[str, ...] = ()
 
 
-class FittedFacts(Record):
+class FittedFacts(LedgerRecord):
     """A feature map that was fitted, at this place of the chain: to inputs of its own that are public, or a curator's.
 
     The digests are of those inputs, as they are in front of all maps, and of what was fitted.
@@ -123,7 +123,7 @@ class FittedFacts(Record):
     digest: str
 
 
-class RunFacts(Record):
+class RunFacts(LedgerRecord):
     """Everything that does not change from round to round.
 
     Norms are Euclidean. `input_norms` are the largest of each client in scaled input space, where triggers and the
@@ -193,7 +193,7 @@ class RunFacts(Record):
     reserve: dict[str, ReservedFacts] = {}
 
 
-class RoundRecord(Record):
+class RoundRecord(LedgerRecord):
     """What happened in one round, on the server.
 
     `start_norm` is ||w~_{t-1}|| and `start_operator_norm` the spectral norm of its column-centred weight block (None
@@ -235,7 +235,7 @@ class RoundRecord(Record):
     server_rate: float | None = 1.0
 
     @property
-    def weighs_nobody(self) -> bool:
+    def has_unweighted_part(self) -> bool:
         """Whether a part of the aggregate that depends on what was submitted is in nobody's weight."""
         return self.has_offset and self.depends == "all"
 
@@ -355,7 +355,7 @@ class Ledger:
         )
 
     @property
-    def distances(self) -> tuple[float, ...]:
+    def twin_distances(self) -> tuple[float, ...]:
         """The L2 distance to the clean twin after each round, of all groups together; nothing if it was not kept."""
         if any(record.distance is None for record in self.rounds):
             return ()
@@ -365,6 +365,6 @@ class Ledger:
         return tuple(math.hypot(*(record.distance or 0.0 for record in group)) for group in groups)
 
     @property
-    def failed(self) -> tuple[int, ...]:
+    def failed_groups(self) -> tuple[int, ...]:
         """The groups whose training failed."""
         return tuple(sorted({record.group for record in self.rounds if record.failed is not None}))

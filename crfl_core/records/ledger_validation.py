@@ -20,7 +20,7 @@ MEASURED = ("submitted_norm", "residual_norm", "scale")
 """Columns that may hold no number: of an update that is none."""
 
 
-def typed(arrays: Arrays, kind: type, names: Collection[str]) -> dict[str, NDArray[Any]]:
+def check_types(arrays: Arrays, kind: type, names: Collection[str]) -> dict[str, NDArray[Any]]:
     """The arrays under exactly these names, each of the type that a class declares for it."""
     if set(arrays) != set(names):
         raise ValueError(f"it must hold {', '.join(names)}, found {', '.join(arrays) or 'nothing'}")
@@ -32,7 +32,7 @@ def typed(arrays: Arrays, kind: type, names: Collection[str]) -> dict[str, NDArr
     return dict(arrays)
 
 
-def sound(name: str, array: NDArray[Any], *, negative: bool = False) -> None:
+def check_values(name: str, array: NDArray[Any], *, negative: bool = False) -> None:
     """Refuse an array that holds something that is no number, or less than 0."""
     if np.isnan(array).any() or (not negative and (array < 0).any()):
         raise ValueError(f"{name} holds a value that cannot be")
@@ -44,16 +44,16 @@ def before_they_were_kept(shape: tuple[int, ...]) -> Arrays:
     return {**{name: np.zeros(shape, kind) for name, kind in zeros.items()}, "batch_factor": np.ones(shape)}
 
 
-def client_columns(arrays: Arrays) -> ClientColumns:
+def read_client_columns(arrays: Arrays) -> ClientColumns:
     """Rows of the ledger."""
     if "round" in arrays:
         arrays = {**before_they_were_kept(arrays["round"].shape), **arrays}
-    columns = typed(arrays, ClientColumns, ClientColumns.names())
+    columns = check_types(arrays, ClientColumns, ClientColumns.names())
     if any(column.ndim != 1 or len(column) != len(columns["round"]) for column in columns.values()):
         raise ValueError("its columns must have an entry for each row")
     for name, column in columns.items():
         if name not in MEASURED:
-            sound(name, column, negative=name in ANY_SIGN)
+            check_values(name, column, negative=name in ANY_SIGN)
     if (np.diff(columns["round"]) < 0).any() or not (columns["round"] >= 1).all():
         raise ValueError("its rounds are not in order")
     return ClientColumns(**columns)
@@ -80,9 +80,9 @@ def check_facts(facts: RunFacts) -> None:
         raise ValueError(f"it must scale all of {facts.inputs} inputs, or each by itself")
     bounds = (facts.input_norm_bound, facts.feature_norm_bound, facts.test_noise_std, facts.feature_lipschitz or 0.0)
     for values in (*per_client, bounds, [found.samples for found in facts.test_sets.values()]):
-        sound("a norm, a noise or a number of samples", np.asarray(values, np.float64))
+        check_values("a norm, a noise or a number of samples", np.asarray(values, np.float64))
     for values in (*scaling, facts.domain):
-        sound("the scaling or the domain", np.asarray(values, np.float64), negative=True)
+        check_values("the scaling or the domain", np.asarray(values, np.float64), negative=True)
     if not all(1 <= number <= facts.rounds for number in (*facts.attack_rounds, *facts.resampled)):
         raise ValueError(f"it names a round beyond {facts.rounds}")
     if not all(0 <= client < facts.clients for client in facts.attackers):
@@ -92,7 +92,7 @@ def check_facts(facts: RunFacts) -> None:
 def check_record(record: RoundRecord) -> None:
     """Refuse norms, noise and counts that cannot be."""
     norms = [record.clip_norm, record.noise_std, record.start_norm, record.start_operator_norm or 0.0, record.rounding]
-    sound(
+    check_values(
         f"round {record.round}",
         np.asarray(
             [*norms, record.participants, record.quarantined, *(record.breakdown or ()), record.distance or 0.0]
@@ -100,17 +100,17 @@ def check_record(record: RoundRecord) -> None:
     )
 
 
-def votes_of(request: VoteRequest, arrays: Arrays, samples: int, classes: int) -> dict[str, NDArray[Any]]:
+def read_vote_arrays(request: VoteRequest, arrays: Arrays, samples: int, classes: int) -> dict[str, NDArray[Any]]:
     """The answer to a request on a test set."""
-    parts = typed(arrays, request.answer, request.answer.stored())
+    parts = check_types(arrays, request.answer_type, request.answer_type.array_names())
     tables = {"logits", "counts", "selection"}
     for name, part in parts.items():
         by_group = name in ("ballots", "gaps") and part.ndim == 2
         columns = (part.shape[1],) if by_group else (classes,) if name in tables else ()
         if part.shape != (samples, *columns):
             raise ValueError(f"no {request.kind} votes on {samples} samples and {classes} classes")
-        sound(name, part, negative=part.dtype.kind == "f" and name != "input_norms")
-    if issubclass(request.answer, CountVotes):
+        check_values(name, part, negative=part.dtype.kind == "f" and name != "input_norms")
+    if issubclass(request.answer_type, CountVotes):
         for name, models in (("counts", request.models), ("selection", request.selection_models)):
             if (parts[name].sum(1) != models).any():
                 raise ValueError(f"{name} must add up to {models} models")
@@ -120,7 +120,7 @@ def votes_of(request: VoteRequest, arrays: Arrays, samples: int, classes: int) -
     return parts
 
 
-def fitting(tensors: Arrays, name: str, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
+def check_tensor(tensors: Arrays, name: str, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
     """One of some tensors, of this shape and type, and finite."""
     if name not in tensors:
         raise ValueError(f"there is no tensor {name!r}, found {', '.join(tensors) or 'none'}")
@@ -130,7 +130,7 @@ def fitting(tensors: Arrays, name: str, shape: tuple[int, ...], dtype: str) -> N
     return found
 
 
-def saved_round(value: NDArray[Any] | None) -> int | None:
+def read_saved_round(value: NDArray[Any] | None) -> int | None:
     """The round that a checkpoint says it is of."""
     if value is None or value.shape != (1,) or value.dtype.kind != "i" or value[0] < 1:
         return None

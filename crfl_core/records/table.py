@@ -10,37 +10,37 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from crfl_core.errors import closest
 
-VALUES = frozenset({"default", "expected", "metadata", "serialization"})
+VALUE_ENTRIES = frozenset({"default", "expected", "metadata", "serialization"})
 """Entries of pydantic's schemas that hold values of a plugin's author, not schemas."""
 
 
-def whole_number(value: object) -> object:
+def refuse_non_integer(value: object) -> object:
     """Refuse what pydantic would take for an integer though it is none."""
     if isinstance(value, str | bytes | bool):
         raise PydanticCustomError("int_type", "Input should be a valid integer")
     return value
 
 
-def literal(schema: Any) -> Any:
+def make_strict(schema: Any) -> Any:
     """A schema of pydantic that takes numbers and truth values only as such, wherever they stand in it.
 
     pydantic's own strict mode would also refuse `1e5` as an integer, and the lists of a file as tuples.
     """
     if isinstance(schema, list | tuple):
-        return type(schema)(map(literal, schema))
+        return type(schema)(map(make_strict, schema))
     if not isinstance(schema, Mapping):
         return schema
     match schema.get("type"):
         case "float" | "bool":
             return {**schema, "strict": True}
         case "int":
-            return core_schema.no_info_before_validator_function(whole_number, cast("CoreSchema", schema))
-        case "function-before" if schema["function"]["function"] is whole_number:
+            return core_schema.no_info_before_validator_function(refuse_non_integer, cast("CoreSchema", schema))
+        case "function-before" if schema["function"]["function"] is refuse_non_integer:
             return schema  # a table within this one was here before
-    return {key: part if key in VALUES else literal(part) for key, part in schema.items()}
+    return {key: part if key in VALUE_ENTRIES else make_strict(part) for key, part in schema.items()}
 
 
-def wrong_key(problem: str, key: str, message: str) -> PydanticCustomError:
+def build_key_error(problem: str, key: str, message: str) -> PydanticCustomError:
     """The error about one key of a table, which a validator of the whole table would not name."""
     context = {"message": " ".join(message.split()), "key": key}
     return PydanticCustomError(problem, "{message}", context)
@@ -56,7 +56,7 @@ class Table(BaseModel):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: type[BaseModel], handler: GetCoreSchemaHandler) -> CoreSchema:
-        return cast("CoreSchema", literal(handler(source)))
+        return cast("CoreSchema", make_strict(handler(source)))
 
     @model_validator(mode="before")
     @classmethod
@@ -66,9 +66,9 @@ class Table(BaseModel):
                 if key not in cls.model_fields:
                     known = ", ".join(cls.model_fields) or "none, it has no options"
                     message = f"unknown key; {closest(str(key), cls.model_fields)} known: {known}"
-                    raise wrong_key("unknown_key", str(key), message)
+                    raise build_key_error("unknown_key", str(key), message)
             for key, field in cls.model_fields.items():
                 if field.is_required() and key not in value:
                     meaning = f": {field.description}" if field.description else ""
-                    raise wrong_key("missing_key", key, f"is missing, and has no default{meaning}")
+                    raise build_key_error("missing_key", key, f"is missing, and has no default{meaning}")
         return value

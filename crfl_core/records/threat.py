@@ -13,7 +13,7 @@ from crfl_core.records.table import Table
 Poison = Literal["features", "labels", "features+labels", "replacement", "update"]
 CleanWorld = Literal["scaled", "honest"]
 
-ROUNDING = 1e-5
+SCALE_TOLERANCE = 1e-5
 """What the measured scale of an update may be off by, relatively, and still be taken for the stated one."""
 
 
@@ -48,11 +48,13 @@ class Threat(Table):
         return len(self.rounds) if self.rounds_at_most is None else min(self.rounds_at_most, len(self.rounds))
 
     @property
-    def when(self) -> str:
+    def rounds_text(self) -> str:
         """The attacked rounds in a few words.
 
-        >>> Threat(clients=1, rounds=(10,)).when, Threat(clients=1, rounds=(1, 2, 3), rounds_at_most=2).when
-        ('round 10', 'any 2 of rounds 1..3')
+        >>> Threat(clients=1, rounds=(10,)).rounds_text
+        'round 10'
+        >>> Threat(clients=1, rounds=(1, 2, 3), rounds_at_most=2).rounds_text
+        'any 2 of rounds 1..3'
         """
         first = min(self.rounds, default=0)
         last = max(self.rounds, default=0)
@@ -64,7 +66,7 @@ class Threat(Table):
             return f"round {named}" if total == 1 else f"rounds {named}"
         return f"any {'one' if self.attacked_rounds == 1 else self.attacked_rounds} of rounds {named}"
 
-    def too_many(self, rounds: Iterable[int]) -> bool:
+    def has_too_many_rounds(self, rounds: Iterable[int]) -> bool:
         """Whether attacks in all of these rounds are more than the unknown ones that are assumed."""
         return self.rounds_at_most is not None and len(set(rounds)) > self.rounds_at_most
 
@@ -83,7 +85,7 @@ class Threat(Table):
             found.append(f"clients {sorted(extra)} attacked and are not among the assumed ones")
         if extra_rounds := set(realised.rounds) - set(self.rounds):
             found.append(f"rounds {sorted(extra_rounds)} were attacked and are not among the assumed ones")
-        if self.too_many(realised.rounds):
+        if self.has_too_many_rounds(realised.rounds):
             found.append(f"{len(set(realised.rounds))} rounds were attacked, at most {self.rounds_at_most} assumed")
         for name in ("poison_ratio", "scale", "delta"):
             limit = getattr(self, name)
@@ -94,10 +96,10 @@ class Threat(Table):
             found.append(f"poison {realised.poison!r} is not covered by {self.poison!r}")
         return tuple(found)
 
-    def enlarged(self, shares: float, sizes: float) -> Threat:
+    def enlarge(self, shares: float, sizes: float) -> Threat:
         """The same with all shares and sizes enlarged by so much, relatively. Who does not scale, does not at all.
 
-        >>> Threat(clients=1, rounds=(10,), poison_ratio=0.05, scale=10).enlarged(shares=0.5, sizes=0.1).scale
+        >>> Threat(clients=1, rounds=(10,), poison_ratio=0.05, scale=10).enlarge(shares=0.5, sizes=0.1).scale
         11.0
         """
         changes: dict[str, float] = {"poison_ratio": min(1.0, self.poison_ratio * (1.0 + shares))}

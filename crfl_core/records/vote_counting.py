@@ -1,10 +1,11 @@
-"""Votes to be counted: which models vote on which test set. Any process that has the test set may count a part."""
+"""Votes to be counted: which models vote on which test set; any process that has the test set can count a part.
+
+An engine counts with `count_votes`, block by block; `certification.voting` verifies what it returns.
+"""
 
 from __future__ import annotations
 
-import secrets
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,7 +13,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from crfl_core.errors import CrflWarning, PluginFailure
 from crfl_core.records.random_streams import Streams
 
 if TYPE_CHECKING:
@@ -20,27 +20,22 @@ if TYPE_CHECKING:
 
     from crfl_core.plugin_api.model import BoundModel
 
-BLOCK = 8
-"""Noisy copies that share a random stream: opening one costs as much as drawing two thousand numbers."""
-MODELS_AT_ONCE = 32 * BLOCK
-"""Noisy copies in memory at a time, if they are not large."""
-NUMBERS_AT_ONCE = 2**26
-"""How many numbers they may have together, if that is no less than a block."""
-SAMPLES_AT_ONCE = 512
-"""Test samples that are voted on together, by everybody: a product of another shape may round otherwise, and no vote
-may depend on who counts it."""
-
-Elsewhere = Callable[["Voters"], Iterable["Counted"]]
-ElsewhereOn = Callable[[str, "Voters"], Iterable["Counted"]]
-Shown = Callable[[int], object]
+COPIES_PER_STREAM = 8
+"""Noisy copies that share a random stream: opening a stream costs as much as drawing two thousand numbers."""
+MODELS_PER_CHUNK = 32 * COPIES_PER_STREAM
+"""Models in memory at a time, if they are not large."""
+PARAMETERS_PER_CHUNK = 2**26
+"""Parameters of all noisy copies in memory at a time, unless one stream's copies have more: 256 MiB in float32."""
+SAMPLES_PER_BLOCK = 512
+"""Test samples in one matrix product, in every process: other shapes may round differently and so change votes."""
 
 
 @dataclass(frozen=True)
-class Voters:
-    """Models that vote: those of `models`, (k, P), or if there are `copies`, noisy ones of the first of them.
+class NoisyModels:
+    """Models that vote: `models` (k, P) themselves, or `copies` of the first of them with noise of `noise_std`.
 
     >>> import torch
-    >>> voters = Voters(torch.zeros(1, 4), copies=20, noise_std=0.1, streams=Streams(seed=7))
+    >>> voters = NoisyModels(torch.zeros(1, 4), copies=20, noise_std=0.1, streams=Streams(seed=7))
     >>> len(voters), [tuple(models.shape) for models in voters.chunks()]
     (20, [(20, 4)])
     """
@@ -55,170 +50,79 @@ class Voters:
         return self.copies or len(self.models)
 
     def chunks(self) -> Iterator[Tensor]:
-        """The models, (k, P), some at a time, each valid until the next is asked for."""
+        """Iterate over chunks of models, (k, P), each valid until the next one is drawn."""
         if self.copies:
             assert self.streams is not None
-            return noisy_models(self.models[0], self.noise_std, self.copies, self.streams, self.purpose)
-        return iter(self.models.split(MODELS_AT_ONCE))
-
-    def counts(
-        self, model: BoundModel, features: Tensor, elsewhere: Elsewhere = lambda _: (), shown: Shown = lambda _: None
-    ) -> NDArray[np.int64]:
-        """How many of the models choose each class, (m, C), on one test set."""
-        return self.counts_on(model, {"": features}, lambda _, voters: elsewhere(voters), shown)[""]
-
-    def counts_on(
-        self,
-        model: BoundModel,
-        sets: Mapping[str, Tensor],
-        elsewhere: ElsewhereOn = lambda _name, _voters: (),
-        shown: Shown = lambda _: None,
-    ) -> dict[str, NDArray[np.int64]]:
-        """How many of the models choose each class, (m, C), on every test set. There is at least one of them.
-
-        `elsewhere` answers with what others have counted. That is not believed: one block of every test set, which
-        nobody can foresee, is counted here as well, and if it differs, so is everything else of this set. All sets are
-        voted on by the same models, which are drawn once. `shown` is told how many models have voted.
-        """
-        found: dict[str, dict[int, NDArray[np.int64]]] = {name: {} for name in sets}
-        total = sum(len(blocks_of(len(features))) for features in sets.values())
-        for name, features in sets.items():
-            for known in by_block(elsewhere(name, self), len(self), len(features)):
-                found[name] = known
-                shown(len(self) * sum(map(len, found.values())) // total)
-        looked_at = {name: secrets.choice(sorted(known)) for name, known in found.items() if known}
-        here = [
-            (name, number)
-            for name, features in sets.items()
-            for number in range(len(blocks_of(len(features))))
-            if number not in found[name] or number == looked_at[name]
-        ]
-        rows = [sets[name][blocks_of(len(sets[name]))[number]] for name, number in here]
-        counted = dict(zip(here, count(model, told(self.chunks(), shown), rows), strict=True))
-        return {name: self._agreed(model, name, sets[name], found[name], counted) for name in sets}
-
-    def _agreed(
-        self,
-        model: BoundModel,
-        name: str,
-        features: Tensor,
-        found: Mapping[int, NDArray[np.int64]],
-        counted: Mapping[tuple[str, int], NDArray[np.int64]],
-    ) -> NDArray[np.int64]:
-        """All votes on a test set, from what others have counted and what was counted here."""
-        blocks = blocks_of(len(features))
-        wrong = [one for one in found if (name, one) in counted and not np.array_equal(counted[name, one], found[one])]
-        if not wrong:
-            each = (counted[name, one] if (name, one) in counted else found[one] for one in range(len(blocks)))
-            return np.concatenate(list(each))
-        warnings.warn(
-            f"the engine has counted other votes on test samples from {blocks[wrong[0]].start} on than this process "
-            "does: all votes on this test set are counted here; its machines may differ in processors or libraries",
-            CrflWarning,
-            stacklevel=2,
-        )
-        return self.counts(model, features)
+            return draw_noisy_models(self.models[0], self.noise_std, self.copies, self.streams, self.purpose)
+        return iter(self.models.split(MODELS_PER_CHUNK))
 
 
 @dataclass(frozen=True)
 class CountingTask:
-    """The votes of some models on all samples of a test set, which every job has under this name."""
+    """Votes of `voters` on all samples of a test set, which every job knows under this name."""
 
     test_set: str
     samples: int
-    voters: Voters
+    voters: NoisyModels
 
     @property
     def blocks(self) -> list[slice]:
-        """The samples that are voted on together. Parts are made of whole blocks."""
-        return blocks_of(self.samples)
+        """Return the samples of each block; a part consists of whole blocks."""
+        return split_samples(self.samples)
 
 
 @dataclass(frozen=True)
-class Counted:
-    """How many models choose each class, (samples of the part, C)."""
+class PartialCount:
+    """Number of models that choose each class, (samples of the part, C), for one part of a test set."""
 
     part: slice
     counts: NDArray[np.int64]
 
 
-def blocks_of(samples: int) -> list[slice]:
-    """Samples that are voted on together.
+def split_samples(samples: int) -> list[slice]:
+    """Split a test set into the blocks that are voted on together.
 
-    >>> blocks_of(600)
+    >>> split_samples(600)
     [slice(0, 512, None), slice(512, 600, None)]
     """
-    firsts = range(0, max(1, samples), SAMPLES_AT_ONCE)
-    return [slice(first, min(first + SAMPLES_AT_ONCE, samples)) for first in firsts]
+    firsts = range(0, max(1, samples), SAMPLES_PER_BLOCK)
+    return [slice(first, min(first + SAMPLES_PER_BLOCK, samples)) for first in firsts]
 
 
-def by_block(parts: Iterable[Counted], models: int, samples: int) -> Iterator[dict[int, NDArray[np.int64]]]:
-    """What was counted so far, by the number of the block, after every part.
-
-    Raises `PluginFailure` for what cannot be the votes of so many models.
-    """
-    found: dict[int, NDArray[np.int64]] = {}
-    blocks = blocks_of(samples)
-    for one in parts:
-        if not isinstance(one, Counted):
-            raise PluginFailure(f"the engine must yield Counted, found {type(one).__name__}")
-        rows = range(samples)[one.part]
-        votes = np.asarray(one.counts)
-        own = [number for number, block in enumerate(blocks) if block.start in rows]
-        ends = {0, *(block.stop for block in blocks)}
-        if not own or rows.step != 1 or not {rows.start, rows.stop} <= ends or found.keys() & {*own}:
-            raise PluginFailure(f"the engine must count votes in whole blocks of samples, each once, found {one.part}")
-        if votes.dtype != np.int64 or votes.ndim != 2 or len(votes) != len(rows):
-            raise PluginFailure(f"the engine must count votes as whole numbers, (samples, classes), for {one.part}")
-        if (votes < 0).any() or (votes.sum(1) != models).any():
-            raise PluginFailure(f"the engine must count one vote of each of the {models} models, for {one.part}")
-        for number in own:
-            found[number] = votes[blocks[number].start - rows.start : blocks[number].stop - rows.start]
-        yield found
-
-
-def count(model: BoundModel, chunks: Iterator[Tensor], blocks: Sequence[Tensor]) -> list[NDArray[np.int64]]:
-    """How many of the models in all chunks choose each class, (m, C), for every block of samples."""
+def count_votes(model: BoundModel, chunks: Iterator[Tensor], blocks: Sequence[Tensor]) -> list[NDArray[np.int64]]:
+    """Count how many models of all chunks choose each class, (m, C), for every block of samples."""
     totals: list[NDArray[np.int64]] = []
     for models in chunks:
         counts = model.vote_counter(models)
         for place, block in enumerate(blocks):
             found = counts(block).cpu().numpy()
-            if not totals:  # all of them now: small results that stay between large ones that go would scatter memory
-                totals = [np.zeros((len(one), found.shape[1]), np.int64) for one in blocks]
+            if not totals:  # allocate all at once: small arrays between large temporary ones fragment the memory
+                totals = [np.zeros((len(samples), found.shape[1]), np.int64) for samples in blocks]
             totals[place] += found
     return totals
 
 
-def told(chunks: Iterator[Tensor], shown: Shown) -> Iterator[Tensor]:
-    """The same chunks; `shown` is told how many models have voted when the next is asked for."""
-    done = 0
-    for models in chunks:
-        yield models
-        done += len(models)
-        shown(done)
+def draw_noisy_models(parameters: Tensor, std: float, count: int, streams: Streams, purpose: str) -> Iterator[Tensor]:
+    """Draw `count` copies `w + N(0, std^2 I)` in chunks (k, P), each valid until the next one is drawn.
 
-
-def noisy_models(parameters: Tensor, std: float, count: int, streams: Streams, purpose: str) -> Iterator[Tensor]:
-    """Chunks of copies `w + N(0, std^2 I)`, (k, P), each valid until the next is asked for.
-
-    Every block of copies has its own stream, so neither chunks nor threads change the draws.
+    Every `COPIES_PER_STREAM` copies have a random stream, so the draws depend on neither chunks nor threads.
     """
     import torch
 
     base = parameters.cpu().numpy()
-    at_once = max(BLOCK, min(MODELS_AT_ONCE, NUMBERS_AT_ONCE // len(base) // BLOCK * BLOCK))
-    copies = np.empty((min(count, at_once), len(base)), base.dtype)
+    fitting = PARAMETERS_PER_CHUNK // len(base) // COPIES_PER_STREAM * COPIES_PER_STREAM
+    chunk = max(COPIES_PER_STREAM, min(MODELS_PER_CHUNK, fitting))
+    copies = np.empty((min(count, chunk), len(base)), base.dtype)
 
-    def draw(block: int) -> None:
-        first = block * BLOCK % at_once
-        rows = copies[first : min(first + BLOCK, first + count - block * BLOCK)]
-        streams.generator(purpose, replica=block).standard_normal(dtype=base.dtype, out=rows)
+    def draw(stream: int) -> None:
+        first = stream * COPIES_PER_STREAM % chunk
+        rows = copies[first : min(first + COPIES_PER_STREAM, first + count - stream * COPIES_PER_STREAM)]
+        streams.generator(purpose, replica=stream).standard_normal(dtype=base.dtype, out=rows)
         rows *= std
         rows += base
 
-    with ThreadPoolExecutor(torch.get_num_threads()) as threads:  # numpy lets go of the interpreter while it draws
-        for first in range(0, count, at_once):
-            last = min(count, first + at_once)
-            list(threads.map(draw, range(first // BLOCK, -(-last // BLOCK))))
+    with ThreadPoolExecutor(torch.get_num_threads()) as threads:  # NumPy releases the interpreter lock while it draws
+        for first in range(0, count, chunk):
+            last = min(count, first + chunk)
+            list(threads.map(draw, range(first // COPIES_PER_STREAM, -(-last // COPIES_PER_STREAM))))
             yield torch.from_numpy(copies[: last - first]).to(parameters.device)

@@ -17,7 +17,7 @@ from crfl_core.records.table import Table
 
 VoteKind = Literal["logits", "monte-carlo", "exact", "continuations", "groups"]
 VoteBound = Literal["two-stage", "one-stage", "bonferroni", "hoeffding"]
-Kind = TypeVar("Kind", bound="Votes")
+VotesType = TypeVar("VotesType", bound="Votes")
 
 
 class VoteSettings(Table):
@@ -70,12 +70,12 @@ class VoteRequest:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property
-    def answer(self) -> type[Votes]:
+    def answer_type(self) -> type[Votes]:
         """The class of the answer."""
-        return ANSWERS[self.kind]
+        return VOTES_BY_KIND[self.kind]
 
     @property
-    def trains(self) -> bool:
+    def needs_training(self) -> bool:
         """Whether rounds are trained again for the answer, which takes long."""
         return self.kind == "continuations"
 
@@ -95,11 +95,11 @@ class Votes:
     input_norms: NDArray[np.float64]
 
     @classmethod
-    def stored(cls) -> tuple[str, ...]:
+    def array_names(cls) -> tuple[str, ...]:
         """The names of the arrays, each with an entry or a row per sample."""
         return tuple(field.name for field in fields(cls) if field.name not in ("request", "settings"))
 
-    def expect(self, kind: type[Kind]) -> Kind:
+    def expect(self, kind: type[VotesType]) -> VotesType:
         """These votes as those that `certify` reads; a `PluginFailure` if `request` asked for others."""
         if not isinstance(self, kind):
             raise PluginFailure(
@@ -149,7 +149,7 @@ class GroupVotes(Votes):
     gaps: NDArray[np.float64]
 
 
-ANSWERS: Mapping[VoteKind, type[Votes]] = {
+VOTES_BY_KIND: Mapping[VoteKind, type[Votes]] = {
     "logits": LogitVotes,
     "monte-carlo": CountVotes,
     "exact": ExactVotes,

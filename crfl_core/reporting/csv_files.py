@@ -14,7 +14,7 @@ from pydantic_core import to_json
 
 from crfl_core.certification.certifier import Audit
 from crfl_core.plugin_api.certificate import CertificateResult
-from crfl_core.records.ledger import Record
+from crfl_core.records.ledger import LedgerRecord
 
 NUMBERS = re.compile(r"\[\n([-+.,eE\d\s]+)\]")  # not within a string, which has no line breaks in JSON
 COLUMNS = (
@@ -123,7 +123,7 @@ def cells(values: NDArray[np.float64]) -> list[str]:
     return ["" if value != value else repr(value) for value in values.tolist()]
 
 
-def metrics_json(metrics: Record) -> str:
+def metrics_json(metrics: LedgerRecord) -> str:
     """The text of metrics.json, with every list of numbers on a line of its own instead of a line per number."""
     return NUMBERS.sub(lambda match: f"[{' '.join(match[1].split())}]", metrics.model_dump_json(indent=2))
 

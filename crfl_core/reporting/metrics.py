@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from crfl_core.plugin_api.certificate import CertificateResult, Direction, Level
 from crfl_core.records.inputs import is_local
-from crfl_core.records.ledger import Ledger, Record
+from crfl_core.records.ledger import Ledger, LedgerRecord
 
 Array = NDArray[np.float64]
 GRID = 10
 
 
-class Curve(Record):
+class Curve(LedgerRecord):
     """Certified accuracy and rate of one certificate at one level on one test set.
 
     At radius r, `certified_rate` is the share of samples whose prediction is certified at r or beyond, and
@@ -46,7 +46,7 @@ class Curve(Record):
     any_round_rate: tuple[float, ...] = ()
 
 
-class Backdoor(Record):
+class Backdoor(LedgerRecord):
     """How often non-target inputs are taken for the target class: `samples` backdoored ones, and all clean ones.
 
     Both rates are of the same model. What a model trained without the attack makes of the same inputs is another
@@ -59,7 +59,7 @@ class Backdoor(Record):
     samples: int
 
 
-class ClassHistogram(Record):
+class ClassHistogram(LedgerRecord):
     """How many training samples of each class every client holds: `counts[class][client]`.
 
     `classes` and `clients` are their names; `clients` is empty if the clients are only numbered.
@@ -95,7 +95,7 @@ class ClassHistogram(Record):
         return cls(classes=class_names, clients=client_names, counts=tuple(map(tuple, counts.tolist())))
 
 
-class Attackers(Record):
+class Attackers(LedgerRecord):
     """Who attacked, and how much of the model was theirs.
 
     A round's share is the attackers' part of the weights that reached the model, of coordinate-wise rules each client's
@@ -109,7 +109,7 @@ class Attackers(Record):
     largest_weight_share: float | None
 
 
-class Metrics(Record):
+class Metrics(LedgerRecord):
     """Everything that `metrics.json` holds."""
 
     accuracy: float
@@ -146,7 +146,7 @@ def attackers(ledger: Ledger) -> Attackers | None:
         rows = ledger.clients.of_round(int(number))
         weights = np.abs(rows.weight)
         shares.append(float(weights[rows.attacking].sum() / max(weights.sum(), np.finfo(float).tiny)))
-    told = not any(record.weighs_nobody for record in ledger.rounds if record.round in numbers)
+    told = not any(record.has_unweighted_part for record in ledger.rounds if record.round in numbers)
     return Attackers(
         clients=tuple(map(int, np.unique(ledger.clients.client[ledger.clients.attacking]))),
         rounds=tuple(map(int, numbers)),

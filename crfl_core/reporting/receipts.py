@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from crfl_core.extend import RunDirectory, RunFacts, StoreError
+from crfl_core.errors import StoreError
+from crfl_core.records.ledger import RunFacts
+from crfl_core.runs.run_directory import RunDirectory
 
 VERSION = 1
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from crfl_core.certification.certifier import Audit, Inquiry, VoteSource
+from crfl_core.certification.certifier import Audit, Certifier, VoteSource
 from crfl_core.plugin_api.certificate import CertificateResult
-from crfl_core.records.ledger import Record
+from crfl_core.records.ledger import LedgerRecord
 from crfl_core.reporting.csv_files import audit_entries, certificate_csv, metrics_json
 from crfl_core.reporting.metrics import Curve, curves
 from crfl_core.runs.run_directory import RunDirectory
@@ -23,7 +23,7 @@ def unwatched(certified: CertificateResult) -> None:
 
 
 def certify_all(
-    inquiry: Inquiry,
+    certifier: Certifier,
     source: VoteSource,
     radii: Sequence[float] | None = None,
     watch: Callable[[CertificateResult], None] = unwatched,
@@ -31,18 +31,18 @@ def certify_all(
     """The answers to all questions, one after the other; `watch` sees each guarantee as soon as it is there."""
     found: list[CertificateResult] = []
     shown: list[Curve] = []
-    for question in inquiry.questions:
-        answers = source(question.request, question.settings) if question.is_voted_on else {}
+    for question in certifier.questions:
+        answers = source(question.request, question.settings) if question.needs_votes else {}
         own = []
-        for certified in question.results(inquiry.ledger, answers):
+        for certified in certifier.certify(question, answers):
             watch(certified)
             own.append(certified)
         found += own
         shown += curves(own, radii)
-    return Results(tuple(question.audit for question in inquiry.questions), tuple(found), tuple(shown))
+    return Results(tuple(question.audit for question in certifier.questions), tuple(found), tuple(shown))
 
 
-class CurveMetrics(Record):
+class CurveMetrics(LedgerRecord):
     """The `metrics.json` of a what-if question, which measures no model: a part of a run's."""
 
     curves: tuple[Curve, ...]
@@ -86,7 +86,7 @@ class Results:
 
         return answers(self.curves, self.refused)
 
-    def write(self, directory: RunDirectory, metrics: Record | None = None) -> None:
+    def write(self, directory: RunDirectory, metrics: LedgerRecord | None = None) -> None:
         """A table per certificate, audit.json and metrics.json: the given metrics, or else the curves alone."""
         for audit in self.audits:
             if found := [one for one in self.certified if one.certificate == audit.certificate]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crfl_core.errors import StoreError
-from crfl_core.records.ledger_validation import fitting
+from crfl_core.records.ledger_validation import check_tensor
 from crfl_core.training.federation import Federation
 from crfl_core.training.memory import first_state
 from crfl_core.training.rounds import Progress
@@ -66,7 +66,7 @@ def unpacked(number: int, arrays: dict[str, NDArray[Any]], failed: Mapping[int, 
     groups = len(federation.participation.members)
     size = federation.model.layout.size
     try:
-        fitting(arrays, PARAMETERS, (size,) if groups == 1 else (groups, size), federation.config.dtype)
+        check_tensor(arrays, PARAMETERS, (size,) if groups == 1 else (groups, size), federation.config.dtype)
     except ValueError as error:
         raise StoreError(f"the model kept of round {number} cannot be used: {error}") from error
     of_run = {name: array for name, array in arrays.items() if not name.startswith(TWIN)}

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from crfl_core.certification.voting import Electorate, elected, vote
+from crfl_core.certification.voting import VotingModels, collect_votes, predict_classes
 from crfl_core.errors import DataError
 from crfl_core.plugin_api.certificate import CertificateResult
 from crfl_core.records.inputs import Scaling
@@ -54,11 +54,11 @@ def predict(run: RunResult, x: NDArray[Any], *, scaled: bool = False) -> Predict
     unknown = torch.full((len(features),), -1)
 
     streams = vote_streams(run.config, run.directory)
-    failed = run.ledger.failed
-    electorate = Electorate(model, parameters, streams, run.continued, failed)
+    failed = run.ledger.failed_groups
+    electorate = VotingModels(model, parameters, streams, run.continued, failed)
 
     def source(request: VoteRequest, settings: VoteSettings) -> Mapping[str, Votes]:
-        return vote(electorate, {"inputs": (features, unknown)}, request, settings)
+        return collect_votes(electorate, {"inputs": (features, unknown)}, request, settings)
 
-    classes = elected(electorate, features, facts.groups)
-    return Prediction(classes, certify_all(run.inquiry, source).certified)
+    classes = predict_classes(electorate, features, facts.groups)
+    return Prediction(classes, certify_all(run.certifier, source).certified)

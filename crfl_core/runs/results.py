@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor
 
-from crfl_core.certification.certifier import Audit, Inquiry, ask
+from crfl_core.certification.certifier import Audit, Certifier, build_certifier
 from crfl_core.config import RunConfig, load_config
 from crfl_core.errors import CrflWarning, PluginError, StoreError
 from crfl_core.plugin_api.base import Plugin
 from crfl_core.plugin_api.certificate import CertificateResult, Check
-from crfl_core.plugin_loading.missing_plugins import Reading, absences
+from crfl_core.plugin_loading.missing_plugins import LenientRegistry, missing_plugin_messages
 from crfl_core.plugin_loading.registry import Registry
 from crfl_core.records.inputs import DataFacts, Domain
 from crfl_core.records.ledger import Ledger
@@ -101,16 +101,16 @@ class RunResult:
         return flat_parameters(self.directory, self.layout, self.ledger.facts)
 
     @cached_property
-    def inquiry(self) -> Inquiry:
+    def certifier(self) -> Certifier:
         """What the certificates of this run ask, and what they assume."""
-        if missing := absences(("certificate", certificate) for certificate in self.config.certificates):
+        if missing := missing_plugin_messages(("certificate", certificate) for certificate in self.config.certificates):
             raise PluginError(missing[0])
-        return ask(self.config, self.ledger)
+        return build_certifier(self.config, self.ledger)
 
     @property
     def threat(self) -> Threat:
         """What the certificates assume about the attackers."""
-        return self.inquiry.threat
+        return self.certifier.threat
 
     def votes(self, request: VoteRequest, settings: VoteSettings | None = None) -> dict[str, Votes]:
         """The stored answer to a request, by test set."""
@@ -124,12 +124,12 @@ class RunResult:
     @cached_property
     def certified(self) -> tuple[CertificateResult, ...]:
         """Every guarantee, computed again from ledger, votes and threat, of which it is a pure function."""
-        return certify_all(self.inquiry, self.votes).certified
+        return certify_all(self.certifier, self.votes).certified
 
     @property
     def distances(self) -> tuple[float, ...]:
         """The L2 distance to the clean twin after each round, if `storage.keep = "distances"` was set; else nothing."""
-        return self.ledger.distances
+        return self.ledger.twin_distances
 
     def plot(self, figure: str = "curves", others: Sequence[RunResult] = ()) -> Figure:
         """Draw one of the figures of docs/figures.md, of this run and others.
@@ -166,11 +166,13 @@ def load(path: str | Path, *, plugins: Mapping[str, type[Plugin]] | None = None,
     return RunResult(directory.path, Registry(plugins), trust=trust)
 
 
-def reading(directory: RunDirectory, registry: Registry, *, trust: bool, needed: Collection[str] = ()) -> Reading:
+def reading(
+    directory: RunDirectory, registry: Registry, *, trust: bool, needed: Collection[str] = ()
+) -> LenientRegistry:
     """The plugins with which a run is read: for a run of others, those that the person here allows, or trusts."""
     if directory.is_made_by_others and not trust:
-        registry = registry.for_run_of_others(directory.path)
-    return Reading(registry, used_plugins(directory), needed)
+        registry = registry.for_foreign_run(directory.path)
+    return LenientRegistry(registry, used_plugins(directory), needed)
 
 
 def data_facts(ledger: Ledger) -> DataFacts:

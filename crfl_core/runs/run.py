@@ -11,7 +11,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from crfl_core.certification.certifier import ask, levels_of
+from crfl_core.certification.certifier import build_certifier, select_levels
 from crfl_core.config import LoadedConfig, RunConfig, dump_config, load_config
 from crfl_core.config.loading import ConfigSource
 from crfl_core.config.merging import Origins
@@ -20,19 +20,19 @@ from crfl_core.files.replace_folder import clean_up
 from crfl_core.plugin_api import KINDS
 from crfl_core.plugin_api.base import Plugin
 from crfl_core.plugin_api.engine import Job
-from crfl_core.plugin_api.plugin_errors import settings_of
+from crfl_core.plugin_api.plugin_errors import errors_of
 from crfl_core.plugin_api.tracker import Tracker
-from crfl_core.plugin_loading.class_checks import only_watching
+from crfl_core.plugin_loading.class_checks import require_observing_tracker
 from crfl_core.plugin_loading.hooks import Hooks
 from crfl_core.plugin_loading.registry import Registry
 from crfl_core.records.ledger import RunFacts
 from crfl_core.reporting.metrics import Backdoor, ClassHistogram, Metrics, attackers
-from crfl_core.reporting.needs import fitting
 from crfl_core.runs import environment
 from crfl_core.runs.certify import certify_all
 from crfl_core.runs.claims import claim
 from crfl_core.runs.fitted_maps import FILE as FITTED
 from crfl_core.runs.fitted_maps import read_fitted, write_fitted
+from crfl_core.runs.resource_needs import size_check
 from crfl_core.runs.results import RunResult, load, reading
 from crfl_core.runs.run_directory import CONFIG, RunDirectory
 from crfl_core.runs.stored_votes import Voter, read_parameters
@@ -127,18 +127,18 @@ def started_with(directory: RunDirectory) -> FittedMaps | None:
 def prepare(config: RunConfig, path: Path, trackers: Sequence[Tracker], fitted: FittedMaps | None = None) -> Session:
     """A run that is ready to start, at a path. Everything is checked, and nothing is written."""
     config = config.with_own_plugins()
-    watching = tuple(only_watching(tracker).model_copy() for tracker in trackers)
+    watching = tuple(require_observing_tracker(tracker).model_copy() for tracker in trackers)
     hooks = Hooks([*config.named_plugins(), *(("tracker", tracker) for tracker in watching)])
-    hooks.working("data")
+    hooks.report_progress("data")
     federation = build(
         config,
         fitted=fitted,
-        shown=partial(hooks.working, "feature maps"),
-        fits=fitting(config, path),
+        shown=partial(hooks.report_progress, "feature maps"),
+        fits=size_check(config, path),
     )
     for position, certificate in enumerate(config.certificates):
-        with settings_of(f"certificates.{position}", certificate):
-            levels_of(certificate)
+        with errors_of(f"certificates.{position}", certificate):
+            select_levels(certificate)
     return Session.of(federation, path, hooks)
 
 
@@ -150,7 +150,7 @@ def execute(
     federation = session.federation
     path = session.context.path
     config = federation.config
-    registry = registry.allowing(federation.config.plugins.allow)
+    registry = registry.with_allow_list(federation.config.plugins.allow)
     directory = claimed(federation, path, registry, force=force)
     with directory.locked():
         directory.check_facts(federation.facts)
@@ -200,14 +200,14 @@ def certify(session: Session, directory: RunDirectory) -> None:
     ledger = directory.read_ledger()
     draw_vote_seed(config, directory)
     results = certify_all(
-        ask(config, ledger),
+        build_certifier(config, ledger),
         Voter(session, directory, directory, ledger, is_open=True),
         config.evaluation.radii,
         lambda certified: session.hooks.observe("crfl_certified", run=session.context, certified=certified),
     )
     parameters = read_parameters(directory, federation)
     figures, triggered = (
-        score(federation, parameters, name, ledger.failed) if name in federation.test_sets else None
+        score(federation, parameters, name, ledger.failed_groups) if name in federation.test_sets else None
         for name in ("clean", "backdoored")
     )
     assert figures is not None
@@ -218,13 +218,13 @@ def certify(session: Session, directory: RunDirectory) -> None:
         accuracy=figures.accuracy,
         loss=figures.loss,
         backdoored_accuracy=None if triggered is None else triggered.accuracy,
-        backdoor=measure_backdoor(federation, parameters, ledger.failed),
+        backdoor=measure_backdoor(federation, parameters, ledger.failed_groups),
         attackers=attackers(ledger),
         curves=results.curves,
         refused=results.refused,
     )
     results.write(directory, metrics)
-    session.hooks.working("figures")
+    session.hooks.report_progress("figures")
     from crfl_reports.gallery.training import partition_files
 
     for suffix, content in partition_files(partition, config.storage.figures).items():

@@ -214,7 +214,7 @@ class RunDirectory(VoteFiles):
         """Rows of the ledger."""
         arrays = self.read_arrays(name)
         try:
-            return validation.client_columns(arrays)
+            return validation.read_client_columns(arrays)
         except ValueError as error:
             raise self.damaged(name, error) from error
 
@@ -244,7 +244,7 @@ class RunDirectory(VoteFiles):
         if not (self.path / SAVED).exists():
             return None
         tensors, notes = self.read_noted(SAVED)
-        number = validation.saved_round(tensors.pop(ROUND, None))
+        number = validation.read_saved_round(tensors.pop(ROUND, None))
         if number is None:
             raise self.damaged(SAVED, "it does not say which round it is of")
         self.digests.update(self.listed(SAVED, notes.get("files")))

@@ -10,13 +10,13 @@ from functools import cache, partial
 import torch
 from torch import Tensor
 
-from crfl_core.certification.voting import Electorate, vote
-from crfl_core.plugin_api.plugin_errors import settings_of
-from crfl_core.plugin_loading.mutation_guard import untouched
+from crfl_core.certification.voting import VotingModels, collect_votes
+from crfl_core.plugin_api.plugin_errors import errors_of
+from crfl_core.plugin_loading.mutation_guard import guard_inputs
 from crfl_core.records.ledger import Ledger, RunFacts
-from crfl_core.records.ledger_validation import fitting
+from crfl_core.records.ledger_validation import check_tensor
 from crfl_core.records.round import Layout
-from crfl_core.records.vote_counting import Counted, CountingTask, Voters
+from crfl_core.records.vote_counting import CountingTask, NoisyModels, PartialCount
 from crfl_core.records.votes import VoteRequest, Votes, VoteSettings
 from crfl_core.runs.checkpoints import unpacked
 from crfl_core.runs.run_directory import RunDirectory
@@ -48,22 +48,22 @@ class Voter:
         for directory in (self.directory, self.target):
             if directory.has_votes(request):
                 return directory.read_votes(self.ledger.facts, request, settings, digest)
-        working = self.session.hooks.working
+        working = self.session.hooks.report_progress
         drawn = vote_streams(self.session.federation.config, self.directory)
         federation = replace(self.session.federation, streams=drawn)
-        electorate = Electorate(
+        electorate = VotingModels(
             federation.model,
             read_parameters(self.directory, federation),
             drawn,
             cache(partial(self._continued, replace(self.session, federation=federation))),
-            self.ledger.failed,
+            self.ledger.failed_groups,
             partial(working, "votes"),
         )
         working("votes")
         if self.is_open:
-            electorate = replace(electorate, elsewhere=self._elsewhere)
+            electorate = replace(electorate, remote=self._elsewhere)
         sets = {name: (chosen.features, chosen.labels) for name, chosen in federation.test_sets.items()}
-        answers = vote(electorate, sets, request, settings)
+        answers = collect_votes(electorate, sets, request, settings)
         self.target.write_votes(self.ledger.facts, request, answers, digest)
         self.target.keep()
         working("certificates")
@@ -76,17 +76,17 @@ class Voter:
         (kept,) = unpacked(request.resample_from, tensors, {}, session.federation)
         total = request.selection_models + request.models
         with nullcontext() if self.is_open else session.opened():
-            shown = partial(session.hooks.working, "continuations")
+            shown = partial(session.hooks.report_progress, "continuations")
             batches = list(continuations(session, kept, total, self.ledger, shown))
         models = with_test_noise(torch.cat(batches), request.noise_std, session)
         self.target.write_tensors(models_file(request), {MODELS: models.cpu().numpy()}, {})
         return models
 
-    def _elsewhere(self, name: str, voters: Voters) -> Iterator[Counted]:
+    def _elsewhere(self, name: str, voters: NoisyModels) -> Iterator[PartialCount]:
         """What the engine counts of the votes on a test set."""
         engine = self.session.engine
         samples = len(self.session.federation.test_sets[name].labels)
-        with settings_of("engine", engine), untouched(f"engine {engine.full_name}: count_votes()", voters):
+        with errors_of("engine", engine), guard_inputs(f"engine {engine.full_name}: count_votes()", voters):
             yield from engine.count_votes(CountingTask(name, samples, voters))
 
 
@@ -118,6 +118,6 @@ def checked(directory: RunDirectory, file: str, shapes: Mapping[str, tuple[int, 
     """Tensors of these shapes from a file; a `StoreError` says what is wrong with others."""
     arrays = directory.read_tensors(file)
     try:
-        return {name: torch.from_numpy(fitting(arrays, name, shape, dtype)) for name, shape in shapes.items()}
+        return {name: torch.from_numpy(check_tensor(arrays, name, shape, dtype)) for name, shape in shapes.items()}
     except ValueError as error:
         raise directory.damaged(file, error) from error

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 
 from crfl_core._version import __version__
-from crfl_core.certification.ball_rule_checks import scaled_mostly
+from crfl_core.certification.ball_rule_checks import spectrum_warning
 from crfl_core.errors import CrflWarning
 from crfl_core.records.ledger import ClientColumns
 from crfl_core.runs.checkpoints import Groups, packed, packed_twin, unpacked, unpacked_twin
@@ -86,7 +86,7 @@ def train(session: Session, directory: RunDirectory, saved: Checkpoint | None, c
     models = torch.cat([group.models for group in progress]).cpu()
     named = federation.model.layout.unflatten(models[0] if federation.config.groups is None else models)
     columns = ClientColumns.concatenate(clients)
-    if warning := scaled_mostly(federation.honest.facts, columns, federation.config.training.ball):
+    if warning := spectrum_warning(federation.honest.facts, columns, federation.config.training.ball):
         warnings.warn(warning, CrflWarning, stacklevel=2)
     directory.write_arrays("clients.npz", vars(columns))
     directory.write_tensors(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from crfl_core.errors import StoreError
 from crfl_core.records.ledger import RunFacts
-from crfl_core.records.ledger_validation import votes_of
+from crfl_core.records.ledger_validation import read_vote_arrays
 from crfl_core.records.votes import VoteRequest, Votes, VoteSettings
 from crfl_core.runs.array_files import Files
 
@@ -37,7 +37,7 @@ class VoteFiles(Files):
         arrays: dict[str, NDArray[Any]] = {MODEL: np.array(model)}
         for name, votes in answers.items():
             arrays[f"{name}/digest"] = np.array(facts.test_sets[name].digest)
-            arrays |= {f"{name}/{part}": getattr(votes, part) for part in request.answer.stored()}
+            arrays |= {f"{name}/{part}": getattr(votes, part) for part in request.answer_type.array_names()}
         self.write_arrays(votes_file(request), arrays)
 
     def read_votes(self, facts: RunFacts, request: VoteRequest, settings: VoteSettings, model: str) -> dict[str, Votes]:
@@ -54,10 +54,10 @@ class VoteFiles(Files):
             if str(parts.pop("digest", "")) != expected.digest:
                 raise StoreError(f"{self.path / file}: does not belong to the {name} test set of this run: {AGAIN}")
             try:
-                parts = votes_of(request, parts, expected.samples, facts.classes)
+                parts = read_vote_arrays(request, parts, expected.samples, facts.classes)
             except ValueError as error:
                 raise self.damaged(file, error) from error
-            answers[name] = request.answer(request=request, settings=settings, **parts)
+            answers[name] = request.answer_type(request=request, settings=settings, **parts)
         return answers
 
 

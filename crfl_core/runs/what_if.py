@@ -11,18 +11,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
 
-from crfl_core.certification.certifier import Inquiry, ask, levels_of
+from crfl_core.certification.certifier import Certifier, build_certifier, select_levels
 from crfl_core.config import LoadedConfig, RunConfig, dump_config, load_config
 from crfl_core.errors import ConfigError, CrflError, PluginError, StoreError
 from crfl_core.files.atomic_files import scratch
 from crfl_core.files.folder import refusals_of_the_system
-from crfl_core.plugin_api.plugin_errors import settings_of
+from crfl_core.plugin_api.plugin_errors import errors_of
 from crfl_core.plugin_api.tracker import Tracker
 from crfl_core.plugin_loading.hooks import Hooks
-from crfl_core.plugin_loading.missing_plugins import absences
+from crfl_core.plugin_loading.missing_plugins import missing_plugin_messages
 from crfl_core.records.threat import Threat
-from crfl_core.reporting.needs import check_questions
 from crfl_core.runs.certify import Results, certify_all
+from crfl_core.runs.resource_needs import check_questions
 from crfl_core.runs.results import RunResult
 from crfl_core.runs.run import located
 from crfl_core.runs.run_directory import RunDirectory
@@ -68,8 +68,8 @@ def certify(
     with located(loaded):
         check_threat(config, run.ledger.facts.clients)
         for position, certificate in enumerate(config.certificates):
-            with settings_of(f"certificates.{position}", certificate):
-                levels_of(certificate)
+            with errors_of(f"certificates.{position}", certificate):
+                select_levels(certificate)
     if save is None:
         with TemporaryDirectory(prefix="crfl-") as nowhere:
             return answer(run, config, RunDirectory(Path(nowhere)), trackers)
@@ -102,26 +102,26 @@ def changed(run: RunResult, overrides: Sequence[str]) -> LoadedConfig:
     return load_config(run.path / "config.toml", overrides=overrides, registry=registry)
 
 
-def needs(run: RunResult, inquiry: Inquiry) -> Needs:
+def needs(run: RunResult, certifier: Certifier) -> Needs:
     """What has to be computed to answer: formulas only, new votes of the stored model, or new continuations."""
-    asked = [question.request for question in inquiry.questions if question.is_voted_on]
+    asked = [question.request for question in certifier.questions if question.needs_votes]
     missing = [request for request in asked if not run.directory.has_votes(request)]
-    if any(request.trains for request in missing):
+    if any(request.needs_training for request in missing):
         return "continuations"
     return "votes" if missing else "formulas"
 
 
 def answer(run: RunResult, config: RunConfig, target: RunDirectory, trackers: Sequence[Tracker]) -> WhatIf:
     """The guarantees under another config."""
-    inquiry = ask(config, run.ledger)
-    required = needs(run, inquiry)
+    certifier = build_certifier(config, run.ledger)
+    required = needs(run, certifier)
     if required != "formulas":
-        check_questions(inquiry, run.path)
-    if required == "continuations" and (missing := absences(config.used_plugins())):
+        check_questions(certifier, run.path)
+    if required == "continuations" and (missing := missing_plugin_messages(config.used_plugins())):
         raise PluginError(f"{missing[0]}: new continuations train with it")
     source = run.votes if required == "formulas" else new_votes(run, config, target, trackers)
-    results = certify_all(inquiry, source, config.evaluation.radii)
-    return WhatIf(**vars(results), config=config, threat=inquiry.threat, needs=required)
+    results = certify_all(certifier, source, config.evaluation.radii)
+    return WhatIf(**vars(results), config=config, threat=certifier.threat, needs=required)
 
 
 def new_votes(run: RunResult, config: RunConfig, target: RunDirectory, trackers: Sequence[Tracker]) -> Voter:
@@ -129,8 +129,8 @@ def new_votes(run: RunResult, config: RunConfig, target: RunDirectory, trackers:
     over = {"trackers": (), "model": config.model.model_copy(update={"start": None})}  # where it started is recorded
     config = config.model_copy(update=over).with_own_plugins()
     hooks = Hooks([*config.named_plugins(), *(("tracker", tracker) for tracker in trackers)])
-    hooks.working("data")
-    federation = build(config, fitted=run.fitted, shown=partial(hooks.working, "feature maps"))
+    hooks.report_progress("data")
+    federation = build(config, fitted=run.fitted, shown=partial(hooks.report_progress, "feature maps"))
     for name, expected in run.ledger.facts.test_sets.items():
         found = federation.test_sets.get(name)
         if found is None or found.facts != expected:

@@ -14,30 +14,29 @@ from crfl_core.plugin_api.aggregator import Aggregator, LinearAggregator
 from crfl_core.records.round import ClientUpdates, RuleResult
 from crfl_core.testing.sample_rounds import (
     UPDATE_BOUND,
-    above_one,
-    answers,
+    WEIGHT_TOLERANCE,
     cast_to,
     clients_of,
     every_size,
+    exceeds_one,
     gaussian,
     is_constant,
-    of_rule,
-    ordinary,
+    ordinary_round,
     round_of,
     round_size,
-    some_rows,
+    run_rule,
+    run_situations,
+    select_clients,
 )
-from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by
+from crfl_core.testing.suite import Case, CheckFailed, Skipped, check_for
 from crfl_core.training import aggregator_contract as core
 
-ROUNDING = 1e-6
 
-
-@promised_by(Aggregator)
+@check_for(Aggregator)
 def check_weights_are_not_negative(case: Case[Aggregator]) -> None:
     """No client enters with a negative weight, in no coordinate."""
-    for name, _, aggregate in aggregates(case):
-        for what, weights in reported(aggregate).items():
+    for name, _, aggregate in rule_results(case):
+        for what, weights in reported_weights(aggregate).items():
             if float(weights.min()) < 0:
                 raise CheckFailed(
                     f"{what} of at least 0 in {name}",
@@ -46,12 +45,12 @@ def check_weights_are_not_negative(case: Case[Aggregator]) -> None:
                 )
 
 
-@promised_by(Aggregator)
+@check_for(Aggregator)
 def check_weights_sum_to_at_most_one(case: Case[Aggregator]) -> None:
     """Together the clients enter with weight 1 or less in every coordinate, or with that of a constant server rate."""
     skip_if_measured_by_the_server(case)
-    totals = {name: float(per_parameter(aggregate).sum(0).max()) for name, _, aggregate in aggregates(case)}
-    if above_one(totals.values()) and not is_constant([*totals.values(), *totals_of_few(case)]):
+    totals = {name: float(per_parameter(aggregate).sum(0).max()) for name, _, aggregate in rule_results(case)}
+    if exceeds_one(totals.values()) and not is_constant([*totals.values(), *totals_of_few(case)]):
         name = max(totals, key=lambda name: totals[name])
         raise CheckFailed(
             f"weights that sum to at most 1 in {name}, or to the same in every round",
@@ -62,19 +61,19 @@ def check_weights_sum_to_at_most_one(case: Case[Aggregator]) -> None:
 
 def totals_of_few(case: Case[Aggregator]) -> list[float]:
     """What the weights sum to when fewer clients are left."""
-    everybody = ordinary(case)
-    few = (some_rows(everybody, np.arange(left)) for left in (len(everybody.values) // 2, 2, 1))
-    return [float(per_parameter(of_rule(case.plugin, updates)).sum(0).max()) for updates in few]
+    everybody = ordinary_round(case)
+    few = (select_clients(everybody, np.arange(left)) for left in (len(everybody.values) // 2, 2, 1))
+    return [float(per_parameter(run_rule(case.plugin, updates)).sum(0).max()) for updates in few]
 
 
-@promised_by(Aggregator)
+@check_for(Aggregator)
 def check_weights_rebuild_the_aggregate(case: Case[Aggregator]) -> None:
     """`update = sum_i p_i u_i + offset`: the weights in the radius are those that reached the model."""
     for dtype in (torch.float64, torch.float32):
         for name, updates in every_size(case).items():
             given = cast_to(updates, dtype)
             try:
-                core.check_weights(case.plugin, of_rule(case.plugin, given), given.values)
+                core.check_weights(case.plugin, run_rule(case.plugin, given), given.values)
             except PluginFailure as error:
                 raise CheckFailed(
                     f"update = sum_i p_i u_i + offset in {name}, {dtype}",
@@ -84,15 +83,15 @@ def check_weights_rebuild_the_aggregate(case: Case[Aggregator]) -> None:
                 ) from error
 
 
-@promised_by(Aggregator)
+@check_for(Aggregator)
 def check_order_of_clients_does_not_matter(case: Case[Aggregator]) -> None:
     """The same clients in another order get the same weights and give the same aggregate."""
-    for name, updates, before in aggregates(case):
+    for name, updates, before in rule_results(case):
         order = np.random.default_rng(3).permutation(len(updates.values))
-        after = of_rule(case.plugin, some_rows(updates, order))
+        after = run_rule(case.plugin, select_clients(updates, order))
         moved = float((after.weights - before.weights[torch.from_numpy(order)]).abs().max())
         gap = float((after.update - before.update).abs().max())
-        if moved > ROUNDING or gap > ROUNDING * max(1.0, float(updates.values.abs().max())):
+        if moved > WEIGHT_TOLERANCE or gap > WEIGHT_TOLERANCE * max(1.0, float(updates.values.abs().max())):
             raise CheckFailed(
                 f"weights that follow their clients when {name} is put in another order",
                 f"weights that change by {moved:.3g} and an update that changes by {gap:.3g}",
@@ -100,7 +99,7 @@ def check_order_of_clients_does_not_matter(case: Case[Aggregator]) -> None:
             )
 
 
-@promised_by(Aggregator)
+@check_for(Aggregator)
 def check_agreement_is_respected(case: Case[Aggregator]) -> None:
     """Identical updates give a share of themselves, between none and all of it, and an offset; zeros give zero.
 
@@ -110,7 +109,7 @@ def check_agreement_is_respected(case: Case[Aggregator]) -> None:
     count = case.once(round_size)
     same = 0.1 * gaussian(1, 6)
     update = torch.from_numpy(same[0])
-    agreed = of_rule(case.plugin, round_of(np.tile(same, (count, 1))))
+    agreed = run_rule(case.plugin, round_of(np.tile(same, (count, 1))))
     weighs = bool(agreed.weights.any())
     most = max(1.0, float(per_parameter(agreed).sum(0).max()))
     found = agreed.update - agreed.offset if weighs and agreed.offset is not None else agreed.update
@@ -120,24 +119,24 @@ def check_agreement_is_respected(case: Case[Aggregator]) -> None:
         raise CheckFailed(
             "no parameter moved against what all clients agree on", f"{found.tolist()} for {update.tolist()}", "turn it"
         )
-    if weighs and (aside > ROUNDING or not -ROUNDING <= share <= most + ROUNDING):
+    if weighs and (aside > WEIGHT_TOLERANCE or not -WEIGHT_TOLERANCE <= share <= most + WEIGHT_TOLERANCE):
         raise CheckFailed(
             f"between 0 and {most:g} times the update that all clients agree on",
             f"{share:.6g} times it, and {aside:.3g} times its length in another direction",
             "aggregate nothing but what clients submitted, and report what else is added as `offset`",
         )
-    nothing = of_rule(case.plugin, round_of(np.zeros((count, 6)))).update
+    nothing = run_rule(case.plugin, round_of(np.zeros((count, 6)))).update
     if bool(nothing.any()):
         raise CheckFailed(
             "zero for zero updates", f"an update of norm {float(nothing.norm()):.3g}", "add noise in a stage, if at all"
         )
 
 
-@promised_by(Aggregator)
+@check_for(Aggregator)
 def check_full_weights_agree_with_weights(case: Case[Aggregator]) -> None:
     """Where a rule has a weight per coordinate, `weights` holds the largest one of each client."""
     seen = False
-    for name, updates, aggregate in aggregates(case):
+    for name, updates, aggregate in rule_results(case):
         if aggregate.full_weights is None:
             continue
         seen = True
@@ -147,7 +146,7 @@ def check_full_weights_agree_with_weights(case: Case[Aggregator]) -> None:
                 f"full_weights() of shape {tuple(updates.values.shape)}", f"{tuple(full.shape)}", "return (n, P)"
             )
         gap = float((full.amax(1).double() - aggregate.weights.double()).abs().max())
-        if gap > ROUNDING:
+        if gap > WEIGHT_TOLERANCE:
             raise CheckFailed(
                 f"weights = full_weights().amax(1) in {name}",
                 f"a difference of {gap:.3g}",
@@ -157,16 +156,16 @@ def check_full_weights_agree_with_weights(case: Case[Aggregator]) -> None:
         raise Skipped("it has one weight per client")
 
 
-@promised_by(Aggregator)
+@check_for(Aggregator)
 def check_notes_are_numbers(case: Case[Aggregator]) -> None:
     """Notes for the ledger are finite numbers under names."""
     try:
-        of_rule(case.plugin, ordinary(case))
+        run_rule(case.plugin, ordinary_round(case))
     except PluginFailure as error:
         raise CheckFailed("finite numbers as notes", str(error), "convert them with float(...)") from error
 
 
-@promised_by(LinearAggregator)
+@check_for(LinearAggregator)
 def check_weights_are_fixed(case: Case[LinearAggregator]) -> None:
     """The weights follow from facts about the clients alone, one per participant, in double precision."""
     clients = clients_of(case.once(round_size))
@@ -184,10 +183,10 @@ def check_weights_are_fixed(case: Case[LinearAggregator]) -> None:
             )
 
 
-@promised_by(Aggregator)
+@check_for(Aggregator)
 def check_breakdown_grows_with_attackers(case: Case[Aggregator]) -> None:
     """The drift that a rule admits starts at 0, never falls with more attackers or longer honest updates."""
-    aggregate = of_rule(case.plugin, honest(case))
+    aggregate = run_rule(case.plugin, honest_round(case))
     clients = clients_of(case.once(round_size))
     drifts, longer = (case.plugin.breakdown(clients, aggregate, bound) for bound in (UPDATE_BOUND, 2 * UPDATE_BOUND))
     if drifts is None or longer is None:
@@ -209,23 +208,23 @@ def check_breakdown_grows_with_attackers(case: Case[Aggregator]) -> None:
         )
 
 
-@promised_by(Aggregator)
+@check_for(Aggregator)
 def check_breakdown_is_never_exceeded(case: Case[Aggregator]) -> None:
     """No attack that is tried moves the aggregate farther than `breakdown` admits."""
-    for clean in (honest(case), *(agreeing(case, length) for length in (0.2, 0.9, UPDATE_BOUND))):
-        before = of_rule(case.plugin, clean)
+    for clean in (honest_round(case), *(agreeing_round(case, length) for length in (0.2, 0.9, UPDATE_BOUND))):
+        before = run_rule(case.plugin, clean)
         for attackers, push in itertools.product((1, 2, 4), (-100.0, -1.0, -0.22, -0.05, 0.22, 3.0, 1e6)):
             attacked = cast_to(clean, torch.float64)
             # the heaviest clients, against what the others agree on, or far beyond it
             attacked.values[-attackers:] = push * UPDATE_BOUND * torch.nn.functional.normalize(before.update, dim=0)
-            after = of_rule(case.plugin, attacked)
+            after = run_rule(case.plugin, attacked)
             admitted = case.plugin.breakdown(clean.round.clients, after, UPDATE_BOUND)
             if admitted is None:
                 raise Skipped("it knows nothing about its breakdown")
             if attackers >= len(admitted):
                 continue
             moved = float((after.update - before.update).norm())
-            if moved > admitted[attackers] * (1 + ROUNDING):
+            if moved > admitted[attackers] * (1 + WEIGHT_TOLERANCE):
                 raise CheckFailed(
                     f"a drift of at most {admitted[attackers]:.4g} by {attackers} attackers",
                     f"{moved:.4g}",
@@ -239,22 +238,22 @@ def skip_if_measured_by_the_server(case: Case[Aggregator]) -> None:
         raise Skipped("it measures updates by the server's samples, and may set their length")
 
 
-def honest(case: Case[Aggregator]) -> ClientUpdates:
+def honest_round(case: Case[Aggregator]) -> ClientUpdates:
     """An ordinary round in which no update is longer than the bound."""
     values = gaussian(case.once(round_size), 6)
     lengths = np.linalg.norm(values, axis=1, keepdims=True)
     return round_of(values * UPDATE_BOUND / np.maximum(lengths, UPDATE_BOUND))
 
 
-def agreeing(case: Case[Aggregator], length: float) -> ClientUpdates:
+def agreeing_round(case: Case[Aggregator], length: float) -> ClientUpdates:
     """A round in which all honest updates have this length and nearly the same direction."""
     values = gaussian(1, 6) + 0.01 * gaussian(case.once(round_size), 6)
     return round_of(values * length / np.linalg.norm(values, axis=1, keepdims=True))
 
 
-def aggregates(case: Case[Aggregator]) -> Iterator[tuple[str, ClientUpdates, RuleResult]]:
+def rule_results(case: Case[Aggregator]) -> Iterator[tuple[str, ClientUpdates, RuleResult]]:
     """Every situation, and what the rule makes of it."""
-    for name, (updates, aggregate) in case.once(answers).items():
+    for name, (updates, aggregate) in case.once(run_situations).items():
         assert isinstance(aggregate, RuleResult)
         yield name, updates, aggregate
 
@@ -264,6 +263,6 @@ def per_parameter(aggregate: RuleResult) -> Tensor:
     return aggregate.weights[:, None] if aggregate.full_weights is None else aggregate.full_weights()
 
 
-def reported(aggregate: RuleResult) -> dict[str, Tensor]:
+def reported_weights(aggregate: RuleResult) -> dict[str, Tensor]:
     """Everything that an aggregate says about weights."""
     return {"weights": aggregate.weights, "full weights": per_parameter(aggregate)}

@@ -16,36 +16,37 @@ from crfl_core.plugin_api.aggregator import AggregationStep, CapStage, FixedStag
 from crfl_core.records.round import ClientUpdates, RuleResult, State
 from crfl_core.testing.sample_rounds import (
     HUGE,
-    above_one,
-    answer,
-    answers,
+    WEIGHT_TOLERANCE,
     cast_to,
     every_size,
+    exceeds_one,
     gaussian,
     is_constant,
-    of_stage,
-    ordinary,
-    prepared,
+    ordinary_round,
+    prepare_state,
     round_of,
     round_size,
+    run_situations,
+    run_stage,
+    run_step,
+    select_clients,
     situations,
-    some_rows,
     tensors,
 )
-from crfl_core.testing.suite import Case, CheckFailed, difference, promised_by, used_as
+from crfl_core.testing.suite import Case, CheckFailed, check_for, difference, usage_of
 from crfl_core.training import aggregator_contract as core
 from crfl_core.training.aggregation import Staged
 
 FLOATS = (torch.float32, torch.float64)
 
 
-@used_as(AggregationStep)
+@usage_of(AggregationStep)
 def one_round(step: AggregationStep, case: Case[AggregationStep]) -> RuleResult | Staged:
     """The answer in an ordinary round."""
-    return answer(step, ordinary(case))
+    return run_step(step, ordinary_round(case))
 
 
-@promised_by(AggregationStep)
+@check_for(AggregationStep)
 def check_every_round_is_answered(case: Case[AggregationStep]) -> None:
     """Finite updates of one client or many, one parameter or 10,000, get finite answers of the right shape."""
     for dtype in FLOATS:
@@ -53,22 +54,22 @@ def check_every_round_is_answered(case: Case[AggregationStep]) -> None:
             demand_answer(case, name, cast_to(updates, dtype))
 
 
-@promised_by(AggregationStep)
+@check_for(AggregationStep)
 def check_huge_updates_do_no_harm(case: Case[AggregationStep]) -> None:
     """The largest updates that the server takes for finite get finite answers: no attacker can stop a run."""
     for rows in (1, 2):
-        updates = ordinary(case, torch.float32)
+        updates = ordinary_round(case, torch.float32)
         updates.values[:rows] *= HUGE
         demand_answer(case, f"a round with updates of norm {HUGE:g}", updates)
 
 
-@promised_by(AggregationStep)
+@check_for(AggregationStep)
 def check_missing_clients_are_survived(case: Case[AggregationStep]) -> None:
     """A round in which the server had to leave bad updates out is answered, however few are left."""
-    everybody = ordinary(case)
+    everybody = ordinary_round(case)
     for left in (len(everybody.values) - 1, 3, 2, 1):
         try:
-            result = answer(case.plugin, some_rows(everybody, np.arange(left)))
+            result = run_step(case.plugin, select_clients(everybody, np.arange(left)))
         except Exception as error:
             raise CheckFailed(
                 f"an answer if {left} of {len(everybody.values)} updates are left",
@@ -79,7 +80,7 @@ def check_missing_clients_are_survived(case: Case[AggregationStep]) -> None:
         demand_finite(f"a round with {left} updates left", result)
 
 
-@promised_by(AggregationStep)
+@check_for(AggregationStep)
 def check_inputs_are_not_changed(case: Case[AggregationStep]) -> None:
     """Updates, broadcast model and facts about clients are as they were before."""
     # In both precisions: converting is a copy in one of them, and hides what happens in the other.
@@ -88,19 +89,19 @@ def check_inputs_are_not_changed(case: Case[AggregationStep]) -> None:
             given = cast_to(updates, dtype)
             kept = cast_to(updates, dtype)
             with suppress(PluginFailure):
-                answer(case.plugin, given)
+                run_step(case.plugin, given)
             if found := difference(kept, given, "the input"):
                 raise CheckFailed(f"the input of {name}, {dtype}, unchanged", found, "work on a copy: values.clone()")
 
 
-@promised_by(AggregationStep)
+@check_for(AggregationStep)
 def check_answers_share_no_memory_with_inputs(case: Case[AggregationStep]) -> None:
     """What is answered can be changed without changing what clients submitted."""
     for dtype in FLOATS:
         for name, updates in case.once(situations).items():
             given = cast_to(updates, dtype)
             inputs = {"the updates": given.values, "the broadcast model": given.round.start}
-            parts = tensors(answer(case.plugin, given)).items()
+            parts = tensors(run_step(case.plugin, given)).items()
             for (part, tensor), (what, source) in itertools.product(parts, inputs.items()):
                 if tensor.numel() and tensor.untyped_storage().data_ptr() == source.untyped_storage().data_ptr():
                     raise CheckFailed(
@@ -110,14 +111,14 @@ def check_answers_share_no_memory_with_inputs(case: Case[AggregationStep]) -> No
                     )
 
 
-@promised_by(AggregationStep)
+@check_for(AggregationStep)
 def check_precision_and_device_are_kept(case: Case[AggregationStep]) -> None:
     """Answers to float32 and float64 updates have their precision and lie on their device."""
     devices = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
     for device in devices:
         for dtype in FLOATS:
-            updates = cast_to(ordinary(case), dtype, device)
-            result = answer(case.plugin, updates)
+            updates = cast_to(ordinary_round(case), dtype, device)
+            result = run_step(case.plugin, updates)
             for name, tensor in same_precision(result).items():
                 if tensor.dtype != dtype:
                     raise CheckFailed(
@@ -128,7 +129,7 @@ def check_precision_and_device_are_kept(case: Case[AggregationStep]) -> None:
                     raise CheckFailed(f"{name} on {device}", str(tensor.device), "use values.device for new tensors")
 
 
-@promised_by(AggregationStep)
+@check_for(AggregationStep)
 def check_state_survives_a_checkpoint(case: Case[AggregationStep]) -> None:
     """A run that is resumed from plain tensors in every round continues exactly like one that never stopped."""
     count = case.once(round_size)
@@ -136,24 +137,24 @@ def check_state_survives_a_checkpoint(case: Case[AggregationStep]) -> None:
         [round_of(gaussian(count, 6, seed=seed + number), number=number) for number in range(1, 5)] for seed in (0, 10)
     )
     steady = case.fresh()
-    going = prepared(steady, plays[0])
-    stored = written_and_read(prepared(case.fresh(), plays[0]))
+    going = prepare_state(steady, plays[0])
+    stored = through_checkpoint(prepare_state(case.fresh(), plays[0]))
     for updates in plays:
         before = stored
-        kept = answer(steady, updates, going)
-        resumed = answer(case.fresh(), updates, stored)
+        kept = run_step(steady, updates, going)
+        resumed = run_step(case.fresh(), updates, stored)
         going = kept.state
-        stored = written_and_read(resumed.state)
+        stored = through_checkpoint(resumed.state)
         if found := difference(kept, resumed):
             raise CheckFailed(
                 "the same answers after a resume",
                 f"that in round {updates.round.number} {found}",
                 "return everything that the next round needs as tensors in `state`, and keep nothing on the instance",
             )
-    elsewhere = prepared(case.fresh(), others[0])
+    elsewhere = prepare_state(case.fresh(), others[0])
     for updates in others:
-        elsewhere = answer(case.fresh(), updates, elsewhere).state
-    if found := difference(kept, answer(case.fresh(), plays[-1], before)):
+        elsewhere = run_step(case.fresh(), updates, elsewhere).state
+    if found := difference(kept, run_step(case.fresh(), plays[-1], before)):
         raise CheckFailed(
             "the same answer to the same updates and state after another run in the same process",
             f"that {found}",
@@ -164,7 +165,7 @@ def check_state_survives_a_checkpoint(case: Case[AggregationStep]) -> None:
 def demand_answer(case: Case[AggregationStep], situation: str, updates: ClientUpdates) -> None:
     """A finite answer of the right shape, and no exception."""
     try:
-        result = answer(case.plugin, updates)
+        result = run_step(case.plugin, updates)
     except CrflError as error:
         raise CheckFailed(
             f"an answer to {situation}, {tuple(updates.values.shape)} in {updates.values.dtype}",
@@ -195,22 +196,19 @@ def same_precision(result: RuleResult | Staged) -> dict[str, Tensor]:
     return found
 
 
-def written_and_read(state: State) -> dict[str, Tensor]:
+def through_checkpoint(state: State) -> dict[str, Tensor]:
     """A state as a checkpoint keeps it: plain tensors under names, no Python objects."""
     stored = safetensors.numpy.save({name: tensor.cpu().contiguous().numpy() for name, tensor in state.items()})
     return {name: torch.from_numpy(array) for name, array in safetensors.numpy.load(stored).items()}
 
 
-ROUNDING = 1e-6
-
-
-@promised_by(Stage)
+@check_for(Stage)
 def check_mixing_rebuilds_what_is_handed_on(case: Case[Stage]) -> None:
     """`values = mixing @ updates + offset`: the weights behind the stage are those that reach the model."""
     for dtype in (torch.float64, torch.float32):
         for name, updates in every_size(case).items():
             given = cast_to(updates, dtype)
-            found = of_stage(case.plugin, given)
+            found = run_stage(case.plugin, given)
             try:
                 offset = found.offset if found.pull is None else found.pull * given.round.start
                 core.check_identity(case.plugin, found.values, found.mixing, given.values, offset)
@@ -222,15 +220,15 @@ def check_mixing_rebuilds_what_is_handed_on(case: Case[Stage]) -> None:
                 ) from error
 
 
-@promised_by(Stage)
+@check_for(Stage)
 def check_mixing_only_averages(case: Case[Stage]) -> None:
     """Entries of the mixing are not negative; rows sum to at most 1, or all to the same: a constant server rate."""
-    sums = {name: matrix_of(staged).sum(1) for name, _, staged in transformed(case)}
+    sums = {name: matrix_of(staged).sum(1) for name, _, staged in staged_rounds(case)}
     constant = is_constant([float(one) for rows in sums.values() for one in (rows.min(), rows.max())])
-    for name, _, staged in transformed(case):
+    for name, _, staged in staged_rounds(case):
         least = float(matrix_of(staged).min())
         most = float(sums[name].max())
-        if least < 0 or (above_one([most]) and not constant):
+        if least < 0 or (exceeds_one([most]) and not constant):
             raise CheckFailed(
                 f"rows of shares in {name}",
                 f"entries from {least:.3g} and rows that sum to {most:.6g}",
@@ -238,10 +236,10 @@ def check_mixing_only_averages(case: Case[Stage]) -> None:
             )
 
 
-@promised_by(Stage)
+@check_for(Stage)
 def check_outputs_are_announced(case: Case[Stage]) -> None:
     """At least one update is handed on, and no more than `outputs` says."""
-    for name, updates, staged in transformed(case):
+    for name, updates, staged in staged_rounds(case):
         clients = len(updates.values)
         found = len(staged.values)
         most = case.plugin.outputs(clients)
@@ -253,14 +251,14 @@ def check_outputs_are_announced(case: Case[Stage]) -> None:
             )
 
 
-@promised_by(Stage)
+@check_for(Stage)
 def check_order_of_clients_does_not_matter(case: Case[Stage]) -> None:
     """The same clients in another order are mixed in the same way."""
-    for name, updates, before in transformed(case):
+    for name, updates, before in staged_rounds(case):
         order = np.random.default_rng(3).permutation(len(updates.values))
-        after = matrix_of(of_stage(case.plugin, some_rows(updates, order)))
+        after = matrix_of(run_stage(case.plugin, select_clients(updates, order)))
         back = after[:, torch.from_numpy(np.argsort(order))]
-        if farthest(matrix_of(before), back) > ROUNDING:
+        if matching_distance(matrix_of(before), back) > WEIGHT_TOLERANCE:
             raise CheckFailed(
                 f"the same mixtures when {name} is put in another order",
                 "others",
@@ -268,10 +266,10 @@ def check_order_of_clients_does_not_matter(case: Case[Stage]) -> None:
             )
 
 
-@promised_by(FixedStage)
+@check_for(FixedStage)
 def check_mixing_is_the_same_when_asked_again(case: Case[FixedStage]) -> None:
     """A mixing follows from the facts of the round alone: whoever asks again, also after a resume, gets the same."""
-    for name, updates, _ in transformed(case):
+    for name, updates, _ in staged_rounds(case):
         facts = updates.round.facts
         first, again = (plugin.mixing(facts) for plugin in (case.plugin, case.fresh()))
         if found := difference((first.matrix, first.offset), (again.matrix, again.offset), "it"):
@@ -282,10 +280,10 @@ def check_mixing_is_the_same_when_asked_again(case: Case[FixedStage]) -> None:
             )
 
 
-@promised_by(CapStage)
+@check_for(CapStage)
 def check_caps_follow_their_clients(case: Case[CapStage]) -> None:
     """Caps are the same when asked again and when clients come in another order."""
-    for name, updates, _ in transformed(case):
+    for name, updates, _ in staged_rounds(case):
         clients = updates.round.clients
         order = np.random.default_rng(3).permutation(len(clients))
         caps = case.plugin.caps(clients)
@@ -296,9 +294,9 @@ def check_caps_follow_their_clients(case: Case[CapStage]) -> None:
             )
 
 
-def transformed(case: Case[Stage]) -> Iterator[tuple[str, ClientUpdates, Staged]]:
+def staged_rounds(case: Case[Stage]) -> Iterator[tuple[str, ClientUpdates, Staged]]:
     """Every situation, and what the stage makes of it."""
-    for name, (updates, staged) in case.once(answers).items():
+    for name, (updates, staged) in case.once(run_situations).items():
         assert isinstance(staged, Staged)
         yield name, updates, staged
 
@@ -308,7 +306,7 @@ def matrix_of(staged: Staged) -> Tensor:
     return staged.mixing.diag() if staged.mixing.ndim == 1 else staged.mixing
 
 
-def farthest(one: Tensor, other: Tensor) -> float:
+def matching_distance(one: Tensor, other: Tensor) -> float:
     """How far rows of one matrix are from their nearest in the other, in whatever order they come."""
     if one.shape != other.shape:
         return float("inf")

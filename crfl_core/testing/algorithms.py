@@ -10,7 +10,7 @@ from crfl_core.errors import PluginFailure
 from crfl_core.plugin_api.local_algorithm import LocalAlgorithm, LocalStep, ProximalAlgorithm
 from crfl_core.records.round import State, TrainingTask
 from crfl_core.testing.sample_run import registry_with, small_config
-from crfl_core.testing.suite import Case, CheckFailed, Skipped, difference, promised_by, used_as
+from crfl_core.testing.suite import Case, CheckFailed, Skipped, check_for, difference, usage_of
 from crfl_core.training.federation import build
 from crfl_core.training.local_steps import directed
 from crfl_core.training.local_training import LocalTraining
@@ -23,8 +23,8 @@ STEPS = 4
 CLOSE = 1e-9
 
 
-@used_as(LocalAlgorithm)
-def trained(algorithm: LocalAlgorithm, case: Case[LocalAlgorithm]) -> Tensor:
+@usage_of(LocalAlgorithm)
+def use_algorithm(algorithm: LocalAlgorithm, case: Case[LocalAlgorithm]) -> Tensor:
     """The updates of ten clients in a round, from three models."""
     training = {"learning_rate": 0.1, "epochs": 1, "batch_size": 20, "algorithm": algorithm}
     registry = registry_with({case.name: type(algorithm)})
@@ -34,7 +34,7 @@ def trained(algorithm: LocalAlgorithm, case: Case[LocalAlgorithm]) -> Tensor:
     return LocalTraining(federation).train(task, slice(0, len(task.clients))).updates
 
 
-def path(algorithm: LocalAlgorithm, problem: Tensor, start: Tensor) -> Tensor:
+def run_steps(algorithm: LocalAlgorithm, problem: Tensor, start: Tensor) -> Tensor:
     """The directions of some steps on `1/2 ||w - problem||^2` in each model of each client, (steps, R, n, P)."""
     state: State = {}
     parameters = start.clone()
@@ -47,7 +47,7 @@ def path(algorithm: LocalAlgorithm, problem: Tensor, start: Tensor) -> Tensor:
     return torch.stack(directions)
 
 
-def sample(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+def sample_models(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
     """Where each client wants to go, and where it starts, (R, n, P)."""
     shape = (REPLICAS, CLIENTS, PARAMETERS)
     source = torch.Generator().manual_seed(5)
@@ -55,35 +55,35 @@ def sample(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
     return goal.to(dtype), start.to(dtype)
 
 
-def free(case: Case[LocalAlgorithm]) -> LocalAlgorithm:
+def free_algorithm(case: Case[LocalAlgorithm]) -> LocalAlgorithm:
     """The algorithm, if the core does not make its steps."""
     if isinstance(case.plugin, ProximalAlgorithm):
         raise Skipped("the core makes its steps")
     return case.plugin
 
 
-@promised_by(LocalAlgorithm)
+@check_for(LocalAlgorithm)
 def check_directions_are_of_the_models_precision(case: Case[LocalAlgorithm]) -> None:
     """Every model of every client gets a finite direction, in the precision of its gradient, and is left as it is."""
-    algorithm = free(case)
+    algorithm = free_algorithm(case)
     for dtype in (torch.float64, torch.float32):
         try:
-            found = path(algorithm, *sample(dtype))
+            found = run_steps(algorithm, *sample_models(dtype))
         except PluginFailure as error:
             raise CheckFailed("directions like the gradients", str(error), "return StepDirection((R, n, P))") from error
         if not bool(torch.isfinite(found).all()):
             raise CheckFailed("finite directions", "others", "guard divisions and roots against zero")
 
 
-@promised_by(LocalAlgorithm)
+@check_for(LocalAlgorithm)
 def check_clients_and_models_do_not_mix_directions(case: Case[LocalAlgorithm]) -> None:
     """What a client does on one of its models depends neither on other clients nor on its other models."""
-    algorithm, (goal, start) = free(case), sample()
-    together = path(algorithm, goal, start)
+    algorithm, (goal, start) = free_algorithm(case), sample_models()
+    together = run_steps(algorithm, goal, start)
     for replica in range(REPLICAS):
         for client in range(CLIENTS):
             place = (slice(replica, replica + 1), slice(client, client + 1))
-            gap = float((path(algorithm, goal[place], start[place]) - together[(slice(None), *place)]).abs().max())
+            gap = float((run_steps(algorithm, goal[place], start[place]) - together[(slice(None), *place)]).abs().max())
             if gap > CLOSE * (1.0 + float(together.abs().max())):
                 raise CheckFailed(
                     "the same directions for a client alone",
@@ -92,16 +92,16 @@ def check_clients_and_models_do_not_mix_directions(case: Case[LocalAlgorithm]) -
                 )
 
 
-@promised_by(LocalAlgorithm)
+@check_for(LocalAlgorithm)
 def check_every_round_begins_anew(case: Case[LocalAlgorithm]) -> None:
     """With an empty state the first steps are the same again: nothing is kept on the instance."""
-    algorithm = free(case)
-    first = path(algorithm, *sample())
-    if found := difference(first, path(algorithm, *sample())):
+    algorithm = free_algorithm(case)
+    first = run_steps(algorithm, *sample_models())
+    if found := difference(first, run_steps(algorithm, *sample_models())):
         raise CheckFailed("the same first steps in every round", f"that {found}", "return what you keep in `state`")
 
 
-@promised_by(ProximalAlgorithm)
+@check_for(ProximalAlgorithm)
 def check_proximal_weight_is_known(case: Case[ProximalAlgorithm]) -> None:
     """`proximal_weight` is a finite number of at least 0, and always the same."""
     registry = registry_with({case.name: type(case.plugin)})

@@ -24,8 +24,8 @@ from crfl_core.plugin_api.base import Plugin
 from crfl_core.plugin_api.tracker import Tracker
 from crfl_core.plugin_loading.class_checks import check_version, hook_names
 from crfl_core.plugin_loading.hooks import Hooks
-from crfl_core.plugin_loading.registry import Registry, first_line
-from crfl_core.testing.suite import USES, Case, CheckFailed, Skipped, Use, difference, promised_by
+from crfl_core.plugin_loading.registry import Registry, plugin_summary
+from crfl_core.testing.suite import USES, Case, CheckFailed, Skipped, Use, check_for, difference
 
 
 def use_of(plugin: type[Plugin]) -> Use:
@@ -58,7 +58,7 @@ def table_of(case: Case[Plugin]) -> dict[str, Any]:
     return {tables.get(case.kind, case.kind): plugin}
 
 
-@promised_by(Plugin)
+@check_for(Plugin)
 def check_class_can_be_loaded(case: Case[Plugin]) -> None:
     """The class is complete and written for an API version that this release offers."""
     try:
@@ -69,11 +69,11 @@ def check_class_can_be_loaded(case: Case[Plugin]) -> None:
         ) from error
 
 
-@promised_by(Plugin)
+@check_for(Plugin)
 def check_options_are_documented(case: Case[Plugin]) -> None:
     """The class has a docstring and every option a description: both appear in `crfl plugins` and in the docs."""
     plugin = type(case.plugin)
-    if "__doc__" not in vars(plugin) or not first_line(plugin):
+    if "__doc__" not in vars(plugin) or not plugin_summary(plugin):
         raise CheckFailed("a docstring", f"none on {plugin.__name__}", "say in one line what the plugin does")
     bare = [name for name, field in plugin.model_fields.items() if not field.description]
     if bare:
@@ -84,7 +84,7 @@ def check_options_are_documented(case: Case[Plugin]) -> None:
         )
 
 
-@promised_by(Plugin)
+@check_for(Plugin)
 def check_options_survive_a_config_file(case: Case[Plugin]) -> None:
     """Options that are written to a config file and read again make an equal plugin."""
     registry = registry_of(case)
@@ -104,7 +104,7 @@ def check_options_survive_a_config_file(case: Case[Plugin]) -> None:
             )
 
 
-@promised_by(Plugin)
+@check_for(Plugin)
 def check_options_have_a_json_schema(case: Case[Plugin]) -> None:
     """The options can be described to editors and validators as JSON Schema."""
     try:
@@ -120,7 +120,7 @@ def check_options_have_a_json_schema(case: Case[Plugin]) -> None:
         raise CheckFailed("every option in the JSON Schema", f"none for {min(missing)}", "do not hide options")
 
 
-@promised_by(Plugin)
+@check_for(Plugin)
 def check_options_cannot_be_changed(case: Case[Plugin]) -> None:
     """Instances are frozen and refuse options that they do not know."""
     settings = case.plugin.model_config
@@ -132,7 +132,7 @@ def check_options_cannot_be_changed(case: Case[Plugin]) -> None:
         )
 
 
-@promised_by(Plugin)
+@check_for(Plugin)
 def check_hooks_exist(case: Case[Plugin]) -> None:
     """Every hook is spelled as in `crfl_core.plugin_api.hookspecs`, takes its arguments, and carries `@hookimpl`."""
     plugin = type(case.plugin)
@@ -148,7 +148,7 @@ def check_hooks_exist(case: Case[Plugin]) -> None:
         raise CheckFailed("a tracker that watches something", "no hook at all", "mark its methods with @hookimpl")
 
 
-@promised_by(Plugin)
+@check_for(Plugin)
 def check_answers_are_repeatable(case: Case[Plugin]) -> None:
     """Equal input gives equal output, bit for bit, also from an instance that was never used before."""
     use = use_of(type(case.plugin))
@@ -162,14 +162,14 @@ def check_answers_are_repeatable(case: Case[Plugin]) -> None:
             )
 
 
-@promised_by(Plugin)
+@check_for(Plugin)
 def check_nothing_global_is_touched(case: Case[Plugin]) -> None:
     """Using the plugin prints nothing to stdout and leaves global random generators and settings as they were."""
-    with watched("using it"):
+    with watch_globals("using it"):
         use_of(type(case.plugin))(case.plugin, case)
 
 
-@promised_by(Plugin)
+@check_for(Plugin)
 def check_importing_has_no_side_effects(case: Case[Plugin]) -> None:
     """Importing the plugin's module prints nothing and changes no global setting."""
     module = sys.modules.get(type(case.plugin).__module__)
@@ -183,14 +183,14 @@ def check_importing_has_no_side_effects(case: Case[Plugin]) -> None:
     copy = importlib.util.module_from_spec(spec)
     sys.modules[name] = copy  # pydantic looks annotations up there
     try:
-        with watched("importing it"):
+        with watch_globals("importing it"):
             spec.loader.exec_module(copy)
     finally:
         del sys.modules[name]
 
 
 @contextlib.contextmanager
-def watched(doing: str) -> Iterator[None]:
+def watch_globals(doing: str) -> Iterator[None]:
     """Fail if something is printed to stdout, or a global generator or setting of PyTorch changes."""
     before = global_state()
     printed = io.StringIO()

@@ -12,25 +12,25 @@ from torch import Tensor
 from crfl_core.plugin_api.attack import FREE_METHODS, Attack, RealisedAttack
 from crfl_core.records.inputs import Batches
 from crfl_core.records.random_streams import Streams
-from crfl_core.records.threat import ROUNDING, Poison, covers
+from crfl_core.records.threat import SCALE_TOLERANCE, Poison, covers
 from crfl_core.testing.sample_attacks import (
     CLIENTS,
     Scene,
-    copied,
-    known_to,
-    measured,
-    part_of,
+    attacker_observation,
+    attacker_view,
+    copy_tensors,
+    measure_attack,
     plan_of,
     scene_of,
     scenes,
-    seen_by,
+    select_batches,
     train,
 )
-from crfl_core.testing.suite import Case, CheckFailed, Skipped, difference, promised_by, used_as
+from crfl_core.testing.suite import Case, CheckFailed, Skipped, check_for, difference, usage_of
 
 
-@used_as(Attack)
-def attacked_batches(attack: Attack, _: Case[Attack]) -> dict[str, object]:
+@usage_of(Attack)
+def use_attack(attack: Attack, _: Case[Attack]) -> dict[str, object]:
     """What the attack prepares, and makes of batches and test inputs."""
     found: dict[str, object] = {}
     for name, scene in scenes(Case(attack)):
@@ -40,37 +40,37 @@ def attacked_batches(attack: Attack, _: Case[Attack]) -> dict[str, object]:
     return found
 
 
-@promised_by(Attack)
+@check_for(Attack)
 def check_batches_keep_their_shape(case: Case[Attack]) -> None:
     """Poisoned batches have the shape and type of clean ones, for the same clients and round."""
     for name, scene in scenes(case):
-        clean = described(scene.clean)
-        dirty = described(scene.dirty)
+        clean = batch_shapes(scene.clean)
+        dirty = batch_shapes(scene.dirty)
         if clean != dirty:
             raise CheckFailed(f"batches of {name} with {clean}", f"{dirty}", "change entries of x and y, nothing else")
 
 
-@promised_by(Attack)
+@check_for(Attack)
 def check_inputs_are_not_changed(case: Case[Attack]) -> None:
     """Clean batches, prepared tensors, trained updates and test inputs are as they were before."""
     for name, scene in scenes(case):
         data = scene.federation.data
         prepared = scene.federation.prepared
         before = {"clean": scene.clean, "prepared": dict(prepared), "test_x": data.test_x, "test_y": data.test_y}
-        given = {key: copied(value) for key, value in before.items()}
+        given = {key: copy_tensors(value) for key, value in before.items()}
         case.plugin.poison(given["clean"], given["prepared"])
         case.plugin.backdoor_test_set(replace(data, test_x=given["test_x"], test_y=given["test_y"]), given["prepared"])
-        known = known_to(case.plugin, scene)
-        seen = seen_by(case.plugin, scene)
+        known = attacker_view(case.plugin, scene)
+        seen = attacker_observation(case.plugin, scene)
         shown = {"honest": known.honest.values, "own": known.own_updates, "following": seen.following}
-        updates = copied(shown)
+        updates = copy_tensors(shown)
         case.plugin.craft(known, given["prepared"])
         case.plugin.learn(seen, given["prepared"])
         if found := difference(before | updates, given | shown, "the input"):
             raise CheckFailed(f"unchanged inputs ({name})", found, "return new tensors: x = batches.x.clone()")
 
 
-@promised_by(Attack)
+@check_for(Attack)
 def check_labels_stay_in_range(case: Case[Attack]) -> None:
     """Poisoned labels are those of classes that exist."""
     for name, scene in scenes(case):
@@ -84,7 +84,7 @@ def check_labels_stay_in_range(case: Case[Attack]) -> None:
             )
 
 
-@promised_by(Attack)
+@check_for(Attack)
 def check_inputs_stay_in_the_domain(case: Case[Attack]) -> None:
     """Poisoned and backdoored inputs are finite and within the domain of the data."""
     for name, scene in scenes(case):
@@ -96,7 +96,7 @@ def check_inputs_stay_in_the_domain(case: Case[Attack]) -> None:
             ("poisoned", scene.dirty.x[scene.real]),
             ("backdoored", data.test_x[:0] if backdoored is None else backdoored[0]),
         ):
-            slack = ROUNDING * max(1.0, abs(low), abs(high))
+            slack = SCALE_TOLERANCE * max(1.0, abs(low), abs(high))
             if not bool(((x >= low - slack) & (x <= high + slack)).all()):
                 raise CheckFailed(
                     f"{what} {name} within [{low:g}, {high:g}]",
@@ -105,11 +105,11 @@ def check_inputs_stay_in_the_domain(case: Case[Attack]) -> None:
                 )
 
 
-@promised_by(Attack)
+@check_for(Attack)
 def check_padding_does_not_matter(case: Case[Attack]) -> None:
     """What becomes of a sample does not depend on the rows that only fill a short batch; these stay finite."""
     for name, scene in scenes(case):
-        other = copied(scene.clean)
+        other = copy_tensors(scene.clean)
         other.x[~scene.real] = 0.123
         other.y[~scene.real] = 1
         dirty = case.plugin.poison(other, scene.federation.prepared)
@@ -124,14 +124,14 @@ def check_padding_does_not_matter(case: Case[Attack]) -> None:
             raise CheckFailed("finite padding", "NaN or infinity", "its weight is 0, and 0 times NaN is NaN")
 
 
-@promised_by(Attack)
+@check_for(Attack)
 def check_attackers_can_be_trained_apart(case: Case[Attack]) -> None:
     """An attacker's batches are poisoned alike whoever else is trained in the same process."""
     for name, scene in scenes(case):
         for position in range(len(scene.clean.clients)):
             rows = slice(position, position + 1)
-            alone = case.plugin.poison(part_of(scene.clean, rows), scene.federation.prepared)
-            if difference(alone, part_of(scene.dirty, rows)):
+            alone = case.plugin.poison(select_batches(scene.clean, rows), scene.federation.prepared)
+            if difference(alone, select_batches(scene.dirty, rows)):
                 raise CheckFailed(
                     f"the same poison for client {scene.clean.clients[position]} alone ({name})",
                     "another",
@@ -139,7 +139,7 @@ def check_attackers_can_be_trained_apart(case: Case[Attack]) -> None:
                 )
 
 
-@promised_by(Attack)
+@check_for(Attack)
 def check_attackers_exist(case: Case[Attack]) -> None:
     """The attackers are clients of the federation, each named once, in ascending order, the same for the same seed."""
     for _, scene in scenes(case):
@@ -151,7 +151,7 @@ def check_attackers_exist(case: Case[Attack]) -> None:
             raise CheckFailed("the same attackers for the same seed", f"{found} and {again}", "draw from `streams`")
 
 
-@promised_by(Attack)
+@check_for(Attack)
 def check_others_and_other_rounds_are_left_alone(case: Case[Attack]) -> None:
     """Honest clients, and attackers outside their rounds, train as if there were no attack."""
     for name, scene in scenes(case):
@@ -173,11 +173,11 @@ def check_others_and_other_rounds_are_left_alone(case: Case[Attack]) -> None:
                 )
 
 
-@promised_by(Attack)
+@check_for(Attack)
 def check_submitted_updates_fit(case: Case[Attack]) -> None:
     """`craft` answers with one finite update for each attacker, in the precision of the others."""
     for name, scene in scenes(case):
-        known = known_to(case.plugin, scene)
+        known = attacker_view(case.plugin, scene)
         own = known.own_updates
         crafted = case.plugin.craft(known, scene.federation.prepared)
         if crafted.shape != own.shape or crafted.dtype != own.dtype:
@@ -190,14 +190,14 @@ def check_submitted_updates_fit(case: Case[Attack]) -> None:
             raise CheckFailed(f"finite updates ({name})", "NaN or infinity", "the server counts such updates as zero")
 
 
-@promised_by(Attack)
+@check_for(Attack)
 def check_memory_is_tensors_and_survives_a_resume(case: Case[Attack]) -> None:
     """What `learn` answers is tensors by name, the same for the same round in a new process, and fit to go on with."""
     for name, scene in scenes(case):
-        seen = seen_by(case.plugin, scene)
+        seen = attacker_observation(case.plugin, scene)
         state = scene.federation.prepared
         learned = case.plugin.learn(seen, state)
-        again = case.fresh().learn(seen, copied(dict(state)))
+        again = case.fresh().learn(seen, copy_tensors(dict(state)))
         if not isinstance(learned, Mapping) or not all(isinstance(value, Tensor) for value in learned.values()):
             raise CheckFailed("a mapping of tensors from learn()", f"{type(learned).__name__}", "return {name: tensor}")
         if found := difference(dict(learned), dict(again), "the state"):
@@ -206,8 +206,8 @@ def check_memory_is_tensors_and_survives_a_resume(case: Case[Attack]) -> None:
             )
         stored = {key: torch.from_numpy(value.cpu().contiguous().numpy()) for key, value in learned.items()}
         later = scene_of(scene.federation, case.plugin, scene.plan.number, stored)
-        crafted = case.plugin.craft(known_to(case.plugin, later), stored)
-        if described(later.dirty) != described(scene.dirty) or not bool(torch.isfinite(crafted).all()):
+        crafted = case.plugin.craft(attacker_view(case.plugin, later), stored)
+        if batch_shapes(later.dirty) != batch_shapes(scene.dirty) or not bool(torch.isfinite(crafted).all()):
             raise CheckFailed(
                 f"a round like the first with the state that was learned ({name})",
                 "other shapes, NaN or infinity",
@@ -215,7 +215,7 @@ def check_memory_is_tensors_and_survives_a_resume(case: Case[Attack]) -> None:
             )
 
 
-@promised_by(Attack)
+@check_for(Attack)
 def check_backdoored_set_is_honest(case: Case[Attack]) -> None:
     """Backdoored test inputs keep their true labels, none of which is the target."""
     seen = False
@@ -248,7 +248,7 @@ def check_backdoored_set_is_honest(case: Case[Attack]) -> None:
         raise Skipped("it has no backdoored test set")
 
 
-@promised_by(Attack)
+@check_for(Attack)
 def check_threat_covers_what_was_done(case: Case[Attack]) -> None:
     """The threat that the attack states is at least what is measured: clients, rounds, q/n, delta, scale, kind."""
     for name, scene in scenes(case):
@@ -259,7 +259,7 @@ def check_threat_covers_what_was_done(case: Case[Attack]) -> None:
 
 def demand_cover(attack: Attack, scene: Scene, name: str) -> None:
     """The threat that an attack states is at least what is measured in one round."""
-    realised = measured(scene)
+    realised = measure_attack(scene)
     threat = attack.threat(realised)
     done = {
         "poison_ratio": float(realised.poison_ratio.max()),
@@ -268,7 +268,7 @@ def demand_cover(attack: Attack, scene: Scene, name: str) -> None:
     }
     for key, value in done.items():
         stated = getattr(threat, key)
-        if stated is not None and value > stated * (1 + ROUNDING) + 1e-12:
+        if stated is not None and value > stated * (1 + SCALE_TOLERANCE) + 1e-12:
             raise CheckFailed(
                 f"a stated {key} of at least {value:.6g}, as measured ({name})",
                 f"{stated:.6g}",
@@ -282,7 +282,7 @@ def demand_cover(attack: Attack, scene: Scene, name: str) -> None:
             f"{threat.clients} and {threat.rounds}",
             "state who attacked, and when",
         )
-    kind = kind_of_poison(attack, realised)
+    kind = poison_kind(attack, realised)
     if not covers(threat.poison, kind):
         raise CheckFailed(
             f"a threat that covers {kind!r}",
@@ -291,7 +291,7 @@ def demand_cover(attack: Attack, scene: Scene, name: str) -> None:
         )
 
 
-def kind_of_poison(attack: Attack, realised: RealisedAttack) -> Poison:
+def poison_kind(attack: Attack, realised: RealisedAttack) -> Poison:
     """What was done, by what was measured and by what the attack overrides."""
     if any(getattr(type(attack), name) is not getattr(Attack, name) for name in FREE_METHODS):
         return "update"
@@ -300,7 +300,7 @@ def kind_of_poison(attack: Attack, realised: RealisedAttack) -> Poison:
     return "features+labels" if (realised.delta > 0).any() else "labels"
 
 
-def described(batches: Batches) -> dict[str, object]:
+def batch_shapes(batches: Batches) -> dict[str, object]:
     """Everything about batches but their entries."""
     return {
         "x": (tuple(batches.x.shape), batches.x.dtype),

@@ -13,31 +13,31 @@ from numpy.typing import NDArray
 from crfl_core.plugin_api.certificate import Certificate, Guarantee, Level, Statement
 from crfl_core.records.ledger import Ledger
 from crfl_core.testing.sample_run import (
-    ledgers,
-    scaled,
-    short_updates,
-    surer,
-    tied,
-    trial_of,
-    unknown,
+    altered_ledgers,
+    find_trial,
+    scale_columns,
+    shorten_updates,
+    strengthen_votes,
+    tie_votes,
+    unknown_ledger,
     with_columns,
     with_facts,
 )
-from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by, used_as
+from crfl_core.testing.suite import Case, CheckFailed, Skipped, check_for, usage_of
 
-ROUNDING = 1e-9
+RADIUS_TOLERANCE = 1e-9
 SIZES: tuple[float, ...] = tuple(np.geomspace(1e-6, 1.0, 13).tolist())
 """How much shorter than it was everything is made that clients could submit, so that there is something to certify."""
 
 
-@used_as(Certificate)
-def guarantees(certificate: Certificate, case: Case[Certificate]) -> dict[str, object]:
+@usage_of(Certificate)
+def use_certificate(certificate: Certificate, case: Case[Certificate]) -> dict[str, object]:
     """The audit and all guarantees of a finished run."""
-    trial = replace(case.once(trial_of), certificate=certificate)
+    trial = replace(case.once(find_trial), certificate=certificate)
     return {"audit": trial.audit()} | {level: trial.certify(level) for level in trial.allowed()}
 
 
-@promised_by(Certificate)
+@check_for(Certificate)
 def check_claims_are_declared(case: Case[Certificate]) -> None:
     """Levels and the kind of statement are declared, and what is not sound says so in its label."""
     certificate = case.plugin
@@ -54,15 +54,15 @@ def check_claims_are_declared(case: Case[Certificate]) -> None:
         raise CheckFailed("a label on a certificate that is not sound", "none", "say what kind of number it is")
 
 
-@promised_by(Certificate)
+@check_for(Certificate)
 def check_every_sample_is_answered(case: Case[Certificate]) -> None:
     """There is an answer for each sample: a known class, with bounds on probabilities within [0, 1]."""
-    for level, guarantee in answers(case):
-        samples = len(case.once(trial_of).votes.labels)
+    for level, guarantee in trial_guarantees(case):
+        samples = len(case.once(find_trial).votes.labels)
         for name, column in vars(guarantee).items():
             if column is not None and np.shape(column) != (samples,):
                 raise CheckFailed(f"{samples} entries in {name}", f"{np.shape(column)}", "answer for every sample")
-        known = (guarantee.prediction >= -1) & (guarantee.prediction < case.once(trial_of).ledger.facts.classes)
+        known = (guarantee.prediction >= -1) & (guarantee.prediction < case.once(find_trial).ledger.facts.classes)
         if not known.all():
             raise CheckFailed(
                 f"classes or ABSTAIN at the {level} level",
@@ -74,10 +74,10 @@ def check_every_sample_is_answered(case: Case[Certificate]) -> None:
                 raise CheckFailed(f"{name} within [0, 1], or NaN", f"{bound.min()} to {bound.max()}", "clip the bound")
 
 
-@promised_by(Certificate)
+@check_for(Certificate)
 def check_nothing_is_certified_without_a_prediction(case: Case[Certificate]) -> None:
     """Where it abstains there is no radius; any other is a number of at least 0, or NaN where nothing is certified."""
-    for level, guarantee in answers(case):
+    for level, guarantee in trial_guarantees(case):
         if not np.isnan(guarantee.radius[guarantee.abstained]).all():
             raise CheckFailed("no radius where it abstains", "one", "set radius to NaN where prediction is ABSTAIN")
         if (guarantee.radius < 0).any():
@@ -88,10 +88,10 @@ def check_nothing_is_certified_without_a_prediction(case: Case[Certificate]) -> 
             )
 
 
-@promised_by(Certificate)
+@check_for(Certificate)
 def check_log_radius_agrees(case: Case[Certificate]) -> None:
     """`log_radius` is the logarithm of the radius, and stays finite where that overflows."""
-    for level, guarantee in answers(case):
+    for level, guarantee in trial_guarantees(case):
         usual = np.isfinite(guarantee.radius) & (guarantee.radius > 0)
         gap = np.abs(np.log(guarantee.radius[usual]) - guarantee.log_radius[usual])
         if not (gap < 1e-6).all() or (np.isnan(guarantee.log_radius) & ~np.isnan(guarantee.radius)).any():
@@ -102,10 +102,10 @@ def check_log_radius_agrees(case: Case[Certificate]) -> None:
             )
 
 
-@promised_by(Certificate)
+@check_for(Certificate)
 def check_stronger_threats_shrink_radii(case: Case[Certificate]) -> None:
     """No radius grows when the assumed attackers are more, poison more, come in more rounds or submit anything."""
-    trial = case.once(trial_of)
+    trial = case.once(find_trial)
     base = trial.threat
     bounded = base.model_copy(update={"delta": 0.1})
     for weaker, changes in (
@@ -120,7 +120,7 @@ def check_stronger_threats_shrink_radii(case: Case[Certificate]) -> None:
         for level in set(trial.allowed(weaker)) & set(trial.allowed(stronger)):
             before = trial.certify(level, weaker)
             after = trial.certify(level, stronger)
-            grown = certified(after) > certified(before) * (1 + ROUNDING)
+            grown = certified_radius(after) > certified_radius(before) * (1 + RADIUS_TOLERANCE)
             if grown.any():
                 (key, value), sample = next(iter(changes.items())), int(np.argmax(grown))
                 raise CheckFailed(
@@ -130,13 +130,13 @@ def check_stronger_threats_shrink_radii(case: Case[Certificate]) -> None:
                 )
 
 
-@promised_by(Certificate)
+@check_for(Certificate)
 def check_surer_votes_do_not_shrink_radii(case: Case[Certificate]) -> None:
     """A prediction that the model is surer of has no smaller radius."""
-    trial = case.once(trial_of)
-    for level, before in answers(case):
-        after = trial.certify(level, votes=surer(trial.votes))
-        if (certified(after) < certified(before) * (1 - ROUNDING)).any():
+    trial = case.once(find_trial)
+    for level, before in trial_guarantees(case):
+        after = trial.certify(level, votes=strengthen_votes(trial.votes))
+        if (certified_radius(after) < certified_radius(before) * (1 - RADIUS_TOLERANCE)).any():
             raise CheckFailed(
                 f"radii at the {level} level that grow with the votes for the first class",
                 "smaller ones",
@@ -144,23 +144,23 @@ def check_surer_votes_do_not_shrink_radii(case: Case[Certificate]) -> None:
             )
 
 
-@promised_by(Certificate)
+@check_for(Certificate)
 def check_ties_certify_nothing(case: Case[Certificate]) -> None:
     """Where all classes get equal votes, nothing above a radius of 0 is certified."""
-    trial = case.once(trial_of)
+    trial = case.once(find_trial)
     for level in trial.allowed():
-        radius = trial.certify(level, votes=tied(trial.votes)).radius
+        radius = trial.certify(level, votes=tie_votes(trial.votes)).radius
         if (radius > 0).any():
             raise CheckFailed(
                 f"no radius at the {level} level for undecided votes", f"{np.nanmax(radius):g}", "abstain if p_a <= p_b"
             )
 
 
-@promised_by(Certificate)
+@check_for(Certificate)
 def check_refusals_help(case: Case[Certificate]) -> None:
     """Every check of the audit has a name; one that fails says what was found, and what to do about it."""
-    trial = case.once(trial_of)
-    for what, ledger in ledgers(trial.ledger).items():
+    trial = case.once(find_trial)
+    for what, ledger in altered_ledgers(trial.ledger).items():
         checks = trial.audit(ledger=ledger).checks
         names = [check.name for check in checks]
         if len(set(names)) != len(names) or not all(names):
@@ -174,13 +174,13 @@ def check_refusals_help(case: Case[Certificate]) -> None:
                 )
 
 
-@promised_by(Certificate)
+@check_for(Certificate)
 def check_unknown_territory_is_refused(case: Case[Certificate]) -> None:
     """A sound certificate refuses a run of which nothing is known that it could rest on."""
     if not case.plugin.sound:
         raise Skipped("it does not claim to be sound")
-    trial = case.once(trial_of)
-    audit = trial.audit(ledger=unknown(trial.ledger))
+    trial = case.once(find_trial)
+    audit = trial.audit(ledger=unknown_ledger(trial.ledger))
     open_levels = [level for level in case.plugin.levels_offered if not audit.refusal and not audit.refusal_at(level)]
     if open_levels:
         raise CheckFailed(
@@ -190,22 +190,22 @@ def check_unknown_territory_is_refused(case: Case[Certificate]) -> None:
         )
 
 
-@promised_by(Certificate)
+@check_for(Certificate)
 def check_observed_norms_are_for_pathwise_statements(case: Case[Certificate]) -> None:
     """Only a statement about this very run may use what clients really submitted; and long updates never help."""
-    trial = case.once(trial_of)
+    trial = case.once(find_trial)
     anything = trial.threat.model_copy(update={"poison": "update"})
     for level, size in product(trial.allowed(anything), SIZES):
-        ledger = short_updates(trial.ledger, size)
+        ledger = shorten_updates(trial.ledger, size)
         silent, loud = (with_columns(ledger, residual_norm=norms) for norms in (0.0, ledger.clients.cap))
-        more, fewer = (certified(trial.certify(level, anything, ledger=one)) for one in (silent, loud))
+        more, fewer = (certified_radius(trial.certify(level, anything, ledger=one)) for one in (silent, loud))
         if case.plugin.statement != "pathwise" and (more != fewer).any():
             raise CheckFailed(
                 f"radii at the {level} level that do not depend on `residual_norm`",
                 "others if nobody submitted anything",
-                "leave `observed` of Scenario as it is: under fresh noise clients would have submitted something else",
+                "leave `observed` of DriftBound as it is: under fresh noise, clients would submit something else",
             )
-        if (fewer > more * (1 + ROUNDING)).any():
+        if (fewer > more * (1 + RADIUS_TOLERANCE)).any():
             raise CheckFailed(
                 f"radii at the {level} level that do not grow with what clients submitted",
                 "larger ones",
@@ -213,30 +213,32 @@ def check_observed_norms_are_for_pathwise_statements(case: Case[Certificate]) ->
             )
 
 
-@promised_by(Certificate)
+@check_for(Certificate)
 def check_dropped_updates_end_the_forward_reading(case: Case[Certificate]) -> None:
     """Numbers that rest on weights do not hold forward where an attack to come could change everybody's weight."""
-    ledger = short_updates(case.once(trial_of).ledger, SIZES[0])
-    demand_backward(case, "weights", scaled(ledger, weight_bound=1 / SIZES[0]), with_facts(ledger, bad_update="drop"))
+    ledger = shorten_updates(case.once(find_trial).ledger, SIZES[0])
+    demand_backward(
+        case, "weights", scale_columns(ledger, weight_bound=1 / SIZES[0]), with_facts(ledger, bad_update="drop")
+    )
 
 
-@promised_by(Certificate)
+@check_for(Certificate)
 def check_larger_caps_end_the_forward_reading(case: Case[Certificate]) -> None:
     """Numbers that rest on caps do not hold forward under caps far above what honest clients submit, or shrink."""
-    ledger = short_updates(case.once(trial_of).ledger, SIZES[0])
-    demand_backward(case, "caps", case.once(trial_of).ledger, scaled(ledger, cap=SIZES[0] ** -2))
+    ledger = shorten_updates(case.once(find_trial).ledger, SIZES[0])
+    demand_backward(case, "caps", case.once(find_trial).ledger, scale_columns(ledger, cap=SIZES[0] ** -2))
 
 
 def demand_backward(case: Case[Certificate], what: str, other: Ledger, worse: Ledger) -> None:
     """If numbers depend on what another ledger has different, a worse one certifies no arbitrary updates forward."""
     if not case.plugin.sound:
         raise Skipped("it does not claim to be sound")
-    trial = case.once(trial_of)
+    trial = case.once(find_trial)
     anything = trial.threat.model_copy(update={"poison": "update"})
     for level in trial.allowed(anything):
         most, least, found = (
-            certified(trial.certify(level, anything, ledger=ledger))
-            for ledger in (short_updates(trial.ledger, SIZES[0]), other, worse)
+            certified_radius(trial.certify(level, anything, ledger=ledger))
+            for ledger in (shorten_updates(trial.ledger, SIZES[0]), other, worse)
         )
         forward = "forward" in trial.audit(anything, worse).directions[level]
         if (most != least).any() and forward and (found > 1.0).any():
@@ -247,14 +249,14 @@ def demand_backward(case: Case[Certificate], what: str, other: Ledger, worse: Le
             )
 
 
-@promised_by(Certificate)
+@check_for(Certificate)
 def check_no_known_attack_beats_it(case: Case[Certificate]) -> None:
     """No radius reaches an attack that the author's search has found."""
     if case.search is None:
         raise Skipped("no search was supplied: pass search=... to check_plugin or parametrize_with_checks")
     tried = False
-    for level, guarantee in answers(case):
-        found = case.search(case.once(trial_of), level)
+    for level, guarantee in trial_guarantees(case):
+        found = case.search(case.once(find_trial), level)
         if found is None:
             continue
         tried = True
@@ -271,9 +273,9 @@ def check_no_known_attack_beats_it(case: Case[Certificate]) -> None:
         raise Skipped("the search has tried no level that is certified")
 
 
-def answers(case: Case[Certificate]) -> Iterator[tuple[Level, Guarantee]]:
+def trial_guarantees(case: Case[Certificate]) -> Iterator[tuple[Level, Guarantee]]:
     """The guarantees of the trial, level by level."""
-    trial = case.once(trial_of)
+    trial = case.once(find_trial)
     allowed = trial.allowed()
     if not allowed:
         refusals = "; ".join(trial.audit().refusals.values())
@@ -281,6 +283,6 @@ def answers(case: Case[Certificate]) -> Iterator[tuple[Level, Guarantee]]:
     return ((level, trial.certify(level)) for level in allowed)
 
 
-def certified(guarantee: Guarantee) -> NDArray[np.float64]:
+def certified_radius(guarantee: Guarantee) -> NDArray[np.float64]:
     """How far each prediction is certified: 0 where there is no radius, and 1 more than the radius elsewhere."""
     return np.where(np.isnan(guarantee.radius), 0.0, 1.0 + guarantee.radius)

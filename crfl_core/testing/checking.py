@@ -19,10 +19,10 @@ from crfl_core.testing.suite import (
     Promise,
     Result,
     Skipped,
-    kind_of,
+    check_expected_failures,
+    plugin_kind,
     promises_of,
-    refuse_unknown,
-    results_of,
+    run_checks,
 )
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def check_plugin(
     `expected_failures` gives, by the name of a check, the reason why this plugin cannot pass it. `search` is for
     certificates: see `Search`.
     """
-    return tuple(results_of(Case(instance_of(plugin), search), expected_failures))
+    return tuple(run_checks(Case(instance_of(plugin), search), expected_failures))
 
 
 def parametrize_with_checks(
@@ -66,11 +66,11 @@ def parametrize_with_checks(
 def instance_of(plugin: Checked) -> Plugin | Command:
     """The plugin itself, one of its class with default options, or the command that a function or a typer app is."""
     if isinstance(plugin, Plugin):
-        kind_of(type(plugin))
+        plugin_kind(type(plugin))
         return plugin
     if not isinstance(plugin, type):
         return plugin if isinstance(plugin, Command) else Command(command_name(plugin), plugin)
-    kind_of(plugin)
+    plugin_kind(plugin)
     try:
         instance: Plugin = plugin()
     except ValidationError as error:
@@ -121,7 +121,7 @@ def cases_of(cases: Sequence[Case[Any]], expected_failures: Mapping[str, str]) -
         for title, case in zip(titles(cases), cases, strict=True)
         for promise in promises_of(type(case.plugin))
     ]
-    refuse_unknown(expected_failures, {name for check in checks for name in (check.name, check.promise.name)})
+    check_expected_failures(expected_failures, {name for check in checks for name in (check.name, check.promise.name)})
     parameters = []
     for check in checks:
         reason = expected_failures.get(check.name, expected_failures.get(check.promise.name))

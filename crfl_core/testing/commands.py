@@ -15,7 +15,7 @@ import click
 from crfl_core.errors import PluginError
 from crfl_core.plugin_api import KINDS
 from crfl_core.plugin_api.command import Command, summary_in_source
-from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by
+from crfl_core.testing.suite import Case, CheckFailed, Skipped, check_for
 
 HEAVY = ("torch", "sklearn", "matplotlib")
 PROBE = "import sys, {module}; print(*sorted(set({heavy!r}) & set(sys.modules)))"
@@ -24,7 +24,7 @@ BAD_INPUT = 2
 Numbers = (click.types.IntParamType, click.types.FloatParamType)
 
 
-@promised_by(Command)
+@check_for(Command)
 def check_command_can_be_loaded(case: Case[Command]) -> None:
     """It is a function or an app that typer understands, under a name that can be typed and is none of the core's."""
     try:
@@ -35,7 +35,7 @@ def check_command_can_be_loaded(case: Case[Command]) -> None:
         ) from error
 
 
-@promised_by(Command)
+@check_for(Command)
 def check_help_is_written(case: Case[Command]) -> None:
     """It has a help text, and so has every subcommand, argument and option."""
     for name, command in commands_of(case):
@@ -50,10 +50,10 @@ def check_help_is_written(case: Case[Command]) -> None:
             )
 
 
-@promised_by(Command)
+@check_for(Command)
 def check_help_is_found_without_import(case: Case[Command]) -> None:
     """The first line of its help stands in its source, where `crfl --help` reads it without running code of plugins."""
-    loaded(case)
+    load_command(case)
     point = entry_point_of(case.plugin)
     summary = case.plugin.summary
     if case.plugin.point is None and getattr(sys.modules[point.module], "__file__", None) is None:
@@ -66,7 +66,7 @@ def check_help_is_found_without_import(case: Case[Command]) -> None:
         )
 
 
-@promised_by(Command)
+@check_for(Command)
 def check_importing_is_light(case: Case[Command]) -> None:
     """Importing its module prints nothing and brings along no PyTorch, scikit-learn or matplotlib."""
     module = entry_point_of(case.plugin).module
@@ -86,17 +86,17 @@ def check_importing_is_light(case: Case[Command]) -> None:
         )
 
 
-@promised_by(Command)
+@check_for(Command)
 def check_bad_arguments_are_refused(case: Case[Command]) -> None:
     """`--help` answers; options that it does not know and words in place of numbers end in a sentence and status 2."""
     for name, command in commands_of(case):
-        status, text = answer(command, name, ["--help"])
+        status, text = parse_arguments(command, name, ["--help"])
         if status != 0 or not text.strip():
             raise CheckFailed(f"help from `crfl {name} --help`", f"status {status}", "leave --help to typer")
         numbers = [option.opts[0] for option in command.params if isinstance(option.type, Numbers)]
         wrong = [[UNKNOWN], *([option, "word"] for option in numbers if option.startswith("-"))]
         for arguments in wrong:
-            status, text = answer(command, name, arguments)
+            status, text = parse_arguments(command, name, arguments)
             if status != BAD_INPUT or not text.strip():
                 raise CheckFailed(
                     f"a sentence and status 2 from `crfl {name} {' '.join(arguments)}`",
@@ -105,7 +105,7 @@ def check_bad_arguments_are_refused(case: Case[Command]) -> None:
                 )
 
 
-def loaded(case: Case[Command]) -> click.Command:
+def load_command(case: Case[Command]) -> click.Command:
     """The command as click runs it."""
     try:
         return case.plugin.click_command
@@ -115,7 +115,7 @@ def loaded(case: Case[Command]) -> click.Command:
 
 def commands_of(case: Case[Command]) -> Iterator[tuple[str, click.Command]]:
     """The command and all its subcommands, each with what people type to call it."""
-    waiting = [(case.name, loaded(case))]
+    waiting = [(case.name, load_command(case))]
     while waiting:
         name, command = waiting.pop(0)
         yield name, command
@@ -123,7 +123,7 @@ def commands_of(case: Case[Command]) -> Iterator[tuple[str, click.Command]]:
             waiting += [(f"{name} {inner}", subcommand) for inner, subcommand in command.commands.items()]
 
 
-def answer(command: click.Command, name: str, arguments: list[str]) -> tuple[int | None, str]:
+def parse_arguments(command: click.Command, name: str, arguments: list[str]) -> tuple[int | None, str]:
     """The exit status that these arguments lead to, None if nothing is wrong with them, and what is printed."""
     printed = StringIO()
     with redirect_stdout(printed), redirect_stderr(printed):

@@ -8,19 +8,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crfl_core.errors import DataError, OptionError
-from crfl_core.plugin_api.dataset import Dataset, fit
+from crfl_core.plugin_api.dataset import Dataset, fit_scaling
 from crfl_core.records.inputs import Data, Domain
-from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by, used_as
+from crfl_core.testing.suite import Case, CheckFailed, Skipped, check_for, usage_of
 
-ROUNDING = 1e-6
+INPUT_TOLERANCE = 1e-6
 
 
 UNREADABLE = (DataError, OptionError, OSError, ImportError)
 """Missing files or packages are no fault of the plugin: then nothing can be said about it."""
 
 
-@used_as(Dataset)
-def loaded_samples(dataset: Dataset, _: Case[Dataset]) -> Data:
+@usage_of(Dataset)
+def use_dataset(dataset: Dataset, _: Case[Dataset]) -> Data:
     """The scaled data."""
     try:
         return dataset.load()
@@ -28,7 +28,7 @@ def loaded_samples(dataset: Dataset, _: Case[Dataset]) -> Data:
         raise Skipped(f"its data cannot be read here: {error}") from error
 
 
-def read(case: Case[Dataset]) -> Data:
+def read_raw(case: Case[Dataset]) -> Data:
     """The raw data."""
     try:
         return case.plugin.read()
@@ -36,18 +36,18 @@ def read(case: Case[Dataset]) -> Data:
         raise Skipped(f"its data cannot be read here: {error}") from error
 
 
-def loaded(case: Case[Dataset]) -> Data:
+def load_scaled(case: Case[Dataset]) -> Data:
     """The scaled data; what is wrong with them is the plugin's fault if they can be read at all."""
-    case.once(read)
+    case.once(read_raw)
     return case.plugin.load()
 
 
-@promised_by(Dataset)
+@check_for(Dataset)
 def check_arrays_fit_together(case: Case[Dataset]) -> None:
     """Inputs are (samples, features), with one finite row and one integer label for every sample."""
-    raw = case.once(read)
+    raw = case.once(read_raw)
     try:
-        data = case.once(loaded)
+        data = case.once(load_scaled)
     except (DataError, OptionError) as error:
         raise CheckFailed("arrays that fit together", str(error), "return what Data describes") from error
     for what, labels in (("y", raw.y), ("test_y", raw.test_y)):
@@ -59,10 +59,10 @@ def check_arrays_fit_together(case: Case[Dataset]) -> None:
         )
 
 
-@promised_by(Dataset)
+@check_for(Dataset)
 def check_labels_are_used(case: Case[Dataset]) -> None:
     """There are two classes or more, all labels are among them, and training samples of each."""
-    data = case.once(read)
+    data = case.once(read_raw)
     classes = len(data.class_names)
     seen = np.bincount(data.y, minlength=classes)
     if classes < 2 or len(set(data.class_names)) != classes:
@@ -79,10 +79,10 @@ def check_labels_are_used(case: Case[Dataset]) -> None:
         )
 
 
-@promised_by(Dataset)
+@check_for(Dataset)
 def check_facts_match_the_arrays(case: Case[Dataset]) -> None:
     """Image shape, feature names and groups have as many entries as the arrays."""
-    data = case.once(read)
+    data = case.once(read_raw)
     features = data.x.shape[1]
     if data.image_shape is not None and math.prod(data.image_shape) != features:
         raise CheckFailed(
@@ -94,15 +94,15 @@ def check_facts_match_the_arrays(case: Case[Dataset]) -> None:
         raise CheckFailed(f"a group for each of {len(data.y)} samples", f"{len(data.groups)}", "cut groups like labels")
 
 
-@promised_by(Dataset)
+@check_for(Dataset)
 def check_domain_contains_the_data(case: Case[Dataset]) -> None:
     """Every input, raw and scaled, lies in the declared domain, to which attacks are clamped."""
-    for what, get in (("raw", read), ("scaled", loaded)):
+    for what, get in (("raw", read_raw), ("scaled", load_scaled)):
         data = case.once(get)
         for name, x in (("training", data.x), ("test", data.test_x)):
             low = float(x.min())
             high = float(x.max())
-            slack = ROUNDING * max(1.0, abs(low), abs(high))
+            slack = INPUT_TOLERANCE * max(1.0, abs(low), abs(high))
             if low < data.domain.low - slack or high > data.domain.high + slack:
                 raise CheckFailed(
                     f"{what} {name} inputs within [{data.domain.low:g}, {data.domain.high:g}]",
@@ -111,30 +111,30 @@ def check_domain_contains_the_data(case: Case[Dataset]) -> None:
                 )
 
 
-@promised_by(Dataset)
+@check_for(Dataset)
 def check_norm_bound_holds(case: Case[Dataset]) -> None:
     """No scaled input is longer than the domain allows: certificates rely on this bound."""
-    data = case.once(loaded)
+    data = case.once(load_scaled)
     bound = data.domain.norm_bound(data.x.shape[1])
     for x in (data.x, data.test_x):
         longest = float(np.linalg.norm(x.astype(np.float64), axis=1).max())
-        if longest > bound * (1 + ROUNDING):
+        if longest > bound * (1 + INPUT_TOLERANCE):
             raise CheckFailed(f"norms up to {bound:g}", f"{longest:g}", "declare the domain that contains the data")
 
 
-@promised_by(Dataset)
+@check_for(Dataset)
 def check_test_samples_are_not_for_training(case: Case[Dataset]) -> None:
     """Not all test samples are among the training samples."""
-    data = case.once(read)
+    data = case.once(read_raw)
     known = {row.tobytes() for row in data.x}
     if all(row.tobytes() in known for row in data.test_x.astype(data.x.dtype)):
         raise CheckFailed("test samples that were not trained on", "none", "split before anything is drawn or repeated")
 
 
-@promised_by(Dataset)
+@check_for(Dataset)
 def check_subsets_are_the_first_samples(case: Case[Dataset]) -> None:
     """`train_samples` and `test_samples` keep the first samples, as they were."""
-    case.once(read)
+    case.once(read_raw)
     few = case.fresh().model_copy(update={"train_samples": 5, "test_samples": 3, "scaling": "none"})
     whole = case.fresh().model_copy(update={"scaling": "none"}).load()
     data = few.load()
@@ -142,21 +142,25 @@ def check_subsets_are_the_first_samples(case: Case[Dataset]) -> None:
         raise CheckFailed(
             "5 training and 3 test samples", f"{len(data.x)} and {len(data.test_x)}", "do not override load()"
         )
-    if not redefined(type(case.plugin), "train_samples") and not same_rows(data, whole):
+    if not redefines_option(type(case.plugin), "train_samples") and not same_rows(data, whole):
         raise CheckFailed(
             "the first rows of the whole", "others", "do not let the draw depend on the number of samples"
         )
 
 
-@promised_by(Dataset)
+@check_for(Dataset)
 def check_every_scaling_works(case: Case[Dataset]) -> None:
     """Data can be scaled in all ways, unless the domain is unbounded and the range would be needed."""
-    raw = case.once(read)
-    ranged = bounded(raw.domain) or raw.ranges is not None
+    raw = case.once(read_raw)
+    ranged = is_bounded(raw.domain) or raw.ranges is not None
     for kind in ("none", "minmax", "standardise", *(("unit-range",) if ranged else ())):
-        scaling, domain = fit(kind, raw)
+        scaling, domain = fit_scaling(kind, raw)
         x = scaling.apply(raw.x[:100])
-        if not np.isfinite(x).all() or x.min() < domain.low - ROUNDING or x.max() > domain.high + ROUNDING:
+        if (
+            not np.isfinite(x).all()
+            or x.min() < domain.low - INPUT_TOLERANCE
+            or x.max() > domain.high + INPUT_TOLERANCE
+        ):
             raise CheckFailed(
                 f"finite inputs within {domain} for scaling = {kind!r}",
                 f"[{x.min():g}, {x.max():g}]",
@@ -164,7 +168,7 @@ def check_every_scaling_works(case: Case[Dataset]) -> None:
             )
 
 
-def redefined(dataset: type[Dataset], option: str) -> bool:
+def redefines_option(dataset: type[Dataset], option: str) -> bool:
     """Whether a dataset gives an option a meaning of its own, such as how many samples to generate."""
     below = dataset.__mro__[: dataset.__mro__.index(Dataset)]
     return any(option in vars(base).get("__annotations__", {}) for base in below)
@@ -177,6 +181,6 @@ def same_rows(few: Data, whole: Data) -> bool:
     return all(np.array_equal(some, all_of[: len(some)]) for some, all_of in pairs)
 
 
-def bounded(domain: Domain) -> bool:
+def is_bounded(domain: Domain) -> bool:
     """Whether a domain has two ends."""
     return bool(np.isfinite([domain.low, domain.high]).all())

@@ -24,13 +24,13 @@ from crfl_core.plugin_api.feature_map import FeatureMap
 from crfl_core.plugin_api.model import Model
 from crfl_core.runs.run import resume, run
 from crfl_core.testing.any_plugin import table_of
-from crfl_core.testing.feature_maps import bounds, random_inputs
-from crfl_core.testing.models import built, problem
-from crfl_core.testing.sample_attacks import attacked_run, copied, scenes
-from crfl_core.testing.sample_rounds import ROOT_SAMPLES, accepts, answer, clients_of, gaussian, round_of, round_size
+from crfl_core.testing.feature_maps import bind_maps, random_inputs
+from crfl_core.testing.models import build_models, sample_problem
+from crfl_core.testing.sample_attacks import attack_config, copy_tensors, scenes
+from crfl_core.testing.sample_rounds import ROOT_SAMPLES, accepts, clients_of, gaussian, round_of, round_size, run_step
 from crfl_core.testing.sample_run import SPOTS, Spots, small_config
-from crfl_core.testing.suite import Case, CheckFailed, Skipped, difference, promised_by
-from crfl_core.testing.trackers import Stopping, left_behind
+from crfl_core.testing.suite import Case, CheckFailed, Skipped, check_for, difference
+from crfl_core.testing.trackers import Stopping, run_contents
 
 THREADS = 4
 REPEATS = 3
@@ -42,19 +42,19 @@ COPIES = 8
 Job = Callable[[], object]
 
 
-@promised_by(AggregationStep)
-@promised_by(Attack)
+@check_for(AggregationStep)
+@check_for(Attack)
 def check_a_resumed_run_ends_the_same(case: Case[AggregationStep | Attack]) -> None:
     """A run that is interrupted and resumed ends with the same model and ledger, bit for bit, as one that is not."""
     plugins = {SPOTS: Spots, case.name: type(case.plugin)}
-    config = stepwise_run if isinstance(case.plugin, AggregationStep) else attack_run
+    config = step_config if isinstance(case.plugin, AggregationStep) else config_of_attack
     with TemporaryDirectory(prefix="crfl-") as folder:
         path = Path(folder)
-        whole = left_behind(run(config(case), out=path / "whole", plugins=plugins))
+        whole = run_contents(run(config(case), out=path / "whole", plugins=plugins))
         try:
             run(config(case), out=path / "stopped", plugins=plugins, trackers=[Stopping(at=2)])
         except KeyboardInterrupt:
-            resumed = left_behind(resume(path / "stopped", plugins=plugins))
+            resumed = run_contents(resume(path / "stopped", plugins=plugins))
     if found := difference(whole, resumed, "the run"):
         raise CheckFailed(
             "the same run, interrupted or not",
@@ -63,27 +63,27 @@ def check_a_resumed_run_ends_the_same(case: Case[AggregationStep | Attack]) -> N
         )
 
 
-def stepwise_run(case: Case[Any]) -> dict[str, Any]:
+def step_config(case: Case[Any]) -> dict[str, Any]:
     """A small run whose rounds are large enough for the options of a step, with trusted samples if it needs them."""
     clients = max(10, case.once(round_size))
     trusted = {"reserve": {"root": ROOT_SAMPLES}} if type(case.plugin).needs_root else {}
     return small_config(partition={"type": "iid", "clients": clients}, **trusted, **table_of(Case(case.fresh())))
 
 
-def attack_run(case: Case[Any]) -> dict[str, Any]:
+def config_of_attack(case: Case[Any]) -> dict[str, Any]:
     """A small run under an attack, on data that it accepts."""
     data, _ = next(scenes(case))
-    return attacked_run(case.fresh(), tabular=data != "images")
+    return attack_config(case.fresh(), tabular=data != "images")
 
 
-@promised_by(Model)
-@promised_by(FeatureMap)
-@promised_by(Attack)
+@check_for(Model)
+@check_for(FeatureMap)
+@check_for(Attack)
 def check_threads_do_not_disturb_each_other(case: Case[Any]) -> None:
     """Used by several threads at once, it answers each of them as if that were alone."""
-    jobs = list(jobs_of(case))
+    jobs = list(thread_jobs(case))
     alone = [job() for job in jobs]
-    for one, answers in zip(alone, together(jobs), strict=True):
+    for one, answers in zip(alone, run_concurrently(jobs), strict=True):
         for other in answers:
             if found := difference(one, other):
                 raise CheckFailed(
@@ -93,29 +93,29 @@ def check_threads_do_not_disturb_each_other(case: Case[Any]) -> None:
                 )
 
 
-def jobs_of(case: Case[Any]) -> Iterator[Job]:
+def thread_jobs(case: Case[Any]) -> Iterator[Job]:
     """What threads ask of one and the same model, map or attack."""
     if isinstance(case.plugin, Model):
-        for facts, model in built(case):
-            parameters, x, y, weights = problem(model, facts)
+        for facts, model in build_models(case):
+            parameters, x, y, weights = sample_problem(model, facts)
             for client in range(len(x)):
                 yield partial(model.logits, parameters[:, client], x[client])
                 rows = slice(client, client + 1)
                 yield partial(model.gradient, parameters[:, rows], x[rows], y[rows], weights[rows])
     elif isinstance(case.plugin, FeatureMap):
-        for size, bound in bounds(case):
+        for size, bound in bind_maps(case):
             yield from (partial(bound, row) for row in random_inputs(size).split(3))
     else:
         for _, scene in scenes(case):
             batches = scene.clean
             prepared = scene.federation.prepared
-            darker = replace(copied(batches), x=0.5 * batches.x, y=batches.y.flip(-1))
-            yield from (partial(case.plugin.poison, one, prepared) for one in (copied(batches), darker))
+            darker = replace(copy_tensors(batches), x=0.5 * batches.x, y=batches.y.flip(-1))
+            yield from (partial(case.plugin.poison, one, prepared) for one in (copy_tensors(batches), darker))
             inputs = scene.federation.data.test_x[:20].split(10)
             yield from (partial(case.plugin.add_trigger, x, prepared) for x in inputs)
 
 
-def together(jobs: Sequence[Job]) -> list[list[object]]:
+def run_concurrently(jobs: Sequence[Job]) -> list[list[object]]:
     """What every job answers to each of several threads that work at the same time."""
     begin = Barrier(THREADS)
 
@@ -134,15 +134,15 @@ def together(jobs: Sequence[Job]) -> list[list[object]]:
     return [[answer for known, answer in answered if known == number] for number in range(len(jobs))]
 
 
-@promised_by(AggregationStep)
+@check_for(AggregationStep)
 def check_memory_grows_with_the_updates_alone(case: Case[AggregationStep]) -> None:
     """No array is larger than a few times all updates together: nothing is made for every pair and parameter."""
     if not accepts(case.plugin, clients_of(MANY_CLIENTS)):
         raise Skipped(f"its options fit no round of {MANY_CLIENTS} clients")
     updates = round_of(gaussian(MANY_CLIENTS, PARAMETERS))
     for _ in range(2):  # the first time, what is imported late is measured as well
-        with measured() as largest:
-            answer(case.plugin, updates)
+        with measure_memory() as largest:
+            run_step(case.plugin, updates)
     found = max(largest.values())
     given = updates.values.nbytes
     if found > COPIES * given + 64 * MANY_CLIENTS**2 + 2**20:
@@ -153,7 +153,7 @@ def check_memory_grows_with_the_updates_alone(case: Case[AggregationStep]) -> No
         )
 
 
-class Largest(TorchDispatchMode):
+class LargestTensor(TorchDispatchMode):
     """Notes the size of the largest tensor that is made."""
 
     def __init__(self) -> None:
@@ -175,7 +175,7 @@ class Largest(TorchDispatchMode):
 
 
 @contextmanager
-def measured() -> Iterator[dict[str, int]]:
+def measure_memory() -> Iterator[dict[str, int]]:
     """What is filled in afterwards: the largest tensor, and the most that Python and NumPy held at once, in bytes."""
     found: dict[str, int] = {}
     tracing = tracemalloc.is_tracing()
@@ -184,7 +184,7 @@ def measured() -> Iterator[dict[str, int]]:
     tracemalloc.reset_peak()
     before = tracemalloc.get_traced_memory()[0]
     try:
-        with Largest() as largest:
+        with LargestTensor() as largest:
             yield found
         found |= {"torch": largest.bytes, "numpy": tracemalloc.get_traced_memory()[1] - before}
     finally:

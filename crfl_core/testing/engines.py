@@ -13,7 +13,7 @@ from crfl_core.config import load_config
 from crfl_core.errors import PluginFailure
 from crfl_core.plugin_api.engine import Engine
 from crfl_core.records.round import LocalUpdates, TrainingTask
-from crfl_core.testing.suite import Case, CheckFailed, promised_by, used_as
+from crfl_core.testing.suite import Case, CheckFailed, check_for, usage_of
 from crfl_core.training import rounds
 from crfl_core.training.collecting import collect, gathered
 from crfl_core.training.federation import Federation, build
@@ -55,7 +55,7 @@ def exercise(_: Case[Engine]) -> Exercise:
 
 
 @contextmanager
-def opened(engine: Engine, federation: Federation) -> Iterator[Engine]:
+def open_engine(engine: Engine, federation: Federation) -> Iterator[Engine]:
     """An engine between `open` and `close`."""
     engine.open(LocalTraining(federation))
     try:
@@ -64,20 +64,20 @@ def opened(engine: Engine, federation: Federation) -> Iterator[Engine]:
         engine.close()
 
 
-@used_as(Engine)
-def trained(engine: Engine, case: Case[Engine]) -> dict[str, object]:
+@usage_of(Engine)
+def use_engine(engine: Engine, case: Case[Engine]) -> dict[str, object]:
     """The updates of all clients and what was measured."""
     federation, task, _ = case.once(exercise)
-    with opened(engine, federation):
+    with open_engine(engine, federation):
         found = gathered(list(collect(engine, task)), len(task.clients))
     return {"updates": found.updates, "measurements": found.measurements}
 
 
-@promised_by(Engine)
+@check_for(Engine)
 def check_everybody_is_trained_once(case: Case[Engine]) -> None:
     """Every participant of a round is in exactly one of the parts, with an update from every model."""
     federation, task, _ = case.once(exercise)
-    with opened(case.fresh(), federation) as engine:
+    with open_engine(case.fresh(), federation) as engine:
         try:
             list(collect(engine, task))
         except PluginFailure as error:
@@ -86,13 +86,13 @@ def check_everybody_is_trained_once(case: Case[Engine]) -> None:
             ) from error
 
 
-@promised_by(Engine)
+@check_for(Engine)
 def check_training_is_that_of_the_job(case: Case[Engine]) -> None:
     """Updates of all replicas and the measured poison are those of `job.train`, also when opened again."""
     federation, task, expected = case.once(exercise)
     engine = case.fresh()
     for attempt in ("first", "second"):
-        with opened(engine, federation):
+        with open_engine(engine, federation):
             found = gathered(list(collect(engine, task)), len(task.clients))
         gap = float((found.updates - expected.updates).abs().max())
         if not gap <= CLOSE:
@@ -106,12 +106,12 @@ def check_training_is_that_of_the_job(case: Case[Engine]) -> None:
                 raise CheckFailed(f"the measured {name} of the poison", "another", "return `measurements` as they are")
 
 
-@promised_by(Engine)
+@check_for(Engine)
 def check_closing_early_is_fine(case: Case[Engine]) -> None:
     """`close` works before any round, and in the middle of one, as after an error."""
     federation, task, _ = case.once(exercise)
     engine = case.fresh()
-    with opened(engine, federation):
+    with open_engine(engine, federation):
         pass
-    with opened(engine, federation):
+    with open_engine(engine, federation):
         next(iter(engine.train(task)))

@@ -10,25 +10,27 @@ from torch import Tensor
 
 from crfl_core.errors import OptionError
 from crfl_core.plugin_api.feature_map import BoundMap, FeatureMap, FittedMap, ImageMap
-from crfl_core.plugin_api.feature_map import bound as bound_to
+from crfl_core.plugin_api.feature_map import bind_map as bound_to
 from crfl_core.records.blocks import digest_of
-from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by, used_as
+from crfl_core.testing.suite import Case, CheckFailed, Skipped, check_for, usage_of
 
-ROUNDING = 1e-9
+NORM_TOLERANCE = 1e-9
 SHAPES: tuple[tuple[int, ...], ...] = ((1, 8, 8), (7,), (1, 1, 1), (6, 2, 3))
 SCALES = (1e-6, 1e-2, 0.3, 1.0, 3.0, 100.0, 1e6)
 
 
-@used_as(FeatureMap)
-def mapped(feature_map: FeatureMap, _: Case[FeatureMap]) -> list[object]:
+@usage_of(FeatureMap)
+def use_feature_map(feature_map: FeatureMap, _: Case[FeatureMap]) -> list[object]:
     """Some inputs behind the map, and what it says about itself."""
-    return [(bound(random_inputs(size)), bound.outputs, bound.lipschitz) for size, bound in bounds(Case(feature_map))]
+    return [
+        (bound(random_inputs(size)), bound.outputs, bound.lipschitz) for size, bound in bind_maps(Case(feature_map))
+    ]
 
 
-@promised_by(FeatureMap)
+@check_for(FeatureMap)
 def check_shapes_are_kept(case: Case[FeatureMap]) -> None:
     """(..., inputs) becomes (..., outputs) in the same precision, and the inputs stay as they were."""
-    for size, bound in bounds(case):
+    for size, bound in bind_maps(case):
         for dtype in (torch.float64, torch.float32):
             x = random_inputs(size).to(dtype).reshape(2, -1, size)
             before = x.clone()
@@ -49,10 +51,10 @@ def check_shapes_are_kept(case: Case[FeatureMap]) -> None:
                 raise CheckFailed("finite features", "NaN or infinity", "guard divisions by a zero norm")
 
 
-@promised_by(FeatureMap)
+@check_for(FeatureMap)
 def check_samples_do_not_touch_each_other(case: Case[FeatureMap]) -> None:
     """What becomes of an input depends on this input alone: a map is public and fixed, not fitted to a batch."""
-    for size, bound in bounds(case):
+    for size, bound in bind_maps(case):
         x = random_inputs(size)
         alone = bound(x[:1])
         together = bound(x)[:1]
@@ -60,14 +62,14 @@ def check_samples_do_not_touch_each_other(case: Case[FeatureMap]) -> None:
             raise CheckFailed("the same features alone and in a batch", "others", "use no statistics of the batch")
 
 
-@promised_by(FeatureMap)
+@check_for(FeatureMap)
 def check_norm_bound_holds(case: Case[FeatureMap]) -> None:
     """No input of norm up to r has features longer than `norm_bound(r)`."""
-    for size, bound in bounds(case):
-        for x in tried(size):
+    for size, bound in bind_maps(case):
+        for x in inputs_of_many_norms(size):
             norm = float(x.norm())
             found = float(bound(x).norm())
-            if not found <= bound.norm_bound(norm) * (1 + ROUNDING) + 1e-12:
+            if not found <= bound.norm_bound(norm) * (1 + NORM_TOLERANCE) + 1e-12:
                 raise CheckFailed(
                     f"features of norm at most {bound.norm_bound(norm):.6g} for an input of norm {norm:.6g}",
                     f"{found:.6g}",
@@ -75,30 +77,30 @@ def check_norm_bound_holds(case: Case[FeatureMap]) -> None:
                 )
 
 
-@promised_by(FeatureMap)
+@check_for(FeatureMap)
 def check_norm_bound_is_monotone(case: Case[FeatureMap]) -> None:
     """`norm_bound` is defined for every norm, infinity included, and never falls."""
-    for _, bound in bounds(case):
+    for _, bound in bind_maps(case):
         values = [bound.norm_bound(norm) for norm in (0.0, *SCALES, math.inf)]
         if any(math.isnan(value) or value < 0 for value in values) or values != sorted(values):
             raise CheckFailed("bounds from 0 on that never fall", str(values), "return math.inf where nothing is known")
 
 
-@promised_by(FeatureMap)
+@check_for(FeatureMap)
 def check_lipschitz_constant_holds(case: Case[FeatureMap]) -> None:
     """Two inputs never get farther apart than `lipschitz` times their distance."""
-    for size, bound in bounds(case):
+    for size, bound in bind_maps(case):
         if bound.lipschitz is None:
             raise Skipped("it declares no Lipschitz constant")
         if not bound.lipschitz >= 0 or math.isinf(bound.lipschitz):
             raise CheckFailed("a finite constant or None", str(bound.lipschitz), "declare lipschitz = None")
-        for x in tried(size):
+        for x in inputs_of_many_norms(size):
             for step in SCALES:
                 other = x + step * torch.nn.functional.normalize(torch.flip(x, [0]) + 0.1, dim=0)
                 apart = float((bound(x) - bound(other)).norm())
                 before = float((x - other).norm())
                 slack = 1e-12 * (1 + float(x.norm())) * (1 + bound.lipschitz)  # of differences of long vectors
-                if apart > bound.lipschitz * before * (1 + ROUNDING) + slack:
+                if apart > bound.lipschitz * before * (1 + NORM_TOLERANCE) + slack:
                     raise CheckFailed(
                         f"a distance of at most {bound.lipschitz:.6g} x {before:.6g}",
                         f"{apart:.6g}, which is {apart / before:.6g} x",
@@ -106,7 +108,7 @@ def check_lipschitz_constant_holds(case: Case[FeatureMap]) -> None:
                     )
 
 
-@promised_by(FeatureMap)
+@check_for(FeatureMap)
 def check_it_is_fitted_to_the_same_twice(case: Case[FeatureMap]) -> None:
     """What is fitted depends on the samples alone, so that others can fit it again."""
     plugin = case.plugin
@@ -122,16 +124,16 @@ def check_it_is_fitted_to_the_same_twice(case: Case[FeatureMap]) -> None:
             raise CheckFailed("the same numbers for the same samples", "others", "draw from a seed among the options")
 
 
-def bounds(case: Case[FeatureMap]) -> Iterator[tuple[int, BoundMap]]:
+def bind_maps(case: Case[FeatureMap]) -> Iterator[tuple[int, BoundMap]]:
     """The map for inputs of several sizes that it accepts."""
-    found = case.once(bound_maps)
+    found = case.once(maps_for_shapes)
     if not found:
         shapes = ", ".join(" x ".join(map(str, shape)) for shape in SHAPES)
         raise Skipped(f"its options fit no inputs of {shapes} features")
     return iter(found)
 
 
-def bound_maps(case: Case[FeatureMap]) -> list[tuple[int, BoundMap]]:
+def maps_for_shapes(case: Case[FeatureMap]) -> list[tuple[int, BoundMap]]:
     """The map for every shape that its options fit."""
     result = []
     plugin = case.plugin
@@ -159,7 +161,7 @@ def random_inputs(size: int) -> Tensor:
     return x
 
 
-def tried(size: int) -> Iterator[Tensor]:
+def inputs_of_many_norms(size: int) -> Iterator[Tensor]:
     """Single inputs of many norms, the axes among their directions."""
     directions = torch.cat([random_inputs(size)[:6], torch.eye(size, dtype=torch.float64)[:2]])
     for direction in torch.nn.functional.normalize(directions, dim=1):

@@ -14,31 +14,31 @@ from torch.nn.functional import cross_entropy
 from crfl_core.errors import OptionError, PluginFailure
 from crfl_core.plugin_api.model import BoundModel, GradientSteps, Model
 from crfl_core.records.inputs import DataFacts, Domain
-from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by, used_as
+from crfl_core.testing.suite import Case, CheckFailed, Skipped, check_for, usage_of
 from crfl_core.training.models import check_linear
 
 KINDS_OF_DATA = {
     "images": DataFacts(64, 5, Domain(0.0, 1.0), (1, 8, 8)),
     "tabular data": DataFacts(12, 3, Domain(0.0, 1.0)),
 }
-ROUNDING = 1e-8
+MODEL_TOLERANCE = 1e-8
 
 
-@used_as(Model)
+@usage_of(Model)
 def predictions(model: Model, _: Case[Model]) -> tuple[object, ...]:
     """Initial parameters, logits and gradients."""
     found = []
-    for facts, bound in built(Case(model)):
-        parameters, x, y, weights = problem(bound, facts)
+    for facts, bound in build_models(Case(model)):
+        parameters, x, y, weights = sample_problem(bound, facts)
         start = bound.initial_parameters(np.random.default_rng(0))
         found += [start, bound.logits(parameters[:, 0], x[0]), bound.gradient(parameters, x, y, weights)]
     return tuple(found)
 
 
-@promised_by(Model)
+@check_for(Model)
 def check_parameters_follow_the_layout(case: Case[Model]) -> None:
     """`initial_parameters` gives one finite vector of the layout's size, the same for the same generator."""
-    for _, bound in built(case):
+    for _, bound in build_models(case):
         start = bound.initial_parameters(np.random.default_rng(3))
         if start.shape != (bound.layout.size,) or not bool(torch.isfinite(start).all()):
             raise CheckFailed(
@@ -50,11 +50,11 @@ def check_parameters_follow_the_layout(case: Case[Model]) -> None:
             raise CheckFailed("equal draws from equal generators", "others", "draw from the given generator only")
 
 
-@promised_by(Model)
+@check_for(Model)
 def check_logits_of_many_models_are_those_of_each(case: Case[Model]) -> None:
     """(R, P) and (b, features) give (R, b, C), for each model what it gives alone, in the same precision."""
-    for facts, bound in built(case):
-        parameters, x, _, _ = problem(bound, facts)
+    for facts, bound in build_models(case):
+        parameters, x, _, _ = sample_problem(bound, facts)
         models = parameters[:, 0]
         together = bound.logits(models, x[0])
         if together.shape != (len(models), len(x[0]), facts.classes):
@@ -72,11 +72,11 @@ def check_logits_of_many_models_are_those_of_each(case: Case[Model]) -> None:
             )
 
 
-@promised_by(Model)
+@check_for(Model)
 def check_votes_are_counted_by_the_largest_logit(case: Case[Model]) -> None:
     """`count_votes` says how many models have their largest logit at each class, ties to the lowest class."""
-    for facts, bound in built(case):
-        x = problem(bound, facts)[1][0]
+    for facts, bound in build_models(case):
+        x = sample_problem(bound, facts)[1][0]
         for count in (1, 8, 11):
             models = 0.3 * torch.randn(count, bound.layout.size, dtype=x.dtype, generator=generator(count))
             models[0] = 0.0  # a tie of all classes, for most models
@@ -88,12 +88,12 @@ def check_votes_are_counted_by_the_largest_logit(case: Case[Model]) -> None:
                 )
 
 
-@promised_by(Model)
+@check_for(Model)
 def check_gradient_is_that_of_the_loss(case: Case[Model]) -> None:
     """`gradient` agrees with differences of the weighted cross-entropy of `logits`, for every client and replica."""
     step = 1e-6
-    for facts, bound in built(case):
-        parameters, x, y, weights = problem(bound, facts)
+    for facts, bound in build_models(case):
+        parameters, x, y, weights = sample_problem(bound, facts)
         gradient = bound.gradient(parameters, x, y, weights)
         if gradient.shape != parameters.shape:
             raise CheckFailed(
@@ -113,11 +113,11 @@ def check_gradient_is_that_of_the_loss(case: Case[Model]) -> None:
                 )
 
 
-@promised_by(Model)
+@check_for(Model)
 def check_clients_and_padding_do_not_mix(case: Case[Model]) -> None:
     """A client's gradient depends neither on other clients nor on samples of weight 0."""
-    for facts, bound in built(case):
-        parameters, x, y, weights = problem(bound, facts)
+    for facts, bound in build_models(case):
+        parameters, x, y, weights = sample_problem(bound, facts)
         together = bound.gradient(parameters, x, y, weights)
         for client in range(x.shape[0]):
             rows = slice(client, client + 1)
@@ -130,11 +130,11 @@ def check_clients_and_padding_do_not_mix(case: Case[Model]) -> None:
         )
 
 
-@promised_by(Model)
+@check_for(Model)
 def check_local_steps_follow_the_gradient(case: Case[Model]) -> None:
     """`local_models` makes the steps `w <- w - rate (gradient + decay w)`, in whatever layout."""
-    for facts, bound in built(case):
-        parameters, x, y, weights = problem(bound, facts)
+    for facts, bound in build_models(case):
+        parameters, x, y, weights = sample_problem(bound, facts)
         rates = torch.tensor([0.5, 0.1, 0.0]).double()
         decay = torch.tensor([0.1, 0.2, 0.3]).double()
         for penalty in (None, decay):
@@ -146,11 +146,11 @@ def check_local_steps_follow_the_gradient(case: Case[Model]) -> None:
             demand_close("local models", found.parameters(), expected.parameters(), "compare step() with gradient()")
 
 
-@promised_by(Model)
+@check_for(Model)
 def check_gradients_of_samples_add_up(case: Case[Model]) -> None:
     """`sample_gradients` are those whose weighted sum is `gradient`: clipping shortens each of them."""
-    for facts, bound in built(case):
-        parameters, x, y, weights = problem(bound, facts)
+    for facts, bound in build_models(case):
+        parameters, x, y, weights = sample_problem(bound, facts)
         each = bound.sample_gradients(parameters, x, y)
         expected = (*parameters.shape[:2], y.shape[1], bound.layout.size)
         if each.shape != expected:
@@ -159,10 +159,10 @@ def check_gradients_of_samples_add_up(case: Case[Model]) -> None:
         demand_close("their sum", total, bound.gradient(parameters, x, y, weights), "take one gradient per sample")
 
 
-@promised_by(Model)
+@check_for(Model)
 def check_linear_models_are_the_cores_own(case: Case[Model]) -> None:
     """A model that declares `linear` is a `LinearModel`, unchanged: certificates rest on the form of its logits."""
-    for _, bound in built(case):
+    for _, bound in build_models(case):
         if not bound.facts.linear:
             raise Skipped("it declares no linear model")
         try:
@@ -173,11 +173,11 @@ def check_linear_models_are_the_cores_own(case: Case[Model]) -> None:
             ) from error
 
 
-@promised_by(Model)
+@check_for(Model)
 def check_gradient_bound_holds(case: Case[Model]) -> None:
     """No sample's gradient is longer than `gradient_bound` says for inputs of its norm."""
-    for facts, bound in built(case):
-        parameters, x, y, _ = problem(bound, facts)
+    for facts, bound in build_models(case):
+        parameters, x, y, _ = sample_problem(bound, facts)
         for client, sample, scale in itertools.product(range(len(x)), range(x.shape[1]), (0.0, 1.0, 30.0)):
             one = x[client : client + 1, sample : sample + 1]
             longest = bound.gradient_bound(float(one.norm()))
@@ -186,7 +186,7 @@ def check_gradient_bound_holds(case: Case[Model]) -> None:
             label = y[client : client + 1, sample : sample + 1]
             models = scale * parameters[:, client : client + 1]
             found = float(bound.gradient(models, one, label, torch.ones_like(label, dtype=x.dtype)).norm(dim=-1).max())
-            if found > longest * (1 + ROUNDING):
+            if found > longest * (1 + MODEL_TOLERANCE):
                 raise CheckFailed(
                     f"gradients of norm {longest:.4g} at most for an input of norm {float(one.norm()):.4g}",
                     f"{found:.4g}",
@@ -194,33 +194,33 @@ def check_gradient_bound_holds(case: Case[Model]) -> None:
                 )
 
 
-@promised_by(Model)
+@check_for(Model)
 def check_convex_models_are_convex(case: Case[Model]) -> None:
     """A model that declares `convex` has a loss that never lies above its chords."""
-    for facts, bound in built(case):
+    for facts, bound in build_models(case):
         if not bound.facts.convex:
             raise Skipped("it declares no convex loss")
-        parameters, x, y, weights = problem(bound, facts)
+        parameters, x, y, weights = sample_problem(bound, facts)
         for scale in (1.0, 10.0):
             one = scale * parameters[:1]
             other = -scale * parameters[1:2].flip(-1)
             middle = losses(bound, (one + other) / 2, x, y, weights)
             chord = (losses(bound, one, x, y, weights) + losses(bound, other, x, y, weights)) / 2
-            if bool((middle > chord + ROUNDING * (1 + chord.abs())).any()):
+            if bool((middle > chord + MODEL_TOLERANCE * (1 + chord.abs())).any()):
                 raise CheckFailed("a loss below its chords", "one above", "declare convex=False")
 
 
-@promised_by(Model)
+@check_for(Model)
 def check_operator_norm_is_a_norm(case: Case[Model]) -> None:
     """Linear models know the spectral norm of their centred weights: homogeneous, and at most the whole norm."""
-    for facts, bound in built(case):
-        parameters = problem(bound, facts)[0][0, 0]
+    for facts, bound in build_models(case):
+        parameters = sample_problem(bound, facts)[0][0, 0]
         found = bound.operator_norm(parameters)
         if found is None:
             raise Skipped("it has no block of weights")
         twice = bound.operator_norm(-2.0 * parameters)
         whole = float(parameters.norm())
-        if twice is None or abs(twice - 2 * found) > 1e-6 * whole or not 0 <= found <= whole * (1 + ROUNDING):
+        if twice is None or abs(twice - 2 * found) > 1e-6 * whole or not 0 <= found <= whole * (1 + MODEL_TOLERANCE):
             raise CheckFailed(
                 f"a norm between 0 and {whole:.4g} that doubles with the weights",
                 f"{found} and {twice}",
@@ -228,15 +228,15 @@ def check_operator_norm_is_a_norm(case: Case[Model]) -> None:
             )
 
 
-def built(case: Case[Model]) -> Iterator[tuple[DataFacts, BoundModel]]:
+def build_models(case: Case[Model]) -> Iterator[tuple[DataFacts, BoundModel]]:
     """The model for every kind of data that its options fit."""
-    found = case.once(bound_models)
+    found = case.once(models_for_data)
     if not found:
         raise Skipped(f"its options fit neither {' nor '.join(KINDS_OF_DATA)}")
     return iter(found)
 
 
-def bound_models(case: Case[Model]) -> list[tuple[DataFacts, BoundModel]]:
+def models_for_data(case: Case[Model]) -> list[tuple[DataFacts, BoundModel]]:
     """The model for images and for tabular data; an `OptionError` for one of them is a good answer."""
     result = []
     for facts in KINDS_OF_DATA.values():
@@ -252,7 +252,7 @@ def generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def problem(model: BoundModel, facts: DataFacts) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def sample_problem(model: BoundModel, facts: DataFacts) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Parameters of 2 replicas and 3 clients, their inputs, labels and weights of samples, some of them padding."""
     source = generator(5)
     parameters = 0.3 * torch.randn(2, 3, model.layout.size, dtype=torch.float64, generator=source)
@@ -276,5 +276,5 @@ def losses(model: BoundModel, parameters: Tensor, x: Tensor, y: Tensor, weights:
 def demand_close(what: str, found: Tensor, expected: Tensor, fix: str) -> None:
     """Equal up to rounding."""
     gap = float((found - expected).abs().max())
-    if not gap <= ROUNDING * (1 + float(expected.abs().max())):
+    if not gap <= MODEL_TOLERANCE * (1 + float(expected.abs().max())):
         raise CheckFailed(f"the same {what} batched and alone", f"a difference of {gap:.3g}", fix)

@@ -12,28 +12,28 @@ from torch import Tensor
 from crfl_core.errors import CrflError, PluginFailure
 from crfl_core.plugin_api.server_optimiser import FixedRate, ServerOptimiser
 from crfl_core.records.round import OptimiserResult, Round, State
-from crfl_core.testing.aggregation_steps import FLOATS, written_and_read
+from crfl_core.testing.aggregation_steps import FLOATS, through_checkpoint
 from crfl_core.testing.sample_rounds import HUGE, gaussian, round_of
-from crfl_core.testing.suite import Case, CheckFailed, Skipped, difference, promised_by, used_as
+from crfl_core.testing.suite import Case, CheckFailed, Skipped, check_for, difference, usage_of
 from crfl_core.training.server_optimiser import change, rate_of, step_of
 
 CLIENTS = 4
 
 
-@used_as(ServerOptimiser)
-def three_rounds(optimiser: ServerOptimiser, case: Case[ServerOptimiser]) -> list[object]:
+@usage_of(ServerOptimiser)
+def use_optimiser(optimiser: ServerOptimiser, case: Case[ServerOptimiser]) -> list[object]:
     """The answers in three rounds."""
     del case
-    return [answer for answer, _ in played(optimiser, [gaussian(1, 6, seed)[0] for seed in range(3)])]
+    return [answer for answer, _ in run_optimiser(optimiser, [gaussian(1, 6, seed)[0] for seed in range(3)])]
 
 
-@promised_by(ServerOptimiser)
+@check_for(ServerOptimiser)
 def check_every_aggregate_is_answered(case: Case[ServerOptimiser]) -> None:
     """Finite aggregates of any size and length, zeros among them, get finite answers of the right shape."""
     for dtype in FLOATS:
         for name, aggregates in situations().items():
             try:
-                played(case.plugin, aggregates, dtype)
+                run_optimiser(case.plugin, aggregates, dtype)
             except CrflError as error:
                 raise CheckFailed(
                     f"answers to {name} in {dtype}",
@@ -42,20 +42,20 @@ def check_every_aggregate_is_answered(case: Case[ServerOptimiser]) -> None:
                 ) from error
 
 
-@promised_by(ServerOptimiser)
+@check_for(ServerOptimiser)
 def check_nothing_moves_nothing(case: Case[ServerOptimiser]) -> None:
     """A first aggregate of zero leaves the model where it is."""
-    ((answer, aggregate),) = played(case.plugin, [np.zeros(6)])
+    ((answer, aggregate),) = run_optimiser(case.plugin, [np.zeros(6)])
     moved = float(change(answer, aggregate).norm())
     if moved > 0:
         raise CheckFailed("no change by an aggregate of zero", f"one of norm {moved:.3g}", "begin with an empty memory")
 
 
-@promised_by(ServerOptimiser)
+@check_for(ServerOptimiser)
 def check_the_model_moves_along_the_aggregate(case: Case[ServerOptimiser]) -> None:
     """No parameter is moved against the aggregate of its round: scales are not negative."""
     for name, aggregates in situations().items():
-        for answer, _ in played(case.plugin, aggregates):
+        for answer, _ in run_optimiser(case.plugin, aggregates):
             least = float(torch.as_tensor(answer.scale).min())
             if least < 0:
                 raise CheckFailed(
@@ -63,13 +63,13 @@ def check_the_model_moves_along_the_aggregate(case: Case[ServerOptimiser]) -> No
                 )
 
 
-@promised_by(ServerOptimiser)
+@check_for(ServerOptimiser)
 def check_inputs_of_a_step_are_not_changed(case: Case[ServerOptimiser]) -> None:
     """Aggregate, broadcast model and state are as they were before, and no answer shares memory with them."""
     if isinstance(case.plugin, FixedRate):
         raise Skipped("it sees neither aggregate nor model")
     for dtype in FLOATS:
-        (first, _), *_ = played(case.plugin, [gaussian(1, 6)[0]], dtype)
+        (first, _), *_ = run_optimiser(case.plugin, [gaussian(1, 6)[0]], dtype)
         current = current_round(2, 6, dtype)
         aggregate = torch.from_numpy(gaussian(1, 6, 1)[0]).to(dtype)
         given = (aggregate, current.start, dict(first.state))
@@ -86,7 +86,7 @@ def check_inputs_of_a_step_are_not_changed(case: Case[ServerOptimiser]) -> None:
                 raise CheckFailed(f"new tensors, {dtype}", f"that {part} is a view of {what}", "return a copy")
 
 
-@promised_by(ServerOptimiser)
+@check_for(ServerOptimiser)
 def check_memory_survives_a_checkpoint(case: Case[ServerOptimiser]) -> None:
     """A run that is resumed from plain tensors in every round continues exactly like one that never stopped."""
     if isinstance(case.plugin, FixedRate):
@@ -101,7 +101,7 @@ def check_memory_survives_a_checkpoint(case: Case[ServerOptimiser]) -> None:
         resumed = step_of(case.fresh(), aggregate, current, stored)
         step_of(steady, 2.0 * aggregate, current, {})  # as for another model of the same round
         going = kept.state
-        stored = written_and_read(resumed.state)
+        stored = through_checkpoint(resumed.state)
         if found := difference(kept, resumed):
             raise CheckFailed(
                 "the same answers after a resume",
@@ -110,7 +110,7 @@ def check_memory_survives_a_checkpoint(case: Case[ServerOptimiser]) -> None:
             )
 
 
-@promised_by(FixedRate)
+@check_for(FixedRate)
 def check_rate_is_the_same_when_asked_again(case: Case[FixedRate]) -> None:
     """A rate follows from the facts of its round alone: whoever asks again, in whatever order, gets the same."""
     facts = [current_round(number, 6, torch.float64).facts for number in range(1, 6)]
@@ -138,7 +138,7 @@ def situations() -> dict[str, list[np.ndarray[tuple[int], np.dtype[np.float64]]]
     }
 
 
-def played(
+def run_optimiser(
     optimiser: ServerOptimiser,
     aggregates: list[np.ndarray[tuple[int], np.dtype[np.float64]]],
     dtype: torch.dtype = torch.float64,

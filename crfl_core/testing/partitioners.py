@@ -12,7 +12,7 @@ from crfl_core.plugin_api.partitioner import Partitioner
 from crfl_core.records.inputs import Data
 from crfl_core.records.random_streams import Streams
 from crfl_core.testing.sample_run import Spots
-from crfl_core.testing.suite import Case, CheckFailed, Skipped, promised_by, used_as
+from crfl_core.testing.suite import Case, CheckFailed, Skipped, check_for, usage_of
 
 
 def examples() -> dict[str, Data]:
@@ -26,16 +26,16 @@ def examples() -> dict[str, Data]:
     }
 
 
-@used_as(Partitioner)
+@usage_of(Partitioner)
 def splits(partitioner: Partitioner, _: Case[Partitioner]) -> dict[str, object]:
     """A split of all examples that the options fit."""
-    return {name: partition for name, _, partition in accepted(Case(partitioner))}
+    return {name: partition for name, _, partition in accepted_splits(Case(partitioner))}
 
 
-@promised_by(Partitioner)
+@check_for(Partitioner)
 def check_every_sample_has_one_owner(case: Case[Partitioner]) -> None:
     """Every training sample belongs to exactly one client."""
-    for name, data, partition in accepted(case):
+    for name, data, partition in accepted_splits(case):
         rows = np.concatenate([np.asarray(rows) for rows in partition])
         if rows.dtype.kind not in "iu" or (len(rows) and (rows.min() < 0 or rows.max() >= len(data.x))):
             raise CheckFailed(
@@ -51,10 +51,10 @@ def check_every_sample_has_one_owner(case: Case[Partitioner]) -> None:
             )
 
 
-@promised_by(Partitioner)
+@check_for(Partitioner)
 def check_nobody_is_empty(case: Case[Partitioner]) -> None:
     """Every client holds something; options that leave somebody empty are an `OptionError`."""
-    for name, _, partition in accepted(case):
+    for name, _, partition in accepted_splits(case):
         empty = [client for client, rows in enumerate(partition) if len(rows) == 0]
         if empty or not partition:
             raise CheckFailed(
@@ -64,22 +64,22 @@ def check_nobody_is_empty(case: Case[Partitioner]) -> None:
             )
 
 
-@promised_by(Partitioner)
+@check_for(Partitioner)
 def check_number_of_clients_is_as_configured(case: Case[Partitioner]) -> None:
     """If there is an option `clients`, it is the number of clients."""
     wanted = getattr(case.plugin, "clients", None)
     if not isinstance(wanted, int):
         raise Skipped("it has no option `clients`")
-    for name, _, partition in accepted(case):
+    for name, _, partition in accepted_splits(case):
         if len(partition) != wanted:
             raise CheckFailed(f"{wanted} clients for {name}", f"{len(partition)}", "return one array for each client")
 
 
-@promised_by(Partitioner)
+@check_for(Partitioner)
 def check_data_are_not_changed(case: Case[Partitioner]) -> None:
     """Inputs, labels and groups are as they were before."""
     before = examples()
-    for name, data, _ in accepted(case):
+    for name, data, _ in accepted_splits(case):
         for what in ("x", "y", "groups"):
             old = getattr(before[name], what)
             new = getattr(data, what)
@@ -87,16 +87,16 @@ def check_data_are_not_changed(case: Case[Partitioner]) -> None:
                 raise CheckFailed(f"unchanged {what}", "changed in place", "work on a copy")
 
 
-@promised_by(Partitioner)
+@check_for(Partitioner)
 def check_every_client_has_a_name_or_none_has(case: Case[Partitioner]) -> None:
     """`client_names` names all clients of a split, or none."""
-    for name, data, partition in accepted(case):
+    for name, data, partition in accepted_splits(case):
         names = case.plugin.client_names(data, partition)
         if names and len(names) != len(partition):
             raise CheckFailed(f"{len(partition)} names or none for {name}", f"{len(names)}", "name every client")
 
 
-def accepted(case: Case[Partitioner]) -> list[tuple[str, Data, tuple[NDArray[np.int64], ...]]]:
+def accepted_splits(case: Case[Partitioner]) -> list[tuple[str, Data, tuple[NDArray[np.int64], ...]]]:
     """Every example that the options fit, with its split."""
     found = case.once(all_splits)
     if not found:

@@ -48,10 +48,10 @@ class Scene(NamedTuple):
 def federation_with(attack: Attack, *, tabular: bool) -> Federation:
     """Twenty clients on spots, with as many rounds as the attack's schedule needs."""
     registry = registry_with({attack.configured_as: type(attack)})
-    return build(load_config(attacked_run(attack, tabular=tabular), registry=registry).config)
+    return build(load_config(attack_config(attack, tabular=tabular), registry=registry).config)
 
 
-def attacked_run(attack: Attack, *, tabular: bool) -> dict[str, Any]:
+def attack_config(attack: Attack, *, tabular: bool) -> dict[str, Any]:
     """The config of that federation."""
     first = attack.rounds.first if isinstance(attack.rounds, RoundRange) else max(attack.rounds, default=1)
     return small_config(
@@ -83,7 +83,7 @@ def scene_of(federation: Federation, attack: Attack, number: int | None = None, 
     clean = Batches(
         federation.data.x_of(rows), federation.data.y[rows], torch.from_numpy(drawn.sizes), attackers.ids, plan.number
     )
-    return Scene(federation, plan, clean, attack.poison(copied(clean), state_of(federation, state)))
+    return Scene(federation, plan, clean, attack.poison(copy_tensors(clean), state_of(federation, state)))
 
 
 def all_scenes(case: Case[Attack]) -> dict[str, Scene | str]:
@@ -106,7 +106,7 @@ def scenes(case: Case[Attack]) -> Iterator[tuple[str, Scene]]:
     return iter(accepted)
 
 
-def measured(scene: Scene) -> RealisedAttack:
+def measure_attack(scene: Scene) -> RealisedAttack:
     """What the attackers did in the round of a scene, measured on their batches and their updates."""
     real = scene.real
     sizes = scene.clean.sizes
@@ -138,7 +138,7 @@ def submissions(federation: Federation, plan: Plan) -> Submissions:
     return Submissions(federation, plan, start_of(federation), {}, None)
 
 
-def known_to(attack: Attack, scene: Scene) -> AttackerView:
+def attacker_view(attack: Attack, scene: Scene) -> AttackerView:
     """What attackers know when they craft."""
     updates = train(scene.federation, scene.plan).updates[0]
     attacking = scene.plan.conduct.attacking
@@ -146,22 +146,22 @@ def known_to(attack: Attack, scene: Scene) -> AttackerView:
     return submissions(scene.federation, scene.plan).known(attack, everybody, updates, np.flatnonzero(attacking))
 
 
-def seen_by(attack: Attack, scene: Scene) -> AttackerObservation:
+def attacker_observation(attack: Attack, scene: Scene) -> AttackerObservation:
     """What attackers have seen after the round of a scene, from which the model moves a little."""
     start = start_of(scene.federation)
-    crafted = attack.craft(known_to(attack, scene), scene.federation.prepared)
+    crafted = attack.craft(attacker_view(attack, scene), scene.federation.prepared)
     following = start - 0.01 * torch.arange(1.0, 1.0 + len(start)).to(start) / len(start)
     return observed(scene.federation, scene.plan, start, following, crafted)
 
 
-def part_of(batches: Batches, rows: slice) -> Batches:
+def select_batches(batches: Batches, rows: slice) -> Batches:
     """The batches of some clients."""
     return Batches(
         batches.x[rows].clone(), batches.y[rows].clone(), batches.sizes[rows], batches.clients[rows], batches.round
     )
 
 
-def copied(value: Any) -> Any:
+def copy_tensors(value: Any) -> Any:
     """A copy of batches, tensors or a mapping of tensors."""
     if isinstance(value, Batches):
         return replace(value, x=value.x.clone(), y=value.y.clone(), sizes=value.sizes.clone())

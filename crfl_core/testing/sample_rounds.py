@@ -28,8 +28,8 @@ SIZES = (12, 25, 60, 120)
 
 FEDERATION = 2 * max(SIZES) + 1
 """All clients, of which every second one takes part at most."""
-ROUNDING = 1e-6
-"""How far sums of weights may be off."""
+WEIGHT_TOLERANCE = 1e-6
+"""Absolute error that weights, their sums and identities of weights may have."""
 
 UPDATE_BOUND = 4.0
 """What honest updates of the situations are said to reach at most."""
@@ -127,12 +127,12 @@ def every_size(case: Case[AggregationStep]) -> dict[str, ClientUpdates]:
     return case.once(situations) | {"10,000 parameters": round_of(gaussian(case.once(round_size), 10_000))}
 
 
-def answers(case: Case[AggregationStep]) -> dict[str, tuple[ClientUpdates, RuleResult | Staged]]:
+def run_situations(case: Case[AggregationStep]) -> dict[str, tuple[ClientUpdates, RuleResult | Staged]]:
     """What the step makes of every situation."""
-    return {name: (updates, answer(case.plugin, updates)) for name, updates in case.once(situations).items()}
+    return {name: (updates, run_step(case.plugin, updates)) for name, updates in case.once(situations).items()}
 
 
-def ordinary(case: Case[AggregationStep], dtype: torch.dtype = torch.float64) -> ClientUpdates:
+def ordinary_round(case: Case[AggregationStep], dtype: torch.dtype = torch.float64) -> ClientUpdates:
     """The first of the situations."""
     return cast_to(case.once(situations)["an ordinary round"], dtype)
 
@@ -143,33 +143,33 @@ def cast_to(updates: ClientUpdates, dtype: torch.dtype, device: str = "cpu") -> 
     return ClientUpdates(updates.values.to(device, dtype, copy=True), replace(updates.round, start=start))
 
 
-def some_rows(updates: ClientUpdates, rows: NDArray[np.int64]) -> ClientUpdates:
+def select_clients(updates: ClientUpdates, rows: NDArray[np.int64]) -> ClientUpdates:
     """Some of the clients with their updates, in this order."""
     clients = updates.round.clients.take(rows)
     return ClientUpdates(updates.values[torch.from_numpy(rows)], replace(updates.round, clients=clients))
 
 
-def prepared(step: AggregationStep, updates: ClientUpdates) -> State:
+def prepare_state(step: AggregationStep, updates: ClientUpdates) -> State:
     """The state with which the step begins a run of rounds like this one, in the precision of its updates."""
     return core.prepared(step, updates.round.server)
 
 
-def answer(step: AggregationStep, updates: ClientUpdates, state: State | None = None) -> RuleResult | Staged:
+def run_step(step: AggregationStep, updates: ClientUpdates, state: State | None = None) -> RuleResult | Staged:
     """What the core makes of a step in a round, of the first if there is no state: its answer, with shapes checked."""
     if isinstance(step, Stage):
-        return of_stage(step, updates, state)
+        return run_stage(step, updates, state)
     assert isinstance(step, Aggregator)
-    return of_rule(step, updates, state)
+    return run_rule(step, updates, state)
 
 
-def of_stage(step: Stage, updates: ClientUpdates, state: State | None = None) -> Staged:
+def run_stage(step: Stage, updates: ClientUpdates, state: State | None = None) -> Staged:
     """What the core makes of a stage."""
-    return staged_by(step, updates, prepared(step, updates) if state is None else state)
+    return staged_by(step, updates, prepare_state(step, updates) if state is None else state)
 
 
-def of_rule(step: Aggregator, updates: ClientUpdates, state: State | None = None) -> RuleResult:
+def run_rule(step: Aggregator, updates: ClientUpdates, state: State | None = None) -> RuleResult:
     """What the core makes of a rule."""
-    return core.combined(step, updates, prepared(step, updates) if state is None else state)
+    return core.combined(step, updates, prepare_state(step, updates) if state is None else state)
 
 
 def tensors(result: RuleResult | Staged) -> Mapping[str, Tensor]:
@@ -184,14 +184,14 @@ def tolerance(values: Tensor) -> float:
     return digits * max(float(torch.linalg.vector_norm(values, dim=1).max()), torch.finfo(values.dtype).tiny)
 
 
-def above_one(totals: Iterable[float]) -> bool:
+def exceeds_one(totals: Iterable[float]) -> bool:
     """Whether some total of weights is more than a share, up to rounding."""
-    return any(total > 1 + ROUNDING for total in totals)
+    return any(total > 1 + WEIGHT_TOLERANCE for total in totals)
 
 
 def is_constant(totals: Sequence[float]) -> bool:
     """Whether totals of weights are the same in all rounds, as those of a server rate are, and no oversight's."""
-    return max(totals) - min(totals) <= ROUNDING * max(totals)
+    return max(totals) - min(totals) <= WEIGHT_TOLERANCE * max(totals)
 
 
 ROOT_SAMPLES = 20

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from crfl_core.certification.certifier import Audit, audit, levels_of
+from crfl_core.certification.certifier import Audit, audit_certificate, select_levels
 from crfl_core.errors import PluginFailure, StoreError
 from crfl_core.plugin_api.attack import Attack
 from crfl_core.plugin_api.base import Plugin
@@ -57,7 +57,7 @@ class Trial:
 
     def audit(self, threat: Threat | None = None, ledger: Ledger | None = None) -> Audit:
         """The certificate's assumptions, evaluated on this run or on another ledger."""
-        return audit(self.certificate, ledger or self.ledger, threat or self.threat)
+        return audit_certificate(self.certificate, ledger or self.ledger, threat or self.threat)
 
     def certify(
         self, level: Level, threat: Threat | None = None, votes: Votes | None = None, ledger: Ledger | None = None
@@ -73,11 +73,11 @@ class Trial:
     @property
     def predictions(self) -> NDArray[np.int64]:
         """The classes that the certificate predicts, `ABSTAIN` where it is not sure."""
-        return self.certify(levels_of(self.certificate)[0]).prediction
+        return self.certify(select_levels(self.certificate)[0]).prediction
 
     def attacked(self, attack: Attack) -> Trial:
         """The same run, data and noise, with an attack."""
-        return finished(self.certificate, self.threat.model_dump(mode="json", exclude_none=True), self.groups, attack)
+        return run_trial(self.certificate, self.threat.model_dump(mode="json", exclude_none=True), self.groups, attack)
 
 
 Search = Callable[[Trial, Level], "NDArray[np.float64] | None"]
@@ -85,18 +85,18 @@ Search = Callable[[Trial, Level], "NDArray[np.float64] | None"]
 attack that was found to change its prediction, infinite where none was; None if nothing was tried at this level."""
 
 
-def trial_of(case: Case[Certificate]) -> Trial:
+def find_trial(case: Case[Certificate]) -> Trial:
     """A trial that the certificate has something to say about, if there is one."""
     *others, last = product(THREATS, GROUPS if case.plugin.groups else (None,))
     for threat, groups in others:
         with suppress(Skipped):
-            trial = finished(case.plugin, threat, groups)
+            trial = run_trial(case.plugin, threat, groups)
             if trial.allowed():
                 return trial
-    return finished(case.plugin, *last)
+    return run_trial(case.plugin, *last)
 
 
-def finished(
+def run_trial(
     certificate: Certificate, threat: dict[str, Any], groups: Mapping[str, Any] | None, attack: Attack | None = None
 ) -> Trial:
     """A run that ends with this certificate."""
@@ -120,7 +120,7 @@ def finished(
                 str(error),
                 "return a Guarantee for every sample, with NaN for the radius where prediction is ABSTAIN",
             ) from error
-        (question,) = result.inquiry.questions
+        (question,) = result.certifier.questions
         try:
             votes = result.votes(question.request, question.settings)["clean"]
         except StoreError as error:
@@ -129,23 +129,25 @@ def finished(
             ) from error
         ledger = result.ledger
         assumed = result.threat
-    return Trial(certificate, read_only(ledger), assumed, frozen(votes), groups)
+    return Trial(certificate, freeze_ledger(ledger), assumed, freeze_votes(votes), groups)
 
 
-def read_only(ledger: Ledger) -> Ledger:
+def freeze_ledger(ledger: Ledger) -> Ledger:
     """The ledger with arrays that cannot be changed."""
     return replace(
-        ledger, clients=ClientColumns(**{name: shut(column) for name, column in vars(ledger.clients).items()})
+        ledger, clients=ClientColumns(**{name: freeze_array(column) for name, column in vars(ledger.clients).items()})
     )
 
 
-def frozen(votes: Votes) -> Votes:
+def freeze_votes(votes: Votes) -> Votes:
     """The votes with arrays that cannot be changed."""
-    arrays: dict[str, Any] = {name: shut(part) for name, part in vars(votes).items() if isinstance(part, np.ndarray)}
+    arrays: dict[str, Any] = {
+        name: freeze_array(part) for name, part in vars(votes).items() if isinstance(part, np.ndarray)
+    }
     return replace(votes, **arrays)
 
 
-def shut(array: NDArray[Any]) -> NDArray[Any]:
+def freeze_array(array: NDArray[Any]) -> NDArray[Any]:
     """A copy that cannot be changed."""
     copy = array.copy()
     copy.flags.writeable = False
@@ -220,17 +222,17 @@ def small_config(**changes: Any) -> dict[str, Any]:
 
 
 @singledispatch
-def surer(votes: Votes) -> Votes:
+def strengthen_votes(votes: Votes) -> Votes:
     """Votes that leave less doubt about the same first class."""
     raise NotImplementedError(type(votes).__name__)
 
 
-@surer.register
+@strengthen_votes.register
 def _(votes: LogitVotes) -> Votes:
     return replace(votes, logits=2.0 * votes.logits)
 
 
-@surer.register
+@strengthen_votes.register
 def _(votes: CountVotes) -> Votes:
     chosen = votes.selection if votes.request.selection_models else votes.counts
     winners = np.eye(chosen.shape[1], dtype=np.int64)[chosen.argmax(1)]
@@ -238,13 +240,13 @@ def _(votes: CountVotes) -> Votes:
     return replace(votes, **dict(zip(("counts", "selection"), totals, strict=True)))
 
 
-@surer.register
+@strengthen_votes.register
 def _(votes: ExactVotes) -> Votes:
     rest = 2.0 * votes.log_rest
     return replace(votes, log_rest=rest, log_p_b=2.0 * votes.log_p_b, log_p_a=np.log1p(-np.exp(rest)))
 
 
-@surer.register
+@strengthen_votes.register
 def _(votes: GroupVotes) -> Votes:
     classes = np.arange(1 + votes.ballots.max())
     winners = (votes.ballots[:, :, None] == classes).sum(axis=1).argmax(axis=1)
@@ -252,17 +254,17 @@ def _(votes: GroupVotes) -> Votes:
 
 
 @singledispatch
-def tied(votes: Votes) -> Votes:
+def tie_votes(votes: Votes) -> Votes:
     """Votes that are divided equally among all classes."""
     raise NotImplementedError(type(votes).__name__)
 
 
-@tied.register
+@tie_votes.register
 def _(votes: LogitVotes) -> Votes:
     return replace(votes, logits=np.zeros_like(votes.logits))
 
 
-@tied.register
+@tie_votes.register
 def _(votes: CountVotes) -> Votes:
     even = {
         name: np.zeros_like(part) + part.sum(1, keepdims=True) // part.shape[1]
@@ -271,19 +273,19 @@ def _(votes: CountVotes) -> Votes:
     return replace(votes, **even)
 
 
-@tied.register
+@tie_votes.register
 def _(votes: ExactVotes) -> Votes:
     half = np.full_like(votes.log_p_a, math.log(0.5))
     return replace(votes, log_p_a=half, log_p_b=half, log_rest=half)
 
 
-@tied.register
+@tie_votes.register
 def _(votes: GroupVotes) -> Votes:
     turns = np.arange(votes.ballots.shape[1]) % (1 + votes.labels.max())
     return replace(votes, ballots=np.zeros_like(votes.ballots) + turns, gaps=np.zeros_like(votes.gaps))
 
 
-def ledgers(ledger: Ledger) -> dict[str, Ledger]:
+def altered_ledgers(ledger: Ledger) -> dict[str, Ledger]:
     """Runs that break one assumption or another, and one that breaks all."""
     return {
         "an ordinary run": ledger,
@@ -294,11 +296,11 @@ def ledgers(ledger: Ledger) -> dict[str, Ledger]:
         "rejected rounds": with_rounds(with_facts(ledger, rejects=True), accepted=False),
         "no noise": with_rounds(with_facts(ledger, test_noise_std=0.0), noise_std=0.0),
         "no models kept": with_facts(ledger, resampled=()),
-        "nothing known at all": unknown(ledger),
+        "nothing known at all": unknown_ledger(ledger),
     }
 
 
-def unknown(ledger: Ledger) -> Ledger:
+def unknown_ledger(ledger: Ledger) -> Ledger:
     """A run that no proof covers."""
     blind = with_facts(
         ledger,
@@ -314,12 +316,12 @@ def unknown(ledger: Ledger) -> Ledger:
     return with_columns(blind, cap=math.inf, update_bound=math.inf, residual_norm=math.inf)
 
 
-def short_updates(ledger: Ledger, factor: float) -> Ledger:
+def shorten_updates(ledger: Ledger, factor: float) -> Ledger:
     """The ledger of a run in which nobody could submit more than a part of what they could."""
-    return scaled(ledger, cap=factor, update_bound=factor, residual_norm=factor)
+    return scale_columns(ledger, cap=factor, update_bound=factor, residual_norm=factor)
 
 
-def scaled(ledger: Ledger, **factors: float) -> Ledger:
+def scale_columns(ledger: Ledger, **factors: float) -> Ledger:
     """The ledger with some of its columns multiplied."""
     return with_columns(ledger, **{name: factor * getattr(ledger.clients, name) for name, factor in factors.items()})
 

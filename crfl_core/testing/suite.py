@@ -19,7 +19,7 @@ from crfl_core.errors import UNEXPECTED, CrflError, reason
 from crfl_core.plugin_api import KINDS
 from crfl_core.plugin_api.base import Plugin
 from crfl_core.plugin_api.command import Command
-from crfl_core.plugin_loading.mutation_guard import Touched
+from crfl_core.plugin_loading.mutation_guard import InputsChanged
 
 if TYPE_CHECKING:
     from crfl_core.testing.sample_run import Search
@@ -60,7 +60,7 @@ class Case(Generic[P]):
     @cached_property
     def kind(self) -> str:
         """The plugin's kind, as `crfl plugins` names it."""
-        return kind_of(type(self.plugin))
+        return plugin_kind(type(self.plugin))
 
     def once(self, make: Callable[[Case[P]], T]) -> T:
         """What `make` answers for this case, computed when it is first asked for."""
@@ -129,7 +129,7 @@ class Promise:
             self.function(case)
         except (CheckFailed, Skipped):
             raise
-        except Touched as error:
+        except InputsChanged as error:
             raise CheckFailed("inputs as they were", str(error), "return new tensors: tensor.clone()") from error
         except UNEXPECTED as error:
             raise CheckFailed(
@@ -157,7 +157,7 @@ USES: dict[type[Plugin], Use] = {}
 """The ordinary use of each kind, for checks that hold for all kinds."""
 
 
-def promised_by(base: type[Plugin | Command]) -> Callable[[CheckFunction], CheckFunction]:
+def check_for(base: type[Plugin | Command]) -> Callable[[CheckFunction], CheckFunction]:
     """Make a function `check_<behaviour>(case)` a check of every subclass of `base`."""
 
     def register(function: CheckFunction) -> CheckFunction:
@@ -167,7 +167,7 @@ def promised_by(base: type[Plugin | Command]) -> Callable[[CheckFunction], Check
     return register
 
 
-def used_as(base: type[Plugin]) -> Callable[[Use], Use]:
+def usage_of(base: type[Plugin]) -> Callable[[Use], Use]:
     """Make a function the ordinary use of a kind: it answers with all that came out.
 
     It is handed the plugin to use, and the case for what can be computed once, whichever instance is used.
@@ -185,25 +185,25 @@ def promises_of(plugin: type[Plugin | Command]) -> Iterator[Promise]:
     return (promise for promise in PROMISES if issubclass(plugin, promise.base))
 
 
-def kind_of(plugin: type[object]) -> str:
+def plugin_kind(plugin: type[object]) -> str:
     """The kind that a plugin class belongs to."""
     for kind, described in KINDS.items():
-        if described.has(plugin):
+        if described.includes(plugin):
             return kind
     bases = ", ".join(described.base.__name__ for described in KINDS.values())
     raise TypeError(f"{plugin.__name__} derives from none of {bases}")
 
 
-def results_of(case: Case[Any], expected_failures: Mapping[str, str]) -> Iterator[Result]:
+def run_checks(case: Case[Any], expected_failures: Mapping[str, str]) -> Iterator[Result]:
     """Every check of a plugin, made in turn."""
     promises = list(promises_of(type(case.plugin)))
-    refuse_unknown(expected_failures, {promise.name for promise in promises})
+    check_expected_failures(expected_failures, {promise.name for promise in promises})
     for promise in promises:
-        status, message = outcome(promise, case, expected_failures.get(promise.name))
+        status, message = run_check(promise, case, expected_failures.get(promise.name))
         yield Result(case.name, promise.name, promise.text, status, message)
 
 
-def outcome(promise: Promise, case: Case[Any], reason: str | None) -> tuple[Status, str]:
+def run_check(promise: Promise, case: Case[Any], reason: str | None) -> tuple[Status, str]:
     """What came of a check, which is expected to fail if a `reason` is given."""
     try:
         promise.check(case)
@@ -219,7 +219,7 @@ def outcome(promise: Promise, case: Case[Any], reason: str | None) -> tuple[Stat
     return "passed", ""
 
 
-def refuse_unknown(expected_failures: Mapping[str, str], known: set[str]) -> None:
+def check_expected_failures(expected_failures: Mapping[str, str], known: set[str]) -> None:
     """A misspelt check would be expected to fail for ever."""
     if unknown := sorted(set(expected_failures) - known):
         raise ValueError(f"expected_failures: there is no check {unknown[0]!r}; there are {', '.join(sorted(known))}")
@@ -233,7 +233,7 @@ def difference(one: object, other: object, path: str = "the answer") -> str:
         return f"{path} is a {type(one).__name__} once and a {type(other).__name__} once"
     if isinstance(one, Tensor | np.ndarray):
         return "" if same_array(one, other) else f"{path} differs"
-    for name, here, there in parts(one, other):
+    for name, here, there in paired_parts(one, other):
         if found := difference(here, there, f"{path}{name}"):
             return found
     if isinstance(one, Mapping | Sequence) and len(one) != len(other):  # type: ignore[arg-type]
@@ -243,7 +243,7 @@ def difference(one: object, other: object, path: str = "the answer") -> str:
     return ""
 
 
-def parts(one: Any, other: Any) -> list[tuple[str, object, object]]:
+def paired_parts(one: Any, other: Any) -> list[tuple[str, object, object]]:
     """The parts of two objects of the same type, side by side."""
     if is_dataclass(one) and not isinstance(one, type):
         return [(f".{part.name}", getattr(one, part.name), getattr(other, part.name)) for part in fields(one)]

@@ -22,7 +22,7 @@ from crfl_core.records.round import ClientUpdates, RuleResult, State
 from crfl_core.runs.results import RunResult
 from crfl_core.runs.run import resume, run
 from crfl_core.testing.sample_run import SPOTS, Spots, small_config
-from crfl_core.testing.suite import Case, CheckFailed, Skipped, difference, promised_by, used_as
+from crfl_core.testing.suite import Case, CheckFailed, Skipped, check_for, difference, usage_of
 
 FAILING = "conformance-failing"
 
@@ -51,14 +51,14 @@ class Stopping(Tracker):
             raise KeyboardInterrupt
 
 
-@used_as(Tracker)
-def watched_run(tracker: Tracker, _: Case[Tracker]) -> dict[str, object]:
+@usage_of(Tracker)
+def use_tracker(tracker: Tracker, _: Case[Tracker]) -> dict[str, object]:
     """What a watched run leaves behind."""
     with run_folder(tracker) as (config, plugins, path):
-        return left_behind(run(config, out=path, plugins=plugins))
+        return run_contents(run(config, out=path, plugins=plugins))
 
 
-@promised_by(Tracker)
+@check_for(Tracker)
 def check_a_run_is_watched_without_trouble(case: Case[Tracker]) -> None:
     """All hooks of two runs, one after the other, are answered by one instance."""
     for _ in range(2):
@@ -66,7 +66,7 @@ def check_a_run_is_watched_without_trouble(case: Case[Tracker]) -> None:
             run(config, out=path, plugins=plugins)
 
 
-@promised_by(Tracker)
+@check_for(Tracker)
 def check_a_failed_run_is_survived(case: Case[Tracker]) -> None:
     """When a run fails, the tracker hears of it and raises nothing of its own."""
     with run_folder(case.plugin, aggregation=FAILING) as (config, plugins, path):
@@ -77,7 +77,7 @@ def check_a_failed_run_is_survived(case: Case[Tracker]) -> None:
     raise AssertionError("the run should have failed")
 
 
-@promised_by(Tracker)
+@check_for(Tracker)
 def check_a_resumed_run_is_survived(case: Case[Tracker]) -> None:
     """After an interrupt the tracker continues where the run does."""
     with run_folder(case.plugin) as (config, plugins, path):
@@ -87,14 +87,14 @@ def check_a_resumed_run_is_survived(case: Case[Tracker]) -> None:
             resume(path, plugins=plugins)
 
 
-@promised_by(Tracker)
+@check_for(Tracker)
 def check_results_stay_the_same(case: Case[Tracker]) -> None:
     """A run that is watched has the same model and ledger as one that is not."""
     if {"crfl_accept_round", "crfl_effective_weights"} & set(hook_names(type(case.plugin))):
         raise Skipped("it implements a hook that is there to change results")
     with run_folder(case.plugin) as (config, plugins, path):
-        watched = left_behind(run(config, out=path, plugins=plugins))
-        alone = left_behind(run(config | {"trackers": []}, out=path.with_name("alone"), plugins=plugins))
+        watched = run_contents(run(config, out=path, plugins=plugins))
+        alone = run_contents(run(config | {"trackers": []}, out=path.with_name("alone"), plugins=plugins))
     if found := difference(alone, watched, "the run"):
         raise CheckFailed("the same run, watched or not", found, "change nothing that a hook is handed")
 
@@ -118,6 +118,6 @@ def crfl_warnings(seen: Sequence[warnings.WarningMessage]) -> list[str]:
     return [str(one.message) for one in seen if issubclass(one.category, CrflWarning)]
 
 
-def left_behind(result: RunResult) -> dict[str, object]:
+def run_contents(result: RunResult) -> dict[str, object]:
     """The model and the ledger of a run."""
     return {"parameters": result.parameters, "rounds": result.ledger.rounds, "clients": result.ledger.clients}

@@ -19,9 +19,9 @@ from crfl_core.plugin_api.aggregator import (
     FixedStage,
     LinearAggregator,
     Stage,
-    centred,
-    dependence,
-    mixtures,
+    caps_residuals,
+    chain_dependence,
+    mix_clients,
     state_key,
 )
 from crfl_core.records.round import ClientUpdates, Dependence, RoundFacts, RuleResult, State
@@ -91,8 +91,8 @@ class LinearChain:
         for stage in stages:
             if isinstance(stage, CapStage):
                 cap = answers.caps_of(stage, clients).cpu()
-                centre = decay if centred(stage, clients) else decay * 0.0
-                if centred(stage, clients):
+                centre = decay if caps_residuals(stage, clients) else decay * 0.0
+                if caps_residuals(stage, clients):
                     caps = torch.minimum(caps, cap)
                 if balls and torch.equal(balls[-1][1], centre):  # of two balls around one centre the smaller counts
                     cap = torch.minimum(cap, balls.pop()[0])
@@ -102,7 +102,7 @@ class LinearChain:
             mixing = answers.mixing_of(stage, replace(facts, clients=clients))
             matrix = composed(mixing.matrix.double().cpu(), matrix)
             offset = shifted(mixing.matrix, offset, mixing.offset)
-            clients = mixtures(clients, mixing.matrix)
+            clients = mix_clients(clients, mixing.matrix)
         assert isinstance(rule, LinearAggregator)
         weights = answers.weights_of(rule, clients).cpu()
         return LinearChain(
@@ -111,8 +111,8 @@ class LinearChain:
             balls=tuple(balls),
             decay=decay,
             offset=None if offset is None else summed(weights, offset),
-            depends=dependence(steps, facts.clients),
-            keeps_bounds=all(centred(one, facts.clients) for one in stages if isinstance(one, CapStage)),
+            depends=chain_dependence(steps, facts.clients),
+            keeps_bounds=all(caps_residuals(one, facts.clients) for one in stages if isinstance(one, CapStage)),
         )
 
 
@@ -142,12 +142,12 @@ def run_chain(steps: Sequence[AggregationStep], updates: ClientUpdates, states: 
         offset = shifted(staged.mixing, offset, staged.offset)
         pull = shifted(staged.mixing, pull, staged.pull)
         if isinstance(stage, CapStage):
-            keeps_bounds = keeps_bounds and centred(stage, clients)
-            if bound is None and centred(stage, clients) and staged.cap is not None:  # else it caps mixtures
+            keeps_bounds = keeps_bounds and caps_residuals(stage, clients)
+            if bound is None and caps_residuals(stage, clients) and staged.cap is not None:  # else it caps mixtures
                 cap = torch.minimum(cap, staged.cap)
         new_states[state_key(position)] = staged.state
         updates = ClientUpdates(
-            staged.values, replace(updates.round, clients=mixtures(updates.round.clients, staged.mixing))
+            staged.values, replace(updates.round, clients=mix_clients(updates.round.clients, staged.mixing))
         )
     rule = steps[-1]
     last = state_key(len(steps) - 1)
@@ -166,7 +166,7 @@ def run_chain(steps: Sequence[AggregationStep], updates: ClientUpdates, states: 
         weight_bound=weighted(shares, bound),
         cap=cap,
         residual=residual,
-        depends=dependence(steps, clients),
+        depends=chain_dependence(steps, clients),
         states=new_states,
         rounding=rounding,
         has_offset=found.offset is not None,
@@ -309,7 +309,7 @@ def row_norms(values: Tensor, start: Tensor | None = None, decay: Tensor | None 
 def row_blocks(values: Tensor) -> list[slice]:
     """The rows of (..., n, P) in blocks, each small enough for a copy."""
     *_, rows, size = values.shape
-    at_once = max(1, answers.NUMBERS_AT_ONCE // max(1, size))
+    at_once = max(1, answers.CHECKED_NUMBERS_AT_ONCE // max(1, size))
     return [slice(first, first + at_once) for first in range(0, rows, at_once)]
 
 

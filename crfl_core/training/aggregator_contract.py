@@ -12,26 +12,26 @@ from torch import Tensor
 
 from crfl_core.errors import PluginFailure, failures_named
 from crfl_core.plugin_api.aggregator import AggregationStep, Aggregator, CapStage, FixedStage, LinearAggregator, Stage
-from crfl_core.plugin_api.plugin_errors import written_at
+from crfl_core.plugin_api.plugin_errors import source_location
 from crfl_core.plugin_api.server_view import ServerView
-from crfl_core.plugin_loading.mutation_guard import untouched
+from crfl_core.plugin_loading.mutation_guard import guard_inputs
 from crfl_core.records.round import Clients, ClientUpdates, Mixing, RoundFacts, RuleResult, StageResult, State
 
 T = TypeVar("T")
 Shapes = list[tuple[int, ...]]
-NUMBERS_AT_ONCE = 2**20
+CHECKED_NUMBERS_AT_ONCE = 2**20
 """How many numbers of the updates an identity is checked on at a time."""
 
 
 def named(step: AggregationStep, method: str) -> str:
     """A method of a step, as messages name it: the plugin, the method, file and line."""
-    return f"aggregator {step.full_name}: {method}() ({written_at(getattr(step, method))})"
+    return f"aggregator {step.full_name}: {method}() ({source_location(getattr(step, method))})"
 
 
 def ask(step: AggregationStep, method: str, expected: type[T], *arguments: Any) -> T:
     """The answer of a step's method, which must be of its type; inputs must be as they were."""
     who = named(step, method)
-    with failures_named(f"aggregator {step.full_name} failed in {method}"), untouched(who, *arguments):
+    with failures_named(f"aggregator {step.full_name} failed in {method}"), guard_inputs(who, *arguments):
         answer = getattr(step, method)(*arguments)
     if not isinstance(answer, expected):
         raise PluginFailure(f"{who} must return a {expected.__name__}, found {type(answer).__name__}")
@@ -238,7 +238,7 @@ def tolerance(terms: int, values: Tensor) -> float:
 
 def column_blocks(values: Tensor) -> Iterator[slice]:
     """The columns of (n, P) values in blocks, all rows in each."""
-    width = max(512, NUMBERS_AT_ONCE // max(1, len(values)))
+    width = max(512, CHECKED_NUMBERS_AT_ONCE // max(1, len(values)))
     return (slice(first, first + width) for first in range(0, values.shape[1], width))
 
 

@@ -18,7 +18,7 @@ class Columns:
         self.norms = np.zeros(clients)
         self.scale = np.ones(clients)
         self.bad = np.zeros(clients, np.bool_)
-        self.usable = False
+        self.is_usable = False
         self.poisoning = BatchMeasurements(
             **{name: column.copy() for name, column in vars(BatchMeasurements.clean(clients)).items()}
         )
@@ -28,13 +28,13 @@ class Columns:
         self.norms[received.part] = received.norms[0].numpy()
         self.scale[received.part] = received.scale
         self.bad[received.part] = received.bad[0].numpy()
-        self.usable = self.usable or bool((~received.bad).all(0).any())
+        self.is_usable = self.is_usable or bool((~received.bad).all(0).any())
         for name, column in vars(self.poisoning).items():
             column[received.part] = getattr(received.poisoning, name)
 
     def check_usable(self, number: int) -> None:
         """A round without a single update is an error, not silence."""
-        if not self.usable:
+        if not self.is_usable:
             raise RunError(
                 f"round {number}: no usable update is left, all {len(self.bad)} are non-finite or of the wrong shape: "
                 "lower training.learning_rate"

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from crfl_core.errors import PluginFailure
 from crfl_core.plugin_api.attack import Attack
-from crfl_core.plugin_api.plugin_errors import settings_of, written_at
-from crfl_core.plugin_loading.mutation_guard import Touched, fingerprint, untouched
+from crfl_core.plugin_api.plugin_errors import errors_of, source_location
+from crfl_core.plugin_loading.mutation_guard import InputsChanged, fingerprint, guard_inputs
 from crfl_core.records.input_rows import Gathering
 from crfl_core.records.inputs import Batches, held
 from crfl_core.records.round import BatchMeasurements, State, TrainingTask
@@ -73,8 +73,8 @@ class Poisoner:
 
 def poisoned_batches(attack: Attack, clean: Batches, state: State) -> Batches:
     """What the attack makes of its batches, checked."""
-    who = f"attack {attack.full_name}: poison() ({written_at(type(attack).poison)})"
-    with settings_of("attack", attack), untouched(who, clean, state):
+    who = f"attack {attack.full_name}: poison() ({source_location(type(attack).poison)})"
+    with errors_of("attack", attack), guard_inputs(who, clean, state):
         dirty = attack.poison(clean, state)
     if dirty.x.shape != clean.x.shape or dirty.y.shape != clean.y.shape:
         raise PluginFailure(
@@ -166,7 +166,7 @@ class AttackedSteps(ProtocolSteps):
         """What attackers that still make steps follow."""
         self._now = now = next(self._acting)  # some may be done before the others
         if now is not None and self._bends:
-            with settings_of("attack", self._attack):
+            with errors_of("attack", self._attack):
                 start = self._start[:, now]
                 own = self._attack.local_gradient(gradient[:, now], parameters[:, now], start, self._remembered)
             gradient[:, now] = own
@@ -176,15 +176,15 @@ class AttackedSteps(ProtocolSteps):
         """Where their step ends."""
         now = self._now
         if now is not None and self._projects:
-            with settings_of("attack", self._attack):
+            with errors_of("attack", self._attack):
                 parameters[:, now] = self._attack.after_step(parameters[:, now], self._start[:, now], self._remembered)
 
     def parameters(self) -> Tensor:
         """The models as they are now, (R, n, P)."""
         if not torch.equal(self._start, self._given) or marks(self._remembered) != self._marks:
             method = type(self._attack).after_step if self._projects else type(self._attack).local_gradient
-            who = f"attack {self._attack.full_name}: {method.__name__}() ({written_at(method)})"
-            raise Touched(f"{who} changed what it was given: work on a copy")
+            who = f"attack {self._attack.full_name}: {method.__name__}() ({source_location(method)})"
+            raise InputsChanged(f"{who} changed what it was given: work on a copy")
         return super().parameters()
 
 

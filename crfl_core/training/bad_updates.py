@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from crfl_core.plugin_api.aggregator import AggregationStep, linear
+from crfl_core.plugin_api.aggregator import AggregationStep, is_linear_chain
 from crfl_core.records.round import ClientUpdates
 from crfl_core.training.aggregation import ChainResult
 from crfl_core.training.update_memory import new_rows
@@ -18,7 +18,7 @@ from crfl_core.training.update_memory import new_rows
 
 def hides(steps: Sequence[AggregationStep], bad: NDArray[np.bool_], *, drop: bool) -> bool:
     """Whether a chain is run without the bad updates: they are to be dropped, or it would look at them."""
-    return bool(bad.any()) and not bad.all() and (drop or not linear(steps))
+    return bool(bad.any()) and not bad.all() and (drop or not is_linear_chain(steps))
 
 
 def good_updates(updates: ClientUpdates, bad: NDArray[np.bool_]) -> ClientUpdates:

@@ -22,7 +22,7 @@ from crfl_core.plugin_api.aggregator import CapStage, LinearAggregator
 from crfl_core.plugin_api.model import BoundModel
 from crfl_core.plugin_api.server_optimiser import FixedRate
 from crfl_core.plugin_api.softmax_regression import LinearModel
-from crfl_core.plugin_loading.missing_plugins import StandIn
+from crfl_core.plugin_loading.missing_plugins import MissingPlugin
 from crfl_core.records import schedules
 from crfl_core.records.input_rows import Rows
 from crfl_core.records.inputs import FederatedData
@@ -30,7 +30,7 @@ from crfl_core.records.ledger import BallFacts, TrainingFacts
 from crfl_core.records.round import BatchMeasurements, Clients
 from crfl_core.training.client_sampling import HonestTraining
 
-NUMBERS_AT_ONCE = 2**23
+BATCH_NUMBERS_AT_ONCE = 2**23
 """How many numbers of inputs are copied in double precision together."""
 
 Measured = tuple[Tensor, Tensor]
@@ -114,7 +114,7 @@ class BatchScaling:
 
 def measured(x: Tensor, y: Tensor, sizes: Tensor, classes: int) -> Measured:
     """`L_s` and `F_s` of batches (n, b, d) of which the first `sizes` rows count, none of them below the exact one."""
-    at_once = max(1, NUMBERS_AT_ONCE // max(1, x[0].numel()))
+    at_once = max(1, BATCH_NUMBERS_AT_ONCE // max(1, x[0].numel()))
     pieces = zip(x.split(at_once), y.split(at_once), sizes.to(x.device).split(at_once), strict=True)
     spectra, starts = zip(*(measured_together(*piece, classes) for piece in pieces), strict=True)
     return torch.cat(spectra).cpu(), torch.cat(starts).cpu()
@@ -203,7 +203,7 @@ def check_model(model: BoundModel) -> None:
 def check_ball(config: RunConfig, facts: TrainingFacts, input_bound: float) -> None:
     """Nothing but scaled gradients, decay and capped messages moves the model."""
     noises = schedules.values(config.server.noise_std, config.rounds)[:-1]
-    steps = [step for step in config.aggregation if not isinstance(step, CapStage | LinearAggregator | StandIn)]
+    steps = [step for step in config.aggregation if not isinstance(step, CapStage | LinearAggregator | MissingPlugin)]
     optimiser = config.server.optimiser
     wrong = ""
     if not facts.plain or facts.proximal or facts.clip_gradients is not None:
@@ -215,7 +215,7 @@ def check_ball(config: RunConfig, facts: TrainingFacts, input_bound: float) -> N
         )
     elif steps:
         wrong = f"needs caps and a rule with fixed weights: remove {steps[0].configured_as!r} from aggregation"
-    elif optimiser is not None and not isinstance(optimiser, FixedRate | StandIn):
+    elif optimiser is not None and not isinstance(optimiser, FixedRate | MissingPlugin):
         wrong = f"needs a plain step of the server: remove server.optimiser {optimiser.configured_as!r}"
     elif not math.isfinite(input_bound):
         wrong = "needs a bound on the norm of inputs: put 'unit-sphere' or 'unit-ball' into model.features"

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from crfl_core.config import RunConfig
 from crfl_core.errors import ConfigError
 from crfl_core.plugin_loading.hooks import Hooks
-from crfl_core.records.ledger import Record, RoundRecord
+from crfl_core.records.ledger import LedgerRecord, RoundRecord
 from crfl_core.training import rounds
 from crfl_core.training.evaluation import backdoor_score, score
 from crfl_core.training.federation import build
@@ -30,7 +30,7 @@ TRAINING = (*DATA, "rounds", "groups", "model", "training", "server", "aggregati
 PARAMETERS = "parameters"
 
 
-class AttackEffect(Record):
+class AttackEffect(LedgerRecord):
     """Rates of an attacked model and of its clean twin, on the same inputs.
 
     `success_rate` and `clean_rate` are how often the two take the backdoored test inputs for the target class; what the
@@ -51,7 +51,7 @@ def attack_effect(attacked: RunResult, clean: RunResult) -> AttackEffect:
         message = f"{attacked.path} and {clean.path} differ: only the attack may differ between the two"
         raise ConfigError(message, key=key)
     federation = build(attacked.config, fitted=attacked.fitted)
-    models = [(run.parameters.to(federation.device), run.ledger.failed) for run in (attacked, clean)]
+    models = [(run.parameters.to(federation.device), run.ledger.failed_groups) for run in (attacked, clean)]
     accuracies = [score(federation, model, failed=failed).accuracy for model, failed in models]
     rates = [backdoor_score(federation, *one) for one in models]
     successes = [None if rate is None else rate.success_rate for rate in rates]

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from crfl_core.errors import PluginFailure
 from crfl_core.plugin_api.engine import Engine
-from crfl_core.plugin_api.plugin_errors import settings_of, written_at
-from crfl_core.plugin_loading.mutation_guard import untouched
+from crfl_core.plugin_api.plugin_errors import errors_of, source_location
+from crfl_core.plugin_loading.mutation_guard import guard_inputs
 from crfl_core.records.round import BatchMeasurements, LocalUpdates, TrainingTask
 from crfl_core.training.update_memory import new_rows
 
@@ -26,8 +26,8 @@ def collect(engine: Engine, task: TrainingTask) -> Iterator[LocalUpdates]:
     seen = np.zeros(clients, np.int64)
     reached = 0
     waiting: dict[int, LocalUpdates] = {}
-    who = f"engine {engine.full_name}: train() ({written_at(type(engine).train)})"
-    with settings_of("engine", engine), untouched(who, task):
+    who = f"engine {engine.full_name}: train() ({source_location(type(engine).train)})"
+    with errors_of("engine", engine), guard_inputs(who, task):
         for trained in engine.train(task):
             if not isinstance(trained, LocalUpdates):
                 raise PluginFailure(f"the engine must yield LocalUpdates, found {type(trained).__name__}")

@@ -18,7 +18,7 @@ from crfl_core.training import server
 from crfl_core.training.rounds import Outcome, Progress, train
 from crfl_core.training.session import Session
 
-NUMBERS_AT_ONCE = 2**26
+UPDATE_NUMBERS_AT_ONCE = 2**26
 """How many numbers the updates of one batch of continuations may have: 256 MiB in single precision."""
 
 
@@ -33,7 +33,7 @@ def continuations(
     """
     federation = session.federation
     participants = len(federation.participation.round(federation.config.rounds))
-    at_once = max(1, NUMBERS_AT_ONCE // (participants * kept.models.shape[1]))
+    at_once = max(1, UPDATE_NUMBERS_AT_ONCE // (participants * kept.models.shape[1]))
     length = federation.config.rounds - kept.number
     for first in range(0, count, at_once):
         replicas = range(first + 1, min(count, first + at_once) + 1)  # replica 0 is the run itself

@@ -21,8 +21,8 @@ from crfl_core.errors import ConfigError, PluginFailure
 from crfl_core.plugin_api.dataset import Dataset
 from crfl_core.plugin_api.feature_map import FeatureMaps
 from crfl_core.plugin_api.partitioner import check_partition
-from crfl_core.plugin_api.plugin_errors import settings_of
-from crfl_core.plugin_loading.mutation_guard import fingerprint, leaves
+from crfl_core.plugin_api.plugin_errors import errors_of
+from crfl_core.plugin_loading.mutation_guard import arrays_in, fingerprint
 from crfl_core.records.input_rows import as_rows
 from crfl_core.records.inputs import Data, DataFacts, FederatedData, held, is_local, made
 from crfl_core.records.ledger import FittedFacts, SetFacts
@@ -40,11 +40,11 @@ class Partition(NamedTuple):
 
 def load_data(config: RunConfig, streams: Streams) -> tuple[Data, Partition, dict[str, Kept]]:
     """The scaled data of the clients, who holds what of the training samples, and what the server keeps of them."""
-    with settings_of("dataset", config.dataset):
+    with errors_of("dataset", config.dataset):
         data = data_of(config.dataset)
     data, kept = set_aside(config.reserve, data, streams)
     partitioner = config.partition
-    with settings_of("partition", partitioner):
+    with errors_of("partition", partitioner):
         rows = partitioner.split(data, streams)
         if rows and not any(map(is_local, rows)):  # the server's own samples are for tests
             data = replace(data, x=held(data, "x")[:0], y=data.y[:0], groups=None)
@@ -115,7 +115,7 @@ def set_aside(reserve: Reserve, data: Data, streams: Streams) -> tuple[Data, dic
 def from_elsewhere(name: str, wanted: OwnSamples, data: Data, streams: Streams) -> Kept:
     """Samples of another dataset, which must be like those of the run; of a curator only the inputs count."""
     table = f"reserve.{name}.dataset"
-    with settings_of(table, wanted.dataset):
+    with errors_of(table, wanted.dataset):
         other = wanted.dataset.load()
     x = other.x
     inputs = data.test_x.shape[1]
@@ -170,7 +170,7 @@ def make_test_sets(config: RunConfig, data: FederatedData, maps: FeatureMaps, pr
     """The clean test set and, if the attack has one, the backdoored one."""
     sets = {"clean": make_test_set(features_of(maps, data.test_x), data.test_y)}
     if config.attack is not None:
-        with settings_of("attack", config.attack):
+        with errors_of("attack", config.attack):
             backdoored = config.attack.backdoor_test_set(data, prepared)
         if backdoored is not None:
             sets["backdoored"] = make_test_set(features_of(maps, backdoored[0]), backdoored[1])
@@ -239,5 +239,5 @@ def marks(data: Data) -> list[bytes]:
     """A mark of every array that could be written to."""
     import torch
 
-    arrays = (leaf for leaf in leaves(data) if isinstance(leaf, np.ndarray))
+    arrays = (leaf for leaf in arrays_in(data) if isinstance(leaf, np.ndarray))
     return [fingerprint(torch.from_numpy(array)).tobytes() for array in arrays if array.flags.writeable and array.size]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import crfl_core.certification.formulas as formulas
-from crfl_core.plugin_api.plugin_errors import settings_of
+from crfl_core.plugin_api.plugin_errors import errors_of
 from crfl_core.training.federation import Federation
 
 
@@ -45,7 +45,7 @@ def outputs(
     settings = federation.config.groups
     losses = []
     ballots = labels.new_zeros(len(labels), len(models))
-    with settings_of("model", federation.config.model):
+    with errors_of("model", federation.config.model):
         for part, answers in federation.model.logits_in_parts(models, features):
             logits = answers.double()
             targets = labels[part].expand(len(models), -1)  # (G, b, C) and (G, b)

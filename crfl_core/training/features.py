@@ -22,7 +22,7 @@ from crfl_core.files.data_files import sha256
 from crfl_core.files.feature_cache import SEAL, cached, intact, seal
 from crfl_core.plugin_api.base import Plugin
 from crfl_core.plugin_api.feature_map import FeatureMap, FeatureMaps, FittedMap
-from crfl_core.plugin_api.plugin_errors import settings_of
+from crfl_core.plugin_api.plugin_errors import errors_of
 from crfl_core.records.blocks import array_blocks, digest_of
 from crfl_core.records.input_rows import ByteRows, Rows
 from crfl_core.records.inputs import DataFacts
@@ -34,7 +34,7 @@ Shown = Callable[[int, int], object]
 Inputs = TypeVar("Inputs", Tensor, ByteRows)
 
 ROWS_AT_ONCE = 65536
-NUMBERS_AT_ONCE = 2**23
+FEATURE_NUMBERS_AT_ONCE = 2**23
 LARGE = 2**30
 """Features of this many bytes lie in a file and not in memory, however fast the maps are."""
 TRIED = 8
@@ -60,7 +60,7 @@ def computed(maps: FeatureMaps, x: Rows, shown: Shown | None) -> Tensor:
 
 def pieces(maps: FeatureMaps, x: Rows, shown: Shown | None) -> Iterator[Tensor]:
     """The features of some inputs at a time."""
-    step = min(ROWS_AT_ONCE, max(1, NUMBERS_AT_ONCE // maps.widest))
+    step = min(ROWS_AT_ONCE, max(1, FEATURE_NUMBERS_AT_ONCE // maps.widest))
     for first in range(0, len(x), step):
         yield maps(x[first : first + step])
         if shown is not None:
@@ -151,7 +151,7 @@ def fit_maps(
         if not isinstance(feature_map, FittedMap):
             continue
         front = FeatureMaps(maps[:place], facts.inputs, facts.image_shape, states(fitted))
-        with settings_of(f"model.features.{place}", feature_map):
+        with errors_of(f"model.features.{place}", feature_map):
             own = feature_map.public_inputs(facts)
             samples, source = chosen(feature_map, own, curator)
             samples = checked_inputs(feature_map, samples.to(dtype), facts.inputs)
@@ -194,8 +194,8 @@ def checked_inputs(feature_map: FittedMap, samples: Tensor, inputs: int) -> Tens
     """Inputs like those of the data, or a failure of who made them."""
     if samples.ndim != 2 or samples.shape[1] != inputs or not len(samples) or not bool(samples.isfinite().all()):
         raise PluginFailure(
-            f"feature map {feature_map.full_name}: public_inputs() must be finite numbers of shape (samples, {inputs}), "
-            f"found {tuple(samples.shape)}"
+            f"feature map {feature_map.full_name}: public_inputs() must be finite numbers of shape (samples, "
+            f"{inputs}), found {tuple(samples.shape)}"
         )
     return samples
 
@@ -238,8 +238,8 @@ def check_apart(curator: Tensor, *others: Rows) -> None:
 
 SAMPLED = 16
 """On how many inputs the promises of feature maps are tried before a run."""
-ROUNDING = {torch.float32: 1e-3, torch.float64: 1e-9}
-"""By how much, relatively, sums in another order may change what a feature map returns."""
+REORDERING_TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-9}
+"""Relative change of a computed number if sums run in another order, by precision."""
 
 
 def check_maps(maps: FeatureMaps, x: Rows) -> None:
@@ -250,7 +250,7 @@ def check_maps(maps: FeatureMaps, x: Rows) -> None:
     together = maps(some)
     again = maps(some)
     alone = torch.cat([maps(one[None]) for one in some])
-    reach = ROUNDING[x.dtype] * torch.linalg.vector_norm(together, dim=-1)
+    reach = REORDERING_TOLERANCE[x.dtype] * torch.linalg.vector_norm(together, dim=-1)
     if not torch.equal(together, again) or (torch.linalg.vector_norm(together - alone, dim=-1) > reach).any():
         raise PluginFailure(
             f"feature maps {maps.names}: an input is mapped differently the second time, or beside other inputs: a map "
@@ -266,7 +266,7 @@ def check_lipschitz(maps: FeatureMaps, before: Tensor, after: Tensor, clean: Ten
     lengths = torch.linalg.vector_norm(clean, dim=-1) + torch.linalg.vector_norm(dirty, dim=-1)
     moved = torch.linalg.vector_norm(dirty - clean, dim=-1)
     limit = torch.linalg.vector_norm(after - before, dim=-1)
-    over = moved - maps.lipschitz * limit - ROUNDING[before.dtype] * lengths
+    over = moved - maps.lipschitz * limit - REORDERING_TOLERANCE[before.dtype] * lengths
     if (over > 0).any():
         row = int(over.argmax())
         raise PluginFailure(

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crfl_core.errors import PluginFailure, RunError
-from crfl_core.plugin_api.aggregator import linear
-from crfl_core.plugin_loading.mutation_guard import Touched
+from crfl_core.plugin_api.aggregator import is_linear_chain
+from crfl_core.plugin_loading.mutation_guard import InputsChanged
 from crfl_core.records.round import BatchMeasurements, LocalUpdates, State
 from crfl_core.training import server_optimiser as stepping
 from crfl_core.training.aggregation import ChainResult, States
@@ -113,7 +113,7 @@ class GroupRound:
     def _failing(self) -> Iterator[None]:
         try:
             yield
-        except Touched:  # what it changed may be what other groups see
+        except InputsChanged:  # what it changed may be what other groups see
             raise
         except (PluginFailure, RunError) as error:
             if self._plan.group is None:
@@ -154,7 +154,11 @@ def finite(results: tuple[ChainResult, ...], number: int) -> tuple[ChainResult, 
 def streams(session: Session) -> bool:
     """Whether updates can be added up as they arrive: the chain is linear, and bad ones keep their weight."""
     config = session.federation.config
-    return linear(config.aggregation) and config.server.bad_update == "zero" and not session.hooks.replaces_weights
+    return (
+        is_linear_chain(config.aggregation)
+        and config.server.bad_update == "zero"
+        and not session.hooks.replaces_weights
+    )
 
 
 def check_room(session: Session) -> None:

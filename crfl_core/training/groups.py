@@ -14,10 +14,10 @@ from crfl_core.config.schema import Groups
 from crfl_core.errors import ConfigError, OptionError, failures_named
 from crfl_core.plugin_api.aggregator import AggregationStep, Stage
 from crfl_core.plugin_api.base import Plugin
-from crfl_core.plugin_api.plugin_errors import settings_of
+from crfl_core.plugin_api.plugin_errors import errors_of
 from crfl_core.plugin_api.server_optimiser import ServerOptimiser
 from crfl_core.plugin_loading.class_checks import hook_names
-from crfl_core.plugin_loading.missing_plugins import StandIn
+from crfl_core.plugin_loading.missing_plugins import MissingPlugin
 from crfl_core.records.random_streams import Streams
 from crfl_core.records.round import Clients
 
@@ -134,9 +134,9 @@ def check_steps(steps: Sequence[AggregationStep], clients: Clients) -> None:
     """
     changes: list[str] = []
     for position, step in enumerate(steps):
-        if isinstance(step, StandIn):  # what it would do is not known here; nothing is trained with it
+        if isinstance(step, MissingPlugin):  # what it would do is not known here; nothing is trained with it
             return
-        with settings_of(f"aggregation.{position}", step):
+        with errors_of(f"aggregation.{position}", step):
             try:
                 step.check(clients)
             except OptionError as error:

@@ -15,7 +15,7 @@ from crfl_core.training.federation import Federation
 from crfl_core.training.groups import keeps_to_itself
 from crfl_core.training.rounds import Outcome
 
-ROUNDING = {torch.float32: 1e-4, torch.float64: 1e-9}
+UPDATE_BOUND_TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}
 """By how much, relatively, rounding may carry an honest update beyond its bound before the bound is doubted."""
 
 
@@ -62,7 +62,7 @@ def check_honest(federation: Federation, outcome: Outcome) -> None:
     """What honest clients trained is within what the model says about its gradients: certificates rest on it."""
     plan = outcome.plan
     aggregated = outcome.aggregated
-    rounding = ROUNDING[federation.dtype]
+    rounding = UPDATE_BOUND_TOLERANCE[federation.dtype]
     start = float(torch.linalg.vector_norm(outcome.before.models[0]))
     errors = torch.finfo(federation.dtype).eps
     bounds = plan.clients.update_bound

@@ -8,13 +8,14 @@ from torch import Tensor
 from crfl_core.errors import PluginFailure
 from crfl_core.plugin_api.local_algorithm import LocalAlgorithm, LocalStep, StepDirection
 from crfl_core.plugin_api.model import BoundModel, GradientSteps, LocalModels
-from crfl_core.plugin_api.plugin_errors import settings_of, written_at
+from crfl_core.plugin_api.plugin_errors import errors_of, source_location
 from crfl_core.plugin_api.softmax_regression import LinearModel, LinearSteps
-from crfl_core.plugin_loading.mutation_guard import untouched
+from crfl_core.plugin_loading.mutation_guard import guard_inputs
 from crfl_core.records.round import State
+from crfl_core.training.features import REORDERING_TOLERANCE
 from crfl_core.training.federation import Federation
 
-NUMBERS_AT_ONCE = 2**24
+GRADIENT_NUMBERS_AT_ONCE = 2**24
 """How many numbers the gradients of single samples may have that are in memory together."""
 
 
@@ -63,8 +64,8 @@ class ProtocolSteps(GradientSteps):
 
 def directed(algorithm: LocalAlgorithm, step: LocalStep, state: State) -> StepDirection:
     """What an algorithm makes of a gradient, checked."""
-    place = f"algorithm {algorithm.full_name}: direction() ({written_at(type(algorithm).direction)})"
-    with settings_of("training.algorithm", algorithm), untouched(place, step.parameters, step.start):
+    place = f"algorithm {algorithm.full_name}: direction() ({source_location(type(algorithm).direction)})"
+    with errors_of("training.algorithm", algorithm), guard_inputs(place, step.parameters, step.start):
         answer = algorithm.direction(step, state)
     if not isinstance(answer, StepDirection):
         raise PluginFailure(f"{place} must return a StepDirection, found {type(answer).__name__}")
@@ -86,7 +87,7 @@ def clipped_gradient(model: BoundModel, problem: tuple[Tensor, Tensor, Tensor, T
     if isinstance(model, LinearModel):
         return model.gradient(parameters, x, y, weights, longest)
     total = torch.zeros_like(parameters)
-    at_once = max(1, NUMBERS_AT_ONCE // parameters.numel())
+    at_once = max(1, GRADIENT_NUMBERS_AT_ONCE // parameters.numel())
     for first in range(0, y.shape[1], at_once):
         part = slice(first, first + at_once)
         each = model.sample_gradients(parameters, x[:, part], y[:, part])
@@ -101,8 +102,6 @@ def clipped_gradient(model: BoundModel, problem: tuple[Tensor, Tensor, Tensor, T
 STEPS = 2
 SAMPLES = 8
 """On how many samples of each of two clients it is tried."""
-ROUNDING = {torch.float32: 1e-3, torch.float64: 1e-9}
-"""By how much, relatively, computing things together may change them."""
 
 
 def check_independence(federation: Federation) -> None:
@@ -115,7 +114,7 @@ def check_independence(federation: Federation) -> None:
     if (own and federation.honest.facts.plain) or not federation.data.complete:  # elsewhere, each trains alone
         return
     start, rows = tried(federation)
-    with settings_of("model", federation.config.model):
+    with errors_of("model", federation.config.model):
         together = trained(federation, start, rows)
         for model in range(2):
             for client in range(2):
@@ -150,7 +149,7 @@ def trained(federation: Federation, start: Tensor, rows: Tensor) -> Tensor:
 
 def compare(federation: Federation, what: str, together: Tensor, alone: Tensor, moved: Tensor | None = None) -> None:
     """Raise unless both are the same up to rounding, as a part of what was moved, or of everything."""
-    rounding = ROUNDING[federation.dtype]
+    rounding = REORDERING_TOLERANCE[federation.dtype]
     scale = alone if moved is None else moved
     allowed = rounding * float(scale.norm()) + 1e-2 * rounding * float(alone.norm())
     gap = float((together - alone).norm())

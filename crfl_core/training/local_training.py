@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crfl_core.plugin_api.model import LocalModels
-from crfl_core.plugin_api.plugin_errors import settings_of
+from crfl_core.plugin_api.plugin_errors import errors_of
 from crfl_core.records.input_rows import Gathering, Rows
 from crfl_core.records.random_streams import Streams
 from crfl_core.records.round import Clients, LocalUpdates, TrainingTask
-from crfl_core.records.vote_counting import Counted, CountingTask, count
+from crfl_core.records.vote_counting import CountingTask, PartialCount, count_votes
 from crfl_core.training.attackers import AttackedSteps, Poisoner, bends, state_of
 from crfl_core.training.batch_scaling import BatchScaling, Spectra
 from crfl_core.training.federation import Federation
@@ -61,7 +61,7 @@ class LocalTraining:
             scaling = BatchScaling(self._spectra, federation.config.training, clients, own_data, rows.shape[1])
         start = starts_of(task.starts.to(device, dtype), clients)
         updates = start.new_empty(start.shape)
-        with settings_of("model", federation.config.model):
+        with errors_of("model", federation.config.model):
             for group, models in local_models(federation, task, start, honest, drawn.sizes):
                 decays = None if decay is None else decay[group]
                 own = poisoned if group.stop > honest else None
@@ -84,13 +84,15 @@ class LocalTraining:
             poisoning = poisoning.take(back)
         return LocalUpdates(part, updates, poisoning)
 
-    def count_votes(self, task: CountingTask, part: slice) -> Counted:
+    def count_votes(self, task: CountingTask, part: slice) -> PartialCount:
         """The votes on some samples of a test set, block by block."""
         model = self._federation.model
         features = self._federation.test_sets[task.test_set].features
         voters = replace(task.voters, models=task.voters.models.to(features.device))
         rows = [block for block in task.blocks if part.start <= block.start < part.stop]
-        return Counted(part, np.concatenate(count(model, voters.chunks(), [features[block] for block in rows])))
+        return PartialCount(
+            part, np.concatenate(count_votes(model, voters.chunks(), [features[block] for block in rows]))
+        )
 
 
 def starts_of(starts: Tensor, clients: Clients) -> Tensor:

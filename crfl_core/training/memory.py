@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
-from crfl_core.plugin_api.plugin_errors import settings_of, written_at
-from crfl_core.plugin_loading.mutation_guard import untouched
+from crfl_core.plugin_api.plugin_errors import errors_of, source_location
+from crfl_core.plugin_loading.mutation_guard import guard_inputs
 from crfl_core.records.attacker_view import AttackerObservation
 from crfl_core.records.round import State
 from crfl_core.training.aggregator_contract import check_state
@@ -27,8 +27,8 @@ def learned(federation: Federation, seen: AttackerObservation, state: State) -> 
     """What it remembers after a round, checked."""
     attack = federation.attack
     assert attack is not None
-    who = f"attack {attack.full_name}: learn() ({written_at(type(attack).learn)})"
-    with settings_of("attack", attack), untouched(who, seen, state):
+    who = f"attack {attack.full_name}: learn() ({source_location(type(attack).learn)})"
+    with errors_of("attack", attack), guard_inputs(who, seen, state):
         answer = attack.learn(seen, state)
     check_state(who, answer)
     return {name: tensor.detach() for name, tensor in answer.items()}

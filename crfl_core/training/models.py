@@ -19,7 +19,7 @@ from crfl_core.errors import ConfigError, PluginFailure
 from crfl_core.plugin_api.feature_map import FeatureMaps
 from crfl_core.plugin_api.local_algorithm import ProximalAlgorithm
 from crfl_core.plugin_api.model import BoundModel, Model
-from crfl_core.plugin_api.plugin_errors import settings_of, written_at
+from crfl_core.plugin_api.plugin_errors import errors_of, source_location
 from crfl_core.plugin_api.softmax_regression import LinearModel, StartedLinear, changed_method
 from crfl_core.records.inputs import DataFacts
 from crfl_core.records.ledger import StartFacts, TrainingFacts
@@ -35,7 +35,7 @@ def build_model(config: RunConfig, facts: DataFacts, fitted: FittedMaps) -> tupl
 
 def bind_model(config: RunConfig, maps: FeatureMaps, facts: DataFacts) -> BoundModel:
     """A model of its own behind these feature maps."""
-    with settings_of("model", config.model):
+    with errors_of("model", config.model):
         model = config.model.build(DataFacts(maps.outputs, facts.classes, facts.domain, maps.image_shape))
     check_linear(config.model, model)
     if isinstance(model, LinearModel) and model.facts.linear:
@@ -45,7 +45,7 @@ def bind_model(config: RunConfig, maps: FeatureMaps, facts: DataFacts) -> BoundM
 
 def gradient_bound(plugin: Model, model: BoundModel, input_norm: float) -> float:
     """The norm that no sample's gradient exceeds, as the model says."""
-    with settings_of("model", plugin):
+    with errors_of("model", plugin):
         bound = model.gradient_bound(input_norm)
     if not isinstance(bound, int | float) or not bound >= 0:
         raise PluginFailure(f"model: {plugin.full_name}: gradient_bound() must be at least 0, found {bound!r}")
@@ -59,7 +59,7 @@ def training_facts(config: RunConfig) -> TrainingFacts:
     plain = isinstance(algorithm, ProximalAlgorithm)
     proximal = 0.0
     if isinstance(algorithm, ProximalAlgorithm):
-        with settings_of("training.algorithm", algorithm):
+        with errors_of("training.algorithm", algorithm):
             proximal = algorithm.proximal_weight()
         if not isinstance(proximal, int | float) or not 0 <= proximal < math.inf:
             raise PluginFailure(
@@ -79,19 +79,19 @@ def check_linear(plugin: Model, model: BoundModel) -> None:
         return
     if not isinstance(model, LinearModel) or model.facts != LinearModel.facts_of(model):
         raise PluginFailure(
-            f"model: {plugin.full_name} ({written_at(type(model))}) says that it is linear in its parameters: build a "
-            "LinearModel and put what it does to inputs into a feature map, or set linear = False"
+            f"model: {plugin.full_name} ({source_location(type(model))}) says that it is linear in its parameters: "
+            "build a LinearModel and put what it does to inputs into a feature map, or set linear = False"
         )
     if (changed := changed_method(model)) is not None:
         raise PluginFailure(
             f"model: {plugin.full_name} changes {changed}() of LinearModel "
-            f"({written_at(inspect.getattr_static(model, changed))}): certificates rest on it; override initial(), "
-            "write a feature map, or set linear = False"
+            f"({source_location(inspect.getattr_static(model, changed))}): certificates rest on it; override "
+            "initial_parameters(), write a feature map, or set linear = False"
         )
     if type(model.layout) is not Layout:
         raise PluginFailure(
-            f"model: {plugin.full_name} has a layout of its own ({written_at(type(model.layout))}): certificates rest "
-            "on that of LinearModel; leave it as it is, or set linear = False"
+            f"model: {plugin.full_name} has a layout of its own ({source_location(type(model.layout))}): certificates "
+            "rest on that of LinearModel; leave it as it is, or set linear = False"
         )
 
 
@@ -117,7 +117,7 @@ def start_of(plugin: Model, model: BoundModel, generator: np.random.Generator) -
     if wanted == "random" and model.facts.linear:
         width = math.sqrt(dict(model.layout.shapes)["weight"][1])
         return Start(torch.from_numpy(generator.uniform(-1.0, 1.0, model.layout.size) / width), StartFacts(kind=wanted))
-    with settings_of("model", plugin):
+    with errors_of("model", plugin):
         return Start(model.initial_parameters(generator), StartFacts(kind=wanted or "own"))
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from crfl_core.plugin_api.aggregator import state_key
-from crfl_core.plugin_api.plugin_errors import settings_of
+from crfl_core.plugin_api.plugin_errors import errors_of
 from crfl_core.records.round import State
 from crfl_core.training import aggregator_contract as answers
 from crfl_core.training import memory, server
@@ -66,7 +66,7 @@ def prepared_states(federation: Federation, group: int) -> States:
     """What every step of a group's aggregation wants to see in the first round."""
     states: dict[str, State] = {}
     for position, step in enumerate(federation.servers[group].aggregation):
-        with settings_of(f"aggregation.{position}", step):
+        with errors_of(f"aggregation.{position}", step):
             states[state_key(position)] = answers.prepared(step, federation.server(1))
     return {key: state for key, state in states.items() if state}
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from crfl_core.errors import PluginFailure, failures_named
-from crfl_core.plugin_api.plugin_errors import written_at
+from crfl_core.plugin_api.plugin_errors import source_location
 from crfl_core.plugin_api.server_optimiser import STATE_KEY, FixedRate, ServerOptimiser
-from crfl_core.plugin_loading.mutation_guard import untouched
+from crfl_core.plugin_loading.mutation_guard import guard_inputs
 from crfl_core.records.round import OptimiserResult, Round, RoundFacts, State
 from crfl_core.training import aggregator_contract as answers
 from crfl_core.training.aggregation import ChainResult, States
@@ -95,7 +95,7 @@ def nominal_rate(optimiser: ServerOptimiser | None, plan: Plan) -> float:
 def rate_of(optimiser: FixedRate, facts: RoundFacts) -> float:
     """The rate of a round, finite and not negative."""
     who = named(optimiser, "rate")
-    with failures_named(f"server.optimiser {optimiser.full_name} failed in rate"), untouched(who, facts):
+    with failures_named(f"server.optimiser {optimiser.full_name} failed in rate"), guard_inputs(who, facts):
         rate = optimiser.rate(facts)
     if not isinstance(rate, int | float) or not 0 <= rate < math.inf:
         raise PluginFailure(f"{who} must return a finite number of at least 0, found {rate!r}")
@@ -107,7 +107,7 @@ def step_of(optimiser: ServerOptimiser, aggregate: Tensor, current: Round, state
     who = named(optimiser, "step")
     with (
         failures_named(f"server.optimiser {optimiser.full_name} failed in step"),
-        untouched(who, aggregate, current, state),
+        guard_inputs(who, aggregate, current, state),
     ):
         answer = optimiser.step(aggregate, current, state)
     if not isinstance(answer, OptimiserResult):
@@ -132,4 +132,4 @@ def step_of(optimiser: ServerOptimiser, aggregate: Tensor, current: Round, state
 
 def named(optimiser: ServerOptimiser, method: str) -> str:
     """A method of an optimiser, as messages name it: the plugin, the method, file and line."""
-    return f"server.optimiser {optimiser.full_name}: {method}() ({written_at(getattr(optimiser, method))})"
+    return f"server.optimiser {optimiser.full_name}: {method}() ({source_location(getattr(optimiser, method))})"

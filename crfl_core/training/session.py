@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from crfl_core.plugin_api.engine import Engine
-from crfl_core.plugin_api.plugin_errors import settings_of
+from crfl_core.plugin_api.plugin_errors import errors_of
 from crfl_core.plugin_api.tracker import RunContext
 from crfl_core.plugin_loading.hooks import Hooks
 from crfl_core.records import schedules
@@ -88,7 +88,7 @@ class Session:
     @contextmanager
     def opened(self) -> Iterator[None]:
         """The engine between `open` and `close`, ready for the local training of the federation."""
-        with settings_of("engine", self.engine):
+        with errors_of("engine", self.engine):
             self.engine.open(LocalTraining(self.federation))
         try:
             yield

@@ -13,8 +13,8 @@ from torch import Tensor
 from crfl_core.errors import PluginFailure, RunError
 from crfl_core.plugin_api.aggregator import Aggregator, LinearAggregator
 from crfl_core.plugin_api.attack import Attack
-from crfl_core.plugin_api.plugin_errors import settings_of, written_at
-from crfl_core.plugin_loading.mutation_guard import untouched
+from crfl_core.plugin_api.plugin_errors import errors_of, source_location
+from crfl_core.plugin_loading.mutation_guard import guard_inputs
 from crfl_core.records.attacker_view import AttackerView
 from crfl_core.records.round import BatchMeasurements, ClientUpdates, LocalUpdates, State
 from crfl_core.training import aggregator_contract as answers
@@ -115,8 +115,8 @@ class Submissions:
         """All updates with those of the attackers replaced. Only a run is attacked, so there is one model."""
         known = self.known(attack, part, values, attackers)
         state = self._attack_state
-        who = f"attack {attack.full_name}: craft() ({written_at(type(attack).craft)})"
-        with settings_of("attack", attack), untouched(who, known, state):
+        who = f"attack {attack.full_name}: craft() ({source_location(type(attack).craft)})"
+        with errors_of("attack", attack), guard_inputs(who, known, state):
             crafted = attack.craft(known, state)
         if not isinstance(crafted, Tensor) or crafted.shape != known.own_updates.shape:
             found = tuple(crafted.shape) if isinstance(crafted, Tensor) else type(crafted).__name__

@@ -8,8 +8,8 @@ import numpy as np
 
 from crfl_core.config import RunConfig
 from crfl_core.errors import ConfigError, OptionError, PluginFailure
-from crfl_core.plugin_api.plugin_errors import settings_of, written_at
-from crfl_core.plugin_loading.mutation_guard import untouched
+from crfl_core.plugin_api.plugin_errors import errors_of, source_location
+from crfl_core.plugin_loading.mutation_guard import guard_inputs
 from crfl_core.records import schedules
 from crfl_core.records.attacker_view import Knowledge
 from crfl_core.records.inputs import FederatedData
@@ -28,7 +28,7 @@ def resampled_rounds(config: RunConfig, participation: Participation) -> tuple[i
         attacked = tuple(number for number in rounds if participation.conduct(number).attacking.any())
     wanted: set[int] = set()
     for position, certificate in enumerate(config.certificates if config.groups is None else ()):
-        with settings_of(f"certificates.{position}", certificate):
+        with errors_of(f"certificates.{position}", certificate):
             numbers = certificate.rounds_to_resample(attacked or (config.rounds,))
             if any(not 1 <= number <= config.rounds for number in numbers):
                 raise OptionError("resample_from", f"found round {max(numbers)}, but rounds are 1..{config.rounds}")
@@ -74,18 +74,18 @@ def prepare_attack(config: RunConfig, data: FederatedData, participation: Partic
         int(participation.round(t).batch_size[participation.conduct(t).attacking].min(initial=np.iinfo(np.int64).max))
         for t in participation.attack_rounds
     )
-    with settings_of("attack", attack):
+    with errors_of("attack", attack):
         target = attack.backdoor_class
         classes = data.facts.classes
         if target is not None and not 0 <= target < classes:
             raise OptionError("target", f"there is no class {target}: classes are 0..{classes - 1}")
         attack.check(smallest)
-        with untouched(f"attack {attack.full_name}: prepare() ({written_at(type(attack).prepare)})", data):
+        with guard_inputs(f"attack {attack.full_name}: prepare() ({source_location(type(attack).prepare)})", data):
             prepared = attack.prepare(data, streams)
     if attack.knowledge not in get_args(Knowledge):
         raise PluginFailure(
-            f"attack {attack.full_name} ({written_at(type(attack))}) sets knowledge to {attack.knowledge!r}: it is "
-            f"one of {', '.join(map(repr, get_args(Knowledge)))}"
+            f"attack {attack.full_name} ({source_location(type(attack))}) sets knowledge to {attack.knowledge!r}: it "
+            f"is one of {', '.join(map(repr, get_args(Knowledge)))}"
         )
-    check_state(f"attack {attack.full_name}: prepare() ({written_at(type(attack).prepare)})", prepared)
+    check_state(f"attack {attack.full_name}: prepare() ({source_location(type(attack).prepare)})", prepared)
     return prepared

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from crfl_core import resource_limits as room
+from crfl_core import resource_limits
 from crfl_core.errors import ConfigError, RunError
 from crfl_core.plugin_api.aggregator import AggregationStep, CapStage, Stage
 from crfl_core.training import spill
@@ -44,7 +44,7 @@ def held_at_once(steps: Sequence[AggregationStep], *, streams: bool, crafts: boo
 def check_held(steps: Sequence[AggregationStep], held: Held, clients: int, parameters: int, itemsize: int) -> None:
     """Raise `ConfigError` if the updates of a round cannot fit, with what they need and what there is."""
     needed = held.bytes_of(clients, parameters, itemsize)
-    left = room.memory()
+    left = resource_limits.memory_left()
     if left is not None and needed > left.left:
         rule = " + ".join(step.configured_as for step in steps)
         raise ConfigError(
@@ -58,7 +58,7 @@ def check_held(steps: Sequence[AggregationStep], held: Held, clients: int, param
 def new_rows(like: Tensor, *shape: int) -> Tensor:
     """Room for updates, in memory or, if they take much of it, in a file that is mapped to it: that changes no bit."""
     size = math.prod(shape) * like.element_size()
-    left = room.memory()
+    left = resource_limits.memory_left()
     if like.device.type != "cpu" or left is None or size <= left.left // SHARE:
         return like.new_empty(shape)
     try:

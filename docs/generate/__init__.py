@@ -11,24 +11,24 @@ from shutil import copytree, ignore_patterns
 
 from docs.generate.examples import Examples
 from docs.generate.markdown import DOCS, ROOT
-from docs.generate.parts import IN_GIT, parts, replace_parts
+from docs.generate.parts import IN_GIT, part_writers, replace_parts
 from docs.generate.reference import reference_pages
 
 
 def pages_in_git() -> dict[Path, str]:
-    """Return every hand-written page with the generated parts that stand in git, as they should be."""
+    """Return every page with the generated parts in git as they should be."""
     return replace_parts(written_pages(), IN_GIT)
 
 
 def site_pages() -> dict[Path, str]:
     """Return every page of the site, by its path below the folder `docs`."""
-    pages = replace_parts(written_pages(), parts().keys())
+    pages = replace_parts(written_pages(), part_writers().keys())
     pages |= reference_pages(pages, Examples.of(pages))
     return {path.relative_to(DOCS): text for path, text in pages.items() if path.is_relative_to(DOCS)}
 
 
 def write_site(folder: Path) -> None:
-    """Write the pages of the site, pictures and configuration of Sphinx to a folder, in place of what it holds."""
+    """Write the source of the site to a folder."""
     copytree(DOCS, folder, dirs_exist_ok=True, ignore=ignore_patterns("generate", "__pycache__"))
     for path, text in site_pages().items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)

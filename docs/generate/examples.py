@@ -1,4 +1,4 @@
-"""Where the documentation uses a public name in code that the tests run."""
+"""Find where executed code of the documentation uses a public name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST = 3
 
 @dataclass(frozen=True)
 class Use:
-    """A section of a page whose code uses a name."""
+    """Section of a page whose code uses a name."""
 
     page: Path
     title: str
@@ -29,54 +29,54 @@ class Use:
 
     @property
     def link(self) -> str:
-        """The section, as a link from a page of the reference."""
+        """Return the section as a link from a page of the reference."""
         return f"[{self.title}]({Path(os.path.relpath(self.page, REFERENCE)).as_posix()}{self.anchor})"
 
 
 @dataclass(frozen=True)
 class Examples:
-    """The first use of every name on every page, pages for people who begin first."""
+    """First use of each name on each page, beginner pages first."""
 
     uses: Mapping[str, tuple[Use, ...]]
 
     @staticmethod
     def of(pages: Mapping[Path, str]) -> Examples:
-        """The uses in these pages, given by their text."""
+        """Find the uses in these pages, given by their text."""
         found: dict[str, list[Use]] = {}
         for page in sorted(pages, key=lambda path: (len(path.relative_to(ROOT).parts), path)):
             if page.parent != REFERENCE:
-                for name, use in uses(page, pages[page]).items():
+                for name, use in find_uses(page, pages[page]).items():
                     found.setdefault(name, []).append(use)
         return Examples({name: tuple(all_of) for name, all_of in found.items()})
 
     def links(self, name: str) -> str:
-        """A sentence that leads to the first few uses; empty if there are none."""
+        """Write a sentence that links the first uses; empty if there are none."""
         links = [use.link for use in self.uses.get(name, ())[:MOST]]
         return f"Used in {', '.join(links)}." if links else ""
 
 
-def uses(page: Path, text: str) -> dict[str, Use]:
-    """The public names that the code of a page uses, each with the section of its first use."""
+def find_uses(page: Path, text: str) -> dict[str, Use]:
+    """Return the public names used on a page, each with its first section."""
     title = "README" if page.parent == ROOT and page.name == "README.md" else HEADING.findall(text)[0].replace("`", "")
     imported: set[str] = set()
     found: dict[str, Use] = {}
     for block in PYTHON.finditer(text):
         tree = ast.parse(block[1])
         imported.update(public_imports(tree))
-        for name in used(tree, imported):
-            found.setdefault(name, Use(page, title, section_of(text, block.start())))
+        for name in used_names(tree, imported):
+            found.setdefault(name, Use(page, title, section_anchor(text, block.start())))
     return found
 
 
 def public_imports(tree: ast.Module) -> Iterator[str]:
-    """The names that code imports from a door."""
+    """Return the names that code imports from `crfl_core` or `crfl_core.extend`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module in DOORS:
             yield from (alias.name for alias in node.names)
 
 
-def used(tree: ast.Module, imported: set[str]) -> Iterator[str]:
-    """The imported names that code does something with, and `module.name` for what it takes from a module."""
+def used_names(tree: ast.Module, imported: set[str]) -> Iterator[str]:
+    """Return the imported names that code uses, attributes as `module.name`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in imported:
             yield node.id
@@ -84,8 +84,8 @@ def used(tree: ast.Module, imported: set[str]) -> Iterator[str]:
             yield f"{node.value.id}.{node.attr}"
 
 
-def section_of(text: str, position: int) -> str:
-    """The anchor of the section that a position is in; empty for what stands above the second heading."""
+def section_anchor(text: str, position: int) -> str:
+    """Return the anchor of a position; empty above the second heading."""
     above = FENCED.sub("", text[:position])
     headings = HEADING.findall(above)
     return f"#{anchor(headings[-1])}" if len(headings) > 1 else ""

@@ -1,4 +1,4 @@
-"""Markdown as forges render it: tables, anchors, fenced blocks, and prose that is left alone."""
+"""Write Markdown: tables, anchors, code blocks and escaped prose."""
 
 from __future__ import annotations
 
@@ -17,41 +17,43 @@ WHOLE = re.compile(r"\[[^\]]*\]\([^)]*\)|`[^`]*`")
 
 
 def cell(text: str | None) -> str:
-    """Text that Markdown leaves alone inside a table."""
-    return outside_code(text or "", lambda piece: piece.replace("<", "&lt;")).replace("|", "\\|")
+    """Escape text for a cell of a table."""
+    return change_outside_code(text or "", lambda piece: piece.replace("<", "&lt;")).replace("|", "\\|")
 
 
 def code(text: str) -> str:
-    """A piece of source, also inside a table."""
+    """Format source as inline code, also for a table."""
     return f"`{text}`".replace("|", "\\|")
 
 
-def prose(text: str) -> str:
-    r"""Text of a docstring whose symbols mean themselves, apart from `code`, *emphasis* and names of pages.
+def escape_prose(text: str) -> str:
+    r"""Escape a docstring, except `code`, *emphasis* and names of pages.
 
-    >>> prose("w~_{t-1} is `w_t * 2`, u_i < 1, see docs/concepts.md#ledger")
+    >>> escape_prose("w~_{t-1} is `w_t * 2`, u_i < 1, see docs/concepts.md#ledger")
     'w\\~\\_{t-1} is `w_t * 2`, u_i \\< 1, see [docs/concepts.md](../concepts.md#ledger)'
     """
-    return outside_code(text, lambda piece: linked(SPECIAL.sub(lambda found: found[1] or f"\\{found[2]}", piece)))
+    return change_outside_code(
+        text, lambda piece: link_pages(SPECIAL.sub(lambda found: found[1] or f"\\{found[2]}", piece))
+    )
 
 
 def prose_cell(text: str) -> str:
-    """Text of a docstring inside a table, on one line."""
-    return prose(" ".join(text.split())).replace("|", "\\|")
+    """Escape a docstring for a cell of a table, on one line."""
+    return escape_prose(" ".join(text.split())).replace("|", "\\|")
 
 
-def outside_code(text: str, change: Callable[[str], str]) -> str:
-    """Text with a change to what is not `code`."""
+def change_outside_code(text: str, change: Callable[[str], str]) -> str:
+    """Apply a change to text, except to `code`."""
     return "".join(piece if number % 2 else change(piece) for number, piece in enumerate(CODE.split(text)))
 
 
-def linked(text: str) -> str:
-    """Text whose references to pages of the documentation are links from a page of the reference."""
+def link_pages(text: str) -> str:
+    """Link the pages of the documentation that a text names."""
     return PAGE.sub(lambda found: f"[docs/{found[1].partition('#')[0]}](../{found[1]})", text)
 
 
 def anchor(heading: str) -> str:
-    """The anchor of a heading.
+    """Return the anchor of a heading.
 
     >>> anchor("`ClientColumns.of_round`")
     'clientcolumnsof_round'
@@ -59,13 +61,13 @@ def anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-def fenced(language: str, text: str) -> str:
-    """A block of code."""
+def code_block(language: str, text: str) -> str:
+    """Format source as a fenced block."""
     return f"```{language}\n{text.rstrip()}\n```"
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table without the columns that are empty in every row; its cells are Markdown already."""
+    """Format rows of Markdown as a table, without empty columns."""
     content = [tuple(row) for row in rows]
     kept = [position for position in range(len(columns)) if any(row[position] for row in content)]
     lines = [[columns[position] for position in kept], ["---"] * len(kept)]
@@ -73,7 +75,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def wrapped(text: str) -> str:
-    """A paragraph in lines of the house's width, with links and code in one piece."""
+def wrap(text: str) -> str:
+    """Wrap a paragraph, with links and code in one piece."""
     whole = WHOLE.sub(lambda found: found[0].replace(" ", "\0"), text)
     return textwrap.fill(whole, WIDTH, break_long_words=False, break_on_hyphens=False).replace("\0", " ")

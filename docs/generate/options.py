@@ -1,4 +1,4 @@
-"""The options of tables and plugins as Markdown: what a config may write, its default and its meaning."""
+"""Tables of options: type, default and meaning of each key."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from docs.generate.markdown import cell
 
 
 def options_table(fields: dict[str, FieldInfo]) -> str:
-    """The options of a table or plugin as a Markdown table."""
+    """Write the options of a table or plugin as a Markdown table."""
     if not fields:
         return "No options."
     rows = ["| key | type | default | meaning |", "| --- | --- | --- | --- |"]

@@ -1,4 +1,4 @@
-"""The generated parts of pages that people write: tables of keys, plugins, datasets and checks, scaffolded modules."""
+"""Write the generated parts of pages: keys, plugins, datasets, checks, scaffolded modules."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from pathlib import Path
 import click
 
 from crfl_core import RunConfig
-from crfl_core.cli.scaffold import Names, files
+from crfl_core.cli.scaffold import PluginNames, package_files
 from crfl_core.config.options import plugin_kinds_of, tables_in
 from crfl_core.extend import DataSource, FileDataset, Plugin, Registry
 from crfl_core.plugin_api import KINDS
-from crfl_core.plugin_loading.registry import first_line
+from crfl_core.plugin_loading.registry import plugin_summary
 from crfl_core.testing.suite import PROMISES
 from docs.generate.markdown import cell
 from docs.generate.options import options_table
 from docs.generate.performance import performance
-from docs.generate.rules import step_table
+from docs.generate.step_table import step_table
 
 DISTRIBUTION = "crfl"
 PART = re.compile(r"(<!-- generated: (?!reference)(\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -46,7 +46,7 @@ IN_GIT = frozenset({"performance", *(kind.replace("-", "_") for kind in SCAFFOLD
 """The parts that readers of a page need: they stand in git in full. The others are part of the site alone."""
 
 
-def parts() -> dict[str, Callable[[], str]]:
+def part_writers() -> dict[str, Callable[[], str]]:
     """Return the function that writes each generated part, by the name that pages give it."""
     found: dict[str, Callable[[], str]] = {
         "keys": config_keys,
@@ -57,13 +57,13 @@ def parts() -> dict[str, Callable[[], str]]:
         "steps": partial(step_table, DISTRIBUTION),
     }
     for kind, name in SCAFFOLDED.items():
-        found[kind.replace("-", "_")] = partial(scaffolded, kind, name)
+        found[kind.replace("-", "_")] = partial(scaffold_module, kind, name)
     return found
 
 
 def replace_parts(pages: Mapping[Path, str], names: Collection[str]) -> dict[Path, str]:
     """Return the pages with the generated parts of these names as they should be."""
-    known = parts()
+    known = part_writers()
 
     def replacement(match: re.Match[str]) -> str:
         if match[2] not in names:
@@ -74,7 +74,7 @@ def replace_parts(pages: Mapping[Path, str], names: Collection[str]) -> dict[Pat
 
 
 def config_keys() -> str:
-    """One section for the top level and one for every table, in the order of the schema."""
+    """Write a section for the top level and for every table of a config."""
     sections = ["### Top level", options_table(RunConfig.model_fields)]
     for name, field in RunConfig.model_fields.items():
         kinds = plugin_kinds_of(field)
@@ -86,7 +86,7 @@ def config_keys() -> str:
 
 
 def installed_plugins() -> str:
-    """A row for every plugin of this distribution, then its options, kind by kind. What no config names has none."""
+    """Write a table of the included plugins, then the options of each."""
     registry = Registry()
     rows, sections = ["| kind | name | what it is |", "| --- | --- | --- |"], []
     for kind in KINDS:
@@ -99,13 +99,13 @@ def installed_plugins() -> str:
                     sections.append(f"### `{name}`\n\n" + "\n\n".join(command_parts(name, command.click_command)))
                     continue
                 plugin = registry.load(kind, f"{DISTRIBUTION}:{name}")
-                rows.append(f"| {kind} | [`{name}`](#{name}) | {cell(first_line(plugin))} |")
+                rows.append(f"| {kind} | [`{name}`](#{name}) | {cell(plugin_summary(plugin))} |")
                 sections.append(plugin_section(name, plugin))
     return "\n\n".join(["\n".join(rows), *sections]) + "\n"
 
 
 def command_parts(name: str, command: click.Command) -> Iterator[str]:
-    """What people type to call a command, its help, arguments and options; then the same of its subcommands."""
+    """Write usage, help and options of a command, then of its subcommands."""
     rows = ["| argument or option | meaning |", "| --- | --- |"]
     for parameter in command.params:
         shown = ", ".join(parameter.opts) if isinstance(parameter, click.Option) else str(parameter.name).upper()
@@ -117,15 +117,15 @@ def command_parts(name: str, command: click.Command) -> Iterator[str]:
         yield from command_parts(f"{name} {inner}", subcommand)
 
 
-def scaffolded(kind: str, name: str) -> str:
-    """The module that `crfl new` writes for a plugin of this name."""
-    names = Names(kind, name)
-    package = files(names, licence="none", author=None, registry=Registry())
+def scaffold_module(kind: str, name: str) -> str:
+    """Write the module that `crfl new` makes for a plugin."""
+    names = PluginNames(kind, name)
+    package = package_files(names, licence="none", author=None, registry=Registry())
     return f"```python\n{package[f'src/{names.module}/__init__.py']}```\n"
 
 
 def conformance_checks() -> str:
-    """The checks of the conformance kit with what they promise, by the class that promises it."""
+    """Write the checks of the conformance kit, by base class."""
     bases = dict.fromkeys(promise.base for promise in PROMISES)
     sections = []
     for base in bases:
@@ -135,7 +135,7 @@ def conformance_checks() -> str:
 
 
 def included_datasets() -> str:
-    """A row for every dataset of this distribution, then the files of those that have any."""
+    """Write a table of the included datasets, then their files."""
     registry = Registry()
     rows, sections = ["| dataset | what it is | licence |", "| --- | --- | --- |"], []
     for name in registry.names("dataset"):
@@ -143,14 +143,14 @@ def included_datasets() -> str:
             plugin = registry.load("dataset", f"{DISTRIBUTION}:{name}")
             source = plugin.source() if issubclass(plugin, FileDataset) else None
             licence = "" if source is None else f"[{cell(source.licence)}]({source.homepage})"
-            rows.append(f"| [`{name}`](plugins.md#{name}) | {cell(first_line(plugin))} | {licence} |")
+            rows.append(f"| [`{name}`](plugins.md#{name}) | {cell(plugin_summary(plugin))} | {licence} |")
             if source is not None:
                 sections.append(files_section(name, source))
     return "\n\n".join(["\n".join(rows), *sections]) + "\n"
 
 
 def files_section(name: str, source: DataSource) -> str:
-    """The files of a dataset with sizes and checksums, and the mirrors that have them."""
+    """Write the files of a dataset with sizes, checksums and mirrors."""
     rows = ["| file | bytes | SHA-256 |", "| --- | ---: | --- |"]
     for file in source.files:
         names = " or ".join(f"`{one}`" for one in (file.name, *file.also))
@@ -163,7 +163,7 @@ def files_section(name: str, source: DataSource) -> str:
 
 
 def plugin_section(name: str, plugin: type[Plugin]) -> str:
-    """Name, description and options of one plugin, and of the tables that its options are made of."""
+    """Write description and options of a plugin and of its nested tables."""
     parts = [f"### `{name}`", cleandoc(plugin.__doc__ or ""), options_table(plugin.model_fields)]
     for option, field in plugin.model_fields.items():
         for table in tables_in(field.annotation):

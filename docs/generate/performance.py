@@ -1,4 +1,4 @@
-"""The measured part of the page about performance: `python -m benchmarks --save` measures, this shows."""
+"""Write the measured part of docs/performance.md from saved results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from docs.generate.markdown import WIDTH, cell
 
 
 def performance(path: Path = MEASURED) -> str:
-    """Where and with what was measured, then one section for every benchmark."""
+    """Write machine and versions, then one section per benchmark."""
     results = read(path)
     missing = [name for name in benchmarks.known() if name not in results.benchmarks]
     parts = [conditions(results), *(section(name, found) for name, found in sorted(results.benchmarks.items()))]
@@ -24,7 +24,7 @@ def performance(path: Path = MEASURED) -> str:
 
 
 def conditions(results: Results) -> str:
-    """Machine and versions, in two sentences."""
+    """Write machine and versions in two sentences."""
     machine, versions = results.machine, results.versions
     used = ", ".join(f"{name} {number}" for name, number in versions.items())
     measured = (
@@ -36,12 +36,12 @@ def conditions(results: Results) -> str:
 
 
 def section(name: str, found: tuple[Result, ...]) -> str:
-    """A benchmark: what it says about itself, and its ratios."""
+    """Write the summary and the ratios of a benchmark."""
     return "\n\n".join([f"### `{name}`", *summary(name), "\n".join(table(found))])
 
 
 def summary(name: str) -> list[str]:
-    """The first paragraph of the benchmark's docstring, read and not imported; none if it is gone."""
+    """Return the first paragraph of a benchmark's docstring, read from its source."""
     source = Path(benchmarks.__file__).with_name(f"{name}.py")
     if not source.exists():
         return []
@@ -50,7 +50,7 @@ def summary(name: str) -> list[str]:
 
 
 def table(found: tuple[Result, ...]) -> Iterator[str]:
-    """One row for every ratio."""
+    """Write one row per ratio."""
     yield "| what | ratio | spread | target |"
     yield "| --- | ---: | ---: | --- |"
     for result in found:

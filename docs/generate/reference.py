@@ -1,4 +1,4 @@
-"""The reference: an index of both doors, and a page for every subject."""
+"""Write the reference: an index of both doors, and a page per subject."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from docs.generate.doors import Entry, all_entries, entries_of
 from docs.generate.examples import REFERENCE, Examples
-from docs.generate.markdown import fenced, table, wrapped
-from docs.generate.sections import Writer, headings_of, is_minor, places_of, summary_of
-from docs.generate.source import is_module, tree_of
+from docs.generate.markdown import code_block, table, wrap
+from docs.generate.public_names import Entry, all_entries, entries_on_page
+from docs.generate.sections import Writer, choose_headings, is_minor, locate_names, summary_cell
+from docs.generate.source import is_module, parse_module
 from docs.generate.subjects import SUBJECTS, Subject
 
 NOTE = "<!-- written by python -m docs.generate: do not edit -->"
@@ -24,10 +24,10 @@ PART = re.compile(r"<!-- generated: reference -->.*?<!-- end -->", re.DOTALL)
 
 
 def reference_pages(pages: Mapping[Path, str], examples: Examples) -> dict[Path, str]:
-    """Return the index of both doors, which is in git without its tables, and the page of every subject."""
+    """Write the index and the page of every subject."""
     entries = all_entries()
-    headings, places = headings_of(entries), places_of(entries)
-    content = {subject: entries_of(subject, entries) for subject in SUBJECTS}
+    headings, places = choose_headings(entries), locate_names(entries)
+    content = {subject: entries_on_page(subject, entries) for subject in SUBJECTS}
     content = {subject: found for subject, found in content.items() if found}
     tables = index(content, places)
     made = {INDEX: PART.sub(lambda _: tables, pages[INDEX])}
@@ -37,14 +37,14 @@ def reference_pages(pages: Mapping[Path, str], examples: Examples) -> dict[Path,
 
 
 def index(content: dict[Subject, list[Entry]], places: dict[str, str]) -> str:
-    """The names of both doors by subject, each with its summary."""
-    parts = [wrapped(INTRODUCTION)]
+    """Write the names of both doors by subject, each with its summary."""
+    parts = [wrap(INTRODUCTION)]
     for subject, found in content.items():
         rows = [
             (
                 f"[`{one.name}`]({places[one.definition.qualified]})",
                 ", ".join(f"`{door}`" for door in one.doors),
-                summary_of(one.definition),
+                summary_cell(one.definition),
             )
             for one in found
             if one.doors
@@ -54,13 +54,13 @@ def index(content: dict[Subject, list[Entry]], places: dict[str, str]) -> str:
 
 
 def page(subject: Subject, found: list[Entry], writer: Writer) -> str:
-    """The page of a subject: what is on it, then a section for each name."""
+    """Write the page of a subject: a table of its names, then their sections."""
     public = [entry for entry in found if entry.doors]
     rows = [
-        (f"[`{one.name}`]({writer.places[one.definition.qualified].partition('.md')[2]})", summary_of(one.definition))
+        (f"[`{one.name}`]({writer.places[one.definition.qualified].partition('.md')[2]})", summary_cell(one.definition))
         for one in public
     ]
-    parts = [f"# {subject.title}", NOTE, wrapped(subject.text), *drawings(subject)]
+    parts = [f"# {subject.title}", NOTE, wrap(subject.text), *drawings(subject)]
     parts += [table(("name", "what it is"), rows)] if len(rows) > 1 else []
     parts += [writer.section(entry) for entry in found if not is_minor(entry)]
     if minor := [entry for entry in found if is_minor(entry)]:
@@ -69,8 +69,8 @@ def page(subject: Subject, found: list[Entry], writer: Writer) -> str:
 
 
 def drawings(subject: Subject) -> Iterator[str]:
-    """The trees that modules of a subject draw in their docstrings."""
+    """Return the trees drawn in docstrings of the modules of a subject."""
     for module in filter(is_module, subject.modules):
-        for paragraph in (ast.get_docstring(tree_of(module)) or "").split("\n\n"):
+        for paragraph in (ast.get_docstring(parse_module(module)) or "").split("\n\n"):
             if "├──" in paragraph:
-                yield fenced("text", paragraph)
+                yield code_block("text", paragraph)

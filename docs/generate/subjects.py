@@ -1,4 +1,4 @@
-"""The pages of the reference, and which names belong on which of them."""
+"""Pages of the reference, and the names on each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from docs.generate.source import PACKAGE, Definition
 
 
 class Subject(NamedTuple):
-    """A page of the reference: whatever `modules` define, the longest match deciding, and `names` from anywhere."""
+    """Page of the reference: the definitions of `modules`, and `names` from anywhere."""
 
     page: str
     title: str
@@ -169,12 +169,12 @@ SUBJECTS = (
 
 
 def subject_of(definition: Definition) -> Subject:
-    """The page that a definition belongs to."""
+    """Return the page of a definition."""
     named = [subject for subject in SUBJECTS if definition.name in subject.names]
     return named[0] if named else max(SUBJECTS, key=lambda subject: len(place_in(subject, definition)))
 
 
 def place_in(subject: Subject, definition: Definition) -> str:
-    """The longest of a subject's modules that a definition lies in; empty if there is none."""
+    """Return the longest module of a subject that contains a definition."""
     inside = [one for one in subject.modules if f"{definition.qualified}.".startswith(f"{one}.")]
     return max(inside, key=len, default="")

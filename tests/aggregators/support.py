@@ -9,27 +9,23 @@ from typing import Any
 import numpy as np
 import torch
 from crfl_aggregators.baffle import Baffle
-from crfl_aggregators.bucketing import Bucketing
 from crfl_aggregators.bulyan import Bulyan
 from crfl_aggregators.centered_clipping import CenteredClipping
-from crfl_aggregators.cosine_filter import CosineFilter
 from crfl_aggregators.dnc import Dnc
 from crfl_aggregators.fedavg import FedAvg
+from crfl_aggregators.filters import CosineFilter, NormFilter
 from crfl_aggregators.flame import Flame
 from crfl_aggregators.fltrust import FLTrust
 from crfl_aggregators.foolsgold import FoolsGold
 from crfl_aggregators.krum import Krum, MultiKrum
-from crfl_aggregators.median import Median
 from crfl_aggregators.median_of_means import MedianOfMeans
-from crfl_aggregators.nearest_neighbour_mixing import NearestNeighbourMixing
-from crfl_aggregators.norm_bound import NormBound
-from crfl_aggregators.norm_filter import NormFilter
+from crfl_aggregators.mixing import Bucketing, NearestNeighbourMixing
+from crfl_aggregators.norm_caps import NormBound, UpdateCap
 from crfl_aggregators.per_layer import PerLayer
 from crfl_aggregators.residual_reweighting import ResidualReweighting
 from crfl_aggregators.rfa import Rfa
 from crfl_aggregators.sign_majority import SignMajority
-from crfl_aggregators.trimmed_mean import TrimmedMean
-from crfl_aggregators.update_cap import UpdateCap
+from crfl_aggregators.trimmed_mean import Median, TrimmedMean
 from crfl_aggregators.weak_noise import WeakNoise
 from hypothesis import strategies as st
 from numpy.typing import NDArray

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from crfl_aggregators.bucketing import Bucketing
 from crfl_aggregators.bulyan import Bulyan
 from crfl_aggregators.fedavg import FedAvg
+from crfl_aggregators.filters import NormFilter
 from crfl_aggregators.foolsgold import FoolsGold
 from crfl_aggregators.krum import Krum
-from crfl_aggregators.median import Median
-from crfl_aggregators.norm_filter import NormFilter
+from crfl_aggregators.mixing import Bucketing
+from crfl_aggregators.trimmed_mean import Median
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from crfl_aggregators.bucketing import Bucketing
 from crfl_aggregators.fedavg import FedAvg
-from crfl_aggregators.norm_bound import NormBound
-from crfl_aggregators.update_cap import UpdateCap
+from crfl_aggregators.mixing import Bucketing
+from crfl_aggregators.norm_caps import NormBound, UpdateCap
 from crfl_aggregators.weak_noise import WeakNoise
 from hypothesis import given, settings
 from hypothesis import strategies as st

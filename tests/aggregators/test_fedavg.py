@@ -9,7 +9,7 @@ from crfl_aggregators.fedavg import FedAvg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crfl_core.plugin_api.aggregator import dependence
+from crfl_core.plugin_api.aggregator import chain_dependence
 from tests.oracle import participants, updates_of
 
 samples_of_clients = st.lists(st.integers(1, 500), min_size=1, max_size=12)
@@ -47,4 +47,4 @@ def test_a_single_client_is_followed_exactly() -> None:
 def test_weights_do_not_move_with_the_updates() -> None:
     weights = [FedAvg().aggregate(updates_of([3, 4, 5], seed=seed), {}).weights for seed in (0, 1)]
     torch.testing.assert_close(*weights, rtol=0, atol=0)
-    assert dependence((FedAvg(),), participants([3, 4, 5])) == "fixed"
+    assert chain_dependence((FedAvg(),), participants([3, 4, 5])) == "fixed"

@@ -7,7 +7,7 @@ import pytest
 import torch
 from crfl_aggregators import dnc, geometry, residual_reweighting
 from crfl_aggregators.coordinates import sorted_columns
-from crfl_aggregators.selection import ranking
+from crfl_aggregators.filters import ranking
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -7,9 +7,8 @@ import sys
 import pytest
 import torch
 from crfl_aggregators.krum import Krum
-from crfl_aggregators.norm_bound import NormBound
+from crfl_aggregators.norm_caps import NormBound, UpdateCap
 from crfl_aggregators.trimmed_mean import TrimmedMean
-from crfl_aggregators.update_cap import UpdateCap
 from crfl_aggregators.weak_noise import WeakNoise
 
 from benchmarks.aggregators import CHAIN, SLOW, STEPS, chains, updates

@@ -22,11 +22,10 @@ from crfl_aggregators.bulyan import Bulyan
 from crfl_aggregators.centered_clipping import CenteredClipping
 from crfl_aggregators.fedavg import FedAvg
 from crfl_aggregators.krum import Krum, MultiKrum
-from crfl_aggregators.median import Median
-from crfl_aggregators.nearest_neighbour_mixing import NearestNeighbourMixing
-from crfl_aggregators.norm_bound import NormBound
+from crfl_aggregators.mixing import NearestNeighbourMixing
+from crfl_aggregators.norm_caps import NormBound
 from crfl_aggregators.rfa import Rfa
-from crfl_aggregators.trimmed_mean import TrimmedMean
+from crfl_aggregators.trimmed_mean import Median, TrimmedMean
 
 from crfl_core.extend import Aggregator, Stage
 from crfl_core.training.aggregation import staged_by

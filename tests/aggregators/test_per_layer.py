@@ -12,9 +12,9 @@ import torch
 from crfl_aggregators.centered_clipping import CenteredClipping
 from crfl_aggregators.fedavg import FedAvg
 from crfl_aggregators.krum import Krum
-from crfl_aggregators.median import Median
 from crfl_aggregators.per_layer import PerLayer
 from crfl_aggregators.rfa import Rfa
+from crfl_aggregators.trimmed_mean import Median
 
 import crfl_core
 from crfl_core.errors import ConfigError

@@ -14,16 +14,15 @@ from torch import Tensor
 from crfl_core.extend import (
     Attack,
     AttackerView,
-    ClientColumns,
     ClientUpdates,
     DataFacts,
     Domain,
     FederatedData,
     Ledger,
-    RunFacts,
     State,
     Streams,
 )
+from crfl_core.records.ledger import ClientColumns, RunFacts
 from crfl_core.training.federation import Federation
 from tests.oracle import federation_of, played, tiny
 

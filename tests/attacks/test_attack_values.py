@@ -13,12 +13,9 @@ import numpy as np
 import pytest
 import torch
 from crfl_attacks.alie import Alie, largest_hidden
-from crfl_attacks.constrain_and_scale import ConstrainAndScale
+from crfl_attacks.byzantine import Gaussian, InnerProductManipulation, SignFlip
 from crfl_attacks.edge_case import RIDGE, log_densities
-from crfl_attacks.gaussian import Gaussian
-from crfl_attacks.inner_product_manipulation import InnerProductManipulation
-from crfl_attacks.pgd import Pgd
-from crfl_attacks.sign_flip import SignFlip
+from crfl_attacks.model_replacement import ConstrainAndScale, Pgd
 from crfl_attacks.triggers import FeatureTrigger, PixelTrigger, split
 from numpy.typing import NDArray
 from scipy.special import logsumexp

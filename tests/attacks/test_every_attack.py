@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 import crfl_core
 from crfl_core import RunConfig, load_config
-from crfl_core.certification.threat_resolution import realised
+from crfl_core.certification.threat_resolution import measure_attack
 from crfl_core.extend import Batches, ConfigError, Plugin, PluginFailure, Registry, State
-from crfl_core.records.threat import ROUNDING, Poison, covers
+from crfl_core.records.threat import SCALE_TOLERANCE, Poison, covers
 from crfl_core.training.federation import Federation
 from crfl_core.training.local_training import draw
 from tests.attacks.support import FITTING, attack_of, attacked, ledger_of
@@ -125,13 +125,13 @@ def test_the_stated_threat_covers_everything_that_was_done(
     options = {key: data.draw(values, label=key) for key, values in OPTIONS[name].items()}
     federation = attacked(name, options | common, **protocol)
     attack, ledger = attack_of(federation), ledger_of(federation)
-    threat = attack.threat(realised(ledger))
+    threat = attack.threat(measure_attack(ledger))
     assert threat.poison == ("update" if name in UPDATES else "replacement" if name in REPLACEMENTS else threat.poison)
     rows = ledger.clients.take(ledger.clients.attacking)
     assert threat.clients == tuple(sorted(set(rows.client.tolist())))
     assert set(threat.clients) <= set(federation.participation.attackers)
     assert threat.rounds == tuple(sorted(set(rows.round.tolist())))
-    assert threat.scale * (1 + ROUNDING) >= rows.scale.max()
+    assert threat.scale * (1 + SCALE_TOLERANCE) >= rows.scale.max()
     for number in threat.rounds:
         clean, dirty = batches_of(federation, number)
         for attacker in range(len(clean.clients)):
@@ -145,11 +145,11 @@ def test_the_stated_threat_covers_everything_that_was_done(
                 for kind, changed in kinds.items():
                     assert covers(threat.poison, kind) or not changed
                 assert threat.delta is not None
-                assert float(moved.max()) <= threat.delta * (1 + ROUNDING)
+                assert float(moved.max()) <= threat.delta * (1 + SCALE_TOLERANCE)
                 if "trigger" in options:
-                    assert float(moved.max()) <= options["trigger"]["norm"] * (1 + ROUNDING)
+                    assert float(moved.max()) <= options["trigger"]["norm"] * (1 + SCALE_TOLERANCE)
                 ratios.append(float(((moved > 0) | flipped).double().mean()))
-            assert np.mean(ratios) <= threat.poison_ratio * (1 + ROUNDING)
+            assert np.mean(ratios) <= threat.poison_ratio * (1 + SCALE_TOLERANCE)
 
 
 @pytest.mark.parametrize("name", FITTING)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from crfl_aggregators.median import Median
+from crfl_aggregators.trimmed_mean import Median
 from torch import Tensor
 
 from crfl_core.extend import Attack, AttackerView, FederatedData, Knowledge, Plugin, PluginFailure, State, Streams

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from crfl_attacks.model_replacement import ModelReplacement
-from crfl_core.training.batches import draw
 
 import crfl_core
 from crfl_core.extend import RealisedAttack

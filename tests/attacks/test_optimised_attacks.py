@@ -9,14 +9,11 @@ import numpy as np
 import pytest
 import torch
 from crfl_aggregators.krum import Krum
-from crfl_aggregators.median import Median
-from crfl_aggregators.trimmed_mean import TrimmedMean
+from crfl_aggregators.trimmed_mean import Median, TrimmedMean
 from crfl_attacks.adaptive import Adaptive
 from crfl_attacks.certificate_seeking import margin_slopes, margins_of, towards_others
-from crfl_attacks.min_max import MinMax
-from crfl_attacks.min_sum import MinSum
-from crfl_attacks.neurotoxin import Neurotoxin
-from crfl_attacks.perturbations import largest
+from crfl_attacks.min_max import MinMax, MinSum, largest
+from crfl_attacks.model_replacement import Neurotoxin
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray

@@ -47,7 +47,7 @@ def attacked_world(config: dict[str, Any], plugins: dict[str, type[Plugin]] | No
 def audits(world: World, threat: Threat | None = None) -> dict[str, Audit]:
     """The audits of all certificates. Whatever fails says what was found, what is needed and what to do."""
     assumed = world.threat() if threat is None else threat
-    found = {name: certification.audit(one, world.ledger, assumed) for name, one in CERTIFICATES.items()}
+    found = {name: certification.audit_certificate(one, world.ledger, assumed) for name, one in CERTIFICATES.items()}
     for audit in found.values():
         for check in audit.checks:
             assert check.status != "failed" or (check.measured and check.required and check.remedy), check

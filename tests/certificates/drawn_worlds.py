@@ -17,13 +17,13 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from crfl_core import Threat
-from crfl_core.certification.drift import Scenario
+from crfl_core.certification.drift import DriftBound
 from crfl_core.extend import ConfigError, Level, RunError
 from tests.certificates.federations import small
 from tests.certificates.worlds import World, attacked, federation_of, honest_world, scaled_world
 
-ROUNDING = 1 + 1e-12
-"""Relative allowance for the sums of costs; what training rounds is `Scenario.rounding`."""
+ROUNDING_FACTOR = 1 + 1e-12
+"""Relative allowance for the sums of costs; what training rounds is `DriftBound.rounding`."""
 FEATURES = st.sampled_from(
     [
         ({"type": "unit-ball", "radius": 0.5}, 1.0),
@@ -134,10 +134,10 @@ def threats_of(world: World, clean_world: str) -> list[Threat]:
     return [named, named.model_copy(update={"clients": named.attackers})]
 
 
-def scenarios(world: World, threat: Threat) -> Iterator[Scenario]:
+def scenarios(world: World, threat: Threat) -> Iterator[DriftBound]:
     """What a threat can do up to every round, by caps alone and by what was really submitted."""
     for horizon, observed in product(range(1, world.federation.config.rounds + 1), (False, True)):
-        yield Scenario(world.ledger, threat, horizon, observed=observed)
+        yield DriftBound(world.ledger, threat, horizon, observed=observed)
 
 
 def drift_between(one: World, other: World, number: int) -> float:
@@ -186,9 +186,9 @@ def assert_poison_is_bounded(world: World, clean_worlds: Mapping[str, World]) ->
             for scenario in scenarios(world, threat):
                 actual = drift_between(world, clean, scenario.horizon) - scenario.rounding
                 if has_radius:
-                    assert actual <= scenario.feature_cost(np.array([delta]))[0] * ROUNDING
-                assert actual <= scenario.sample_cost(np.array([threat.poison_ratio]))[0] * ROUNDING
-                assert actual <= scenario.client_costs()[threat.attackers] * ROUNDING
+                    assert actual <= scenario.feature_cost(np.array([delta]))[0] * ROUNDING_FACTOR
+                assert actual <= scenario.sample_cost(np.array([threat.poison_ratio]))[0] * ROUNDING_FACTOR
+                assert actual <= scenario.client_costs()[threat.attackers] * ROUNDING_FACTOR
             if has_radius:
                 assert_nothing_flips(world, clean, threat, "feature", delta)
             assert_nothing_flips(world, clean, threat, "sample", threat.poison_ratio)

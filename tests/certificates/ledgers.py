@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import crfl_core.certification.formulas as formulas
-from crfl_core.extend import ClientColumns, Ledger, RoundRecord, RunFacts
+from crfl_core.extend import Ledger, RoundRecord
+from crfl_core.records.ledger import ClientColumns, RunFacts
 from tests.certificates.federations import small
 from tests.certificates.worlds import federation_of
 

@@ -39,7 +39,7 @@ def test_a_map_without_a_constant_refuses_the_feature_level_alone() -> None:
 def test_a_level_that_nobody_asks_for_is_not_audited() -> None:
     world = attacked_world(small(model={"type": "softmax", "features": "unit-sphere"}))
     whole, clients = (
-        certification.audit(PathwiseLinear(levels=levels), world.ledger, world.threat())
+        certification.audit_certificate(PathwiseLinear(levels=levels), world.ledger, world.threat())
         for levels in (None, ("client",))
     )
     assert "feature maps are Lipschitz" in {check.name for check in whole.checks if check.status == "failed"}

@@ -12,12 +12,12 @@ from tests.certificates.audited import CERTIFICATES, LABELS, SERVER, SOUND, atta
 
 def test_an_attack_after_the_fresh_noise_begins_is_refused() -> None:
     world = attacked_world(small())
-    early = certification.audit(Tail(resample_from=1), world.ledger, world.threat())
+    early = certification.audit_certificate(Tail(resample_from=1), world.ledger, world.threat())
     assert early.refusal == (
         "attacked rounds: found round 2, needs within 1..1, before the noise is drawn again: "
         "set threat.rounds within 1..1, or a later resample_from"
     )
-    assert not certification.audit(Tail(resample_from=3), world.ledger, world.threat()).refusal
+    assert not certification.audit_certificate(Tail(resample_from=3), world.ledger, world.threat()).refusal
 
 
 def test_postprocess_is_about_one_round_and_its_noise() -> None:
@@ -41,6 +41,6 @@ def test_rounds_that_do_not_exist_are_refused() -> None:
 def test_noise_cannot_be_drawn_again_where_the_model_was_not_kept() -> None:
     world = attacked_world(small())
     ledger = replace(world.ledger, facts=world.ledger.facts.model_copy(update={"resampled": (3,)}))
-    found = {name: certification.audit(one, ledger, world.threat()) for name, one in CERTIFICATES.items()}
+    found = {name: certification.audit_certificate(one, ledger, world.threat()) for name, one in CERTIFICATES.items()}
     assert refused(found) == {"tail", "postprocess"}
     assert "model before noise was kept: found kept are rounds 3, needs round 2" in found["tail"].refusal

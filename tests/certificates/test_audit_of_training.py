@@ -117,5 +117,5 @@ def test_poisoned_inputs_outside_the_declared_domain_are_noticed() -> None:
 def test_inputs_beyond_their_own_declared_bound_are_refused() -> None:
     world = attacked_world(small())
     facts = world.ledger.facts.model_copy(update={"feature_norm_bound": 0.5})
-    found = certification.audit(PathwiseLinear(), replace(world.ledger, facts=facts), world.threat())
+    found = certification.audit_certificate(PathwiseLinear(), replace(world.ledger, facts=facts), world.threat())
     assert found.refusal.startswith("input norms: found largest 1, poisoned 1, declared 0.5")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from crfl_aggregators.krum import Krum
 from crfl_aggregators.rfa import Rfa
-from crfl_certificates.postprocess import Breakdown, Postprocess
+from crfl_certificates.postprocess import BreakdownDrift, Postprocess
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -111,7 +111,7 @@ def test_what_attackers_do_does_not_matter_only_how_many_they_are(level: Level) 
     ledger = synthetic_ledger(participants=[(0, 1, 2, 3, 4)], samples=(40,) * 5)
     (record,) = ledger.rounds
     known = replace(ledger, rounds=(record.model_copy(update={"breakdown": (0.0, 0.4, 0.7), "rounding": 0.1}),))
-    costs = Breakdown(known, 1, attackers=2)
+    costs = BreakdownDrift(known, 1, attackers=2)
     assert costs.rounding == 0.2  # the aggregates of both worlds are rounded
     assert costs.client_costs().tolist() == [0.0, 0.4, 0.7, np.inf, np.inf, np.inf]
     assert costs.feature_cost(np.array([0.0, 3.0, np.inf])).tolist() == [0.7] * 3
@@ -125,5 +125,5 @@ def test_what_attackers_do_does_not_matter_only_how_many_they_are(level: Level) 
     federation = federation_of(config)
     world = attacked(federation, honest_world(federation))
     certificate = Postprocess(continuations=30, selection=5)
-    assert not certification.audit(certificate, world.ledger, world.threat()).refusals
+    assert not certification.audit_certificate(certificate, world.ledger, world.threat()).refusals
     assert world.certify(certificate, world.threat(), level).radius.shape == (60,)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from crfl_core.extend import Attack, AttackerView, ConfigError, FederatedData, State, Streams
 from tests.certificates.drawn_worlds import (
-    ROUNDING,
+    ROUNDING_FACTOR,
     assert_nothing_flips,
     drift_between,
     federations,
@@ -55,7 +55,7 @@ def test_nothing_certified_changes_under_the_attack_that_seeks_certificates(conf
         assert threat.poison == "update"
         for scenario in scenarios(world, threat):
             actual = drift_between(world, clean, scenario.horizon) - scenario.rounding
-            assert actual <= scenario.client_costs()[threat.attackers] * ROUNDING
+            assert actual <= scenario.client_costs()[threat.attackers] * ROUNDING_FACTOR
         assert_nothing_flips(world, clean, threat, "client", threat.attackers)
 
 

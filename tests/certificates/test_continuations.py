@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from crfl_certificates.postprocess import Postprocess, costs
-from crfl_certificates.resampled import fresh_noise
+from crfl_certificates.postprocess import Postprocess, drift_costs
+from crfl_certificates.resampled import fresh_noise_stds
 from crfl_certificates.tail import Tail
 from crfl_datasets.digits import Digits
 from numpy.typing import NDArray
@@ -21,8 +21,9 @@ from torch import Tensor
 import crfl_core
 import crfl_core.certification.formulas as formulas
 from crfl_core import RunResult, extend
-from crfl_core.certification.drift import Scenario
-from crfl_core.extend import Clients, CountVotes, LinearAggregator, PluginFailure, StoreError
+from crfl_core.certification.drift import DriftBound
+from crfl_core.errors import StoreError
+from crfl_core.extend import Clients, CountVotes, LinearAggregator, PluginFailure
 from crfl_core.records.random_streams import Streams
 from tests.certificates.federations import small
 from tests.certificates.worlds import (
@@ -163,11 +164,11 @@ def test_certified_classes_win_the_clean_vote(
         assert certified.mean() > 0.5
 
     drift = float(np.linalg.norm(world.aggregate(start) - clean.aggregate(start)))
-    assert drift <= (costs(world.ledger, threat, start).feature_cost(np.array([0.0]))[0])
-    noises = fresh_noise(world.ledger, start, 0.1)
+    assert drift <= (drift_costs(world.ledger, threat, start).feature_cost(np.array([0.0]))[0])
+    noises = fresh_noise_stds(world.ledger, start, 0.1)
     budget = drift / noises[0]
     if isinstance(certificate, Tail):
-        constants = Scenario(world.ledger, threat, start).lipschitz[start - 1 :]
+        constants = DriftBound(world.ledger, threat, start).lipschitz[start - 1 :]
         budget = drift * float(formulas.budget_per_unit_drift(noises, constants)[0])
     sure = guarantee.prediction >= 0
     floor = ndtr(ndtri(guarantee.p_a[sure]) - budget)
@@ -296,7 +297,7 @@ def test_every_bound_on_probabilities_works_for_votes_of_continuations(bound: st
     )
     run = crfl_core.run(config, out=tmp_path / "run", plugins=PLUGINS)
     assert {one.certificate for one in run.certified} == {"tail", "postprocess"}
-    request = run.inquiry.questions[0].request
+    request = run.certifier.questions[0].request
     separate = bound == "two-stage"
     assert request.selection_models == (8 if separate else 0)
     assert len(run.continued(request)) == (48 if separate else 40)

@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from crfl_core import Threat
-from crfl_core.certification.drift import Scenario
+from crfl_core.certification.drift import DriftBound
 from crfl_core.extend import (
     Attack,
     AttackerView,
@@ -80,7 +80,7 @@ def bound(world: World, **threat: Any) -> float:
     """What the certificates take for the largest drift of what was done."""
     assumed = world.threat(**threat)
     ratio = np.array([assumed.poison_ratio])
-    return float(Scenario(world.ledger, assumed, world.federation.config.rounds).sample_cost(ratio)[0])
+    return float(DriftBound(world.ledger, assumed, world.federation.config.rounds).sample_cost(ratio)[0])
 
 
 def test_a_flipped_label_moves_the_model_exactly_as_far_as_the_bound_says() -> None:
@@ -97,7 +97,7 @@ def test_steps_between_the_two_limits_of_the_rate_do_not_contract() -> None:
     contracting = 0.5 * rate * np.sqrt(2) / SAMPLES * (1 - (1 - rate * decay) ** steps) / (rate * decay)
     assert drift > 5 * contracting
     assert drift <= bound(world, poison_ratio=1 / SAMPLES) <= 1.5 * drift
-    most = Scenario(world.ledger, world.threat(), 1).sample_costs()
+    most = DriftBound(world.ledger, world.threat(), 1).sample_costs()
     assert drift <= most[1]
 
 
@@ -105,7 +105,7 @@ def test_with_weight_decay_poison_that_comes_late_counts_most() -> None:
     """Half a batch of one step in four is an eighth on average, but the last step is not damped any more."""
     config = coins({"learning_rate": 0.5, "steps": 4, "weight_decay": 1.0}, rounds=1)
     world, drift = versus(config, Flipping(flips=20, steps_from_end=1))
-    on_average = Scenario(world.ledger, world.threat(poison_ratio=1 / 8), 1).sample_cost(np.array([1 / 8]))[0]
+    on_average = DriftBound(world.ledger, world.threat(poison_ratio=1 / 8), 1).sample_cost(np.array([1 / 8]))[0]
     assert drift > 2 * on_average
     assert bound(world) == pytest.approx(drift)
 
@@ -128,7 +128,7 @@ def test_capped_updates_that_are_multiplied_expand_more() -> None:
     attack = Flipping(alternates=True, clients=(0,), rounds=(1, 2), scale=10.0)
     world, drift = versus(config, attack, clean=attack.model_copy(update={"flips": 0}))
     threat = world.threat(clean_world="scaled")
-    assert Scenario(world.ledger, threat, 2).lipschitz[1] == pytest.approx(1 + 2 * 0.5 * 10 * 0.25)
+    assert DriftBound(world.ledger, threat, 2).lipschitz[1] == pytest.approx(1 + 2 * 0.5 * 10 * 0.25)
     assert drift <= bound(world, clean_world="scaled")
 
 
@@ -141,7 +141,7 @@ def test_weight_decay_lets_a_drift_fade_and_no_faster() -> None:
     world, clean = play(with_attack(federation, attack)), honest_world(federation)
     for number in (2, 6):
         drift = float(np.linalg.norm(world.aggregate(number) - clean.aggregate(number)))
-        scenario = Scenario(world.ledger, world.threat(poison="replacement"), number)
+        scenario = DriftBound(world.ledger, world.threat(poison="replacement"), number)
         ratios.append(drift / scenario.sample_cost(np.array([0.25]))[0])
     assert 0.2 < ratios[1] <= ratios[0] <= 1.0
 
@@ -156,7 +156,7 @@ def test_attackers_that_attack_in_every_round_are_bounded_by_weight_decay() -> N
     attack = Submitting(clients=(0,), rounds=tuple(range(1, 13))).informed(knowledge)
     world, drift = versus(config, attack)
     threat = world.threat()
-    costs = Scenario(world.ledger, threat, 12).client_costs()
+    costs = DriftBound(world.ledger, threat, 12).client_costs()
     honest = world.ledger.clients.update_bound[0]
     limit = 2 * 0.5 * honest / (1 - world.ledger.clients.retention[0])
     assert drift <= costs[1] <= limit
@@ -203,7 +203,7 @@ def test_attacks_that_make_their_own_updates_are_not_taken_for_poisoned_data() -
     assert (threat.poison, threat.poison_ratio, threat.scale) == ("update", 0.0, 1.0)
     drift = float(np.linalg.norm(world.final - honest_world(federation).final))
     assert drift > bound(world, poison="features+labels") == 0.0
-    assert np.isinf(Scenario(world.ledger, threat, 4).attacked[0].arbitrary).all()
+    assert np.isinf(DriftBound(world.ledger, threat, 4).attacked[0].arbitrary_cost).all()
 
 
 def test_a_learning_rate_that_turns_the_sign_of_the_weights_is_refused() -> None:
@@ -254,6 +254,6 @@ def test_an_unbounded_domain_makes_no_bound_undefined() -> None:
     world = attacked(federation, clean)
     assert np.isinf(world.ledger.clients.update_bound).all()
     threat: Threat = world.threat(input_bound=100.0)
-    cost = Scenario(world.ledger, threat, 4).feature_cost(np.array([0.0, 1.0]))
+    cost = DriftBound(world.ledger, threat, 4).feature_cost(np.array([0.0, 1.0]))
     assert np.isfinite(cost).all()
     assert float(np.linalg.norm(world.final - clean.final)) <= cost[0]

@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 import crfl_core
 from crfl_core import Threat
 from crfl_core.certification import threat_resolution as threats
-from crfl_core.certification.certifier import Audit, audit
-from crfl_core.certification.drift import Scenario
+from crfl_core.certification.certifier import Audit, audit_certificate
+from crfl_core.certification.drift import DriftBound
 from crfl_core.extend import Certificate, Check, ConfigError, Direction, Level, RunError
-from tests.certificates.drawn_worlds import ROUNDING, data_attacks, drift_between, scenarios, update_attacks
+from tests.certificates.drawn_worlds import ROUNDING_FACTOR, data_attacks, drift_between, scenarios, update_attacks
 from tests.certificates.federations import certifiable, small
 from tests.certificates.ledgers import synthetic_ledger
 from tests.certificates.worlds import PLUGINS, World, attacked, federation_of, honest_world, play
@@ -38,7 +38,9 @@ NOISY = {"clip_norm": 4.0, "noise_std": 0.05, "cap_updates": False}
 def readings(world: World, threat: Threat, level: Level = "client") -> dict[str, tuple[Direction, ...]]:
     """The directions in which each sound certificate may be read."""
     return {
-        type(one).__name__: found.directions[level] for one in SOUND for found in [audit(one, world.ledger, threat)]
+        type(one).__name__: found.directions[level]
+        for one in SOUND
+        for found in [audit_certificate(one, world.ledger, threat)]
     }
 
 
@@ -57,7 +59,7 @@ def assert_forward(clean: World, threat: Threat, level: Level, size: float, othe
     """What the clean run certifies forward against an attack of this size is predicted under it; True if it claims."""
     claims = False
     for certificate in (PathwiseLinear(), PathwiseSmoothed()):
-        found = audit(certificate, clean.ledger, threat)
+        found = audit_certificate(certificate, clean.ledger, threat)
         if "forward" in found.directions[level]:
             claims = True
             guarantee = certificate.certify(clean.ledger, clean.votes(certificate, threat), threat, level)
@@ -77,7 +79,7 @@ def test_capped_messages_in_place_of_those_of_some_clients_change_no_certified_p
     if assert_forward(clean, threat, "client", threat.attackers, world):
         for scenario in scenarios(clean, threat):
             actual = drift_between(world, clean, scenario.horizon) - scenario.rounding
-            assert actual <= scenario.client_costs()[threat.attackers] * ROUNDING
+            assert actual <= scenario.client_costs()[threat.attackers] * ROUNDING_FACTOR
     else:
         assert config["aggregation"][0]["bound"] == 500.0
 
@@ -89,18 +91,18 @@ def test_poisoned_data_to_come_change_no_certified_prediction(config: dict[str, 
     for own in ("learning_rate", "steps"):
         config["attack"].pop(own, None)
     clean, world = pair(config, sample)
-    threat, delta = world.threat(), float(threats.realised(world.ledger).delta.max())
+    threat, delta = world.threat(), float(threats.measure_attack(world.ledger).delta.max())
     if assert_forward(clean, threat, "sample", threat.poison_ratio, world):
         for scenario in scenarios(clean, threat):
             actual = drift_between(world, clean, scenario.horizon) - scenario.rounding
-            assert actual <= scenario.sample_cost(np.array([threat.poison_ratio]))[0] * ROUNDING
-            assert actual <= scenario.client_costs()[threat.attackers] * ROUNDING
+            assert actual <= scenario.sample_cost(np.array([threat.poison_ratio]))[0] * ROUNDING_FACTOR
+            assert actual <= scenario.client_costs()[threat.attackers] * ROUNDING_FACTOR
     assert_forward(clean, threat, "client", threat.attackers, world)
     lipschitz = clean.ledger.facts.feature_lipschitz is not None
     if lipschitz and assert_forward(clean, threat, "feature", delta, world):
         for scenario in scenarios(clean, threat):
             actual = drift_between(world, clean, scenario.horizon) - scenario.rounding
-            assert actual <= scenario.feature_cost(np.array([delta]))[0] * ROUNDING
+            assert actual <= scenario.feature_cost(np.array([delta]))[0] * ROUNDING_FACTOR
 
 
 def test_a_run_without_attackers_may_be_read_in_both_directions() -> None:
@@ -109,7 +111,9 @@ def test_a_run_without_attackers_may_be_read_in_both_directions() -> None:
         threat = Threat(clients=2, rounds=(2,), poison=poison)
         for level in ("feature", "sample", "client"):
             assert set(readings(world, threat, level).values()) == {("backward", "forward")}
-    assert audit(Paper(), world.ledger, Threat(clients=1, rounds=(2,), poison="features")).directions == {"feature": ()}
+    assert audit_certificate(Paper(), world.ledger, Threat(clients=1, rounds=(2,), poison="features")).directions == {
+        "feature": ()
+    }
 
 
 def clean_world(**changes: Any) -> World:
@@ -131,7 +135,9 @@ def test_what_only_binds_what_happened_is_refused_forward(
     world = clean_world(**changes)
     assumed = Threat(**({"clients": 1, "rounds": (2,), "poison": "update"} | threat))
     assert set(readings(world, assumed).values()) == {("backward",)}
-    (failed,) = (check for check in audit(PathwiseLinear(), world.ledger, assumed).checks if check.status == "failed")
+    (failed,) = (
+        check for check in audit_certificate(PathwiseLinear(), world.ledger, assumed).checks if check.status == "failed"
+    )
     assert failed.direction == "forward"
     assert reason in f"{failed.name}: {failed.measured}"
     assert failed.remedy
@@ -159,7 +165,7 @@ def test_an_attacked_run_may_be_read_forward_if_any_update_is_expected_of_its_at
     }
     for changes, directions in expected.items():
         threat = world.threat().model_copy(update=dict(changes))
-        assert audit(PathwiseLinear(), world.ledger, threat).directions["client"] == directions, changes
+        assert audit_certificate(PathwiseLinear(), world.ledger, threat).directions["client"] == directions, changes
 
 
 def test_a_breakdown_from_what_was_observed_says_nothing_about_another_attack() -> None:
@@ -187,15 +193,15 @@ def test_several_attacked_rounds_need_steps_that_are_non_expansive_on_poisoned_i
     """
     ledger = synthetic_ledger(cap=4.0, feature_norm_bound=1.0)
     threat = Threat(clients=1, rounds=(1, 3), poison=poison, input_bound=input_bound)
-    assert ("forward" in audit(PathwiseLinear(), ledger, threat).directions[level]) == forward
+    assert ("forward" in audit_certificate(PathwiseLinear(), ledger, threat).directions[level]) == forward
     single = threat.model_copy(update={"rounds": (3,)})
-    assert "forward" in audit(PathwiseLinear(), ledger, single).directions[level]
+    assert "forward" in audit_certificate(PathwiseLinear(), ledger, single).directions[level]
 
 
 def test_scaled_updates_that_start_from_unseen_models_need_no_weight_decay() -> None:
     threat = Threat(clients=1, rounds=(1, 3), poison="labels", scale=3.0)
     for decay, forward in ((0.0, True), (0.1, False)):
-        found = audit(PathwiseLinear(), synthetic_ledger(cap=4.0, decay=decay), threat)
+        found = audit_certificate(PathwiseLinear(), synthetic_ledger(cap=4.0, decay=decay), threat)
         assert ("forward" in found.directions["sample"]) == forward
 
 
@@ -248,8 +254,8 @@ def test_the_forward_reading_counts_the_cap_where_it_is_below_the_honest_bound()
     """A cap that shortens honest updates bounds both worlds alike, as `postprocess` may have it."""
     world = clean_world(aggregation=[{"type": "update-cap", "bound": 0.01}, {"type": "fedavg"}])
     threat = Threat(clients=1, rounds=(2,), poison="update")
-    assert audit(Postprocess(), world.ledger, threat).directions["client"] == ("backward", "forward")
-    costs = Scenario(world.ledger, threat, 2).client_costs()
+    assert audit_certificate(Postprocess(), world.ledger, threat).directions["client"] == ("backward", "forward")
+    costs = DriftBound(world.ledger, threat, 2).client_costs()
     weights = world.ledger.clients.of_round(2).weight_bound
     assert costs[1] == pytest.approx(2 * 0.01 * weights.max())
 

@@ -9,7 +9,7 @@ import pytest
 from crfl_certificates.pathwise_linear import PathwiseLinear
 
 from crfl_core.certification.contraction import domain_bound, input_bound
-from crfl_core.certification.drift import Scenario
+from crfl_core.certification.drift import DriftBound
 from crfl_core.extend import Level
 from tests.certificates.federations import small
 from tests.certificates.worlds import World, attacked, federation_of, honest_world
@@ -46,7 +46,7 @@ def test_the_drift_stays_within_the_bound_of_each_level(name: str) -> None:
         world, clean = pair(MAPS[name], **attack)
         drift = float(np.linalg.norm(world.final - clean.final))
         threat = world.threat()
-        scenario = Scenario(world.ledger, threat, 4)
+        scenario = DriftBound(world.ledger, threat, 4)
         assert 0 < drift <= scenario.sample_cost(np.array([threat.poison_ratio]))[0]
         assert drift <= scenario.client_costs()[1]
         if name != "sphere":

@@ -9,8 +9,8 @@ import pytest
 from crfl_certificates.pathwise_linear import PathwiseLinear
 
 from crfl_core import Threat
-from crfl_core.certification.certifier import audit
-from crfl_core.certification.drift import Scenario
+from crfl_core.certification.certifier import audit_certificate
+from crfl_core.certification.drift import DriftBound
 from tests.certificates.federations import small
 from tests.certificates.worlds import attacked, federation_of, honest_world
 
@@ -34,10 +34,10 @@ def test_poison_to_come_may_reach_farther_than_what_was_observed(threat: dict[st
     clean = honest_world(federation)
     assumed = Threat(clients=1, rounds=(6,), poison="features+labels", **threat)
     certificate = PathwiseLinear()
-    assert "forward" in audit(certificate, clean.ledger, assumed).directions["feature"]
+    assert "forward" in audit_certificate(certificate, clean.ledger, assumed).directions["feature"]
     guarantee = clean.certify(certificate, assumed, "feature")
     certified = guarantee.radius >= DELTA
-    bound = Scenario(clean.ledger, assumed, 6, observed=True).feature_cost(np.array([DELTA]))[0]
+    bound = DriftBound(clean.ledger, assumed, 6, observed=True).feature_cost(np.array([DELTA]))[0]
     for sample in (0, 7):
         world = attacked(federation, clean, sample)
         assert float((world.final - clean.final).norm()) <= bound
@@ -49,6 +49,6 @@ def test_a_clean_run_bounds_poison_that_obeys_the_protocol_as_tightly_as_before(
     clean = honest_world(federation_of(small(attack=ATTACK | {"rounds": [4]})))
     threat = Threat(clients=1, rounds=(4,), poison="replacement")
     rows = clean.ledger.clients.of_round(4)
-    cost = Scenario(clean.ledger, threat, 4, observed=True).client_costs()[1]
+    cost = DriftBound(clean.ledger, threat, 4, observed=True).client_costs()[1]
     expected = (rows.weight_bound * (rows.residual_norm + rows.update_bound)).max()
     np.testing.assert_allclose(cost, expected, rtol=1e-9)

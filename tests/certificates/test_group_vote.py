@@ -71,7 +71,7 @@ def test_no_certified_prediction_changes_under_attack_in_every_round(tmp_path: P
 def test_the_number_is_exact(tmp_path: Path) -> None:
     """One client more can change the winner: by brute force over what its groups might vote."""
     run = trained(grouped(), tmp_path / "run")
-    votes = run.votes(run.inquiry.questions[0].request)["clean"].expect(GroupVotes)
+    votes = run.votes(run.certifier.questions[0].request)["clean"].expect(GroupVotes)
     prediction, radius = answers(run)
     close = np.flatnonzero(radius <= 2)[:12]
     assert len(close) > 3
@@ -108,7 +108,7 @@ def test_named_candidates_reach_their_own_groups_only(tmp_path: Path) -> None:
 def test_groups_with_more_votes_are_worth_more(tmp_path: Path) -> None:
     weights = [5, 1, 1, 1, 1, 1, 1, 1, 1]
     run = trained(grouped(groups={"count": 9, "weights": weights}), tmp_path / "run")
-    votes = run.votes(run.inquiry.questions[0].request)["clean"].expect(GroupVotes)
+    votes = run.votes(run.certifier.questions[0].request)["clean"].expect(GroupVotes)
     prediction, radius = answers(run)
     totals = np.stack([((votes.ballots == label) * weights).sum(1) for label in range(10)], axis=1)
     np.testing.assert_array_equal(prediction, totals.argmax(1))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from crfl_core import ABSTAIN, Threat, formulas
 from crfl_core.certification import rounding_error as floating
-from crfl_core.certification.drift import Scenario
+from crfl_core.certification.drift import DriftBound
 from crfl_core.extend import CountVotes, Guarantee, Ledger, Level, LogitVotes, VoteRequest, Votes, VoteSettings
 from tests.certificates.ledgers import synthetic_ledger
 
@@ -36,11 +36,11 @@ def certified(ledger: Ledger, threat: Threat, level: Level, margins: Array) -> G
     return PathwiseLinear().certify(ledger, votes_with(margins), threat, level)
 
 
-def tolerated_by(scenario: Scenario, margins: Array) -> Array:
+def tolerated_by(scenario: DriftBound, margins: Array) -> Array:
     """The drift that predictions stand: `margin / (sqrt 2 ||x||)`, less what rounding adds; 0 if nothing is left."""
     votes = votes_with(margins).expect(LogitVotes)
-    drift = formulas.certified_size(
-        floating.margins(scenario.ledger, votes.logits, np.full(len(margins), SQRT2)),
+    drift = formulas.largest_attack(
+        floating.margin_thresholds(scenario.ledger, votes.logits, np.full(len(margins), SQRT2)),
         rounding=scenario.rounding,
         terms=scenario.terms,
     )
@@ -96,7 +96,7 @@ def test_answers_are_missing_or_infinite_exactly_where_they_must_be(
     """
     ledger, threat = synthetic_ledger(**situation[0]), Threat(**situation[1])
     answer = certified(ledger, threat, level, MARGINS)
-    scenario = Scenario(ledger, threat, ledger.facts.rounds, observed=True)
+    scenario = DriftBound(ledger, threat, ledger.facts.rounds, observed=True)
     tolerated = tolerated_by(scenario, MARGINS)
     sure = tolerated > 0  # all but ties, and what rounding alone might change
     assert answer.abstained.tolist() == (~sure).tolist()
@@ -189,7 +189,7 @@ def test_a_clearer_vote_never_gets_a_smaller_answer(level: Level) -> None:
 def test_an_earlier_attack_fades_with_weight_decay_and_only_with_it() -> None:
     for decay, fades in ((0.0, False), (0.1, True)):
         ledger = synthetic_ledger(decay=decay, participants=[(0, 1, 2, 3)] * 6)
-        costs = [Scenario(ledger, Threat(clients=1, rounds=(number,)), 6).client_costs()[1] for number in (1, 3, 6)]
+        costs = [DriftBound(ledger, Threat(clients=1, rounds=(number,)), 6).client_costs()[1] for number in (1, 3, 6)]
         assert bool(costs[0] < costs[1] < costs[2]) == fades
         assert fades or costs == pytest.approx([costs[2]] * 3)
         if fades:
@@ -199,16 +199,16 @@ def test_an_earlier_attack_fades_with_weight_decay_and_only_with_it() -> None:
 def test_attackers_in_every_round_cost_the_sum_that_weight_decay_leaves() -> None:
     ledger = synthetic_ledger(decay=0.1, cap=5.0, participants=[(0, 1, 2, 3)] * 50, clip_norm=1e3)
     threat = Threat(clients=1, rounds=tuple(range(1, 51)), poison="update")
-    single = Scenario(ledger, threat.model_copy(update={"rounds": (50,)}), 50).client_costs()
+    single = DriftBound(ledger, threat.model_copy(update={"rounds": (50,)}), 50).client_costs()
     kept = 0.95**4
-    every = Scenario(ledger, threat, 50).client_costs()
+    every = DriftBound(ledger, threat, 50).client_costs()
     assert every[1] == pytest.approx(single[1] * (1 - kept**50) / (1 - kept))
     assert every[4] == pytest.approx(4 * every[1])
 
 
 def test_the_clip_bounds_what_many_attackers_of_a_round_can_do() -> None:
     ledger = synthetic_ledger(clip_norm=0.05)
-    costs = Scenario(ledger, Threat(clients=1, rounds=(1, 2)), 3).client_costs()
+    costs = DriftBound(ledger, Threat(clients=1, rounds=(1, 2)), 3).client_costs()
     assert costs.tolist() == pytest.approx([0.0] + [0.2] * 4)  # two rounds, each at most the diameter 2 rho
 
 
@@ -216,7 +216,7 @@ def test_attackers_stay_the_same_in_all_rounds() -> None:
     """Unequal clients in turn: one attacker is the worst by its sum over rounds, not the worst of every round."""
     turns = [(0, 1), (2, 3), (0, 1)]
     ledger = synthetic_ledger(participants=turns, samples=(30, 10, 39, 1))
-    scenario = Scenario(ledger, Threat(clients=1, rounds=(1, 2, 3)), 3)
+    scenario = DriftBound(ledger, Threat(clients=1, rounds=(1, 2, 3)), 3)
     each = [attacked.strength.max() for attacked in scenario.attacked]
     shift = 2 * SQRT2 * SQRT2
     assert scenario.client_costs()[1] == pytest.approx(shift * max(each[0] + each[2], each[1]))
@@ -226,7 +226,7 @@ def test_a_client_weighs_what_it_weighs_among_the_participants_of_the_round() ->
     ledger = synthetic_ledger(participants=[(0, 1, 2, 3), (0, 1), (2, 3)])
     threat = Threat(clients=(0,), rounds=(1,), poison="labels")
     one = {number: threat.model_copy(update={"rounds": (number,)}) for number in (1, 2, 3)}
-    costs = {number: float(Scenario(ledger, t, 3).sample_cost(np.array([1.0]))[0]) for number, t in one.items()}
+    costs = {number: float(DriftBound(ledger, t, 3).sample_cost(np.array([1.0]))[0]) for number, t in one.items()}
     assert costs[2] == pytest.approx(2 * costs[1])
     assert costs[3] == 0.0  # it takes no part
     assert np.isposinf(certified(ledger, one[3], "feature", np.array([1e-9])).radius[0])
@@ -236,13 +236,13 @@ def test_samples_are_counted_where_they_fall_and_not_on_average() -> None:
     """One step on a tenth of 600 samples: a share of 0.05 is 30 samples, but all of them may be in that batch."""
     ledger = synthetic_ledger(samples=(600, 600), participants=[(0, 1)], steps=1, batch_size=60)
     threat = Threat(clients=(0,), rounds=(1,), poison="replacement")
-    cost = float(Scenario(ledger, threat, 1).sample_cost(np.array([0.05]))[0])
+    cost = float(DriftBound(ledger, threat, 1).sample_cost(np.array([0.05]))[0])
     answer = certified(ledger, threat, "sample", np.array([2 * cost * (1 + 1e-9)]))
     assert answer.radius[0] == pytest.approx(0.05)
     assert answer.count is not None
     assert answer.count[0] == 3
     whole = synthetic_ledger(samples=(600, 600), participants=[(0, 1)], steps=10, batch_size=60)
-    cost = float(Scenario(whole, threat, 1).sample_cost(np.array([0.05]))[0])
+    cost = float(DriftBound(whole, threat, 1).sample_cost(np.array([0.05]))[0])
     answer = certified(whole, threat, "sample", np.array([2 * cost * (1 + 1e-9)]))
     assert answer.count is not None
     assert answer.count[0] == 30  # whole epochs of equal batches
@@ -251,7 +251,7 @@ def test_samples_are_counted_where_they_fall_and_not_on_average() -> None:
 def test_a_short_last_batch_is_poisoned_first() -> None:
     ledger = synthetic_ledger(samples=(9, 9), participants=[(0, 1)], steps=3, batch_size=4)
     threat = Threat(clients=(0,), rounds=(1,), poison="replacement")
-    table = Scenario(ledger, threat, 1).sample_costs()
+    table = DriftBound(ledger, threat, 1).sample_costs()
     strength = 0.5 * 0.5 * 2 * SQRT2 * SQRT2
     np.testing.assert_allclose(table[:4] / strength, [0.0, 1.0, 1.25, 1.5])
     assert table[9] / strength == pytest.approx(3.0)
@@ -260,7 +260,7 @@ def test_a_short_last_batch_is_poisoned_first() -> None:
 def test_flipped_labels_alone_leave_no_radius_or_any() -> None:
     """There is nothing that a change of inputs could add: the answer is all or nothing, and says which."""
     ledger, threat = synthetic_ledger(), Threat(clients=1, rounds=(1,), poison="labels", poison_ratio=0.1)
-    cost = float(Scenario(ledger, threat, 3).feature_cost(np.array([0.0]))[0])
+    cost = float(DriftBound(ledger, threat, 3).feature_cost(np.array([0.0]))[0])
     answer = certified(ledger, threat, "feature", np.array([2 * cost * 0.999, 2 * cost * 1.001]))
     assert np.isnan(answer.radius[0])
     assert np.isposinf(answer.radius[1])
@@ -283,7 +283,7 @@ def test_the_scaled_clean_world_does_not_count_scaling_and_the_honest_one_does()
     threat = Threat(clients=1, rounds=(1,), poison="features", poison_ratio=0.0, scale=10.0)
     costs = {
         world: float(
-            Scenario(ledger, threat.model_copy(update={"clean_world": world}), 3).feature_cost(np.array([1.0]))[0]
+            DriftBound(ledger, threat.model_copy(update={"clean_world": world}), 3).feature_cost(np.array([1.0]))[0]
         )
         for world in ("scaled", "honest")
     }

@@ -13,7 +13,7 @@ from crfl_certificates.pathwise_linear import PathwiseLinear
 from crfl_certificates.postprocess import Postprocess
 from crfl_certificates.tail import Tail
 
-from crfl_core.certification.drift import Scenario
+from crfl_core.certification.drift import DriftBound
 from crfl_core.extend import Ledger, LogitVotes
 from crfl_core.records.measurements import observed_residuals
 from tests.certificates.federations import certifiable
@@ -63,7 +63,7 @@ def test_the_bound_is_attained_by_an_update_that_is_turned_round() -> None:
     drift = float(torch.linalg.vector_norm(world.final - clean.final))
     named = threat.model_copy(update={"clients": (0,)})
     observed, capped = (
-        float(Scenario(clean.ledger, named, 30, observed=known).sample_cost(np.array([0.0]))[0])
+        float(DriftBound(clean.ledger, named, 30, observed=known).sample_cost(np.array([0.0]))[0])
         for known in (True, False)
     )
     assert observed == pytest.approx(drift, rel=1e-9)
@@ -76,7 +76,7 @@ def test_attackers_can_lose_certificates_by_submitting_much() -> None:
     threat = world.threat()
     row = world.ledger.clients.of_round(30)
     assert row.residual_norm[0] == pytest.approx(row.cap[0])
-    before, after = (Scenario(one.ledger, threat, 30, observed=True).client_costs() for one in (clean, world))
+    before, after = (DriftBound(one.ledger, threat, 30, observed=True).client_costs() for one in (clean, world))
     assert after[1] > before[1]
     small, large = (one.certify(PathwiseLinear(), threat, "client").radius for one in (world, clean))
     assert (small <= large).mean() > 0.95

@@ -16,7 +16,7 @@ from scipy.special import erf
 
 import crfl_core
 from crfl_core import ABSTAIN, RunResult, Threat, formulas
-from crfl_core.certification.certifier import audit
+from crfl_core.certification.certifier import audit_certificate
 from crfl_core.extend import CountVotes, Ledger, VoteRequest, Votes, VoteSettings
 from tests.certification.reference import VECTORS
 from tests.oracle import tiny
@@ -325,7 +325,7 @@ def test_rounds_that_do_not_exist_are_refused(run: RunResult, rounds: tuple[int,
 
 
 def test_several_attacked_rounds_are_a_condition_that_says_what_was_added(run: RunResult) -> None:
-    found = audit(Paper(), run.ledger, Threat(clients=1, rounds=(1, 2)))
+    found = audit_certificate(Paper(), run.ledger, Threat(clients=1, rounds=(1, 2)))
     assert found.refusal == ""
     (check,) = (check for check in found.checks if check.name == "one attacked round")
     assert (check.status, check.refuses) == ("failed", False)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import crfl_core.certification.formulas as formulas
-from crfl_core.certification.drift import Scenario
+from crfl_core.certification.drift import DriftBound
 from crfl_core.extend import TrainingTask
 from crfl_core.records.inputs import made
 from crfl_core.training.local_training import LocalTraining
@@ -110,7 +110,7 @@ def test_without_decay_a_pull_lets_no_drift_fade() -> None:
     attack = Elsewhere(clients=(0,), rounds=(1,))
     world, clean = play(with_attack(federation, attack)), honest_world(federation)
     drifts = [float(np.linalg.norm(world.aggregate(t) - clean.aggregate(t))) for t in (1, 6)]
-    scenario = Scenario(world.ledger, world.threat(poison="replacement"), 6)
+    scenario = DriftBound(world.ledger, world.threat(poison="replacement"), 6)
     np.testing.assert_allclose(scenario.lipschitz, 1.0, rtol=1e-9)
     assert drifts[1] <= scenario.sample_cost(np.array([0.25]))[0] * (1 + 1e-9)
     assert drifts[1] > 0.9 * drifts[0]
@@ -122,7 +122,7 @@ def test_with_decay_a_drift_fades_as_the_round_contracts() -> None:
     world, clean = play(with_attack(federation, attack)), honest_world(federation)
     for number in (2, 6):
         drift = float(np.linalg.norm(world.aggregate(number) - clean.aggregate(number)))
-        cost = Scenario(world.ledger, world.threat(poison="replacement"), number).sample_cost(np.array([0.25]))[0]
+        cost = DriftBound(world.ledger, world.threat(poison="replacement"), number).sample_cost(np.array([0.25]))[0]
         assert 0.2 * cost < drift <= cost
 
 

@@ -21,13 +21,13 @@ from torch import Tensor
 
 import crfl_core.certification.formulas as formulas
 from crfl_core.certification import certifier
-from crfl_core.certification.ball_rule_checks import LEVELS
+from crfl_core.certification.ball_rule_checks import LEVELS_WITHOUT_BALL_RULE
 from crfl_core.certification.certifier import Audit
-from crfl_core.certification.drift import Scenario
+from crfl_core.certification.drift import DriftBound
 from crfl_core.extend import Attack, AttackerView, ConfigError, Data, Dataset, Domain, FederatedData, State, Streams
 from tests.certificates.drawn_worlds import (
     FEATURES,
-    ROUNDING,
+    ROUNDING_FACTOR,
     assert_nothing_flips,
     assert_poison_is_bounded,
     data_attacks,
@@ -72,7 +72,7 @@ def test_arbitrary_clients_never_move_the_model_beyond_the_smaller_cap(
     for threat in threats_of(world, "honest"):
         for scenario in scenarios(world, threat):
             actual = drift_between(world, clean_worlds["honest"], scenario.horizon) - scenario.rounding
-            assert actual <= scenario.client_costs()[threat.attackers] * ROUNDING
+            assert actual <= scenario.client_costs()[threat.attackers] * ROUNDING_FACTOR
         assert_nothing_flips(world, clean_worlds["honest"], threat, "client", threat.attackers)
 
 
@@ -94,11 +94,11 @@ def test_so_many_samples_in_the_shortest_batches_do_no_more_harm(
     world, clean_worlds = worlds(scaled(config, limit, 0.9), sample)
     count = config["attack"]["count"]
     for threat in threats_of(world, "honest"):
-        scenario = Scenario(world.ledger, threat, world.federation.config.rounds)
+        scenario = DriftBound(world.ledger, threat, world.federation.config.rounds)
         table = scenario.sample_costs()
         if count < len(table):
             actual = drift_between(world, clean_worlds["honest"], world.federation.config.rounds)
-            assert actual <= table[count] * ROUNDING + scenario.rounding
+            assert actual <= table[count] * ROUNDING_FACTOR + scenario.rounding
 
 
 class Wall(Attack):
@@ -162,11 +162,11 @@ def test_models_stay_in_the_ball_and_no_drift_exceeds_its_bound(config: dict[str
         for one in (world, clean):
             assert float(one.start(number).norm()) <= ball.radius
             honest = one.ledger.clients.take(~one.ledger.clients.attacking)
-            assert (honest.residual_norm <= honest.update_bound * ROUNDING).all()
+            assert (honest.residual_norm <= honest.update_bound * ROUNDING_FACTOR).all()
     for threat in threats_of(world, "honest"):
         for scenario in scenarios(world, threat):
             actual = drift_between(world, clean, scenario.horizon) - scenario.rounding
-            assert actual <= scenario.client_costs()[threat.attackers] * ROUNDING
+            assert actual <= scenario.client_costs()[threat.attackers] * ROUNDING_FACTOR
         assert_nothing_flips(world, clean, threat, "client", threat.attackers)
 
 
@@ -237,8 +237,8 @@ def test_a_wrong_model_and_an_attacker_who_pushes_back_reach_the_bound(
     federation = federation_of(config, {"crossed": Crossed, "wall": Wall})
     world, clean = play(federation), honest_world(federation)
     drift = drift_between(world, clean, 1)
-    cost = Scenario(world.ledger, world.threat(), 1).client_costs()[1]
-    assert reached * cost <= drift <= cost * ROUNDING
+    cost = DriftBound(world.ledger, world.threat(), 1).client_costs()[1]
+    assert reached * cost <= drift <= cost * ROUNDING_FACTOR
     assert cost == pytest.approx(2 * 0.5 * 3 * np.sqrt(2 * limit))
 
 
@@ -266,8 +266,8 @@ def test_two_attacks_on_the_ball_reach_its_bound() -> None:
         attack = Sideways(clients=tuple(range(9)), rounds=tuple(range(1, rounds + 1)), sign=sign)
         ends.append(play(with_attack(federation, attack)))
     world = ends[0]
-    cost = Scenario(world.ledger, world.threat(), rounds).client_costs()[9]
-    assert 0.9 * cost <= drift_between(ends[0], ends[1], rounds) <= cost * ROUNDING
+    cost = DriftBound(world.ledger, world.threat(), rounds).client_costs()[9]
+    assert 0.9 * cost <= drift_between(ends[0], ends[1], rounds) <= cost * ROUNDING_FACTOR
 
 
 class Sideways(Attack):
@@ -301,14 +301,14 @@ def ball_run(**training: Any) -> dict[str, Any]:
 def audit_of(config: dict[str, Any], **threat: Any) -> Audit:
     """What the pathwise certificate says of a run that was attacked."""
     world = play(federation_of(config, {"wall": Wall}))
-    return certifier.audit(PathwiseLinear(), world.ledger, world.threat(**threat))
+    return certifier.audit_certificate(PathwiseLinear(), world.ledger, world.threat(**threat))
 
 
 def test_the_ball_rule_counts_clients_only() -> None:
     audit = audit_of(ball_run())
     assert audit.refusal == ""
     assert audit.refusal_at("client") == ""
-    for level in LEVELS:
+    for level in LEVELS_WITHOUT_BALL_RULE:
         assert f"the ball rule has no {level} level: found factors depend on labels" in audit.refusal_at(level)
 
 
@@ -333,7 +333,7 @@ def test_a_room_smaller_than_rounding_is_refused() -> None:
     tight = ball.model_copy(update={"gradient_bound": ball.gradient_bound / (1 + 1e-6)})
     training = world.ledger.facts.training.model_copy(update={"ball": tight})
     ledger = replace(world.ledger, facts=world.ledger.facts.model_copy(update={"training": training}))
-    assert "found rounding of" in certifier.audit(PathwiseLinear(), ledger, world.threat()).refusal
+    assert "found rounding of" in certifier.audit_certificate(PathwiseLinear(), ledger, world.threat()).refusal
 
 
 def test_single_precision_is_declared() -> None:
@@ -355,7 +355,7 @@ def test_the_audit_says_how_often_honest_batches_were_scaled() -> None:
     del config["training"]["ball"]
     world = play(federation_of(config, {"wall": Wall}))
     honest = world.ledger.clients.take(~world.ledger.clients.attacking)
-    audit = certifier.audit(PathwiseLinear(), world.ledger, world.threat())
+    audit = certifier.audit_certificate(PathwiseLinear(), world.ledger, world.threat())
     (measured,) = [check.measured for check in audit.checks if check.name == "honest clients scale their batches"]
     scaled_count, total = int(honest.scaled_batches.sum()), int(honest.steps.sum())
     assert 0 < scaled_count < total

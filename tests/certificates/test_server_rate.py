@@ -13,7 +13,7 @@ from crfl_certificates.postprocess import Postprocess
 from crfl_certificates.tail import Tail
 
 from crfl_core.certification import certifier as certification
-from crfl_core.certification.drift import Scenario
+from crfl_core.certification.drift import DriftBound
 from crfl_core.extend import Certificate, FixedRate, RoundFacts
 from tests.certificates.attackers import Knowledge, Submitting
 from tests.certificates.federations import certifiable, coins, small
@@ -34,7 +34,9 @@ def with_optimiser(config: dict[str, Any], optimiser: Any) -> dict[str, Any]:
 
 def refusals(world: World) -> dict[str, str]:
     threat = world.threat(poison="update", clients=1, rounds=[2])
-    found = {name: certification.audit(one, world.ledger, threat).refusal for name, one in CERTIFICATES.items()}
+    found = {
+        name: certification.audit_certificate(one, world.ledger, threat).refusal for name, one in CERTIFICATES.items()
+    }
     return {name: reason for name, reason in found.items() if reason}
 
 
@@ -56,7 +58,7 @@ def test_a_pushing_client_moves_the_model_exactly_as_far_as_the_bound_times_the_
     for number in range(1, 7):
         drift = float(np.linalg.norm(world.aggregate(number) - clean.aggregate(number)))
         assert drift == pytest.approx(0.5 * rate * reach * (1 - rate + rate * kept) ** (number - 1), rel=1e-3)
-        cost = Scenario(world.ledger, world.threat(), number).client_costs()[1]
+        cost = DriftBound(world.ledger, world.threat(), number).client_costs()[1]
         assert drift <= cost == pytest.approx(2 * drift, rel=1e-3)
 
 
@@ -67,11 +69,11 @@ def test_smaller_steps_of_the_server_fade_an_attack_more_slowly_but_let_in_less(
     for rate in (1.0, 0.5):
         federation = federation_of(with_optimiser(certifiable(), {"type": "rate", "learning_rate": rate}))
         world = play(federation)
-        scenario = Scenario(world.ledger, world.threat(**threat), 30)
+        scenario = DriftBound(world.ledger, world.threat(**threat), 30)
         (attacked,) = scenario.attacked
         assert attacked.fade == pytest.approx((1 - rate + rate * 0.99) ** 25, rel=1e-9)
-        costs[rate] = attacked.arbitrary.max()
-        assert not certification.audit(PathwiseLinear(), world.ledger, world.threat(**threat)).refusal
+        costs[rate] = attacked.arbitrary_cost.max()
+        assert not certification.audit_certificate(PathwiseLinear(), world.ledger, world.threat(**threat)).refusal
     assert costs[0.5] == pytest.approx(0.5 * costs[1.0])
 
 
@@ -128,5 +130,5 @@ def test_an_optimiser_that_only_looks_leaves_later_rounds_to_postprocess() -> No
     )
     ledger = type(world.ledger)(world.ledger.facts, looking, world.ledger.clients)
     threat = world.threat(poison="update", clients=1, rounds=[2])
-    checks = certification.audit(Postprocess(), ledger, threat).checks
+    checks = certification.audit_certificate(Postprocess(), ledger, threat).checks
     assert [check.name for check in checks if check.status == "failed"] == []

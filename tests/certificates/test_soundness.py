@@ -9,10 +9,10 @@ from crfl_certificates.pathwise_linear import PathwiseLinear
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from crfl_core.certification.drift import Scenario
+from crfl_core.certification.drift import DriftBound
 from tests.certificates.attackers import Steering
 from tests.certificates.drawn_worlds import (
-    ROUNDING,
+    ROUNDING_FACTOR,
     assert_nothing_flips,
     assert_poison_is_bounded,
     data_attacks,
@@ -59,11 +59,11 @@ def test_so_many_samples_do_no_more_harm_wherever_they_fall(config: dict[str, An
     count = config["attack"]["count"]
     for name, clean in clean_worlds.items():
         for threat in threats_of(world, name):
-            scenario = Scenario(world.ledger, threat, world.federation.config.rounds)
+            scenario = DriftBound(world.ledger, threat, world.federation.config.rounds)
             table = scenario.sample_costs()
             if count < len(table):
                 actual = drift_between(world, clean, world.federation.config.rounds)
-                assert actual <= table[count] * ROUNDING + scenario.rounding
+                assert actual <= table[count] * ROUNDING_FACTOR + scenario.rounding
             guarantee = world.certify(PathwiseLinear(), threat, "sample")
             assert guarantee.count is not None
             certified = guarantee.count >= count
@@ -87,8 +87,8 @@ def test_arbitrary_updates_never_move_the_model_beyond_the_cap(
             threat = threat.model_copy(update={"scale": scale})
             for scenario in scenarios(world, threat):
                 actual = drift_between(world, clean, scenario.horizon) - scenario.rounding
-                assert actual <= scenario.client_costs()[threat.attackers] * ROUNDING
-                assert actual <= scenario.sample_cost(np.array([0.0]))[0] * ROUNDING
+                assert actual <= scenario.client_costs()[threat.attackers] * ROUNDING_FACTOR
+                assert actual <= scenario.sample_cost(np.array([0.0]))[0] * ROUNDING_FACTOR
             assert_nothing_flips(world, clean, threat, "client", threat.attackers)
             if world.federation.facts.feature_lipschitz is not None:
                 assert_nothing_flips(world, clean, threat, "feature", 0.0)

@@ -20,7 +20,7 @@ from typing import ClassVar
 
 import numpy as np
 from crfl_core.extend import (
-    Certificate, Check, Guarantee, Ledger, Level, LogitVotes, Scenario, Threat, VoteRequest, Votes, VoteSettings,
+    Certificate, Check, Guarantee, Ledger, Level, LogitVotes, DriftBound, Threat, VoteRequest, Votes, VoteSettings,
     bias_input, guarantee, margins, pathwise_checks,
 )
 
@@ -42,7 +42,7 @@ class Margins(Certificate):
 
     def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:
         logits, norms = votes.expect(LogitVotes).logits, np.hypot(votes.input_norms, bias_input(ledger))
-        scenario, unknown = Scenario(ledger, threat, ledger.facts.rounds, observed=True), np.full(len(norms), np.nan)
+        scenario, unknown = DriftBound(ledger, threat, ledger.facts.rounds, observed=True), np.full(len(norms), np.nan)
         return guarantee(scenario, level, logits.argmax(1), margins(ledger, logits, norms), unknown, unknown)
 '''
 

@@ -23,7 +23,7 @@ from rich.console import Console
 import crfl_core
 from crfl_core import RunResult, Threat
 from crfl_core.certification import certifier
-from crfl_core.certification.drift import Scenario
+from crfl_core.certification.drift import DriftBound
 from crfl_core.extend import Certificate, ConfigError, Ledger, Level
 from crfl_core.reporting import terminal_tables as tables
 from crfl_core.reporting.csv_files import audit_entries
@@ -70,8 +70,8 @@ def choices(threat: Threat, count: int) -> list[Threat]:
 def test_poisoned_data_in_unknown_rounds_cost_what_the_worst_choice_of_rounds_does(seed: int, count: int) -> None:
     ledger = uneven_ledger(seed)
     threat = Threat(clients=2 if seed % 2 else (0, 3), rounds=(1,), poison_ratio=0.3, scale=1.5 if seed % 3 else 1.0)
-    unknown = Scenario(ledger, any_of(threat, count), ROUNDS, observed=True)
-    known = [Scenario(ledger, one, ROUNDS, observed=True) for one in choices(threat, count)]
+    unknown = DriftBound(ledger, any_of(threat, count), ROUNDS, observed=True)
+    known = [DriftBound(ledger, one, ROUNDS, observed=True) for one in choices(threat, count)]
     deltas, shares = np.array([0.0, 0.1, 1.0, np.inf]), np.linspace(0.0, 1.0, 5)
     for costs, of in (
         (unknown.feature_cost(deltas), [one.feature_cost(deltas) for one in known]),
@@ -90,9 +90,9 @@ def test_clients_in_unknown_rounds_cost_no_less_than_any_choice_and_exactly_that
     ledger = uneven_ledger(seed)
     threat = Threat(clients=1, rounds=(1,)).model_copy(update={"poison": poison})
     for count in range(1, ROUNDS + 1):
-        unknown = Scenario(ledger, any_of(threat, count), ROUNDS, observed=True).client_costs()
+        unknown = DriftBound(ledger, any_of(threat, count), ROUNDS, observed=True).client_costs()
         worst = np.max(
-            [Scenario(ledger, one, ROUNDS, observed=True).client_costs() for one in choices(threat, count)], axis=0
+            [DriftBound(ledger, one, ROUNDS, observed=True).client_costs() for one in choices(threat, count)], axis=0
         )
         if count in (1, ROUNDS):
             np.testing.assert_allclose(unknown, worst, rtol=1e-12)
@@ -102,8 +102,8 @@ def test_clients_in_unknown_rounds_cost_no_less_than_any_choice_and_exactly_that
 def test_an_attack_in_one_unknown_round_meets_no_other_that_would_expand_its_gap() -> None:
     ledger = uneven_ledger(0)
     threat = Threat(clients=1, rounds=(1,), scale=10.0, clean_world="scaled")
-    one, two = (Scenario(ledger, any_of(threat, count), ROUNDS) for count in (1, 2))
-    every = Scenario(ledger, threat.model_copy(update={"rounds": tuple(range(1, ROUNDS + 1))}), ROUNDS)
+    one, two = (DriftBound(ledger, any_of(threat, count), ROUNDS) for count in (1, 2))
+    every = DriftBound(ledger, threat.model_copy(update={"rounds": tuple(range(1, ROUNDS + 1))}), ROUNDS)
     assert (one.lipschitz <= 1.0).all()
     assert (two.lipschitz == every.lipschitz).all()
     assert every.lipschitz.max() > 1.0
@@ -130,7 +130,7 @@ def clean() -> World:
 @pytest.mark.parametrize("count", [1, 3, 12])
 def test_the_cost_of_one_client_is_that_of_the_worst_rounds_by_hand(clean: World, count: int) -> None:
     threat = any_of(Threat(clients=1, rounds=(1,), poison="update"), count, rounds=12)
-    found = Scenario(clean.ledger, threat, 12).client_costs()[1]
+    found = DriftBound(clean.ledger, threat, 12).client_costs()[1]
     by_hand = independent_costs(certifiable(rounds=12), count)
     norms = max(clean.ledger.facts.feature_norms) / 3.0
     assert found == pytest.approx(by_hand * norms, rel=0.02)
@@ -157,7 +157,7 @@ def test_no_round_to_attack_in_changes_what_is_certified_for_any_round(clean: Wo
     threat = any_of(Threat(clients=1, rounds=(1,), poison="update"), 1, rounds=12)
     stood = clean.certify(PathwiseLinear(), threat, "client").radius >= 1
     assert stood.mean() > 0.2
-    bound = Scenario(clean.ledger, threat, 12, observed=False).client_costs()[1]
+    bound = DriftBound(clean.ledger, threat, 12, observed=False).client_costs()[1]
     reached = 0.0
     for number in range(1, 13):
         for sample in np.flatnonzero(stood)[:: max(1, int(stood.sum()) // 3)]:
@@ -184,12 +184,16 @@ def test_the_paper_counts_its_worst_round() -> None:
     np.testing.assert_array_equal(found, np.min(each, axis=0))
     two = clean.certify(Paper(), any_of(threat, 2, rounds=4), "feature").radius
     assert (two[~np.isnan(two)] < found[~np.isnan(two)]).all()
-    assert "exactly one" in " ".join(certifier.audit(Paper(), clean.ledger, any_of(threat, 2, rounds=4)).conditions)
+    assert "exactly one" in " ".join(
+        certifier.audit_certificate(Paper(), clean.ledger, any_of(threat, 2, rounds=4)).conditions
+    )
 
 
 @pytest.mark.parametrize("certificate", [Tail(), Postprocess()], ids=["tail", "postprocess"])
 def test_certificates_that_draw_noise_again_say_why_they_have_to_know_the_round(certificate: Certificate) -> None:
-    refusal = certifier.audit(certificate, uneven_ledger(1), any_of(Threat(clients=1, rounds=(1,)), 1)).refusal
+    refusal = certifier.audit_certificate(
+        certificate, uneven_ledger(1), any_of(Threat(clients=1, rounds=(1,)), 1)
+    ).refusal
     assert "found any one of rounds 1..5" in refusal
     assert "each possible one needs a stored model and continuations of its own" in refusal
     assert "'pathwise-linear'" in refusal
@@ -198,8 +202,8 @@ def test_certificates_that_draw_noise_again_say_why_they_have_to_know_the_round(
 def test_fresh_noise_after_all_rounds_that_may_be_attacked_needs_no_known_round() -> None:
     ledger = synthetic_ledger()
     early = Threat(clients=1, rounds=(1, 2), rounds_at_most=1)
-    assert not certifier.audit(Tail(resample_from=2), ledger, early).refusal
-    assert "within 1..1" in certifier.audit(Tail(resample_from=1), ledger, early).refusal
+    assert not certifier.audit_certificate(Tail(resample_from=2), ledger, early).refusal
+    assert "within 1..1" in certifier.audit_certificate(Tail(resample_from=1), ledger, early).refusal
 
 
 def test_a_run_that_was_attacked_more_often_is_not_covered_and_no_clean_world() -> None:
@@ -210,7 +214,10 @@ def test_a_run_that_was_attacked_more_often_is_not_covered_and_no_clean_world() 
     done = world.threat(scale=1.0)
     assert once.excess(done) == ("2 rounds were attacked, at most 1 assumed",)
     assert twice.excess(done) == ()
-    forward = {count: certifier.audit(PathwiseLinear(), world.ledger, one) for count, one in ((1, once), (2, twice))}
+    forward = {
+        count: certifier.audit_certificate(PathwiseLinear(), world.ledger, one)
+        for count, one in ((1, once), (2, twice))
+    }
     assert forward[1].directions_at("client") == ("backward",)
     assert set(forward[2].directions_at("client")) == {"backward", "forward"}
 
@@ -220,8 +227,8 @@ def test_bad_updates_in_more_rounds_than_assumed_are_refused() -> None:
     federation = federation_of(certifiable(rounds=5, attack=attack))
     world = attacked(federation, honest_world(federation))
     once, twice = (any_of(Threat(clients=1, rounds=(1,), poison="update"), count) for count in (1, 2))
-    assert "bad updates" in certifier.audit(PathwiseLinear(), world.ledger, once).refusal
-    assert not certifier.audit(PathwiseLinear(), world.ledger, twice).refusal
+    assert "bad updates" in certifier.audit_certificate(PathwiseLinear(), world.ledger, once).refusal
+    assert not certifier.audit_certificate(PathwiseLinear(), world.ledger, twice).refusal
 
 
 @pytest.fixture(scope="module")
@@ -240,7 +247,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
 def test_a_finished_run_answers_for_any_for_a_few_and_for_every_round(run: RunResult) -> None:
     asked: list[what_if.Attacked] = ["any", 3, "every"]
     answers = [crfl_core.certify(run, rounds=rounds) for rounds in asked]
-    assert [answer.threat.when for answer in answers] == [
+    assert [answer.threat.rounds_text for answer in answers] == [
         "any one of rounds 1..30",
         "any 3 of rounds 1..30",
         "rounds 1..30",

@@ -14,7 +14,8 @@ import pytest
 
 import crfl_core
 from crfl_core import CrflError, RunResult, WhatIf
-from crfl_core.extend import CertificateResult, ConfigError, StoreError
+from crfl_core.errors import StoreError
+from crfl_core.extend import CertificateResult, ConfigError
 from crfl_core.records.ledger import FORMAT
 from crfl_core.training import federation as setup
 from tests.certificates.federations import small

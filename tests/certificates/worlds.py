@@ -16,11 +16,10 @@ from torch import Tensor
 from crfl_core import Threat, load_config
 from crfl_core.certification import certifier as certification
 from crfl_core.certification import threat_resolution as threats
-from crfl_core.certification.voting import Electorate, vote
+from crfl_core.certification.voting import VotingModels, collect_votes
 from crfl_core.extend import (
     Attack,
     Certificate,
-    ClientColumns,
     Guarantee,
     Ledger,
     Level,
@@ -32,6 +31,7 @@ from crfl_core.extend import (
 )
 from crfl_core.plugin_loading.hooks import Hooks
 from crfl_core.records.inputs import made
+from crfl_core.records.ledger import ClientColumns
 from crfl_core.records.threat import ThreatSettings
 from crfl_core.training import continuations, rounds
 from crfl_core.training.client_sampling import Participation
@@ -94,8 +94,10 @@ class World:
         request = certificate.request(self.ledger, threat, settings)
         if request not in self._answered:
             tests, streams = self.federation.test_sets["clean"], self.federation.streams
-            electorate = Electorate(self.federation.model, self.final, streams, self.continued)
-            self._answered[request] = vote(electorate, {"": (tests.features, tests.labels)}, request, settings)[""]
+            electorate = VotingModels(self.federation.model, self.final, streams, self.continued)
+            self._answered[request] = collect_votes(
+                electorate, {"": (tests.features, tests.labels)}, request, settings
+            )[""]
         return self._answered[request]
 
     def continued(self, request: VoteRequest) -> Tensor:
@@ -112,15 +114,15 @@ class World:
 
     def threat(self, **settings: Any) -> Threat:
         """The threat that covers what was done here, with other settings where they are given."""
-        return threats.resolve(ThreatSettings(**settings), self.federation.attack, self.ledger)[0]
+        return threats.resolve_threat(ThreatSettings(**settings), self.federation.attack, self.ledger)[0]
 
     def uncovered(self, threat: ThreatSettings) -> tuple[str, ...]:
         """Where the attack goes beyond a threat."""
-        return threats.resolve(threat, self.federation.attack, self.ledger)[1]
+        return threats.resolve_threat(threat, self.federation.attack, self.ledger)[1]
 
     def certify(self, certificate: Certificate, threat: Threat, level: Level) -> Guarantee:
         """The guarantees on the clean test set; the audit must not refuse them."""
-        audit = certification.audit(certificate, self.ledger, threat)
+        audit = certification.audit_certificate(certificate, self.ledger, threat)
         assert not audit.refusal, audit.refusal
         return certificate.certify(self.ledger, self.votes(certificate, threat), threat, level)
 

@@ -1,4 +1,4 @@
-"""Votes that an engine counts: the same as here, and not believed."""
+"""Votes that an engine counts are verified, and the same as those counted here."""
 
 from __future__ import annotations
 
@@ -19,44 +19,50 @@ from pydantic import PrivateAttr
 from torch import Tensor
 
 import crfl_core
+from crfl_core.certification.voting import count_on_sets
 from crfl_core.extend import (
-    Counted,
     CountingTask,
     CrflWarning,
     DataFacts,
     Domain,
     Job,
     LinearModel,
+    NoisyModels,
+    PartialCount,
     PluginFailure,
     Streams,
-    Voters,
     open_job,
 )
-from crfl_core.records.vote_counting import blocks_of, count
+from crfl_core.records.vote_counting import count_votes, split_samples
 from tests.oracle import OTHER_CONFIG, POISON, contents, tiny
 
 MODEL = Softmax().build(DataFacts(6, 3, Domain()))
 NUMBERS = torch.Generator().manual_seed(0)
 FEATURES = torch.randn(1200, 6, generator=NUMBERS)
-VOTERS = Voters(torch.randn(1, MODEL.layout.size, generator=NUMBERS), 300, 0.5, Streams(0))
-TRAINED = Voters(torch.randn(300, MODEL.layout.size, generator=NUMBERS))
-BLOCKS = blocks_of(len(FEATURES))
-Parts = list[Counted]
+VOTERS = NoisyModels(torch.randn(1, MODEL.layout.size, generator=NUMBERS), 300, 0.5, Streams(0))
+TRAINED = NoisyModels(torch.randn(300, MODEL.layout.size, generator=NUMBERS))
+BLOCKS = split_samples(len(FEATURES))
+Parts = list[PartialCount]
 
 
-def honest(voters: Voters = VOTERS) -> Parts:
+def counts(voters: NoisyModels, remote: Iterable[Any] = (), features: Tensor = FEATURES) -> NDArray[np.int64]:
+    """The votes on one test set, of which others have counted some parts."""
+    return count_on_sets(MODEL, voters, {"set": features}, lambda _name, _voters: remote)["set"]
+
+
+def honest(voters: NoisyModels = VOTERS) -> Parts:
     """The votes as a good engine would count them, each block a part."""
-    each = [count(MODEL, voters.chunks(), [FEATURES[block]])[0] for block in BLOCKS]
-    return [Counted(block, counts) for block, counts in zip(BLOCKS, each, strict=True)]
+    each = [count_votes(MODEL, voters.chunks(), [FEATURES[block]])[0] for block in BLOCKS]
+    return [PartialCount(block, counts) for block, counts in zip(BLOCKS, each, strict=True)]
 
 
-def moved(part: Counted) -> Counted:
+def moved(part: PartialCount) -> PartialCount:
     """One vote of the first sample for another class: nobody can see that it is not right."""
     counts = part.counts.copy()
     most = int(counts[0].argmax())
     counts[0, most] -= 1
     counts[0, most - 1] += 1
-    return Counted(part.part, counts)
+    return PartialCount(part.part, counts)
 
 
 @pytest.mark.parametrize("voters", [VOTERS, TRAINED], ids=["noisy copies", "trained models"])
@@ -65,15 +71,13 @@ def moved(part: Counted) -> Counted:
     [lambda parts: parts, lambda parts: parts[::-1], lambda parts: parts[1:2], lambda _: []],
     ids=["all", "backwards", "one block", "nothing"],
 )
-def test_votes_are_the_same_whoever_counts_them(voters: Voters, chosen: Callable[[Parts], Parts]) -> None:
-    np.testing.assert_array_equal(
-        voters.counts(MODEL, FEATURES, lambda _: chosen(honest(voters))), voters.counts(MODEL, FEATURES)
-    )
+def test_votes_are_the_same_whoever_counts_them(voters: NoisyModels, chosen: Callable[[Parts], Parts]) -> None:
+    np.testing.assert_array_equal(counts(voters, chosen(honest(voters))), counts(voters))
 
 
 def test_samples_are_voted_on_in_blocks_that_do_not_depend_on_who_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     shapes: list[int] = []
-    original = LinearModel.counting
+    original = LinearModel.vote_counter
 
     def watched(self: LinearModel, parameters: Tensor) -> Callable[[Tensor], Tensor]:
         counts = original(self, parameters)
@@ -84,46 +88,49 @@ def test_samples_are_voted_on_in_blocks_that_do_not_depend_on_who_counts(monkeyp
 
         return counted
 
-    monkeypatch.setattr(LinearModel, "counting", watched)
-    Voters(TRAINED.models[:8]).counts(MODEL, FEATURES)
+    monkeypatch.setattr(LinearModel, "vote_counter", watched)
+    counts(NoisyModels(TRAINED.models[:8]))
     assert shapes == [512, 512, 176]
 
 
 def test_nobody_voting_on_nothing_is_an_empty_table() -> None:
-    assert VOTERS.counts(MODEL, FEATURES[:0]).shape == (0, 3)
+    assert counts(VOTERS, features=FEATURES[:0]).shape == (0, 3)
 
 
 def test_a_moved_vote_is_noticed_and_everything_is_counted_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(secrets, "choice", lambda found: found[1])
     parts = honest()
     with pytest.warns(CrflWarning, match="other votes on test samples from 512 on"):
-        counts = VOTERS.counts(MODEL, FEATURES, lambda _: [parts[0], moved(parts[1]), parts[2]])
-    np.testing.assert_array_equal(counts, VOTERS.counts(MODEL, FEATURES))
+        counted = counts(VOTERS, [parts[0], moved(parts[1]), parts[2]])
+    np.testing.assert_array_equal(counted, counts(VOTERS))
 
 
 def test_any_block_may_be_looked_at() -> None:
     """Over many counts, every block that an engine has counted is counted again."""
-    few, asked = Voters(TRAINED.models[:2]), set[int]()
+    few, asked = NoisyModels(TRAINED.models[:2]), set[int]()
     parts = honest(few)
     for lied in range(3):
         lying = [moved(part) if number == lied else part for number, part in enumerate(parts)]
         for _ in range(60):
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(warnings, "warn", lambda *_, lied=lied, **__: asked.add(lied))
-                few.counts(MODEL, FEATURES, lambda _, lying=lying: lying)  # type: ignore[misc]
+                counts(few, lying)
     assert asked == {0, 1, 2}  # fails once in 10^10
 
 
-def changed(part: Counted, counts: NDArray[Any]) -> Counted:
-    return Counted(part.part, counts)
+def changed(part: PartialCount, counts: NDArray[Any]) -> PartialCount:
+    return PartialCount(part.part, counts)
 
 
 FAULTS: dict[str, tuple[Callable[[Parts], Iterable[Any]], str]] = {
-    "yields arrays": (lambda parts: [parts[0].counts], "must yield Counted, found ndarray"),
+    "yields arrays": (lambda parts: [parts[0].counts], "must yield PartialCount, found ndarray"),
     "counts twice": (lambda parts: [parts[0], parts[0]], "whole blocks of samples, each once, found slice(0, 512"),
-    "cuts blocks": (lambda parts: [Counted(slice(0, 100), parts[0].counts[:100])], "whole blocks of samples"),
-    "counts backwards": (lambda parts: [Counted(slice(511, None, -1), parts[0].counts)], "whole blocks of samples"),
-    "counts others": (lambda parts: [Counted(slice(5000, 5512), parts[0].counts)], "whole blocks of samples"),
+    "cuts blocks": (lambda parts: [PartialCount(slice(0, 100), parts[0].counts[:100])], "whole blocks of samples"),
+    "counts backwards": (
+        lambda parts: [PartialCount(slice(511, None, -1), parts[0].counts)],
+        "whole blocks of samples",
+    ),
+    "counts others": (lambda parts: [PartialCount(slice(5000, 5512), parts[0].counts)], "whole blocks of samples"),
     "loses votes": (lambda parts: [changed(parts[0], parts[0].counts // 2)], "one vote of each of the 300 models"),
     "owes votes": (
         lambda parts: [changed(parts[0], parts[0].counts + np.array([[400, 0, -400]]))],
@@ -138,7 +145,7 @@ FAULTS: dict[str, tuple[Callable[[Parts], Iterable[Any]], str]] = {
 def test_what_cannot_be_votes_is_refused(fault: str) -> None:
     spoil, message = FAULTS[fault]
     with pytest.raises(PluginFailure, match=re.escape(message)):
-        VOTERS.counts(MODEL, FEATURES, lambda _: spoil(honest()))
+        counts(VOTERS, spoil(honest()))
 
 
 class Counting(Local):
@@ -150,7 +157,7 @@ class Counting(Local):
         super().open(job)
         self._rebuilt = open_job(job.specification)
 
-    def count_votes(self, task: CountingTask) -> Iterator[Counted]:
+    def count_votes(self, task: CountingTask) -> Iterator[PartialCount]:
         assert self._rebuilt is not None
         ASKED.append((task.test_set, len(task.voters)))
         for block in reversed(task.blocks):
@@ -160,7 +167,7 @@ class Counting(Local):
 class Raising(Counting):
     """Cannot count."""
 
-    def count_votes(self, task: CountingTask) -> Iterator[Counted]:
+    def count_votes(self, task: CountingTask) -> Iterator[PartialCount]:
         raise RuntimeError("no abacus")
 
 

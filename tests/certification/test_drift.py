@@ -19,7 +19,7 @@ from crfl_core.certification.formulas import (
     effective_steps,
     gradient_shift,
     retention,
-    scaling_terms,
+    scale_terms,
     update_bound,
     worst_poisoned_share,
     worst_totals,
@@ -191,17 +191,17 @@ def test_the_aggregate_moves_by_at_most_the_sum_of_the_terms(seed: int) -> None:
     assert gap <= data.sum()
     gap, facts = aggregate_gap(generator, scale=5.0, honest=True)
     data = facts["strength"] * facts["shift"]
-    assert gap <= (data + scaling_terms(facts["weights"], 5.0, facts["bound"])).sum()
+    assert gap <= (data + scale_terms(facts["weights"], 5.0, facts["bound"])).sum()
     assert gap <= byzantine_terms(facts["weights"], facts["submitted"], facts["bound"]).sum()
 
 
 def test_scaling_alone_costs_nothing_only_against_the_scaled_clean_world() -> None:
-    assert scaling_terms(0.05, 1.0, 3.0) == 0.0
-    assert scaling_terms(0.05, 10.0, 3.0) == pytest.approx(1.35)
+    assert scale_terms(0.05, 1.0, 3.0) == 0.0
+    assert scale_terms(0.05, 10.0, 3.0) == pytest.approx(1.35)
 
 
 def test_clients_without_weight_or_scale_cost_nothing_even_if_nothing_bounds_them() -> None:
-    assert scaling_terms([0.0, 0.5, 0.5], [10.0, 1.0, 2.0], np.inf).tolist() == [0.0, 0.0, np.inf]
+    assert scale_terms([0.0, 0.5, 0.5], [10.0, 1.0, 2.0], np.inf).tolist() == [0.0, 0.0, np.inf]
     assert byzantine_terms([0.0, 0.5], np.inf, 1.0).tolist() == [0.0, np.inf]
 
 

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from crfl_core.certification.formulas import (
     Array,
-    certified_by_costs,
     certified_groups,
-    certified_weighted_groups,
     group_costs,
+    group_radius,
     vote_counts,
+    weighted_group_radius,
 )
 from crfl_core.certification.formulas import group_vote as module
 from tests.certification.reference import every_round
@@ -54,7 +54,7 @@ def test_small_votes_have_their_reference_values(case: dict[str, Any]) -> None:
     expected = case["certified_with_costs"]
     assert counts.argmax(axis=1).tolist() == [case["winner"]]
     assert certified_groups(counts).tolist() == [case["certified"]]
-    assert certified_by_costs(votes, classes, costs).tolist() == [np.inf if expected is None else expected]
+    assert group_radius(votes, classes, costs).tolist() == [np.inf if expected is None else expected]
 
 
 @pytest.mark.parametrize("case", every_round("group_vote_counts"))
@@ -64,8 +64,8 @@ def test_large_votes_have_their_reference_values(case: dict[str, Any]) -> None:
     assert vote_counts(votes, len(counts)).tolist() == [case["counts"]]
     assert counts.argmax() == case["winner"]
     assert certified_groups(counts) == case["certified"]
-    assert certified_by_costs(votes, len(counts), 1.0) == case["certified"]
-    assert certified_weighted_groups(votes, len(counts), 7) == case["certified"]
+    assert group_radius(votes, len(counts), 1.0) == case["certified"]
+    assert weighted_group_radius(votes, len(counts), 7) == case["certified"]
 
 
 @pytest.mark.parametrize(("groups", "classes"), SIZES)
@@ -75,8 +75,8 @@ def test_the_number_of_groups_is_exact_for_all_tables_of_votes(groups: int, clas
     counts = vote_counts(votes, classes)
     assert (counts.argmax(axis=1) == winners(votes, classes, ones)).all()
     assert (certified_groups(counts) == exact).all()
-    assert (certified_by_costs(votes, classes, 1.0) == exact).all()
-    assert (certified_weighted_groups(votes, classes, 1) == exact).all()
+    assert (group_radius(votes, classes, 1.0) == exact).all()
+    assert (weighted_group_radius(votes, classes, 1) == exact).all()
 
 
 @pytest.mark.parametrize(("groups", "classes"), SIZES)
@@ -85,14 +85,14 @@ def test_the_number_of_clients_is_exact_for_all_tables_of_votes_and_costs(groups
     for _ in range(60):
         costs = generator.choice([1.0, 2.0, 3.0, 5.0, np.inf], size=votes.shape)
         exact = cheapest(votes, classes, np.ones(groups), costs) - 1.0
-        assert (certified_by_costs(votes, classes, costs) == exact).all()
+        assert (group_radius(votes, classes, costs) == exact).all()
 
 
 def test_the_number_of_clients_is_exact_for_all_votes_of_four_groups_and_all_costs_up_to_three() -> None:
     votes = tables(4, 3)
     for costs in product([1.0, 2.0, 3.0, np.inf], repeat=4):
         exact = cheapest(votes, 3, np.ones(4), np.broadcast_to(costs, votes.shape)) - 1.0
-        assert (certified_by_costs(votes, 3, costs) == exact).all()
+        assert (group_radius(votes, 3, costs) == exact).all()
 
 
 def most_clients(votes: NDArray[np.int64], classes: int, weights: Array, reachable: NDArray[np.bool_]) -> float:
@@ -115,24 +115,24 @@ def test_weights_and_candidates_are_exact_by_trying_every_set_of_groups(groups: 
         reachable = generator.uniform(size=groups) < 0.7
         votes = generator.integers(classes, size=(3, groups))
         exact = np.array([most_clients(row, classes, weights, reachable) for row in votes])
-        assert (certified_weighted_groups(votes, classes, weights, reachable) == exact).all()
+        assert (weighted_group_radius(votes, classes, weights, reachable) == exact).all()
         limited += np.isfinite(exact).sum()
         ones = np.array([most_clients(row, classes, np.ones(groups), reachable) for row in votes])
-        assert (certified_by_costs(votes, classes, group_costs(0.0, reachable)) == ones).all()
+        assert (group_radius(votes, classes, group_costs(0.0, reachable)) == ones).all()
     assert limited > 20
 
 
 def test_cheapest_first_and_second_class_only_would_promise_too_much() -> None:
     """Where choosing greedily finds 5 clients, 4 are enough; looking at the runner-up finds 5, and 3 are enough."""
     votes, costs = [[2, 2, 3, 2, 2], [2, 1, 0, 0, 0]], [[3, 5, 1, 1, np.inf], [3, 1, np.inf, 5, 2]]
-    assert certified_by_costs(votes, 4, costs).tolist() == [3.0, 2.0]
+    assert group_radius(votes, 4, costs).tolist() == [3.0, 2.0]
 
 
 def test_groups_that_certify_themselves_are_never_worth_less_than_groups_that_do_not() -> None:
     generator = np.random.default_rng(0)
     votes = generator.integers(4, size=(300, 12)) * (generator.uniform(size=(300, 12)) < 0.5)
     costs = group_costs(generator.integers(0, 4, size=(300, 12)), np.full(12, 3))
-    with_costs, without = certified_by_costs(votes, 4, costs), certified_groups(vote_counts(votes, 4))
+    with_costs, without = group_radius(votes, 4, costs), certified_groups(vote_counts(votes, 4))
     assert (with_costs >= without).all()
     assert (with_costs > without).mean() > 0.5
     assert np.isinf(with_costs).any()
@@ -151,7 +151,7 @@ def test_permuting_the_groups_changes_nothing_and_one_vote_more_for_the_winner_n
     if votes.size == 0:
         return
     shuffled = np.random.default_rng(0).permutation(votes, axis=1)
-    certified = certified_by_costs(shuffled, len(counts), 1.0)
+    certified = group_radius(shuffled, len(counts), 1.0)
     assert certified == certified_groups(counts)
     more = np.array(counts)
     more[more.argmax()] += 1
@@ -163,10 +163,10 @@ def test_many_samples_are_answered_in_blocks_as_one_by_one(monkeypatch: pytest.M
     votes = generator.integers(3, size=(50, 9))
     costs = generator.integers(1, 4, size=(50, 9)).astype(float)
     weights = generator.integers(1, 4, size=9)
-    whole = certified_by_costs(votes, 3, costs), certified_weighted_groups(votes, 3, weights)
+    whole = group_radius(votes, 3, costs), weighted_group_radius(votes, 3, weights)
     monkeypatch.setattr(module, "AT_ONCE", 20)
-    assert (certified_by_costs(votes, 3, costs) == whole[0]).all()
-    assert (certified_weighted_groups(votes, 3, weights) == whole[1]).all()
+    assert (group_radius(votes, 3, costs) == whole[0]).all()
+    assert (weighted_group_radius(votes, 3, weights) == whole[1]).all()
 
 
 @pytest.mark.parametrize(
@@ -187,6 +187,6 @@ def test_bad_votes_and_weights_are_named(arguments: tuple[Any, int, Any], compla
 
 def test_a_cost_below_one_client_is_no_cost() -> None:
     with pytest.raises(ValueError, match="at least 1 client"):
-        certified_by_costs([[0, 1]], 2, [0.0, 1.0])
+        group_radius([[0, 1]], 2, [0.0, 1.0])
     with pytest.raises(ValueError, match="at least 1 client"):
-        certified_by_costs([[0, 1]], 2, [np.nan, 1.0])
+        group_radius([[0, 1]], 2, [np.nan, 1.0])

@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 
 from crfl_core.certification.formulas import (
     Array,
-    attackers_in_any_rounds,
-    changing_attackers,
     equal_influence_drift,
     equal_influence_rates,
     equal_influence_start,
+    fixed_attackers_drift,
     largest_rate,
-    lasting_attackers,
     later_products,
     residual_bound,
     retention,
     spectrum_gradient_bound,
+    unknown_rounds_drift,
+    variable_attackers_drift,
     worst_rounds,
 )
 from tests.certification.federation import Federation
@@ -158,8 +158,8 @@ def test_unknown_rounds_cost_at_least_what_any_clients_in_any_rounds_do(
     terms: list[list[float]], fades: list[float], count: int
 ) -> None:
     each, fade = np.array(terms), np.array(fades[: len(terms)])
-    lasting = attackers_in_any_rounds(each, fade, count)
-    changing = attackers_in_any_rounds(each, fade, count, lasting=False)
+    lasting = unknown_rounds_drift(each, fade, count)
+    changing = unknown_rounds_drift(each, fade, count, lasting=False)
     windows = [list(chosen) for chosen in combinations(range(len(each)), min(count, len(each)))]
     for number in range(5):
         sets = [list(chosen) for chosen in combinations(range(4), number)]
@@ -177,13 +177,13 @@ def test_all_rounds_are_those_of_attackers_that_never_stop_and_a_clip_bounds_eac
     generator = np.random.default_rng(1)
     terms, fades, clips = generator.uniform(size=(5, 6)), generator.uniform(size=5), generator.uniform(size=5)
     for count in (5, 9):
-        assert attackers_in_any_rounds(terms, fades, count, clip_norms=clips) == pytest.approx(
-            lasting_attackers(terms, fades, clip_norms=clips)
+        assert unknown_rounds_drift(terms, fades, count, clip_norms=clips) == pytest.approx(
+            fixed_attackers_drift(terms, fades, clip_norms=clips)
         )
-        assert attackers_in_any_rounds(terms, fades, count, clip_norms=clips, lasting=False) == pytest.approx(
-            changing_attackers(terms, fades, clip_norms=clips)
+        assert unknown_rounds_drift(terms, fades, count, clip_norms=clips, lasting=False) == pytest.approx(
+            variable_attackers_drift(terms, fades, clip_norms=clips)
         )
-    assert (attackers_in_any_rounds(terms, fades, 1, clip_norms=0.0) == 0.0).all()
+    assert (unknown_rounds_drift(terms, fades, 1, clip_norms=0.0) == 0.0).all()
 
 
 def test_the_worst_rounds_are_the_largest_drifts() -> None:

@@ -14,16 +14,16 @@ from crfl_core.certification.formulas import (
     SampleChange,
     attack_strength,
     budget_per_unit_drift,
-    certified_size,
     client_count,
     effective_steps,
     feature_radius,
     gaussian_threshold,
     gradient_shift,
+    largest_attack,
     replacement_shift,
     sample_count,
     sample_ratio,
-    scaling_terms,
+    scale_terms,
     tradeoff_budget,
     update_bound,
     worst_poisoned_share,
@@ -48,14 +48,14 @@ def chain(
 ) -> float:
     """The feature radius of a prediction: ten equal clients, unit inputs, an attack in the first of some rounds."""
     strength = attack_strength(np.full(10, 0.1), scale, rate, ratio * effective_steps(rate, steps, 0.0))
-    scaling = scaling_terms(0.1, scale, update_bound(rate, steps, 1.0)) if honest else 0.0
+    scaling = scale_terms(0.1, scale, update_bound(rate, steps, 1.0)) if honest else 0.0
 
     def total(delta: Array) -> Array:
         shift = gradient_shift(change, delta, input_bound=1.0, start_norm=2.0, path=rate * steps, domain_bound=domain)
         return worst_totals(shift[:, None] * strength + scaling)[:, attackers]
 
     price = budget_per_unit_drift(np.full(rounds, noise), np.ones(rounds))[0]
-    return float(feature_radius(certified_size(gaussian_threshold(p_a, p_b), price), total))
+    return float(feature_radius(largest_attack(gaussian_threshold(p_a, p_b), price), total))
 
 
 @settings(max_examples=60, deadline=None)
@@ -170,7 +170,7 @@ def test_budgets_of_several_attacked_rounds_are_inverted_like_drifts() -> None:
         drifts[:, [0, 2]] = 0.05 * shifts.T
         return tradeoff_budget(drifts, stds, lipschitz)
 
-    radius = feature_radius(certified_size(gaussian_threshold(0.8, 0.1)), budget)
+    radius = feature_radius(largest_attack(gaussian_threshold(0.8, 0.1)), budget)
     assert budget(np.array([radius]))[0] == pytest.approx(float(gaussian_threshold(0.8, 0.1)), rel=1e-10)
 
 

@@ -14,12 +14,12 @@ from scipy.special import softmax
 from crfl_core.certification.formulas import (
     Array,
     byzantine_terms,
-    changing_attackers,
-    lasting_attackers,
+    fixed_attackers_drift,
     later_products,
     retention,
     round_contraction,
     update_bound,
+    variable_attackers_drift,
 )
 
 FEATURES, CLASSES, CLIENTS, ROUNDS, RATE, STEPS = 4, 3, 6, 5, 0.8, 3
@@ -89,14 +89,16 @@ def test_replacing_the_messages_of_any_clients_stays_within_the_drift_of_the_obs
         assert (norms <= federation.bound).all()
         terms = byzantine_terms(federation.weights, np.minimum(federation.bound, norms), federation.bound)
         fades = later_products(federation.lipschitz)
-        drift = lasting_attackers(terms, fades, clip_norms=np.full(ROUNDS, clip_norm))[number]
+        drift = fixed_attackers_drift(terms, fades, clip_norms=np.full(ROUNDS, clip_norm))[number]
         assert gap <= drift * (1.0 + 1e-12)
         largest = max(largest, gap / drift)
         gap, norms = replaced(
             federation, [federation.generator.permutation(CLIENTS)[:number].tolist() for _ in range(ROUNDS)]
         )
         terms = byzantine_terms(federation.weights, np.minimum(federation.bound, norms), federation.bound)
-        assert gap <= changing_attackers(terms, fades, clip_norms=np.full(ROUNDS, clip_norm))[number] * (1.0 + 1e-12)
+        assert gap <= variable_attackers_drift(terms, fades, clip_norms=np.full(ROUNDS, clip_norm))[number] * (
+            1.0 + 1e-12
+        )
     assert largest > (0.6 if clip_norm > 1.0 else 0.1)
 
 
@@ -124,7 +126,7 @@ def test_an_attacked_run_stays_within_the_drift_of_its_own_norms_from_its_clean_
 )
 def test_the_worst_attackers_are_found_among_all_sets(terms: list[list[float]], fades: list[float]) -> None:
     each, fade = np.array(terms), np.array(fades[: len(terms)])
-    lasting, changing = lasting_attackers(each, fade), changing_attackers(each, fade)
+    lasting, changing = fixed_attackers_drift(each, fade), variable_attackers_drift(each, fade)
     for number in range(5):
         sets = [list(chosen) for chosen in combinations(range(4), number)]
         assert lasting[number] == pytest.approx(max((fade @ each[:, chosen]).sum() for chosen in sets))
@@ -134,9 +136,9 @@ def test_the_worst_attackers_are_found_among_all_sets(terms: list[list[float]], 
 
 def test_a_clip_bounds_what_the_attackers_of_a_round_leave() -> None:
     terms, fades = [[3.0, 3.0], [0.5, 0.25]], [0.5, 1.0]
-    assert changing_attackers(terms, fades, clip_norms=[1.0, 1.0]).tolist() == [0.0, 1.5, 1.75]
-    assert lasting_attackers(terms, fades, clip_norms=[1.0, 1.0]).tolist() == [0.0, 1.5, 1.75]
-    assert lasting_attackers(terms, fades).tolist() == [0.0, 2.0, 3.75]
+    assert variable_attackers_drift(terms, fades, clip_norms=[1.0, 1.0]).tolist() == [0.0, 1.5, 1.75]
+    assert fixed_attackers_drift(terms, fades, clip_norms=[1.0, 1.0]).tolist() == [0.0, 1.5, 1.75]
+    assert fixed_attackers_drift(terms, fades).tolist() == [0.0, 2.0, 3.75]
 
 
 def test_attackers_can_lose_certificates_by_inflating_their_own_norms() -> None:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from crfl_core.certification.formulas import (
     attack_divergence,
-    combined_log_radius,
     divergence_by_round,
+    joint_log_radius,
     kl_budget,
     log_contraction,
     log_radius,
@@ -67,13 +67,13 @@ def test_the_sum_bounds_the_divergence_of_models_that_are_only_pushed(pushes: li
 
 @given(radii=st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=6))
 def test_the_radius_of_several_rounds_is_below_that_of_each(radii: list[float]) -> None:
-    together = float(np.exp(combined_log_radius(np.log(radii))))
+    together = float(np.exp(joint_log_radius(np.log(radii))))
     assert together <= min(radii) * (1 + 1e-12)
     assert together >= min(radii) / math.sqrt(len(radii)) * (1 - 1e-12)
-    assert float(combined_log_radius([math.log(radii[0])])) == math.log(radii[0])
+    assert float(joint_log_radius([math.log(radii[0])])) == math.log(radii[0])
 
 
 def test_rounds_without_a_radius_and_rounds_with_every_radius() -> None:
-    assert combined_log_radius([-math.inf, 1.0]) == -math.inf
-    assert combined_log_radius([math.inf, 1.0]) == 1.0
-    assert combined_log_radius([[math.inf, -math.inf]] * 2).tolist() == [math.inf, -math.inf]
+    assert joint_log_radius([-math.inf, 1.0]) == -math.inf
+    assert joint_log_radius([math.inf, 1.0]) == 1.0
+    assert joint_log_radius([[math.inf, -math.inf]] * 2).tolist() == [math.inf, -math.inf]

@@ -16,7 +16,7 @@ from crfl_core.certification.formulas import (
     persistent_drift_limit,
     retention,
     round_contraction,
-    scaled_round_expansion,
+    round_expansion,
     update_bound,
 )
 
@@ -71,16 +71,16 @@ def test_scaled_rounds_expand_no_more_than_stated(
     weights, scales = np.array([0.3, 0.7]), np.array([scale, 1.0])
     local = (1.0 - rate * np.array(curvatures)) ** steps
     factor = abs(1.0 + float((weights * scales * (local - 1.0)).sum()))
-    assert factor <= scaled_round_expansion(weights, scales, rate, 1.0, steps) * (1 + 1e-12)
+    assert factor <= round_expansion(weights, scales, rate, 1.0, steps) * (1 + 1e-12)
 
 
 def test_unscaled_rounds_do_not_expand() -> None:
-    assert scaled_round_expansion([0.5, 0.5], 1.0, 2.0, 1.0, 1000) == 1.0
+    assert round_expansion([0.5, 0.5], 1.0, 2.0, 1.0, 1000) == 1.0
 
 
 def test_too_large_a_step_is_refused() -> None:
     with pytest.raises(ValueError, match=r"must be at most 2, found 2\.2"):
-        scaled_round_expansion([1.0], 1.0, 1.1, 2.0, 1)
+        round_expansion([1.0], 1.0, 1.1, 2.0, 1)
 
 
 rounds = st.integers(1, 12).flatmap(

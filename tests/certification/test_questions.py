@@ -15,7 +15,7 @@ from crfl_certificates.tail import Tail
 
 import crfl_core
 from crfl_core import RunResult
-from crfl_core.certification import threat_resolution as threats
+from crfl_core.certification import certifier
 from crfl_core.extend import Certificate
 from crfl_core.records.votes import VoteOverrides
 from crfl_core.runs.array_files import Files
@@ -58,7 +58,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     for owner in (PathwiseLinear, PathwiseSmoothed, Tail.__mro__[1]):
         counted(owner, "request", "requests")
     counted(VoteOverrides, "apply", "overrides")
-    counted(threats, "resolve", "threats")
+    counted(certifier, "resolve_threat", "threats")
     read = Files.read
 
     def reading(self: Files, name: str) -> bytes:
@@ -117,9 +117,9 @@ def test_a_refused_certificate_is_voted_on_unless_that_means_training_again(tmp_
     config = CONFIG | {"aggregation": [{"type": "median"}]}
     result = crfl_core.run(config, out=tmp_path / "run")
     assert set(result.metrics.refused) == {"pathwise-linear", "pathwise-smoothed", "tail"}
-    kinds = {question.request.kind for question in result.inquiry.questions if question.is_voted_on}
+    kinds = {question.request.kind for question in result.certifier.questions if question.needs_votes}
     assert kinds == {"logits", "monte-carlo"}
-    stored = [result.directory.has_votes(question.request) for question in result.inquiry.questions]
+    stored = [result.directory.has_votes(question.request) for question in result.certifier.questions]
     assert stored == [True, True, False]
 
 
@@ -136,7 +136,7 @@ def test_certificates_that_read_other_votes_than_they_asked_for_are_told(tmp_pat
 
 
 def test_questions_are_plain_data(finished: RunResult) -> None:
-    for question in finished.inquiry.questions:
+    for question in finished.certifier.questions:
         assert isinstance(question.certificate, Certificate)
         assert question.audit.certificate == question.certificate.title
         assert question.settings.models == finished.config.votes.models

@@ -20,7 +20,6 @@ from crfl_core.certification.formulas import (
     ModelSize,
     Rounding,
     budget_per_unit_drift,
-    computed_weight_norm,
     gamma,
     label_shift,
     local_rounding,
@@ -34,6 +33,7 @@ from crfl_core.certification.formulas import (
     server_rounding,
     tradeoff_budget,
     update_bound,
+    weight_norm_bound,
 )
 from crfl_core.extend import BoundModel, LinearModel
 from crfl_core.plugin_api.model import GradientSteps
@@ -143,7 +143,7 @@ def test_computed_local_models_stay_within_their_weight_norm(scale: float) -> No
         weights = end[:100].reshape(5, 20).astype(np.longdouble)
         reached = np.linalg.norm((weights - weights.mean(axis=0)).astype(np.float64), 2)
         norm, length = model.operator_norm(torch.from_numpy(start)), np.linalg.norm(start)
-        bound = computed_weight_norm(size, norm, client.steps, length)
+        bound = weight_norm_bound(size, norm, client.steps, length)
         assert reached <= local_weight_norm(bound, math.sqrt(10.0), client.rate * 6)
         assert bound - norm <= 1e-9 * scale
 

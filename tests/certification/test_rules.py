@@ -15,12 +15,12 @@ from scipy.special import log_ndtr, ndtri
 from crfl_core.certification.formulas import (
     attack_strength,
     budget_per_unit_drift,
-    certified_size,
     feature_radius,
     gaussian_threshold,
     gaussian_threshold_of_logs,
     gradient_shift_rate,
     kl_budget,
+    largest_attack,
     margin_threshold,
 )
 from tests.certification.reference import vectors
@@ -53,7 +53,7 @@ def test_the_sound_radius_has_its_reference_value(inputs: dict[str, Any], output
     stds = np.full(inputs["T"], float(inputs["sigma"]))
     prices = budget_per_unit_drift(stds, np.ones(inputs["T"]))
     for name, price in (("radius_single_run", prices[-1]), ("radius_tail", prices[inputs["t_adv"] - 1])):
-        drift = certified_size(threshold, price)
+        drift = largest_attack(threshold, price)
         radius = feature_radius(drift, lambda delta: strength * rate * delta)
         assert radius == pytest.approx(outputs[name], rel=1e-12)
         assert radius < outputs[name]
@@ -147,7 +147,7 @@ def test_ties_have_no_margin() -> None:
 
 def test_a_certified_size_stays_below_its_threshold() -> None:
     thresholds = np.array([1e-300, 0.3, 7.0, 1e300])
-    sizes = certified_size(thresholds, 3.0)
+    sizes = largest_attack(thresholds, 3.0)
     assert (sizes * 3.0 < thresholds).all()
     np.testing.assert_allclose(sizes * 3.0, thresholds, rtol=1e-12)
 
@@ -155,9 +155,9 @@ def test_a_certified_size_stays_below_its_threshold() -> None:
 def test_no_threshold_means_no_certificate_and_free_attacks_an_infinite_one() -> None:
     with np.errstate(all="raise"):
         np.testing.assert_allclose(
-            certified_size([0.0, np.nan, np.inf, 1.0]), [np.nan, np.nan, np.inf, 1.0], rtol=1e-13
+            largest_attack([0.0, np.nan, np.inf, 1.0]), [np.nan, np.nan, np.inf, 1.0], rtol=1e-13
         )
-        assert certified_size(1.0) < 1.0
-        assert certified_size(1.0, per_unit=0.0) == np.inf
-        assert certified_size(1.0, per_unit=np.inf) == 0.0
-        assert np.isnan(certified_size(0.0, per_unit=0.0))
+        assert largest_attack(1.0) < 1.0
+        assert largest_attack(1.0, per_unit=0.0) == np.inf
+        assert largest_attack(1.0, per_unit=np.inf) == 0.0
+        assert np.isnan(largest_attack(0.0, per_unit=0.0))

@@ -13,18 +13,18 @@ from scipy.special import ndtri
 
 from crfl_core.certification.formulas import (
     Array,
-    certified_size,
     clopper_pearson_lower,
     clopper_pearson_upper,
     exact_votes,
     gaussian_threshold,
     gaussian_threshold_of_logs,
+    largest_attack,
     log_divergence,
     log_theta,
     margin_threshold,
 )
 from crfl_core.certification.formulas.hockey_stick import MARGIN
-from crfl_core.certification.formulas.rounding import UNIT
+from crfl_core.certification.formulas.rounding import UNIT_ROUNDOFF
 
 Number = Any
 """A number of mpmath, which has no types."""
@@ -83,19 +83,26 @@ def test_the_gaussian_threshold_is_safe_near_ties_where_plain_arithmetic_is_not(
         exact = (first - second) / 2
         found = number(gaussian_threshold(p_a, p_b))
         assert found <= exact
-        assert found >= exact - 20 * UNIT * (abs(first) + abs(second))
+        assert found >= exact - 20 * UNIT_ROUNDOFF * (abs(first) + abs(second))
         unsafe += number((ndtri(p_a) - ndtri(p_b)) / 2.0) > exact
     assert unsafe > 20
 
 
 @pytest.mark.parametrize(
     ("p_a", "p_b"),
-    [(0.7, 0.1), (1.0 - UNIT, UNIT), (0.5, 5e-324), (1.0 - UNIT, 1e-310), (0.3, 2.2e-308), (1e-300, 5e-324)],
+    [
+        (0.7, 0.1),
+        (1.0 - UNIT_ROUNDOFF, UNIT_ROUNDOFF),
+        (0.5, 5e-324),
+        (1.0 - UNIT_ROUNDOFF, 1e-310),
+        (0.3, 2.2e-308),
+        (1e-300, 5e-324),
+    ],
 )
 def test_the_gaussian_threshold_is_safe_at_the_ends(p_a: float, p_b: float) -> None:
     first, second = quantile(p_a), quantile(p_b)
     found = number(gaussian_threshold(p_a, p_b))
-    assert (first - second) / 2 - 20 * UNIT * (abs(first) + abs(second)) <= found <= (first - second) / 2
+    assert (first - second) / 2 - 20 * UNIT_ROUNDOFF * (abs(first) + abs(second)) <= found <= (first - second) / 2
 
 
 def test_the_threshold_of_logarithms_is_safe_however_deep_they_are() -> None:
@@ -254,6 +261,6 @@ def test_certified_sizes_stay_below_their_thresholds_whatever_is_added_up() -> N
         terms: Array = generator.exponential(size=1000)
         computed = float(terms.cumsum()[-1])
         exact = sum(Fraction(term) for term in terms)
-        threshold = computed * (1.0 + generator.integers(-3, 1500) * 2.0 * UNIT)
-        if certified_size(threshold, terms=len(terms)) >= computed:
+        threshold = computed * (1.0 + generator.integers(-3, 1500) * 2.0 * UNIT_ROUNDOFF)
+        if largest_attack(threshold, terms=len(terms)) >= computed:
             assert exact < Fraction(threshold)

@@ -16,9 +16,9 @@ from crfl_core.certification.formulas import (
     feature_shift,
     gradient_shift,
     gradient_shift_rate,
+    input_bound_under_poison,
     label_shift,
     local_weight_norm,
-    poisoned_input_bound,
     replacement_shift,
     saturating_shift,
 )
@@ -211,5 +211,5 @@ def test_local_training_stays_within_the_weight_norm() -> None:
 
 
 def test_poisoned_inputs_stay_in_the_domain() -> None:
-    assert poisoned_input_bound([0.1, 10.0], 1.0, 2.0).tolist() == [1.1, 2.0]
-    assert poisoned_input_bound(10.0, 1.0) == 11.0
+    assert input_bound_under_poison([0.1, 10.0], 1.0, 2.0).tolist() == [1.1, 2.0]
+    assert input_bound_under_poison(10.0, 1.0) == 11.0

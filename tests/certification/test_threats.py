@@ -11,8 +11,8 @@ from crfl_certificates.pathwise_linear import PathwiseLinear
 
 from crfl_core import Threat
 from crfl_core.certification import threat_resolution as threats
-from crfl_core.certification.certifier import audit
-from crfl_core.certification.drift import Scenario
+from crfl_core.certification.certifier import audit_certificate
+from crfl_core.certification.drift import DriftBound
 from crfl_core.extend import Ledger, RealisedAttack
 from crfl_core.records.measurements import share_error
 from crfl_core.records.threat import ThreatSettings
@@ -44,7 +44,7 @@ def thirds(dtype: Any = "float64") -> World:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_what_was_measured_is_never_less_than_what_was_done(dtype: Any) -> None:
     world = thirds(dtype)
-    done = threats.realised(world.ledger)
+    done = threats.measure_attack(world.ledger)
     assert done.poison_ratio.max() >= 1 / 3
     assert done.delta.max() >= world.ledger.clients.delta.max()
     threat = world.threat()
@@ -73,9 +73,9 @@ def test_certificates_are_handed_no_less_than_what_counts_as_covered(dtype: Any)
             middle = (low + high) / 2
             covered = world.uncovered(ThreatSettings(**{key: middle})) == ()
             low, high = (low, middle) if covered else (middle, high)
-        handed = threats.enlarged(world.threat(**{key: high}), world.ledger)
+        handed = threats.enlarge_threat(world.threat(**{key: high}), world.ledger)
         assert getattr(handed, key) >= getattr(done, key)
-        costs = [Scenario(world.ledger, one, 4).feature_cost(np.array([0.3]))[0] for one in (done, handed)]
+        costs = [DriftBound(world.ledger, one, 4).feature_cost(np.array([0.3]))[0] for one in (done, handed)]
         assert costs[1] >= costs[0]
 
 
@@ -124,8 +124,8 @@ def test_an_input_bound_below_the_poison_that_was_fed_is_refused(kind: str) -> N
     longest = float(world.ledger.clients.poisoned_norm.max())
     assert kind != "labels" or longest <= max(world.ledger.facts.feature_norms)
     for bound, held in ((longest * 0.99, False), (longest, True), (longest * 1.01, True)):
-        handed = threats.enlarged(world.threat(input_bound=bound), world.ledger)
-        refusal = audit(PathwiseLinear(), world.ledger, handed).refusal
+        handed = threats.enlarge_threat(world.threat(input_bound=bound), world.ledger)
+        refusal = audit_certificate(PathwiseLinear(), world.ledger, handed).refusal
         assert (not refusal) == held
         assert held or refusal.startswith("input norms: found largest")
 
@@ -158,7 +158,7 @@ def test_clients_that_lost_an_update_are_counted_over_the_whole_run(
 ) -> None:
     """Each of them submitted something that no honest client submits, in whatever round, beside those who attacked."""
     threat = Threat(clients=assumed, rounds=(1, 2, 3), poison="update")
-    found = audit(PathwiseLinear(), with_bad_updates(*losses, attackers=attackers), threat)
+    found = audit_certificate(PathwiseLinear(), with_bad_updates(*losses, attackers=attackers), threat)
     assert (not found.refusal) == held
     if not held:
         assert f"{len(losses)} bad updates of {len({client for client, _ in losses})} clients" in found.refusal

@@ -15,21 +15,21 @@ from torch import Tensor
 import crfl_core
 from crfl_core import RunResult
 from crfl_core.certification import voting
-from crfl_core.certification.voting import Electorate
+from crfl_core.certification.voting import VotingModels
+from crfl_core.errors import StoreError
 from crfl_core.extend import (
     BoundModel,
     CountVotes,
     DataFacts,
     Domain,
     LogitVotes,
-    StoreError,
     Streams,
     VoteRequest,
     Votes,
     VoteSettings,
 )
 from crfl_core.records import vote_counting
-from crfl_core.records.vote_counting import BLOCK
+from crfl_core.records.vote_counting import COPIES_PER_STREAM
 from crfl_core.training.federation import build
 from tests.oracle import sealed, tiny
 
@@ -48,16 +48,16 @@ def nobody(request: VoteRequest) -> Tensor:
     raise AssertionError(f"nobody continued the run for {request}")
 
 
-def electorate(model: BoundModel = MODEL, parameters: Tensor = PARAMETERS, seed: int = 0) -> Electorate:
+def electorate(model: BoundModel = MODEL, parameters: Tensor = PARAMETERS, seed: int = 0) -> VotingModels:
     """A model that votes without continuations."""
-    return Electorate(model, parameters, Streams(seed), nobody)
+    return VotingModels(model, parameters, Streams(seed), nobody)
 
 
 def vote_on(
-    voters: Electorate, features: Tensor, labels: Tensor, request: VoteRequest, settings: VoteSettings
+    voters: VotingModels, features: Tensor, labels: Tensor, request: VoteRequest, settings: VoteSettings
 ) -> Votes:
     """The answer on one test set."""
-    return voting.vote(voters, {"only": (features, labels)}, request, settings)["only"]
+    return voting.collect_votes(voters, {"only": (features, labels)}, request, settings)["only"]
 
 
 def counts(models: int, *, model: BoundModel = MODEL, noise_std: float = 0.5, seed: int = 0) -> NDArray[np.int64]:
@@ -92,8 +92,8 @@ def test_without_noise_all_models_agree_with_the_model_itself() -> None:
 
 def test_the_size_of_a_chunk_changes_no_vote(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = counts(300)
-    for chunk in (vote_counting.BLOCK, 5 * vote_counting.BLOCK):
-        monkeypatch.setattr(vote_counting, "MODELS_AT_ONCE", chunk)
+    for chunk in (vote_counting.COPIES_PER_STREAM, 5 * vote_counting.COPIES_PER_STREAM):
+        monkeypatch.setattr(vote_counting, "MODELS_PER_CHUNK", chunk)
         np.testing.assert_array_equal(counts(300), whole)
 
 
@@ -139,14 +139,16 @@ def test_noisy_models_are_drawn_once_for_all_test_sets(selection: int) -> None:
             return super().generator(purpose, round_number=round_number, client=client, replica=replica)
 
     shown: list[tuple[int, int]] = []
-    voters = Electorate(MODEL, PARAMETERS, Watched(0), nobody, shown=lambda done, total: shown.append((done, total)))
+    voters = VotingModels(
+        MODEL, PARAMETERS, Watched(0), nobody, on_progress=lambda done, total: shown.append((done, total))
+    )
     sets = {"first": (FEATURES[:12], LABELS[:12]), "second": (FEATURES[5:], LABELS[5:])}
-    together = voting.vote(voters, sets, request, SETTINGS)
+    together = voting.collect_votes(voters, sets, request, SETTINGS)
     assert list(together) == ["first", "second"]
     for one, other in zip(together.values(), alone, strict=True):
         for name, column in vars(other.expect(CountVotes)).items():
             np.testing.assert_array_equal(getattr(one, name), column)
-    assert len(drawn) == len(set(drawn)) == (40 + selection) // BLOCK
+    assert len(drawn) == len(set(drawn)) == (40 + selection) // COPIES_PER_STREAM
     assert shown[-1] == (40 + selection, 40 + selection)
 
 
@@ -205,7 +207,7 @@ def test_stored_votes_are_those_of_the_stored_model(tmp_path: Path) -> None:
     federation = build(result.config)
     for name, votes in stored.items():
         chosen = federation.test_sets[name]
-        voters = Electorate(federation.model, result.parameters, federation.streams, result.continued)
+        voters = VotingModels(federation.model, result.parameters, federation.streams, result.continued)
         again = vote_on(voters, chosen.features, chosen.labels, request, result.config.votes)
         np.testing.assert_array_equal(votes.expect(CountVotes).counts, again.expect(CountVotes).counts)
         np.testing.assert_array_equal(votes.labels, chosen.labels)

@@ -14,9 +14,10 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from crfl_core.cli.scaffold import LICENCES, Names, ScaffoldError, add, create, files
+from crfl_core.cli.scaffold import LICENCES, PluginNames, ScaffoldError, add_to_package, package_files, write_package
 from crfl_core.cli.scaffold.names import KINDS_OF_PACKAGES
-from crfl_core.extend import KINDS, Registry
+from crfl_core.extend import Registry
+from crfl_core.plugin_api import KINDS
 from tests.conftest import written_metadata
 
 Crfl = Callable[..., CompletedProcess[str]]
@@ -88,7 +89,7 @@ def test_a_written_command_works_as_soon_as_it_is_installed(
 
 @pytest.mark.parametrize("kind", KINDS_OF_PACKAGES)
 def test_no_placeholder_is_left(kind: str) -> None:
-    package = files(Names(kind, "fresh-idea"), licence="mit", author="Ada", registry=Registry())
+    package = package_files(PluginNames(kind, "fresh-idea"), licence="mit", author="Ada", registry=Registry())
     for name, text in package.items():
         assert not [word for word in ("MY_", "MyPlugin", "my-plugin", "my_plugin", "0.0.0") if word in name + text]
 
@@ -102,7 +103,9 @@ def test_a_name_that_is_taken_is_said_and_the_example_says_which_is_meant(crfl: 
 
 @pytest.mark.parametrize("licence", LICENCES)
 def test_the_licence_is_a_choice(licence: str) -> None:
-    package = files(Names("tracker", "fresh-idea"), licence=licence, author="Ada Lovelace", registry=Registry())
+    package = package_files(
+        PluginNames("tracker", "fresh-idea"), licence=licence, author="Ada Lovelace", registry=Registry()
+    )
     project = tomllib.loads(package["pyproject.toml"])["project"]
     assert project["authors"] == [{"name": "Ada Lovelace"}]
     assert project.get("license") == LICENCES[licence]
@@ -163,7 +166,9 @@ def test_a_package_is_there_at_once_or_not_at_all(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(Path, "write_text", full_disk)
     with pytest.raises(ScaffoldError, match="mine: cannot be written: No space left on device"):
-        create(Names("tracker", "mine"), tmp_path / "mine", licence="mit", author=None, registry=Registry())
+        write_package(
+            PluginNames("tracker", "mine"), tmp_path / "mine", licence="mit", author=None, registry=Registry()
+        )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -198,8 +203,8 @@ def test_a_package_gets_a_second_plugin_and_keeps_what_it_has(
 
 
 def test_the_tests_of_a_second_plugin_pass_as_they_are_written(tmp_path: Path) -> None:
-    create(Names("tracker", "first"), tmp_path / "mine", licence="mit", author=None, registry=Registry())
-    add(Names("feature-map", "second"), tmp_path / "mine", registry=Registry())
+    write_package(PluginNames("tracker", "first"), tmp_path / "mine", licence="mit", author=None, registry=Registry())
+    add_to_package(PluginNames("feature-map", "second"), tmp_path / "mine", registry=Registry())
     written_metadata(tmp_path / "mine", tmp_path / "site")
     environment = os.environ | {"PYTHONPATH": with_site(tmp_path / "site")}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--rootdir={tmp_path}"]
@@ -250,7 +255,7 @@ def test_what_cannot_be_added_is_refused_and_nothing_changes(
 
 
 def test_an_addition_that_cannot_be_finished_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    create(Names("tracker", "first"), tmp_path / "mine", licence="mit", author=None, registry=Registry())
+    write_package(PluginNames("tracker", "first"), tmp_path / "mine", licence="mit", author=None, registry=Registry())
     before = written(tmp_path)
 
     def full_disk(*_: object) -> None:
@@ -258,7 +263,7 @@ def test_an_addition_that_cannot_be_finished_is_taken_back(tmp_path: Path, monke
 
     monkeypatch.setattr(Path, "replace", full_disk)
     with pytest.raises(ScaffoldError, match="cannot be written: No space left on device"):
-        add(Names("tracker", "second"), tmp_path / "mine", registry=Registry())
+        add_to_package(PluginNames("tracker", "second"), tmp_path / "mine", registry=Registry())
     assert written(tmp_path) == before
 
 
@@ -268,7 +273,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("packages")
     written = [folder / f"crfl-fresh-{kind}" for kind in KINDS_OF_PACKAGES]
     for kind, target in zip(KINDS_OF_PACKAGES, written, strict=True):
-        create(Names(kind, f"fresh-{kind}"), target, licence="mit", author="Ada", registry=Registry())
+        write_package(PluginNames(kind, f"fresh-{kind}"), target, licence="mit", author="Ada", registry=Registry())
     return written
 
 

@@ -19,8 +19,9 @@ import pytest
 
 import crfl_core
 from crfl_core import cli
-from crfl_core.extend import StoreError
+from crfl_core.errors import StoreError
 from crfl_core.files.folder import Folder
+from crfl_core.runs.run_directory import RunDirectory
 from tests.cli.terminals import Terminal
 from tests.oracle import contents, tiny
 
@@ -123,7 +124,7 @@ def test_commands_on_a_read_only_disk(
     run = Path(shutil.copytree(whole, tmp_path / "run"))
     (run / ".lock").unlink(missing_ok=True)
     if command[0] == "resume":
-        stopped = crfl_core.extend.RunDirectory(run)
+        stopped = RunDirectory(run)
         stopped.set_state("trained")
     elif command[0] == "upgrade":
         shutil.rmtree(run)
@@ -199,7 +200,7 @@ def test_the_terminal_is_as_it_was_after_a_signal(
 ) -> None:
     """The progress bar hides the cursor; whoever ends a run wants it back, and to know how to resume."""
     out, many = str(tmp_path / "run"), ("--set", "rounds=100000", "--set", "attack=none")
-    window = terminal("run", "--out", out, "--yes", *many)
+    window = terminal("run", "--out", out, *many)
     process, ledger = window.process, tmp_path / "run" / "rounds.jsonl"
     while process.poll() is None and (not ledger.exists() or ledger.read_bytes().count(b"\n") < 20):
         time.sleep(0.05)

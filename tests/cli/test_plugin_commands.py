@@ -12,8 +12,9 @@ from subprocess import CompletedProcess
 import pytest
 
 from crfl_core.cli.app import app
-from crfl_core.extend import CORE_COMMANDS, Registry
-from crfl_core.plugin_loading.registry import Listed
+from crfl_core.extend import Registry
+from crfl_core.plugin_api.command import CORE_COMMANDS
+from crfl_core.plugin_loading.registry import PluginListing
 
 Install = Callable[..., None]
 Crfl = Callable[..., CompletedProcess[str]]
@@ -48,7 +49,7 @@ def badly() -> None:
 '''
 
 
-def listed(name: str) -> list[Listed]:
+def listed(name: str) -> list[PluginListing]:
     return [line for line in Registry().listing() if (line.kind, line.name) == ("command", name)]
 
 

@@ -25,7 +25,7 @@ UNUSED = (
     "crfl_experiments.commands",
     "crfl_datasets.loan",
     "crfl_reports.figures",
-    "crfl_models.cnn",
+    "crfl_models.networks",
     "crfl_reports.pages",
     "crfl_experiments.paper",
     "crfl_experiments.sweeps",

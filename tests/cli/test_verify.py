@@ -15,7 +15,9 @@ import torch
 
 import crfl_core
 from crfl_core.cli.run_checks import threads_of
-from crfl_core.extend import CrflWarning, RunDirectory, StoreError
+from crfl_core.errors import StoreError
+from crfl_core.extend import CrflWarning
+from crfl_core.runs.run_directory import RunDirectory
 from tests.oracle import contents, sealed, tiny
 from tests.runs import runs
 

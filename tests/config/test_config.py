@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from crfl_core import RunConfig, dump_config, load_config
+from crfl_core.config import LoadedConfig
 from crfl_core.config.options import list_settings
-from crfl_core.extend import ConfigError, LoadedConfig, Registry
+from crfl_core.extend import ConfigError, Registry
 from crfl_core.records.schedules import Linear, RoundRange
 
 Write = Callable[[str, str], Path]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from crfl_datasets.images import MNIST, Names
+from crfl_datasets.idx import MNIST, Names
 from numpy.typing import NDArray
 
 

@@ -9,9 +9,8 @@ from typing import get_args
 import numpy as np
 import pytest
 from crfl_datasets.emnist import CHARACTERS, Emnist, Split, split_names
-from crfl_datasets.fashion_mnist import FashionMnist
-from crfl_datasets.images import MNIST, ImageDataset
-from crfl_datasets.mnist import Mnist
+from crfl_datasets.idx import MNIST, ImageDataset
+from crfl_datasets.mnist import FashionMnist, Mnist
 
 from crfl_core.extend import DataError, Domain
 from tests.datasets.idx_files import idx, write_four

@@ -10,18 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 from crfl_datasets.digits import Digits
-from crfl_datasets.partitioners.dirichlet import Dirichlet
-from crfl_datasets.partitioners.iid import Iid
-from crfl_datasets.partitioners.label_skew import LabelSkew
 from crfl_datasets.partitioners.natural import Natural
-from crfl_datasets.partitioners.quantity_skew import QuantitySkew
-from crfl_datasets.partitioners.shards import Shards
+from crfl_datasets.partitioners.random_splits import Dirichlet, Iid, LabelSkew, QuantitySkew, Shards
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from crfl_core.extend import ConfigError, Data, DataError, OptionError, Partitioner, PluginFailure, Streams
-from crfl_core.plugin_api.dataset import check
+from crfl_core.plugin_api.dataset import check_data
 from tests.oracle import federation_of, tiny
 
 DIGITS = Digits(train_samples=400).load()
@@ -198,7 +194,7 @@ def test_groups_that_do_not_fit_say_what_to_change(
 )
 def test_a_dataset_with_groups_that_make_no_sense_is_refused(groups: list[int], names: tuple[str, ...]) -> None:
     with pytest.raises(DataError, match="every training sample needs a group, an integer from 0 on, named if"):
-        check(replace(DATA, groups=np.array(groups), group_names=names), "towns")
+        check_data(replace(DATA, groups=np.array(groups), group_names=names), "towns")
 
 
 @pytest.mark.parametrize(

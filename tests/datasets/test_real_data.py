@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from crfl_datasets.emnist import split_names
-from crfl_datasets.fashion_mnist import FashionMnist
-from crfl_datasets.images import ImageDataset
-from crfl_datasets.mnist import Mnist
+from crfl_datasets.idx import ImageDataset
+from crfl_datasets.mnist import FashionMnist, Mnist
 
 from crfl_core import run
 from tests.conftest import ROOT

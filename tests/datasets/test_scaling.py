@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from pydantic import PrivateAttr
 
 from crfl_core import load_config, predict, run
-from crfl_core.extend import Data, DataError, Dataset, Domain, Scaling
-from crfl_core.plugin_api.dataset import ScalingKind, check, fit
-from crfl_core.records.inputs import NUMBERS_AT_ONCE
+from crfl_core.extend import Data, DataError, Dataset, Domain
+from crfl_core.plugin_api.dataset import ScalingKind, check_data, fit_scaling
+from crfl_core.records.inputs import DOUBLE_PRECISION_NUMBERS_AT_ONCE, Scaling
 from crfl_core.training.federation import build
 from tests.conftest import SMALL
 
@@ -40,23 +40,23 @@ def test_working_in_blocks_changes_nothing(kind: ScalingKind, rows: int, columns
         "minmax": (exact.min(0), 1 / np.maximum(np.ptp(exact, axis=0), 1)),
         "standardise": (exact.mean(0), 1 / np.where(exact.std(0) > 0, exact.std(0), 1)),
     }[kind]
-    scaling, _ = fit(kind, data_of(raw))
+    scaling, _ = fit_scaling(kind, data_of(raw))
     np.testing.assert_allclose(scaling.apply(raw), (exact - shift) * factor, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_peak_of_memory_is_little_more_than_the_result(kind: ScalingKind, tmp_path: Path) -> None:
-    shape = (40 * NUMBERS_AT_ONCE // 100, 100)
+    shape = (40 * DOUBLE_PRECISION_NUMBERS_AT_ONCE // 100, 100)
     raw = np.lib.format.open_memmap(tmp_path / "raw.npy", "w+", np.uint8, shape)
     raw[::3] = 7
     data = data_of(np.asarray(raw))
     tracemalloc.start()
-    check(data, "large")
-    scaling, _ = fit(kind, data)
+    check_data(data, "large")
+    scaling, _ = fit_scaling(kind, data)
     result = scaling.apply(data.x)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < result.nbytes + 4 * 8 * NUMBERS_AT_ONCE
+    assert peak < result.nbytes + 4 * 8 * DOUBLE_PRECISION_NUMBERS_AT_ONCE
 
 
 def test_single_precision_without_scaling_is_not_copied() -> None:
@@ -67,17 +67,17 @@ def test_single_precision_without_scaling_is_not_copied() -> None:
 
 
 def test_minmax_clamps_so_that_the_domain_holds_for_any_input() -> None:
-    scaling, domain = fit("minmax", data_of(np.array([[1.0, 5.0], [3.0, 5.0]])))
+    scaling, domain = fit_scaling("minmax", data_of(np.array([[1.0, 5.0], [3.0, 5.0]])))
     assert domain == Domain(0.0, 1.0)
     outside = scaling.apply(np.array([[-9.0, 4.0], [2.0, 5.5], [99.0, 7.0]]))
     np.testing.assert_array_equal(outside, [[0.0, 0.0], [0.5, 0.5], [1.0, 1.0]])
 
 
 def test_a_value_that_is_not_finite_is_named_beyond_the_first_block() -> None:
-    x = np.zeros((NUMBERS_AT_ONCE // 2 + 5, 3), np.float32)
+    x = np.zeros((DOUBLE_PRECISION_NUMBERS_AT_ONCE // 2 + 5, 3), np.float32)
     x[-2, 1] = np.inf
     with pytest.raises(DataError, match=f"training input {len(x) - 2}, feature 1 is inf: remove or fill it"):
-        check(data_of(x), "large")
+        check_data(data_of(x), "large")
 
 
 class Mapped(Dataset):

@@ -1,4 +1,4 @@
-"""The documentation is true: its code runs, its commands work, its links lead somewhere, its tables are up to date."""
+"""The documentation is true: code runs, commands work, links lead somewhere."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from crfl_core.extend import Certificate, FileDataset, Registry
 from crfl_core.plugin_api import KINDS, hookspecs
 from docs.generate import pages_in_git, written_pages
 from docs.generate.examples import Examples
-from docs.generate.parts import parts, replace_parts
+from docs.generate.parts import part_writers, replace_parts
 from docs.generate.reference import reference_pages
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +34,7 @@ EXAMPLES = sorted(path for path in (ROOT / "examples").iterdir() if path.suffix 
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+CODE_PATH = re.compile(r"(?<![\w/.-])((?:crfl_core|plugins|docs|tests|examples|benchmarks)/[\w/.-]*[\w/])")
 MATCHING = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -73,14 +74,14 @@ def commands(block: Block) -> Iterator[Command]:
 
 
 def section(page: Path, heading: str) -> str:
-    """What stands below a heading of the second level, up to the next one."""
+    """Return the text below a heading of the second level."""
     _, found, rest = page.read_text(encoding="utf-8").partition(f"\n## {heading}\n")
     assert found, f"{name_of(page)} has no section {heading!r}"
     return rest.partition("\n## ")[0]
 
 
 def write(block: Block, folder: Path, begun: set[str]) -> None:
-    """Write the file that a block stands for; a second block of the same name continues where the first one ended."""
+    """Write the file of a block; a second block of the same name appends."""
     assert block.file is not None
     with (folder / block.file).open("a" if block.file in begun else "w", encoding="utf-8") as file:
         file.write(block.text)
@@ -106,13 +107,13 @@ def call(command: Command, crfl: Callable[..., CompletedProcess[str]]) -> None:
 
 
 def assert_shown(expected: str, found: str, what: str) -> None:
-    """The page shows what was printed; `...` stands for anything, and white space does not count."""
+    """Compare output with a page; `...` matches anything, white space is ignored."""
     assert doctest.OutputChecker().check_output(expected, found, MATCHING), f"{what} printed\n{found}"
 
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Small models train fastest in one thread, above all where other tests run beside."""
+    """Use one thread, which is fastest for small models beside other tests."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -175,7 +176,7 @@ def test_links_in_the_repository_lead_to_files_in_git(page: Path) -> None:
 
 
 def test_links_of_the_site_lead_to_pages_and_headings() -> None:
-    pages = replace_parts(written_pages(), parts().keys() - {"steps"})  # the table of steps takes a minute
+    pages = replace_parts(written_pages(), part_writers().keys() - {"steps"})  # the table of steps takes a minute
     pages |= reference_pages(pages, Examples.of(pages))
     headings = {path: anchors(text) for path, text in pages.items()}
     for page, text in pages.items():
@@ -193,6 +194,13 @@ def test_docstrings_refer_to_headings_that_exist() -> None:
             assert (ROOT / page).exists(), f"{name_of(path)} refers to {page}, which does not exist"
             headings = anchors((ROOT / page).read_text(encoding="utf-8"))
             assert not anchor or anchor in headings, f"{name_of(path)} refers to {page}#{anchor}"
+
+
+@pytest.mark.parametrize("page", [ROOT / "CONTRIBUTING.md", ROOT / "README.md"], ids=name_of)
+def test_every_path_that_the_map_of_the_code_names_exists(page: Path) -> None:
+    paths = set(CODE_PATH.findall(page.read_text(encoding="utf-8")))
+    assert paths
+    assert sorted(path for path in paths if not (ROOT / path).exists()) == []
 
 
 def test_every_page_is_linked_from_the_readme() -> None:
@@ -213,7 +221,7 @@ def test_generated_parts_are_up_to_date_where_they_stand_in_git() -> None:
 
 def test_every_generated_part_stands_on_a_page_and_every_kind_of_plugin_shows_one() -> None:
     used = {name: path for path in PAGES for name in re.findall(r"<!-- generated: (\w+) -->", path.read_text())}
-    assert used.keys() == parts().keys() | {"reference"}
+    assert used.keys() == part_writers().keys() | {"reference"}
     for kind in (*KINDS, "stage"):
         assert used[kind.replace("-", "_")] == DOCS / "writing-plugins" / f"{kind}.md"
 

@@ -1,4 +1,4 @@
-"""The reference is complete: every public name stands on one page, says what it is, and shows how it is used."""
+"""The reference is complete: each public name has a section, a summary and an example."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NAMES = sorted({name for door in DOORS for name in exported(door)})
 
 
 def sections(name: str) -> list[str]:
-    """The sections about a name, on all pages."""
+    """Return the sections of a name, on all pages."""
     heading = re.compile(rf"^## `{name}`(?: \(function\))?\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
     return [found for page in SUBJECTS.values() for found in heading.findall(page)]
 
@@ -43,7 +43,7 @@ def section(name: str) -> str:
 
 
 def shows_use(text: str, name: str) -> bool:
-    """Whether a section has a doctest, or leads to a page whose executed code has the name, or to a base that does."""
+    """Return whether a section shows a doctest or links executed code with the name."""
     if "```pycon\n>>> " in text:
         return True
     if alike := re.search(r"^Used like \[`(\w+)`\]", text, re.MULTILINE):
@@ -118,7 +118,10 @@ def test_what_a_class_inherits_is_listed_once_with_a_link_to_where_it_is_describ
 
 
 def test_public_modules_show_every_function_with_what_it_says() -> None:
-    for module, offered in ((formulas, formulas.__all__), (assumption_checks, ["fixed_weights", "seeded_streams"])):
+    for module, offered in (
+        (formulas, formulas.__all__),
+        (assumption_checks, ["check_weights", "check_random_streams"]),
+    ):
         name = module.__name__.rpartition(".")[2]
         text = section(name)
         for one in offered:

@@ -1,4 +1,4 @@
-"""The documentation becomes a site without a single warning, and its front page leads to every chapter."""
+"""The site builds without a warning, and its front page leads to every chapter."""
 
 from __future__ import annotations
 

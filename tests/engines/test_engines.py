@@ -18,9 +18,9 @@ import crfl_core
 from crfl_core import extend
 from crfl_core.extend import (
     BatchMeasurements,
-    Counted,
     CountingTask,
     LocalUpdates,
+    PartialCount,
     Plugin,
     RunContext,
     Tracker,
@@ -110,7 +110,7 @@ class Noting:
         clients = part.stop - part.start
         return LocalUpdates(part, task.starts.expand(-1, clients, -1), BatchMeasurements.clean(clients))
 
-    def count_votes(self, task: CountingTask, part: slice) -> Counted:
+    def count_votes(self, task: CountingTask, part: slice) -> PartialCount:
         raise AssertionError("nobody votes here")
 
 

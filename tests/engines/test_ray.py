@@ -19,15 +19,15 @@ from crfl_engines.ray.worker import SentCount, SentTask, Worker, own_versions, r
 import crfl_core
 from crfl_core.extend import (
     ConfigError,
-    Counted,
     CountingTask,
     CrflError,
     LocalUpdates,
+    NoisyModels,
+    PartialCount,
     PluginError,
     RunError,
     Streams,
     TrainingTask,
-    Voters,
 )
 from crfl_core.testing import check_plugin
 from crfl_core.training.local_training import LocalTraining
@@ -226,6 +226,6 @@ def test_what_travels_arrives_as_it_was() -> None:
     for name, column in vars(expected.measurements).items():
         np.testing.assert_array_equal(getattr(trained.measurements, name), column)
     models = torch.randn(1, federation.model.layout.size, generator=torch.Generator().manual_seed(0))
-    votes = CountingTask("clean", 60, Voters(models, 20, 0.1, Streams(3)))
-    counted: Counted = job.count_votes(votes, slice(0, 60))
+    votes = CountingTask("clean", 60, NoisyModels(models, 20, 0.1, Streams(3)))
+    counted: PartialCount = job.count_votes(votes, slice(0, 60))
     np.testing.assert_array_equal(worker.count(SentCount.of(votes), slice(0, 60))[1], counted.counts)

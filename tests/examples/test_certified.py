@@ -1,4 +1,4 @@
-"""The certified examples: they load, are tuned on what no client and no test has, and hold on the embedded digits."""
+"""The certified examples load, are tuned on reserved samples, and hold on the digits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONFIGS = sorted(FOLDER.glob("*-round*.toml"))
 
 
 def script(name: str) -> ModuleType:
-    """A script beside the configs."""
+    """Import a script beside the configs."""
     spec = importlib.util.spec_from_file_location(f"certified_{name}", FOLDER / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -68,7 +68,7 @@ def test_the_groups_of_the_digits_outvote_three_of_ten_whatever_they_say(tmp_pat
     assert shares[0] >= 0.95
     assert shares[1] >= 0.9
     assert shares[2] >= 0.75
-    ballots = result.votes(result.inquiry.questions[0].request)["clean"].expect(GroupVotes).ballots.copy()
+    ballots = result.votes(result.certifier.questions[0].request)["clean"].expect(GroupVotes).ballots.copy()
     for attackers in np.random.default_rng(0).permuted(np.tile(np.arange(10), (20, 1)), axis=1)[:, :3]:
         for lie in range(10):
             voted = ballots.copy()

@@ -1,4 +1,4 @@
-"""The notebook of examples/ runs from its first cell to its last, and shows what it is about."""
+"""The notebook of examples/ runs from first to last cell."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def cells(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 
 def shown(cell: dict[str, Any]) -> set[str]:
-    """The kinds of output below a cell."""
+    """Return the kinds of output below a cell."""
     return {kind for output in cell["outputs"] for kind in output.get("data", {"stream": ""})}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from crfl_experiments.sweeps.cells import Cell, define
 from crfl_experiments.sweeps.sweep_table import choices
-from crfl_experiments.sweeps.values import inline, parsed, split
+from crfl_experiments.sweeps.values import inline, parse_value, split
 
 from crfl_core.errors import ConfigError
 from tests.experiments.support import small
@@ -143,5 +143,5 @@ def test_what_cannot_be_meant_is_refused_with_key_and_remedy(table: dict[str, An
 
 @pytest.mark.parametrize("value", [1, 0.5, "a, b", 'with "quotes"', [1, [2, "x"]], {"type": "krum", "f": 1}, True])
 def test_values_survive_as_text(value: Any) -> None:
-    assert parsed(inline(value)) == value
-    assert [parsed(part) for part in split(f"{inline(value)}, 2")] == [value, 2]
+    assert parse_value(inline(value)) == value
+    assert [parse_value(part) for part in split(f"{inline(value)}, 2")] == [value, 2]

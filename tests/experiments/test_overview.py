@@ -31,19 +31,19 @@ def seen(overview: Overview) -> str:
 
 
 def test_cells_wait_for_those_they_take_from(schedule: Schedule) -> None:
-    (first,) = schedule.ready()
-    (longer,) = schedule.ready()
+    (first,) = schedule.start_next()
+    (longer,) = schedule.start_next()
     assert first.source is longer.source is None
-    assert not schedule.ready()
-    schedule.took(Event(first.name, "finished", {"shares": "nothing"}))
-    (other,) = schedule.ready()
+    assert not schedule.start_next()
+    schedule.record(Event(first.name, "finished", {"shares": "nothing"}))
+    (other,) = schedule.start_next()
     assert other.source == first.path
-    schedule.took(Event(longer.name, "failed", {"reason": "it was so"}))
-    (last,) = schedule.ready()
+    schedule.record(Event(longer.name, "failed", {"reason": "it was so"}))
+    (last,) = schedule.start_next()
     assert last.source is None  # nothing to take from a cell that failed
     assert not schedule.is_over
     for job in (other, last):
-        schedule.took(Event(job.name, "finished", {"shares": "nothing"}))
+        schedule.record(Event(job.name, "finished", {"shares": "nothing"}))
     assert schedule.is_over
     assert schedule.folder.note(longer.name).reason == "it was so"
 
@@ -51,24 +51,24 @@ def test_cells_wait_for_those_they_take_from(schedule: Schedule) -> None:
 def test_the_picture_says_what_runs_and_how_far_it_is(schedule: Schedule) -> None:
     with Overview(schedule, workers=1, quiet=True) as overview:
         assert "0/4 cells" in seen(overview)
-        (job,) = schedule.ready()
+        (job,) = schedule.start_next()
         assert "starting        rounds-3_models-8_" in seen(overview)
-        schedule.took(Event(job.name, "round", {"round": 1, "rounds": 3}))
+        schedule.record(Event(job.name, "round", {"round": 1, "rounds": 3}))
         assert "round 1/3" in seen(overview)
         assert "left" in overview.counts()
-        schedule.took(Event(job.name, "round", {"round": 3, "rounds": 3}))
+        schedule.record(Event(job.name, "round", {"round": 3, "rounds": 3}))
         assert "certifying" in seen(overview)
         event = Event(job.name, "failed", {"reason": "no memory"})
-        schedule.took(event)
+        schedule.record(event)
         assert overview.line(event) == "0/4 cells, 1 failed  rounds=3, votes.models=8: failed: no memory"
 
 
 def test_time_left_is_that_of_cells_of_the_same_kind(schedule: Schedule) -> None:
     assert remaining(schedule, now=0.0) is None
-    (job,) = schedule.ready()
+    (job,) = schedule.start_next()
     started = schedule.running[job.name]
     schedule.rounds[job.name] = (1, 4)
     assert remaining(schedule, now=started + 5.0) == pytest.approx(3 * 20.0 + 15.0)
-    schedule.took(Event(job.name, "finished", {"shares": "nothing"}))
+    schedule.record(Event(job.name, "finished", {"shares": "nothing"}))
     schedule.notes[job.name] = schedule.notes[job.name]._replace(seconds=8.0)
     assert remaining(schedule, now=started) == pytest.approx(3 * 8.0)

@@ -18,7 +18,13 @@ from crfl_experiments.paper.plots import sound_lines
 from crfl_experiments.paper.readings import Point, Reading, Samples
 from crfl_experiments.paper.reproduction import names, select
 from crfl_experiments.paper.sound_answers import Answer, distance_bounds
-from crfl_experiments.paper.sweep_files import SHARED_KEYS, SOUND, SWEEPS, Question, combined, missing_data, sweep_file
+from crfl_experiments.paper.sweep_files import (
+    KEYS_OF_BOTH,
+    SWEEPS,
+    ReproductionOptions,
+    figures_sweep,
+    missing_data_remedy,
+)
 from crfl_experiments.sweeps.cells import define
 from crfl_experiments.sweeps.results import CellResult
 from crfl_experiments.sweeps.schedule import plan_cells
@@ -40,13 +46,12 @@ DIGITS = (
 )
 
 
-def test_every_figure_has_a_sweep_file_and_every_file_a_figure() -> None:
-    for dataset in DATASETS:
-        files = {path.stem for path in (SWEEPS / dataset).glob("*.toml")} - {"table1"}
-        assert files == {figure.name for figure in swept(dataset)}
-        for figure in swept(dataset):
-            cells = define(sweep_file(dataset, figure.name)).cells()
-            assert all(figure.axis in cell.columns for cell in cells)
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_the_sweep_file_of_a_dataset_has_an_item_for_every_figure(dataset: str) -> None:
+    cells = define(SWEEPS / f"{dataset}.toml").cells()
+    figures = {figure.name: figure for figure in swept(dataset)}
+    assert {cell.settings["let.figure"] for cell in cells} == figures.keys()
+    assert all(figures[cell.settings["let.figure"]].axis in cell.columns for cell in cells)
 
 
 def told(path: Path) -> dict[str, Any]:
@@ -60,16 +65,15 @@ def told(path: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_the_tables_are_those_of_the_examples(dataset: str) -> None:
-    table, example = told(SWEEPS / dataset / "table1.toml"), told(ROOT / "examples" / f"{dataset}.toml")
+    table, example = told(SWEEPS / f"{dataset}.toml"), told(ROOT / "examples" / f"{dataset}.toml")
     assert table == example
-    assert load_config(SWEEPS / dataset / "table1.toml").config.votes.noise_std == 0.01
+    assert load_config(SWEEPS / f"{dataset}.toml").config.votes.noise_std == 0.01
 
 
 def test_figures_share_training_and_fast_ones_keep_the_papers_radii() -> None:
-    figures = [figure.name for figure in swept("mnist")]
-    planned = plan_cells(combined("mnist", figures, Question(1)).cells())
+    planned = plan_cells(figures_sweep("mnist", ReproductionOptions(1)).cells())
     assert sum(plan.shares == "nothing" for plan in planned) <= 37 < len(planned)
-    slow, fast = (combined("mnist", figures, Question(1, fast)).cells() for fast in (False, True))
+    slow, fast = (figures_sweep("mnist", ReproductionOptions(1, fast)).cells() for fast in (False, True))
     for one, other in zip(slow, fast, strict=True):
         first, second = (cell.config.training for cell in (one, other))
         assert first.steps * first.learning_rate == pytest.approx(second.steps * second.learning_rate)  # type: ignore[operator]
@@ -105,18 +109,21 @@ def test_two_figures_are_run_judged_and_drawn_fast(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore:training.spectrum scales most batches")
 def test_distances_to_the_clean_model_stay_below_the_sound_bound(tmp_path: Path) -> None:
     """The bound is of an attack that may submit anything; here the paper's attack is measured against it."""
-    tree = {key: value for key, value in tomllib.loads((SOUND / "mnist.toml").read_text()).items() if key != "sweep"}
+    tree = {
+        key: value for key, value in tomllib.loads((SWEEPS / "mnist-sound.toml").read_text()).items() if key != "sweep"
+    }
     overrides = [
         "rounds=8",
-        "storage.keep=distances",
+        "storage.keep=models",
         "attack.rounds=[3]",
         "threat.rounds=[3]",
         "training.spectrum=5.0",
     ]
-    keys = [f"{key}={value}" for key, value in (one.split("=", 1) for one in DIGITS) if key.startswith(SHARED_KEYS)]
+    keys = [f"{key}={value}" for key, value in (one.split("=", 1) for one in DIGITS) if key.startswith(KEYS_OF_BOTH)]
     finished = run(tree, overrides=[*keys, *overrides], out=tmp_path / "run")
-    cell = SimpleNamespace(run=finished, settings={"seed": 0})
-    reading = Reading(cast(CellResult, cell), certificate="pathwise-linear")
+    clean = run(tree, overrides=[*keys, *overrides, "attack=none", "certificates=[]"], out=tmp_path / "clean")
+    cell, twin = (cast(CellResult, SimpleNamespace(run=one, settings={"seed": 0})) for one in (finished, clean))
+    reading = Reading(cell, certificate="pathwise-linear", twin=twin)
     bounds = distance_bounds(Answer(None, 1, Point("table1", 0.0, "", {0: reading})), 3)[0]
     assert len(bounds) == len(reading.distances) == 6
     assert (reading.distances > 0).all()
@@ -152,8 +159,7 @@ def test_only_the_first_test_samples_count_where_the_paper_has_fewer() -> None:
 
 
 def test_what_the_authors_code_does_is_settings() -> None:
-    figures = [figure.name for figure in swept("mnist")]
-    cells = {cell.title: cell for cell in combined("mnist", figures, Question(1, authors=True)).cells()}
+    cells = {cell.title: cell for cell in figures_sweep("mnist", ReproductionOptions(1, authors=True)).cells()}
     for cell in cells.values():
         config, figure = cell.config, cell.settings["let.figure"]
         assert config.model.start == "random"
@@ -168,7 +174,7 @@ def test_what_the_authors_code_does_is_settings() -> None:
 
 @pytest.mark.parametrize("dataset", ["mnist", "loan"])
 def test_sound_settings_are_those_of_the_certified_examples(dataset: str) -> None:
-    tree = tomllib.loads((SOUND / f"{dataset}.toml").read_text())
+    tree = tomllib.loads((SWEEPS / f"{dataset}-sound.toml").read_text())
     ours = load_config({key: value for key, value in tree.items() if key != "sweep"}).config
     example = load_config(ROOT / "examples" / "certified" / f"{dataset}-early-round.toml").config
     assert ours.reserve == example.reserve  # the same validation samples
@@ -192,10 +198,10 @@ def test_data_that_are_missing_are_skipped_with_the_command_that_brings_them(
 
 def test_only_the_files_of_the_papers_split_are_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CRFL_DATA_DIR", str(tmp_path))
-    assert missing_data("emnist", Question(1)) == "run `crfl data fetch emnist`"
+    assert missing_data_remedy("emnist", ReproductionOptions(1)) == "run `crfl data fetch emnist`"
     for part in ("train-images-idx3", "train-labels-idx1", "test-images-idx3", "test-labels-idx1"):
         (tmp_path / f"emnist-bymerge-{part}-ubyte").touch()
-    assert missing_data("emnist", Question(1)) == ""
+    assert missing_data_remedy("emnist", ReproductionOptions(1)) == ""
 
 
 def test_figures_are_listed_and_unknown_ones_are_refused(crfl: Crfl) -> None:

@@ -23,7 +23,7 @@ from crfl_core import load_config, run
 from crfl_core.errors import ConfigError
 from crfl_core.plugin_api.engine import Job
 from crfl_core.records.round import LocalUpdates, TrainingTask
-from crfl_core.records.vote_counting import Counted, CountingTask
+from crfl_core.records.vote_counting import CountingTask, PartialCount
 from crfl_core.runs.run_directory import RunDirectory
 from crfl_core.training import rounds
 from crfl_core.training.federation import build
@@ -49,7 +49,7 @@ class Counting:
         found = self._job.train(task, part)
         return replace(found, updates=found.updates + self._shift)
 
-    def count_votes(self, task: CountingTask, part: slice) -> Counted:
+    def count_votes(self, task: CountingTask, part: slice) -> PartialCount:
         return self._job.count_votes(task, part)
 
 

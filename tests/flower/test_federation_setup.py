@@ -20,7 +20,8 @@ from crfl_flower.server_app import load_settings
 from typer.testing import CliRunner
 
 from crfl_core.cli.app import app
-from crfl_core.extend import ConfigError, Data, DataError, Domain, StoreError
+from crfl_core.errors import StoreError
+from crfl_core.extend import ConfigError, Data, DataError, Domain
 from tests.flower.support import experiment, federated, founded, honest
 
 

@@ -10,7 +10,8 @@ import pytest
 from crfl_datasets.partitioners.remote import Remote
 
 import crfl_core
-from crfl_core.extend import ConfigError, OptionError, Streams, load_config, remote_rows
+from crfl_core import load_config
+from crfl_core.extend import ConfigError, OptionError, Streams, remote_rows
 from crfl_core.records.inputs import is_local
 from tests.flower.support import experiment, federated, founded, honest
 from tests.oracle import federation_of

@@ -7,8 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from crfl_models.feature_maps.identity import Identity
-from crfl_models.feature_maps.unit_ball import UnitBall
+from crfl_models.feature_maps.rescaling import Identity, UnitBall
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays

@@ -9,10 +9,9 @@ import pytest
 import torch
 from crfl_models.feature_maps.deskew import Deskew
 from crfl_models.feature_maps.group_norm import GroupNorm
+from crfl_models.feature_maps.rescaling import UnitSphere
 from crfl_models.feature_maps.scattering import Scattering
-from crfl_models.feature_maps.strokes import strokes
-from crfl_models.feature_maps.unit_sphere import UnitSphere
-from crfl_models.feature_maps.whiten import Whiten
+from crfl_models.feature_maps.whiten import Whiten, strokes
 from numpy.typing import NDArray
 
 from crfl_core.extend import ConfigError, FeatureMap, OptionError

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from crfl_models.any_module import AnyModule
-from crfl_models.feature_maps.frozen import FrozenModule
-from crfl_models.feature_maps.stored_layers import StoredLayers
+from crfl_models.feature_maps.encoders import FrozenModule, StoredLayers
+from crfl_models.imported_modules import AnyModule
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 

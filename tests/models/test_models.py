@@ -9,15 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from crfl_models.cnn import Cnn
-from crfl_models.mlp import Mlp
+from crfl_models.networks import Cnn, Mlp
 from crfl_models.softmax import Softmax
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import crfl_core
-from crfl_core import resource_limits as room
+from crfl_core import resource_limits
 from crfl_core.extend import (
     BoundModel,
     ConfigError,
@@ -282,7 +281,7 @@ def test_a_model_that_raises_is_named_not_the_engine_that_trained_it() -> None:
 
 def test_a_module_that_memory_cannot_hold_is_counted_and_never_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """36 x 10^9 weights: two copies of it in single precision are 328 GB."""
-    monkeypatch.setattr(room, "memory", lambda: room.Room(10**9, "as the test says"))
+    monkeypatch.setattr(resource_limits, "memory_left", lambda: resource_limits.Headroom(10**9, "as the test says"))
     found = (
         r"has 41,000,000,004 parameters, which need at least 328\.0 GB of memory, and 1\.0 GB are left \(as the test"
     )
@@ -292,7 +291,7 @@ def test_a_module_that_memory_cannot_hold_is_counted_and_never_made(monkeypatch:
 
 def test_a_module_that_cannot_be_counted_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """It looks at its values as it is made, and without room for any nothing is refused."""
-    monkeypatch.setattr(room, "memory", lambda: room.Room(0, "as the test says"))
+    monkeypatch.setattr(resource_limits, "memory_left", lambda: resource_limits.Headroom(0, "as the test says"))
 
     def made() -> nn.Module:
         layer = nn.Linear(36, 4)
@@ -308,7 +307,7 @@ def test_logits_in_parts_are_those_of_all_samples(model: Model, numbers: int, mo
     """However few numbers there is room for: some samples at a time, or even some models."""
     bound = model.build(FACTS)
     parameters, x = gaussian(5, bound.layout.size), gaussian(11, FACTS.inputs, seed=3)
-    monkeypatch.setattr(kind, "NUMBERS_AT_ONCE", numbers)
+    monkeypatch.setattr(kind, "ACTIVATIONS_AT_ONCE", numbers)
     parts = list(bound.logits_in_parts(parameters, x.float()))
     together = torch.cat([logits for _, logits in parts], dim=1)
     torch.testing.assert_close(together, bound.logits(parameters, x.float().double()), rtol=1e-12, atol=1e-12)
@@ -335,6 +334,6 @@ def test_what_a_module_makes_of_a_sample_is_counted(model: Model, numbers: int) 
 def test_a_module_that_makes_much_of_a_sample_answers_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """At most as many numbers as there is room for, whatever the number of samples."""
     bound = Mlp(hidden=(7, 5)).build(FACTS)
-    monkeypatch.setattr(kind, "NUMBERS_AT_ONCE", 64 * 3 * 4)
+    monkeypatch.setattr(kind, "ACTIVATIONS_AT_ONCE", 64 * 3 * 4)
     parts = [part for part, _ in bound.logits_in_parts(gaussian(3, bound.layout.size), gaussian(50, FACTS.inputs))]
     assert {part.stop - part.start for part in parts} == {4}

@@ -10,8 +10,7 @@ from threading import Barrier
 import numpy as np
 import pytest
 import torch
-from crfl_models.cnn import Cnn
-from crfl_models.mlp import Mlp
+from crfl_models.networks import Cnn, Mlp
 from crfl_models.softmax import Softmax
 from torch import Tensor, nn
 

@@ -23,12 +23,12 @@ class Called(NamedTuple):
 
 ATTACK = "attack={type='NAME', rounds=[2]}"
 CALLED = (
-    Called("aggregators", "crfl_aggregators.median", "Median", "aggregate", "aggregation=['NAME']"),
-    Called("aggregators", "crfl_aggregators.median", "Median", "breakdown", "aggregation=['NAME']"),
-    Called("aggregators", "crfl_aggregators.median", "Median", "check", "aggregation=['NAME']"),
+    Called("aggregators", "crfl_aggregators.trimmed_mean", "Median", "aggregate", "aggregation=['NAME']"),
+    Called("aggregators", "crfl_aggregators.trimmed_mean", "Median", "breakdown", "aggregation=['NAME']"),
+    Called("aggregators", "crfl_aggregators.trimmed_mean", "Median", "check", "aggregation=['NAME']"),
     Called("aggregators", "crfl_aggregators.fedavg", "FedAvg", "weights", "aggregation=['NAME']"),
-    Called("aggregators", "crfl_aggregators.norm_bound", "NormBound", "caps", "aggregation=['NAME', 'fedavg']"),
-    Called("aggregators", "crfl_aggregators.norm_bound", "NormBound", "outputs", "aggregation=['NAME', 'fedavg']"),
+    Called("aggregators", "crfl_aggregators.norm_caps", "NormBound", "caps", "aggregation=['NAME', 'fedavg']"),
+    Called("aggregators", "crfl_aggregators.norm_caps", "NormBound", "outputs", "aggregation=['NAME', 'fedavg']"),
     *(
         Called(
             "attacks", "crfl_attacks.model_replacement", "ModelReplacement", method, "attack={type='NAME', rounds=[2]}"
@@ -36,9 +36,9 @@ CALLED = (
         for method in ("attackers", "prepare", "backdoor_test_set", "poison", "craft", "threat")
     ),
     Called("datasets", "crfl_datasets.digits", "Digits", "read", "dataset='NAME'"),
-    Called("partitioners", "crfl_datasets.partitioners.iid", "Iid", "split", "partition='NAME'"),
+    Called("partitioners", "crfl_datasets.partitioners.random_splits", "Iid", "split", "partition='NAME'"),
     Called("models", "crfl_models.softmax", "Softmax", "build", "model='NAME'"),
-    Called("feature_maps", "crfl_models.feature_maps.unit_ball", "UnitBall", "bind", "model.features=['NAME']"),
+    Called("feature_maps", "crfl_models.feature_maps.rescaling", "UnitBall", "bind", "model.features=['NAME']"),
     *(
         Called("certificates", "crfl_certificates.paper", "Paper", method, "certificates=['NAME']")
         for method in ("rounds_to_resample", "audit", "request", "certify")

@@ -18,7 +18,12 @@ import crfl_core
 from crfl_core import load_config
 from crfl_core.extend import Aggregator, ConfigError, PluginError, Registry, Stage
 from crfl_core.plugin_api import CONFIGURABLE, KINDS
-from crfl_core.plugin_loading.missing_plugins import Reading, Requirement, absences, stand_in
+from crfl_core.plugin_loading.missing_plugins import (
+    LenientRegistry,
+    Requirement,
+    missing_plugin_class,
+    missing_plugin_messages,
+)
 
 Install = Callable[..., None]
 Crfl = Callable[..., CompletedProcess[str]]
@@ -26,7 +31,7 @@ Crfl = Callable[..., CompletedProcess[str]]
 SOURCE = """
 from crfl_aggregators.fedavg import FedAvg
 from crfl_datasets.digits import Digits
-from crfl_datasets.partitioners.iid import Iid
+from crfl_datasets.partitioners.random_splits import Iid
 from crfl_engines.local import Local
 from crfl_trackers.jsonl import JsonLines
 
@@ -112,7 +117,7 @@ class TestReading:
 
     def test_its_config_is_the_same_as_before(self, orphan: Path) -> None:
         config = crfl_core.load(orphan).config
-        saved = load_config(orphan / "config.toml", registry=Reading(Registry())).config
+        saved = load_config(orphan / "config.toml", registry=LenientRegistry(Registry())).config
         assert crfl_core.dump_config(config) == (orphan / "config.toml").read_text(encoding="utf-8")
         assert [step.configured_as for step in saved.aggregation] == ["rule"]
         assert config.aggregation[0].full_name == "'rule' of robust-tools 1.2"
@@ -149,7 +154,7 @@ class TestUsing:
         self, install: Install, uninstall: Callable[[], None], crfl: Crfl, tmp_path: Path
     ) -> None:
         stops = SOURCE + (
-            "from crfl_core.extend import hookimpl\nfrom crfl_aggregators.median import Median\n"
+            "from crfl_core.extend import hookimpl\nfrom crfl_aggregators.trimmed_mean import Median\n"
             "class Stops(Median):\n    @hookimpl\n"
             "    def crfl_round_started(self, current):\n        if current.number == 2: raise KeyboardInterrupt\n"
         )
@@ -184,7 +189,7 @@ class TestUsing:
         )
 
     def test_a_class_of_somebodys_program_is_asked_back_from_it(self, tmp_path: Path) -> None:
-        from crfl_aggregators.median import Median
+        from crfl_aggregators.trimmed_mean import Median
 
         class Mine(Median):
             """Lives in this test."""
@@ -249,17 +254,21 @@ class TestPlainConfigs:
 class TestStandIns:
     @pytest.mark.parametrize("kind", CONFIGURABLE)
     def test_one_keeps_any_options_and_does_nothing_else(self, kind: str) -> None:
-        plugin = stand_in(kind, "it is gone").model_validate({"odd": [1, {"a": 2}], "scaling": "own"}).with_name("lost")
+        plugin = (
+            missing_plugin_class(kind, "it is gone")
+            .model_validate({"odd": [1, {"a": 2}], "scaling": "own"})
+            .with_name("lost")
+        )
         assert plugin.model_dump() == {"odd": [1, {"a": 2}], "scaling": "own"}
         assert isinstance(plugin, KINDS[kind].base)
-        assert absences([(kind, plugin), (kind, plugin)]) == ("it is gone",)
+        assert missing_plugin_messages([(kind, plugin), (kind, plugin)]) == ("it is gone",)
         base = KINDS[kind].base
         for name in base.__abstractmethods__:
             with pytest.raises(PluginError, match=r"^it is gone$"):
                 getattr(plugin, name)()
 
     def test_one_may_stand_for_a_stage_or_a_rule(self) -> None:
-        plugin = stand_in("aggregator", "it is gone").model_validate({})
+        plugin = missing_plugin_class("aggregator", "it is gone").model_validate({})
         assert isinstance(plugin, Stage)
         assert isinstance(plugin, Aggregator)
         for method in (plugin.check, plugin.outputs, plugin.transform, plugin.aggregate, plugin.breakdown):
@@ -267,6 +276,8 @@ class TestStandIns:
                 method()
 
     def test_kinds_that_are_needed_are_refused_with_the_same_sentence(self) -> None:
-        reading = Reading(Registry(), {("tracker", "lost"): Requirement("robust-tools", "1.2")}, needed=("tracker",))
+        reading = LenientRegistry(
+            Registry(), {("tracker", "lost"): Requirement("robust-tools", "1.2")}, needed=("tracker",)
+        )
         with pytest.raises(ConfigError, match=r"tracker 'lost' is not installed: pip install robust-tools==1\.2"):
             load_config({"trackers": ["lost"]}, registry=reading)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from crfl_core.extend import KINDS, Registry
+from crfl_core.extend import Registry
+from crfl_core.plugin_api import KINDS
 
 FOLDER = Path(__file__).parents[2] / "examples" / "third_party"
 PACKAGES = sorted(path.parent for path in FOLDER.glob("*/pyproject.toml"))

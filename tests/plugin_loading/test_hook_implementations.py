@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from crfl_aggregators.median import Median
+from crfl_aggregators.trimmed_mean import Median
 
 import crfl_core
 from crfl_core import CrflWarning
@@ -102,7 +102,7 @@ def test_an_exception_in_a_tracker_disables_it_and_the_run_goes_on(install: Inst
 
 
 def test_an_exception_in_any_other_plugin_stops_the_run(install: Install, tmp_path: Path) -> None:
-    source = "from crfl_datasets.partitioners.iid import Iid\n" + RAISES.replace("(Tracker)", "(Iid)")
+    source = "from crfl_datasets.partitioners.random_splits import Iid\n" + RAISES.replace("(Tracker)", "(Iid)")
     install("noisy-tools", "2.0", {"crfl.partitioners": {"raises": "Raises"}}, source)
     message = r"partitioner 'raises' of noisy-tools 2\.0 failed in crfl_round_finished: ValueError: disk full"
     with pytest.raises(PluginFailure, match=message):

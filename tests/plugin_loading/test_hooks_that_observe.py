@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from crfl_aggregators.median import Median
+from crfl_aggregators.trimmed_mean import Median
 
 import crfl_core
 from crfl_core import RunResult

@@ -16,7 +16,7 @@ from crfl_core import dump_config, load_config
 from crfl_core.extend import ConfigError, PluginError, Registry, Tracker
 from crfl_core.plugin_api import KINDS
 from crfl_core.plugin_loading import class_checks as refusals
-from crfl_core.plugin_loading.registry import Listed
+from crfl_core.plugin_loading.registry import PluginListing
 
 Install = Callable[..., None]
 Crfl = Callable[..., CompletedProcess[str]]
@@ -31,7 +31,7 @@ class Quiet(Tracker):
 '''
 
 
-def listed(name: str) -> list[Listed]:
+def listed(name: str) -> list[PluginListing]:
     """Every line of the listing under a name."""
     return [line for line in Registry().listing() if line.name == name]
 
@@ -56,7 +56,7 @@ def test_an_installed_plugin_is_found_and_listed_with_its_hooks(install: Install
     hooked += "    @hookimpl\n    def crfl_run_finished(self): pass\n"
     install("robust-tools", "1.2", {"crfl.trackers": {"quiet": "Quiet"}}, hooked)
     assert listed("quiet") == [
-        Listed(
+        PluginListing(
             kind="tracker",
             name="quiet",
             distribution="robust-tools",

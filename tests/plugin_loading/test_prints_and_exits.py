@@ -175,7 +175,10 @@ class TestExits:
         self, install: Install, crfl: Crfl, small: list[str]
     ) -> None:
         source = EXITS.format(
-            module="crfl_datasets.partitioners.iid", base="Iid", method="crfl_round_finished", decorator="@hookimpl"
+            module="crfl_datasets.partitioners.random_splits",
+            base="Iid",
+            method="crfl_round_finished",
+            decorator="@hookimpl",
         )
         install("exiting-tools", "0.7", {"crfl.partitioners": {"exits": "Exits"}}, source)
         result = crfl("run", "--quiet", *small, "--set", "partition=exits")

@@ -33,7 +33,7 @@ from crfl_core.extend import (
     Tracker,
     hookimpl,
 )
-from crfl_core.plugin_loading.registry import Listed
+from crfl_core.plugin_loading.registry import PluginListing
 
 Install = Callable[..., None]
 Crfl = Callable[..., CompletedProcess[str]]
@@ -212,7 +212,7 @@ class TestSignatures:
 
 
 class TestEntryPointGroups:
-    SOURCE = "from crfl_aggregators.median import Median as Mine\n"
+    SOURCE = "from crfl_aggregators.trimmed_mean import Median as Mine\n"
 
     @pytest.mark.parametrize(
         ("group", "hint"),
@@ -309,7 +309,7 @@ def test_a_class_that_says_it_is_for_an_older_interface_is_told_how_to_migrate(i
     source += "class Old(Tracker):\n    api_version: ClassVar[int] = 1\n"
     install("old-tools", "0.9", {"crfl.trackers": {"old": "Old"}}, source)
     (line,) = [line for line in Registry().listing() if line.name == "old"]
-    assert line == Listed(
+    assert line == PluginListing(
         kind="tracker",
         name="old",
         distribution="old-tools",

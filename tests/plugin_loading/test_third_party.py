@@ -220,7 +220,8 @@ BROKEN = {
     ),
     "raises-in-a-rule": (
         "crfl.aggregators",
-        "from crfl_aggregators.median import Median\nfrom crfl_core.extend import hookimpl\nclass Plugin(Median):\n"
+        "from crfl_aggregators.trimmed_mean import Median\nfrom crfl_core.extend import hookimpl\n"
+        "class Plugin(Median):\n"
         "    @hookimpl\n    def crfl_accept_round(self): raise KeyError('lost')\n",
     ),
     "rival": ("crfl.trackers", TRACKER + "    '''Wants to be jsonl, too.'''\n"),

@@ -11,22 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from crfl_aggregators.median import Median
+from crfl_aggregators.trimmed_mean import Median
 from pydantic import PrivateAttr
 
 import crfl_core
 from crfl_core import RunResult
-from crfl_core.extend import (
-    Aggregator,
-    ClientColumns,
-    Ledger,
-    RoundRecord,
-    RunFacts,
-    StoreError,
-    TrainingTask,
-    hookimpl,
-)
-from crfl_core.records.ledger import FORMAT
+from crfl_core.errors import StoreError
+from crfl_core.extend import Aggregator, Ledger, RoundRecord, TrainingTask, hookimpl
+from crfl_core.records.ledger import FORMAT, ClientColumns, RunFacts
 from crfl_core.training.federation import Federation
 from crfl_core.training.local_training import LocalTraining
 from tests.oracle import Momentum, Veto, federation_of, played, sealed, tiny

@@ -55,13 +55,13 @@ def test_not_even_the_last_digit_may_be_exceeded(key: str) -> None:
     above = float(np.nextafter(getattr(ASSUMED, key), np.inf))
     (reason,) = ASSUMED.excess(changed(**{key: above}))
     assert reason.startswith(f"{key} ")
-    assert ASSUMED.enlarged(shares=1e-9, sizes=1e-9).excess(changed(**{key: above})) == ()
+    assert ASSUMED.enlarge(shares=1e-9, sizes=1e-9).excess(changed(**{key: above})) == ()
 
 
 def test_a_threat_is_enlarged_in_every_size_but_who_does_not_scale_does_not_at_all() -> None:
-    larger = changed(input_bound=2.0, scale=1.0, poison_ratio=0.8).enlarged(shares=0.5, sizes=0.25)
+    larger = changed(input_bound=2.0, scale=1.0, poison_ratio=0.8).enlarge(shares=0.5, sizes=0.25)
     assert (larger.poison_ratio, larger.delta, larger.scale, larger.input_bound) == (1.0, 0.625, 1.0, 2.5)
-    assert changed(delta=None).enlarged(shares=0.5, sizes=0.25).delta is None
+    assert changed(delta=None).enlarge(shares=0.5, sizes=0.25).delta is None
 
 
 def test_an_open_delta_is_what_the_certificate_answers_and_cannot_be_exceeded() -> None:

@@ -167,7 +167,7 @@ def test_a_rule_that_puts_everything_into_its_offset_gives_nobody_a_share_and_no
     """The attackers moved the model, though no weight says so: neither a share of 0 nor an infinite radius is shown."""
     config = tiny(aggregation=[{"type": "sign-vote"}], certificates=["paper", "pathwise-linear"])
     run = crfl_core.run(config, out=tmp_path / "run", plugins={"sign-vote": SignVote})
-    assert all(record.weighs_nobody for record in run.ledger.rounds)
+    assert all(record.has_unweighted_part for record in run.ledger.rounds)
     found = run.metrics.attackers
     assert found is not None
     assert (found.clients, found.mean_weight_share, found.largest_weight_share) == ((0,), None, None)

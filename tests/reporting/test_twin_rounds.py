@@ -12,7 +12,9 @@ import pytest
 
 import crfl_core
 from crfl_core import RunResult, extend, load_config
-from crfl_core.extend import ConfigError, Plugin, RunDirectory
+from crfl_core.errors import StoreError
+from crfl_core.extend import ConfigError, Plugin
+from crfl_core.runs.run_directory import RunDirectory
 from tests.oracle import Momentum, contents, stopping, tiny
 
 PLUGINS: dict[str, type[Plugin]] = {"momentum": Momentum}
@@ -73,7 +75,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
 def test_the_distances_are_those_of_two_runs_that_kept_their_models(changes: dict[str, Any], tmp_path: Path) -> None:
     measured = run(tmp_path / "run", "distances", **changes)
     kept, twin = run(tmp_path / "kept", "models", **changes), clean(tmp_path / "twin", **changes)
-    found = measured.ledger.distances
+    found = measured.ledger.twin_distances
     assert found == pytest.approx(between(kept, twin), rel=1e-12, abs=0)
     first = min(measured.ledger.facts.attack_rounds)
     assert not any(found[: first - 1])
@@ -120,7 +122,7 @@ def test_what_is_saved_of_the_twin_matters(whole: RunResult, tmp_path: Path) -> 
             tensors["twin/parameters"] = tensors["parameters"]
         directory.write_tensors("checkpoint/state.safetensors", tensors, notes)
     assert contents(crfl_core.resume(tmp_path / "gone", plugins=PLUGINS).path) == contents(whole.path)
-    assert crfl_core.resume(tmp_path / "other", plugins=PLUGINS).ledger.distances != whole.ledger.distances
+    assert crfl_core.resume(tmp_path / "other", plugins=PLUGINS).ledger.twin_distances != whole.ledger.twin_distances
 
 
 def test_distances_are_part_of_what_is_verified(whole: RunResult, tmp_path: Path) -> None:
@@ -130,18 +132,18 @@ def test_distances_are_part_of_what_is_verified(whole: RunResult, tmp_path: Path
     record = json.loads(lines[3])
     record["distance"] /= 2
     (copy / "rounds.jsonl").write_text("\n".join([*lines[:3], json.dumps(record), *lines[4:], ""]))
-    with pytest.raises(extend.StoreError, match=r"rounds\.jsonl: damaged: it is not what the run wrote"):
+    with pytest.raises(StoreError, match=r"rounds\.jsonl: damaged: it is not what the run wrote"):
         RunResult(copy).ledger  # noqa: B018
 
 
 def test_a_run_draws_its_distances_alone(whole: RunResult) -> None:
     (line,) = whole.plot("closeness").axes[0].get_lines()[:1]
-    assert np.asarray(line.get_ydata()).tolist() == list(whole.ledger.distances)
+    assert np.asarray(line.get_ydata()).tolist() == list(whole.ledger.twin_distances)
 
 
 def test_a_ledger_of_before_has_no_distances(whole: RunResult, tmp_path: Path) -> None:
     older = run(tmp_path / "run", "needed")
-    assert older.ledger.distances == ()
+    assert older.ledger.twin_distances == ()
     assert '"distance":null' in (older.path / "rounds.jsonl").read_text()
     old_line = json.loads(whole.ledger.rounds[0].model_dump_json())
     del old_line["distance"]

@@ -13,6 +13,7 @@ from sklearn.datasets import load_digits
 
 import crfl_core
 from crfl_core import CrflWarning, Metrics, Prediction, RunConfig, RunResult, Threat
+from crfl_core.errors import StoreError
 from crfl_core.extend import (
     CertificateResult,
     ConfigError,
@@ -21,7 +22,6 @@ from crfl_core.extend import (
     Ledger,
     RoundRecord,
     RunContext,
-    StoreError,
     Tracker,
     VoteRequest,
     hookimpl,

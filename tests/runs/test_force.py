@@ -11,7 +11,8 @@ from subprocess import CompletedProcess
 import pytest
 
 import crfl_core
-from crfl_core.extend import CrflWarning, RoundRecord, StoreError, Tracker, hookimpl
+from crfl_core.errors import StoreError
+from crfl_core.extend import CrflWarning, RoundRecord, Tracker, hookimpl
 from tests.oracle import contents, tiny
 
 Crfl = Callable[..., CompletedProcess[str]]

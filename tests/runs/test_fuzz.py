@@ -19,7 +19,7 @@ import pytest
 import crfl_core
 from crfl_core import CrflError
 from crfl_core.cli.run_checks import check
-from crfl_core.extend import RunDirectory
+from crfl_core.runs.run_directory import RunDirectory
 from tests.oracle import contents, sealed, tiny
 from tests.runs import runs
 from tests.runs.fuzzing import FORGED, MEANT, Mutation, damaged_bytes

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import crfl_core
-from crfl_core.extend import StoreError
+from crfl_core.errors import StoreError
 from crfl_core.runs.run_directory import RunDirectory
 from tests.oracle import contents, sealed
 from tests.runs import runs

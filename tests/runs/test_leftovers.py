@@ -13,10 +13,11 @@ from subprocess import CompletedProcess
 import pytest
 
 import crfl_core
-from crfl_core.extend import RunDirectory, StoreError
+from crfl_core.errors import StoreError
 from crfl_core.files import feature_cache as sealed
 from crfl_core.files.atomic_files import remove_abandoned, scratch
 from crfl_core.files.folder import replace_file
+from crfl_core.runs.run_directory import RunDirectory
 from tests.oracle import contents, tiny
 
 Crfl = Callable[..., CompletedProcess[str]]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from crfl_core import resource_limits as room
+from crfl_core import resource_limits
 
 GIBIBYTE = 2**30
 
@@ -41,27 +41,29 @@ FIRST = {
 
 
 def test_the_kernel_says_what_is_available(tmp_path: Path) -> None:
-    assert room.memory(machine(tmp_path, MEMORY)) == room.Room(8 * GIBIBYTE, "available memory")
+    assert resource_limits.memory_left(machine(tmp_path, MEMORY)) == resource_limits.Headroom(
+        8 * GIBIBYTE, "available memory"
+    )
 
 
 @pytest.mark.parametrize(("files", "left", "most"), [(UNIFIED, 3, 4), (FIRST, 2, 3)])
 def test_a_container_may_have_less(tmp_path: Path, files: dict[str, str], left: int, most: int) -> None:
     """A limit of a group above holds as well; what could be dropped is left, too."""
-    found = room.memory(machine(tmp_path, MEMORY | files))
-    assert found == room.Room(left * GIBIBYTE, f"memory limit of {most * GIBIBYTE:,} bytes (cgroup)")
+    found = resource_limits.memory_left(machine(tmp_path, MEMORY | files))
+    assert found == resource_limits.Headroom(left * GIBIBYTE, f"memory limit of {most * GIBIBYTE:,} bytes (cgroup)")
 
 
 def test_damaged_files_are_no_limit(tmp_path: Path) -> None:
     damaged = {"sys/fs/cgroup/batch/memory.max": "lots", "sys/fs/cgroup/batch/memory.stat": ""}
-    found = room.memory(machine(tmp_path, MEMORY | UNIFIED | damaged))
+    found = resource_limits.memory_left(machine(tmp_path, MEMORY | UNIFIED | damaged))
     assert found is not None
     assert found.left == 8 * GIBIBYTE
 
 
 def test_the_address_space_of_a_process_may_be_limited() -> None:
     code = (
-        "import resource; from crfl_core import resource_limits as room; "
-        f"resource.setrlimit(resource.RLIMIT_AS, ({GIBIBYTE}, {GIBIBYTE})); found = room.memory(); "
+        "import resource; from crfl_core import resource_limits; "
+        f"resource.setrlimit(resource.RLIMIT_AS, ({GIBIBYTE}, {GIBIBYTE})); found = resource_limits.memory_left(); "
         f"print(0 < found.left < {GIBIBYTE}, found.limit)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -69,12 +71,12 @@ def test_the_address_space_of_a_process_may_be_limited() -> None:
 
 
 def test_disk_is_that_of_the_nearest_folder_that_exists(tmp_path: Path) -> None:
-    found = room.disk(tmp_path / "not" / "there")
+    found = resource_limits.disk_left(tmp_path / "not" / "there")
     assert found is not None
     assert found.left > 0
     assert found.limit == f"free disk at {tmp_path}"
 
 
 def test_what_this_process_has_is_known() -> None:
-    assert 0 < room.resident() <= room.peak()
-    assert room.peak() >= resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert 0 < resource_limits.resident_memory() <= resource_limits.peak_memory()
+    assert resource_limits.peak_memory() >= resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -12,7 +12,8 @@ import pytest
 
 import crfl_core
 from crfl_core import RunResult
-from crfl_core.extend import ConfigError, CountVotes, StoreError
+from crfl_core.errors import StoreError
+from crfl_core.extend import ConfigError, CountVotes
 from crfl_core.records.random_streams import Streams
 from crfl_core.runs.run_directory import RunDirectory
 from crfl_core.runs.vote_seed import FILE
@@ -46,7 +47,7 @@ def copy(run: RunResult, tmp_path: Path) -> RunResult:
 
 def counts(result: RunResult) -> list[list[int]]:
     """All votes of both certificates on the clean test set."""
-    found = [result.votes(question.request)["clean"].expect(CountVotes) for question in result.inquiry.questions]
+    found = [result.votes(question.request)["clean"].expect(CountVotes) for question in result.certifier.questions]
     return [part.ravel().tolist() for votes in found for part in (votes.counts, votes.selection)]
 
 

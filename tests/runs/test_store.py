@@ -14,7 +14,8 @@ from safetensors.numpy import load_file
 
 import crfl_core
 from crfl_core import RunResult, dump_config, extend
-from crfl_core.extend import Plugin, StoreError, Tracker, hookimpl
+from crfl_core.errors import StoreError
+from crfl_core.extend import Plugin, Tracker, hookimpl
 from crfl_core.runs.array_files import Files
 from crfl_core.runs.run_directory import RunDirectory
 from tests.oracle import Momentum, contents, stopping, tiny

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import crfl_core
-from crfl_core.plugin_loading.registry import Found, imported
+from crfl_core.plugin_loading.registry import FoundPlugin, import_plugin
 from tests.oracle import contents, tiny
 
 RUNS = 4
@@ -66,7 +66,9 @@ def test_plugins_imported_in_threads_give_standard_output_back(
 
     def load(name: str) -> object:
         time.sleep(0.1 if name == "slow_second" else 0.0)
-        return imported(Found("aggregator", name, "slow", "1", EntryPoint(name, f"{name}:value", "crfl.aggregators")))
+        return import_plugin(
+            FoundPlugin("aggregator", name, "slow", "1", EntryPoint(name, f"{name}:value", "crfl.aggregators"))
+        )
 
     output = sys.stdout
     with ThreadPoolExecutor(2) as pool:

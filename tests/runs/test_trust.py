@@ -15,7 +15,8 @@ import pytest
 
 import crfl_core
 from crfl_core import load_config
-from crfl_core.extend import ConfigError, StoreError, Tracker, hookimpl
+from crfl_core.errors import StoreError
+from crfl_core.extend import ConfigError, Tracker, hookimpl
 from crfl_core.files.ownership import local_key
 from tests.oracle import sealed, tiny
 

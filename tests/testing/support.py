@@ -5,13 +5,13 @@ from __future__ import annotations
 from crfl_core.extend import Plugin
 from crfl_core.plugin_api.command import Command
 from crfl_core.testing import Search, promises_of
-from crfl_core.testing.suite import PROMISES, Case, outcome
+from crfl_core.testing.suite import PROMISES, Case, run_check
 
 
 def verdict(plugin: Plugin | Command, check: str, search: Search | None = None) -> tuple[str, str]:
     """Status and message of one check."""
     (promise,) = (promise for promise in promises_of(type(plugin)) if promise.name == check)
-    return outcome(promise, Case(plugin, search), None)
+    return run_check(promise, Case(plugin, search), None)
 
 
 def assert_fails(plugin: Plugin | Command, check: str, *words: str, search: Search | None = None) -> None:

@@ -162,7 +162,7 @@ BROKEN: dict[str, list[tuple[Plugin, str]]] = {
     "refusals_help": [(Taciturn(), "a remedy in 'the moon is full'")],
     "unknown_territory_is_refused": [(Credulous(), "add a Check of status 'failed'")],
     "observed_norms_are_for_pathwise_statements": [
-        (Watching(), "leave `observed` of Scenario as it is"),
+        (Watching(), "leave `observed` of DriftBound as it is"),
         (Flattered(), "adds to what it costs"),
     ],
     "dropped_updates_end_the_forward_reading": [(OneWay(), "add forward_checks(ledger, threat)")],

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from crfl_models.feature_maps.unit_ball import BoundUnitBall
+from crfl_models.feature_maps.rescaling import BoundUnitBall
 from crfl_models.softmax import Softmax
 from torch import Tensor
 

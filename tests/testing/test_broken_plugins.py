@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from crfl_aggregators.fedavg import FedAvg
-from crfl_aggregators.median import Median
+from crfl_aggregators.trimmed_mean import Median
 from pydantic import ConfigDict, Field, field_serializer
 
 from crfl_core.extend import Clients, Plugin, RoundRecord, hookimpl

@@ -10,8 +10,7 @@ import pytest
 from crfl_aggregators.centered_clipping import CenteredClipping
 from crfl_aggregators.fedavg import FedAvg
 from crfl_aggregators.foolsgold import FoolsGold
-from crfl_aggregators.norm_bound import NormBound
-from crfl_aggregators.update_cap import UpdateCap
+from crfl_aggregators.norm_caps import NormBound, UpdateCap
 from crfl_attacks.model_replacement import ModelReplacement
 from crfl_attacks.triggers import FeatureTrigger
 from crfl_models.feature_maps.group_norm import GroupNorm

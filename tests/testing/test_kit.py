@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 import torch
-from crfl_aggregators.bucketing import Bucketing
 from crfl_aggregators.fedavg import FedAvg
 from crfl_aggregators.krum import Krum
+from crfl_aggregators.mixing import Bucketing
 from crfl_datasets.arrays import Arrays
 from pydantic import Field
 

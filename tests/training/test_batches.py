@@ -55,10 +55,10 @@ def drawn(sizes: Sequence[int], participants: Clients, number: int = 1) -> Batch
 )
 def test_an_epoch_shows_every_sample_of_a_client_once(sizes: list[int], batch_size: int, epochs: int) -> None:
     """Also for clients with fewer samples than a batch, and with a short last batch."""
-    settings_of = clients(sizes, [epochs * -(-size // min(batch_size, size)) for size in sizes], batch_size)
-    plan = drawn(sizes, settings_of)
+    errors_of = clients(sizes, [epochs * -(-size // min(batch_size, size)) for size in sizes], batch_size)
+    plan = drawn(sizes, errors_of)
     for position, own in enumerate(holdings(sizes)):
-        per_epoch = settings_of.steps[position] // epochs
+        per_epoch = errors_of.steps[position] // epochs
         for epoch in range(epochs):
             steps = range(epoch * per_epoch, (epoch + 1) * per_epoch)
             shown = np.concatenate([plan.rows[position, step, : plan.sizes[position, step]] for step in steps])
@@ -85,8 +85,8 @@ def test_steps_beyond_a_clients_own_are_empty() -> None:
 
 
 def test_epochs_and_rounds_are_reshuffled() -> None:
-    settings_of = clients([40], [2], batch_size=40)
-    first, second = (drawn([40], settings_of, number).rows for number in (1, 2))
+    errors_of = clients([40], [2], batch_size=40)
+    first, second = (drawn([40], errors_of, number).rows for number in (1, 2))
     assert (first[0, 0] != first[0, 1]).any()
     assert (first != second).any()
 

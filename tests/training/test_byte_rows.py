@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from crfl_models.feature_maps.unit_ball import UnitBall
+from crfl_models.feature_maps.rescaling import UnitBall
 from numpy.typing import NDArray
 
 from crfl_core import load_config, run
 from crfl_core.extend import Attack, Data, Dataset, Domain, FederatedData, Registry, RunContext, State, Streams
 from crfl_core.plugin_api.feature_map import FeatureMaps
-from crfl_core.plugin_loading.mutation_guard import Touched, untouched
+from crfl_core.plugin_loading.mutation_guard import InputsChanged, guard_inputs
 from crfl_core.records.input_rows import ByteRows, Gathering, as_rows
 from crfl_core.records.inputs import ScaledBytes, Scaling, held, scaled
 from crfl_core.records.round import TrainingTask
@@ -210,10 +210,10 @@ class Writer(Attack):
 def test_who_changes_the_bytes_is_found_out(tmp_path: Path) -> None:
     registry = Registry({"pixels": Pixels, "writer": Writer})
     config = load_config(settings({}, attack={"type": "writer", "clients": [0]}), registry=registry).config
-    with pytest.raises(Touched, match="work on a copy"):
+    with pytest.raises(InputsChanged, match="work on a copy"):
         build(config)
     context: RunContext = Session.of(federation_of({}), tmp_path).context
-    with pytest.raises(Touched), untouched("somebody", context):
+    with pytest.raises(InputsChanged), guard_inputs("somebody", context):
         vars(context)["features"].raw[0, 0] ^= 1
 
 
@@ -241,7 +241,7 @@ def test_every_thread_gathers_into_memory_of_its_own() -> None:
 def test_many_features_are_mapped_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those of fast maps, block by block: they are never in memory together."""
     monkeypatch.setenv("CRFL_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(features_module, "NUMBERS_AT_ONCE", 12 * 32)
+    monkeypatch.setattr(features_module, "FEATURE_NUMBERS_AT_ONCE", 12 * 32)
     maps, x = FeatureMaps([UnitBall()], 12), held(federation_of({}).data, "x")
     expected = mapped(maps, x)
     assert torch.equal(features_of(maps, x), expected)

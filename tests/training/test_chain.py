@@ -20,7 +20,6 @@ from crfl_core.extend import (
     CapStage,
     Clients,
     ClientUpdates,
-    Dependence,
     FixedStage,
     Mixing,
     OptionError,
@@ -31,7 +30,8 @@ from crfl_core.extend import (
     StageResult,
     State,
 )
-from crfl_core.plugin_api.aggregator import AggregationStep, dependence
+from crfl_core.plugin_api.aggregator import AggregationStep, chain_dependence
+from crfl_core.records.round import Dependence
 from crfl_core.training.aggregation import LinearChain, run_chain
 from tests.oracle import participants, updates_of
 
@@ -174,7 +174,7 @@ def test_no_client_moves_the_aggregate_by_more_than_its_weight_bound_times_its_c
     updates = updates_of(samples, seed=seed)
     result = run_chain([*chosen, FedAvg()], updates, {})
     contributions = result.weights * updates.values.norm(dim=1)
-    if dependence([*chosen, FedAvg()], updates.round.clients) != "all":
+    if chain_dependence([*chosen, FedAvg()], updates.round.clients) != "all":
         assert (contributions <= result.weight_bound * result.cap * (1 + 1e-9)).all()
 
 
@@ -193,7 +193,7 @@ def test_no_client_moves_the_aggregate_by_more_than_its_weight_bound_times_its_c
 def test_a_chain_depends_on_what_its_worst_link_depends_on(
     steps: Sequence[AggregationStep], expected: Dependence
 ) -> None:
-    assert dependence(steps, participants([3, 4, 5])) == expected
+    assert chain_dependence(steps, participants([3, 4, 5])) == expected
     assert run_chain(steps, updates_of([3, 4, 5]), {}).depends == expected
 
 

@@ -59,7 +59,7 @@ def test_every_sample_is_clipped_by_itself(model: BoundModel, longest: float, mo
     problem = problem_for(model)
     expected = looped(model, problem, longest)
     for at_once in (1, 2**24):  # one sample at a time, and all of them
-        monkeypatch.setattr(local_steps, "NUMBERS_AT_ONCE", at_once)
+        monkeypatch.setattr(local_steps, "GRADIENT_NUMBERS_AT_ONCE", at_once)
         found = clipped_gradient(model, problem, longest)
         torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
     assert float(found.norm(dim=-1).max()) <= longest * (1 + 1e-12)

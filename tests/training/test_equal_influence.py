@@ -14,7 +14,7 @@ import crfl_core
 import crfl_core.certification.formulas as formulas
 from crfl_core import Threat
 from crfl_core.certification import certifier
-from crfl_core.certification.drift import Scenario
+from crfl_core.certification.drift import DriftBound
 from crfl_core.extend import ConfigError
 from crfl_core.training.client_sampling import ROOM
 from tests.certificates.attackers import Knowledge, Submitting
@@ -74,14 +74,14 @@ def test_epochs_and_steps_that_fall_count_with_their_fewest_steps() -> None:
 def test_every_single_round_costs_the_same_and_less_than_the_last_at_a_constant_rate() -> None:
     ledger = honest_world(federation_of(equal())).ledger
     costs = [
-        Scenario(ledger, Threat(clients=1, rounds=(t,), poison="update"), 30).client_costs()[1] for t in range(1, 31)
+        DriftBound(ledger, Threat(clients=1, rounds=(t,), poison="update"), 30).client_costs()[1] for t in range(1, 31)
     ]
     # 2 q kappa / (lambda (T + t0)) with a twentieth of the weight; norms as they were declared, rounding on top
     expected = 2 / 20 * np.sqrt(2) * LONGEST / (DECAY * (30 + by_hand(1)))
     np.testing.assert_allclose(costs, expected, rtol=1e-6)
     forgets_as_much = (1 - (by_hand(1) / (30 + by_hand(1))) ** (1 / 30)) / DECAY
     constant = honest_world(federation_of(equal(rate=forgets_as_much))).ledger
-    last = Scenario(constant, Threat(clients=1, rounds=(30,), poison="update"), 30).client_costs()[1]
+    last = DriftBound(constant, Threat(clients=1, rounds=(30,), poison="update"), 30).client_costs()[1]
     assert last > 1.3 * expected
 
 
@@ -93,10 +93,10 @@ def clean() -> World:
 def test_a_certificate_for_any_round_stands_attacks_in_each(clean: World) -> None:
     every = tuple(range(1, 31))
     threat = Threat(clients=1, rounds=every, rounds_at_most=1, poison="update")
-    assert not certifier.audit(PathwiseLinear(), clean.ledger, threat).refusal
+    assert not certifier.audit_certificate(PathwiseLinear(), clean.ledger, threat).refusal
     stood = clean.certify(PathwiseLinear(), threat, "client").radius >= 1
     assert stood.mean() > 0.3
-    bound = Scenario(clean.ledger, threat, 30).client_costs()[1]
+    bound = DriftBound(clean.ledger, threat, 30).client_costs()[1]
     weakest = int(np.flatnonzero(stood)[clean.certify(PathwiseLinear(), threat, "client").radius[stood].argmin()])
     drifts = []
     for number in (1, 2, 5, 12, 20, 29, 30):
@@ -122,7 +122,7 @@ def test_the_bound_for_any_round_is_nearly_reached_in_every_round(number: int) -
     knowledge = Knowledge(federation.maps, federation.model, clean.start(number), direction)
     drift = float((play(with_attack(federation, attack.informed(knowledge))).final - clean.final).norm())
     threat = Threat(clients=1, rounds=tuple(range(1, 13)), rounds_at_most=1, poison="update")
-    bound = Scenario(clean.ledger, threat, 12, observed=True).client_costs()[1]
+    bound = DriftBound(clean.ledger, threat, 12, observed=True).client_costs()[1]
     assert 0.9 * bound < drift <= bound
 
 
@@ -143,7 +143,7 @@ def test_under_the_ball_rule_the_first_round_takes_the_largest_rate_that_is_smoo
     first = federation.participation.round(1).learning_rate[0]
     assert first == pytest.approx(formulas.largest_rate(inside * (1 + ROOM), 0.3), rel=1e-9)
     world = honest_world(federation)
-    assert certifier.audit(PathwiseLinear(levels=("client",)), world.ledger, world.threat()).refusal == ""
+    assert certifier.audit_certificate(PathwiseLinear(levels=("client",)), world.ledger, world.threat()).refusal == ""
 
 
 def test_the_found_start_is_recorded_and_the_run_is_the_same_from_it(tmp_path: Path) -> None:

@@ -195,7 +195,7 @@ def test_quick_maps_leave_nothing_behind(folder: Path) -> None:
 
 
 def test_wide_maps_are_computed_some_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("crfl_core.training.features.NUMBERS_AT_ONCE", 600)
+    monkeypatch.setattr("crfl_core.training.features.FEATURE_NUMBERS_AT_ONCE", 600)
     shown: list[tuple[int, int]] = []
     result = mapped(chain(), inputs(), lambda done, total: shown.append((done, total)))
     assert torch.equal(result, inputs() ** 2)

@@ -15,7 +15,8 @@ from torch import Tensor
 
 import crfl_core
 from crfl_core import load, predict, resume
-from crfl_core.certification.assumption_checks import public_preprocessing
+from crfl_core.certification.assumption_checks import check_preprocessing
+from crfl_core.errors import StoreError
 from crfl_core.extend import (
     BoundMap,
     ConfigError,
@@ -26,7 +27,6 @@ from crfl_core.extend import (
     Ledger,
     PluginFailure,
     State,
-    StoreError,
     Tracker,
     hookimpl,
 )
@@ -86,7 +86,7 @@ def test_the_audit_says_that_a_curator_is_assumed_trusted() -> None:
         (WHITEN, "held", "'whiten' fitted to 200 public inputs of its own"),
     ):
         facts = SimpleNamespace(facts=curated(curator(), maps).facts)
-        check = public_preprocessing(cast("Ledger", facts))
+        check = check_preprocessing(cast("Ledger", facts))
         assert check.status == status
         assert words in check.measured
 

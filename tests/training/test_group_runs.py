@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from crfl_attacks.model_replacement import ModelReplacement
-from crfl_models.mlp import Mlp
+from crfl_models.networks import Mlp
 from pydantic import PrivateAttr
 from torch import Tensor
 
@@ -148,13 +148,13 @@ class Failing(Aggregator):
 def test_a_group_that_fails_votes_for_class_0_and_the_others_never_notice(tmp_path: Path) -> None:
     whole = trained(grouped(aggregation=[{"type": "failing", "client": 99}]), tmp_path / "whole", failing=Failing)
     run = trained(grouped(aggregation=["failing"]), tmp_path / "run", failing=Failing)
-    (group,) = run.ledger.failed
+    (group,) = run.ledger.failed_groups
     for other in {0, 1, 2} - {group}:
         assert torch.equal(run.parameters[other], whole.parameters[other])
     told = [record.failed for record in run.ledger.rounds if record.group == group]
     assert told[0] is None
     assert all(reason is not None and "ValueError: no such client" in reason for reason in told[1:])
-    votes = run.votes(run.inquiry.questions[0].request)["clean"]
+    votes = run.votes(run.certifier.questions[0].request)["clean"]
     ballots = vars(votes)["ballots"]
     assert (ballots[:, group] == 0).all()
     assert all(np.unique(ballots[:, other]).size > 5 for other in {0, 1, 2} - {group})
@@ -302,9 +302,9 @@ def test_a_rule_that_changes_what_all_groups_see_ends_the_run(tmp_path: Path) ->
 
 def test_the_accuracy_of_a_run_is_that_of_its_votes_also_if_a_group_failed(tmp_path: Path) -> None:
     run = trained(grouped(groups={"count": 2}, aggregation=["failing"]), tmp_path / "run", failing=Failing)
-    votes = run.votes(run.inquiry.questions[0].request)["clean"].expect(GroupVotes)
+    votes = run.votes(run.certifier.questions[0].request)["clean"].expect(GroupVotes)
     elected = formulas.vote_counts(votes.ballots, 10, (1, 1)).argmax(1)
-    assert run.ledger.failed
+    assert run.ledger.failed_groups
     assert run.metrics.accuracy == pytest.approx(float((elected == votes.labels).mean()))
 
 

@@ -14,15 +14,14 @@ import torch
 from crfl_aggregators.centered_clipping import CenteredClipping
 from crfl_aggregators.fedavg import FedAvg
 from crfl_aggregators.krum import Krum
-from crfl_aggregators.median import Median
-from crfl_aggregators.nearest_neighbour_mixing import NearestNeighbourMixing
-from crfl_aggregators.update_cap import UpdateCap
+from crfl_aggregators.mixing import NearestNeighbourMixing
+from crfl_aggregators.norm_caps import UpdateCap
+from crfl_aggregators.trimmed_mean import Median
 from crfl_engines.local import Local
 
-from crfl_core import CrflError, run
-from crfl_core import resource_limits as room
+from crfl_core import CrflError, resource_limits, run
 from crfl_core.extend import ConfigError, LocalUpdates, RunError, TrainingTask
-from crfl_core.reporting import needs
+from crfl_core.runs import resource_needs
 from crfl_core.training import spill
 from crfl_core.training.update_memory import Held, check_held, held_at_once, new_rows
 from tests.oracle import federation_of, played, tiny
@@ -58,7 +57,7 @@ def files(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def leave(monkeypatch: pytest.MonkeyPatch, left: int) -> None:
     """Let memory have this number of bytes left."""
-    monkeypatch.setattr(room, "memory", lambda: room.Room(left, "memory of this test"))
+    monkeypatch.setattr(resource_limits, "memory_left", lambda: resource_limits.Headroom(left, "memory of this test"))
 
 
 @pytest.mark.parametrize("aggregation", IN_BLOCKS, ids="-".join)
@@ -82,7 +81,7 @@ def test_where_updates_lie_changes_no_bit(
 
 def test_chains_that_add_up_need_no_room(files: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     leave(monkeypatch, 1)
-    monkeypatch.setattr(needs, "refuse", lambda *_: None)  # which would count the data, too
+    monkeypatch.setattr(resource_needs, "refuse_too_large", lambda *_: None)  # which would count the data, too
     run(tiny(aggregation=["update-cap", "fedavg"], attack="none", certificates=[]), out=tmp_path / "run")
     assert not files
 
@@ -91,7 +90,7 @@ def test_a_rule_that_keeps_all_updates_is_refused_if_they_do_not_fit(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     leave(monkeypatch, 30_000)
-    monkeypatch.setattr(needs, "refuse", lambda *_: None)
+    monkeypatch.setattr(resource_needs, "refuse_too_large", lambda *_: None)
     with pytest.raises(ConfigError, match=r"aggregation: median must see the updates of all 8 participants at once"):
         run(tiny(aggregation=["median"]), out=tmp_path / "run")
 
@@ -149,6 +148,6 @@ def test_the_file_has_no_name_and_lies_where_temporary_files_go(
 
 def test_a_refusal_is_no_traceback(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     leave(monkeypatch, 30_000)
-    monkeypatch.setattr(needs, "refuse", lambda *_: None)
+    monkeypatch.setattr(resource_needs, "refuse_too_large", lambda *_: None)
     with pytest.raises(CrflError):
         run(tiny(aggregation=["bulyan"]), out=tmp_path / "run")

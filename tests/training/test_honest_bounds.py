@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from crfl_models.feature_maps.unit_ball import BoundUnitBall
+from crfl_models.feature_maps.rescaling import BoundUnitBall
 
 from crfl_core.extend import BoundMap, BoundModel, DataFacts, FeatureMap, Model, PluginFailure
 from tests.models.second_hand import Regression

@@ -35,13 +35,13 @@ from crfl_core.extend import (
     RoundFacts,
     RuleResult,
     RunContext,
-    RunDirectory,
     ServerView,
     State,
     Streams,
     Tracker,
     hookimpl,
 )
+from crfl_core.runs.run_directory import RunDirectory
 from crfl_core.training.federation import Federation
 from tests.oracle import contents, federation_of, played, tiny
 

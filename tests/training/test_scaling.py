@@ -117,7 +117,7 @@ def test_spectra_are_not_below_those_of_thirty_digits(shape: tuple[int, int], mo
             assert exact <= found <= exact * (1 + mpmath.mpf("1e-11"))
     assert spectra[3] == 0.0
     np.testing.assert_allclose(spectra[0], formulas.batch_spectrum(x[0].numpy()), rtol=1e-12)
-    monkeypatch.setattr(batch_scaling, "NUMBERS_AT_ONCE", 1)  # one batch at a time
+    monkeypatch.setattr(batch_scaling, "BATCH_NUMBERS_AT_ONCE", 1)  # one batch at a time
     torch.testing.assert_close(batch_scaling.measured(x, y, sizes, 3)[0], spectra, rtol=1e-13, atol=0.0)
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from crfl_core.extend import BatchMeasurements, LocalUpdates, Plugin, Stage, TrainingTask
-from crfl_core.plugin_api.aggregator import dependence
+from crfl_core.plugin_api.aggregator import chain_dependence
 from crfl_core.training import rounds
 from crfl_core.training.aggregation import row_norms, run_chain
 from crfl_core.training.aggregations import LinearSums
@@ -184,7 +184,7 @@ def test_sums_of_parts_are_what_the_chain_makes_of_the_whole(
     updates = updates_of(values, start=torch.linspace(-1, 1, 6, dtype=dtype), retention=np.full(8, retention))
     steps = [*caps, *fixed, FedAvg.model_validate({"weighting": weighting})]
     shortens = retention < 1 and any(isinstance(cap, CapAtZero) for cap in caps)
-    assert dependence(steps, updates.round.clients) == ("all" if shortens else "own" if caps else "fixed")
+    assert chain_dependence(steps, updates.round.clients) == ("all" if shortens else "own" if caps else "fixed")
     whole = run_chain(steps, updates, {})
     (streamed,) = summed(steps, values, updates, sorted(cuts)).results()
     gap = float((whole.update.double() - streamed.update.double()).norm())

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from crfl_core.certification.formulas._arrays import Array, floats
-from crfl_core.certification.formulas.rounding import UNIT
+from crfl_core.certification.formulas.rounding import UNIT_ROUNDOFF
 from crfl_core.certification.formulas.spectrum import spectrum_gradient_bound
 
 HALVINGS = 120
-ALLOWANCE = 128.0 * UNIT
+ALLOWANCE = 128.0 * UNIT_ROUNDOFF
 """Relative error of both sides of the condition, more than all of their roundings together."""
 
 

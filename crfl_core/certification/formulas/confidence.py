@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from crfl_core.certification.formulas import _special as special
 from crfl_core.certification.formulas._arrays import Array, floats
-from crfl_core.certification.formulas.rounding import UNIT
+from crfl_core.certification.formulas.rounding import UNIT_ROUNDOFF
 
 Counts = NDArray[np.int64]
 
@@ -43,7 +43,7 @@ def hoeffding(counts: Counts, alpha: float) -> Bounds:
     array([0.94123])
     """
     models = counts.sum(axis=1)
-    slack = np.sqrt(np.log(1.0 / alpha) / (2.0 * models)) + 8.0 * UNIT
+    slack = np.sqrt(np.log(1.0 / alpha) / (2.0 * models)) + 8.0 * UNIT_ROUNDOFF
     ordered = np.sort(counts, axis=1)
     p_a = np.clip(ordered[:, -1] / models - slack, 0.0, 1.0)
     p_b = np.clip(ordered[:, -2] / models + slack, 0.0, 1.0)
@@ -128,4 +128,4 @@ def one_stage_bonferroni(counts: Counts, alpha: float) -> Bounds:
 
 def _inaccuracy(probability: Array, trials: Array) -> Array:
     """How far the inverse of the incomplete beta function may be off; tests find a third of it."""
-    return UNIT * (8.0 + (64.0 + trials / 64.0) * probability)
+    return UNIT_ROUNDOFF * (8.0 + (64.0 + trials / 64.0) * probability)

@@ -140,13 +140,13 @@ def attack_strength(weight: ArrayLike, scale: ArrayLike, learning_rate: ArrayLik
     return (p * gamma * rate * fraction)[()]
 
 
-def scaling_terms(weight: ArrayLike, scale: ArrayLike, clean_update_bound: ArrayLike) -> Array:
+def scale_terms(weight: ArrayLike, scale: ArrayLike, clean_update_bound: ArrayLike) -> Array:
     """`(gamma - 1) p U`: what scaling alone moves if the clean world is honest. U bounds u itself, not its residual.
 
     A data attack costs `S G` against the scaled clean world, `S G + (gamma - 1) p U` against the honest one. Who
     does not scale, or has no weight, costs nothing, even if U is infinite.
 
-    >>> scaling_terms(0.05, 10.0, 0.393).round(6)
+    >>> scale_terms(0.05, 10.0, 0.393).round(6)
     np.float64(0.17685)
     """
     p, gamma, bound = floats(weight, scale, clean_update_bound)
@@ -187,13 +187,13 @@ def worst_totals(terms: ArrayLike, *, clip_norm: ArrayLike = np.inf) -> Array:
     return within
 
 
-def changing_attackers(terms: ArrayLike, fades: ArrayLike, *, clip_norms: ArrayLike = np.inf) -> Array:
+def variable_attackers_drift(terms: ArrayLike, fades: ArrayLike, *, clip_norms: ArrayLike = np.inf) -> Array:
     """The drift of the 0, 1, ..., N worst attackers if they may be others in every round.
 
     `terms` (rounds, clients) holds what each client costs in each attacked round, 0 where it takes no part; `fades`
     (rounds,) what the rounds that follow leave of a drift. The worst clients of every round count, at most 2 rho_t.
 
-    >>> changing_attackers([[0.5, 0.25], [0.125, 0.25]], [0.5, 1.0])
+    >>> variable_attackers_drift([[0.5, 0.25], [0.125, 0.25]], [0.5, 1.0])
     array([0.  , 0.5 , 0.75])
     """
     each, fade, clips = floats(terms, fades, clip_norms)
@@ -201,17 +201,17 @@ def changing_attackers(terms: ArrayLike, fades: ArrayLike, *, clip_norms: ArrayL
     return totals
 
 
-def lasting_attackers(terms: ArrayLike, fades: ArrayLike, *, clip_norms: ArrayLike = np.inf) -> Array:
+def fixed_attackers_drift(terms: ArrayLike, fades: ArrayLike, *, clip_norms: ArrayLike = np.inf) -> Array:
     """The drift of the 0, 1, ..., N worst attackers if they are the same in all rounds. Arguments as above.
 
     The clients with the largest `sum_t terms_t fade_t` count. Attackers that may change are no weaker, so their drift
     is a bound as well; with clip norms neither is always the smaller one.
 
-    >>> lasting_attackers([[0.5, 0.25], [0.125, 0.25]], [0.5, 1.0])
+    >>> fixed_attackers_drift([[0.5, 0.25], [0.125, 0.25]], [0.5, 1.0])
     array([0.   , 0.375, 0.75 ])
     """
     each, fade = floats(terms, fades)
-    return np.minimum(worst_totals(fade @ each), changing_attackers(each, fade, clip_norms=clip_norms))
+    return np.minimum(worst_totals(fade @ each), variable_attackers_drift(each, fade, clip_norms=clip_norms))
 
 
 def _log_retention(learning_rate: ArrayLike, steps: ArrayLike, weight_decay: ArrayLike) -> Array:

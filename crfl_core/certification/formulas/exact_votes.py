@@ -34,13 +34,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from crfl_core.certification.formulas import _special as special
 from crfl_core.certification.formulas._arrays import Array, floats
-from crfl_core.certification.formulas.rounding import UNIT, gamma
+from crfl_core.certification.formulas.rounding import UNIT_ROUNDOFF, gamma
 
 LARGE_GAP = 40.0
 """Beyond it, in units of s, probabilities underflow and the union bound is as good as exact."""
 ELEMENTS_AT_ONCE = 2**15
 """Samples times grid points in memory at a time: what fits into a core's cache."""
-LOGARITHM = 16.0 * UNIT
+LOGARITHM = 16.0 * UNIT_ROUNDOFF
 """What rounding does to logarithms of normal tails, and to exponents on the way to them, relatively."""
 SQRT_2PI = math.sqrt(2.0 * math.pi)
 

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from crfl_core.certification.formulas._arrays import Array, floats
-from crfl_core.certification.formulas.rounding import UNIT
+from crfl_core.certification.formulas.rounding import UNIT_ROUNDOFF
 
 LARGEST_TOTAL = 2.0**51
 """Weights add up to no more, so that twice their sum is exact in floating point."""
-AT_ONCE = 1 << 20
+VOTES_AT_ONCE = 1 << 20
 """As many votes are looked at together, which bounds the memory."""
 
 
@@ -61,16 +61,16 @@ def certified_groups(counts: ArrayLike) -> Array:
     return found
 
 
-def certified_weighted_groups(votes: ArrayLike, classes: int, weights: ArrayLike, reachable: ArrayLike = True) -> Array:
+def weighted_group_radius(votes: ArrayLike, classes: int, weights: ArrayLike, reachable: ArrayLike = True) -> Array:
     """The same for a vote with fixed public `weights` (G,), see `vote_counts`: exact for every class, in every order.
 
     Attackers take the groups that move the lead over a class c most: `2 v_g` where g votes for the winner, `v_g` where
     it votes for a third class, nothing where it votes for c. `reachable` (G,) says which groups have a client that may
     attack, if the threat names candidates; `inf` if all of these together change nothing.
 
-    >>> certified_weighted_groups([[1, 1, 1, 0], [1, 0, 1, 0]], 2, [3, 3, 2, 1])
+    >>> weighted_group_radius([[1, 1, 1, 0], [1, 0, 1, 0]], 2, [3, 3, 2, 1])
     array([1., 0.])
-    >>> certified_weighted_groups([[1, 1, 1, 0]], 2, [3, 3, 2, 1], reachable=[False, False, True, True])
+    >>> weighted_group_radius([[1, 1, 1, 0]], 2, [3, 3, 2, 1], reachable=[False, False, True, True])
     array([inf])
     """
     chosen = _votes(votes, classes)
@@ -107,7 +107,7 @@ def group_costs(certified: ArrayLike, members: ArrayLike) -> Array:
     return np.where(cost > size, np.inf, cost)[()]
 
 
-def certified_by_costs(votes: ArrayLike, classes: int, costs: ArrayLike) -> Array:
+def group_radius(votes: ArrayLike, classes: int, costs: ArrayLike) -> Array:
     """How many clients may attack if it takes `costs` of them to change a group's vote; (m, G), or (G,) for all.
 
     For every class c other than the winner, the lead is gone after `D_c = n_A - n_c + 1 - [c < A]` votes. A group that
@@ -119,7 +119,7 @@ def certified_by_costs(votes: ArrayLike, classes: int, costs: ArrayLike) -> Arra
     Exact. Taking the cheapest groups one by one, or looking at the second class only, would promise too much.
     With costs of 1 it is `certified_groups`; costs of 1 and `inf` answer for candidates, see `group_costs`.
 
-    >>> certified_by_costs([[2, 2, 3, 2, 2], [2, 1, 0, 0, 0]], 4, [[3, 5, 1, 1, np.inf], [3, 1, np.inf, 5, 2]])
+    >>> group_radius([[2, 2, 3, 2, 2], [2, 1, 0, 0, 0]], 4, [[3, 5, 1, 1, np.inf], [3, 1, np.inf, 5, 2]])
     array([3., 2.])
     """
     chosen = _votes(votes, classes)
@@ -168,7 +168,7 @@ def _whole(weights: ArrayLike, groups: int) -> Array:
 
 
 def _blocks(shape: tuple[int, ...]) -> Iterator[slice]:
-    rows = max(1, AT_ONCE // shape[1])
+    rows = max(1, VOTES_AT_ONCE // shape[1])
     return (slice(first, first + rows) for first in range(0, shape[0], rows))
 
 
@@ -197,7 +197,9 @@ def ensemble_count(p_a: ArrayLike, p_b: ArrayLike, clients: int, subset: int) ->
     reached = [2 * (subsets - math.comb(clients - number, subset)) for number in range(clients + 1)]
     if subsets <= WHOLE:
         # The product was rounded, and must not become the next whole number for that.
-        lead = np.ceil(first * subsets * (1.0 - 4.0 * UNIT)) - np.floor(second * subsets * (1.0 + 4.0 * UNIT))
+        lead = np.ceil(first * subsets * (1.0 - 4.0 * UNIT_ROUNDOFF)) - np.floor(
+            second * subsets * (1.0 + 4.0 * UNIT_ROUNDOFF)
+        )
         limits = np.array(reached, np.float64)
     else:
         lead = np.nextafter(first - second, -np.inf)

@@ -86,19 +86,20 @@ def worst_rounds(drifts: ArrayLike, count: int) -> Array:
     return total
 
 
-def attackers_in_any_rounds(
+def unknown_rounds_drift(
     terms: ArrayLike, fades: ArrayLike, count: int, *, clip_norms: ArrayLike = np.inf, lasting: bool = True
 ) -> Array:
     """The drift of the 0, 1, ..., N worst clients that attack in at most `count` rounds, nobody knows which.
 
-    `terms` (rounds, clients), `fades` (rounds,) and `clip_norms` as for `changing_attackers`, for all rounds of the
-    run. Attackers who may be others in every round cost the worst `count` rounds of the worst clients in each. Those
-    who stay the same (`lasting`) cost no more than that, nor more than the worst clients by the sum of their own worst
-    rounds: the smaller bound counts. It is exact for one round, and without clip norms for all rounds.
+    `terms` (rounds, clients), `fades` (rounds,) and `clip_norms` are those of `variable_attackers_drift`, for all
+    rounds of the run. Attackers who may be others in every round cost the worst `count` rounds of the worst clients in
+    each. Those who stay the same (`lasting`) cost no more than that, nor more than the worst clients by the sum of
+    their own worst rounds: the smaller bound counts. It is exact for one round, and without clip norms for all
+    rounds.
 
-    >>> attackers_in_any_rounds([[0.5, 0.25], [0.125, 0.5]], [1.0, 1.0], 1)
+    >>> unknown_rounds_drift([[0.5, 0.25], [0.125, 0.5]], [1.0, 1.0], 1)
     array([0.  , 0.5 , 0.75])
-    >>> attackers_in_any_rounds([[0.5, 0.25], [0.125, 0.5]], [1.0, 1.0], 2)
+    >>> unknown_rounds_drift([[0.5, 0.25], [0.125, 0.5]], [1.0, 1.0], 2)
     array([0.   , 0.75 , 1.375])
     """
     each, fade, clips = floats(terms, fades, clip_norms)

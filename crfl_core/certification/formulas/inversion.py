@@ -1,6 +1,6 @@
 """From a certified drift to what a certificate reports: docs/certificates.md#from-a-drift-to-a-radius.
 
-`drift` holds, for each test sample, the largest drift D that is certified (see `certified_size`): an attack that drifts
+`drift` holds, for each test sample, the largest drift D that is certified (see `largest_attack`): an attack that drifts
 by at most D does not change the prediction. NaN, for a prediction that is not certified at all, stays NaN. Everything
 is monotone in D and all samples face the same attackers, so one table or one search answers for all of them. The same
 functions invert a budget mu instead of a drift, if they are given what attacks cost in mu.
@@ -21,7 +21,7 @@ ITERATIONS = 240
 """More than enough for halving a bracket every fifth time; most searches take ten."""
 TOLERANCE = 1e-15
 STALLED = 4
-AT_ONCE = 2048
+RADII_AT_ONCE = 2048
 """So many radii are searched for at a time, which bounds the memory for many attackers."""
 
 
@@ -45,7 +45,7 @@ def feature_radius(drift: ArrayLike, total_drift: Callable[[Array], Array]) -> A
     distinct, place = np.unique(limits[searched], return_inverse=True)
     if len(distinct):
         table = np.maximum.accumulate(total_drift(POWERS))
-        chunks = np.split(distinct, range(AT_ONCE, len(distinct), AT_ONCE))
+        chunks = np.split(distinct, range(RADII_AT_ONCE, len(distinct), RADII_AT_ONCE))
         radii[searched] = np.concatenate([_largest_below(chunk, total_drift, table) for chunk in chunks])[place]
     return radii[()]
 

@@ -94,13 +94,13 @@ def divergence_by_round(added: ArrayLike, clip_norms: ArrayLike, noise_stds: Arr
     return found
 
 
-def combined_log_radius(log_radii: ArrayLike) -> Array:
+def joint_log_radius(log_radii: ArrayLike) -> Array:
     """The logarithm of the radius if all of some rounds are attacked, each of which alone has one, along axis 0.
 
     The divergences of the rounds add up and grow with the square of delta: `RAD^-2 = sum_t RAD_t^-2`, each RAD_t with
     the contraction of those later rounds in which nobody attacks.
 
-    >>> np.exp(combined_log_radius(np.log([3.0, 4.0]))).round(12)
+    >>> np.exp(joint_log_radius(np.log([3.0, 4.0]))).round(12)
     np.float64(2.4)
     """
     return np.asarray(-0.5 * np.logaddexp.reduce(-2.0 * np.asarray(log_radii, np.float64), axis=0))[()]

@@ -26,13 +26,13 @@ def round_contraction(weights: ArrayLike, retentions: ArrayLike) -> float:
     return float(abs(1.0 - p.sum()) + (p * c).sum())
 
 
-def averaged_constant(learning_rates: ArrayLike, smoothness: ArrayLike, steps: ArrayLike) -> Array:
+def averagedness(learning_rates: ArrayLike, smoothness: ArrayLike, steps: ArrayLike) -> Array:
     """`alpha`: tau gradient steps are `(1 - alpha)` of the identity and `alpha` of some non-expansive map.
 
     `alpha = tau k / (1 + tau k)`, `k = (eta beta / 2) / (1 - eta beta / 2)`. So an update is `2 alpha`-Lipschitz in the
     model that it starts from.
 
-    >>> averaged_constant(0.1, 2.0, [1, 5]).round(6)
+    >>> averagedness(0.1, 2.0, [1, 5]).round(6)
     array([0.1     , 0.357143])
     """
     rate, beta, count = floats(learning_rates, smoothness, steps)
@@ -42,24 +42,24 @@ def averaged_constant(learning_rates: ArrayLike, smoothness: ArrayLike, steps: A
     return count * single / (1.0 + (count - 1.0) * single)
 
 
-def scaled_round_expansion(
+def round_expansion(
     weights: ArrayLike, scales: ArrayLike, learning_rates: ArrayLike, smoothness: ArrayLike, steps: ArrayLike
 ) -> float:
     """`c_t` of a round in which some clients multiply their clean update by gamma_i, as in the scaled clean world.
 
-    `max(1, 2 sum_i p_i gamma_i alpha_i - 1)` with the `averaged_constant` of each participant.
+    `max(1, 2 sum_i p_i gamma_i alpha_i - 1)` with the `averagedness` of each participant.
 
-    >>> scaled_round_expansion([0.5, 0.5], [1.0, 1.0], 0.1, 2.0, 5)
+    >>> round_expansion([0.5, 0.5], [1.0, 1.0], 0.1, 2.0, 5)
     1.0
-    >>> round(scaled_round_expansion([0.5, 0.5], [10.0, 1.0], 0.1, 2.0, 5), 6)
+    >>> round(round_expansion([0.5, 0.5], [10.0, 1.0], 0.1, 2.0, 5), 6)
     2.928571
     """
     p, gamma = floats(weights, scales)
-    total = float((p * gamma * averaged_constant(learning_rates, smoothness, steps)).sum())
+    total = float((p * gamma * averagedness(learning_rates, smoothness, steps)).sum())
     return max(1.0, 2.0 * total - 1.0)
 
 
-def capped_round_expansion(
+def round_expansion_with_caps(
     weights: ArrayLike, scales: ArrayLike, learning_rates: ArrayLike, smoothness: ArrayLike, steps: ArrayLike
 ) -> float:
     """The same if the server caps what the multiplying clients submit: `1 + 2 sum_i p_i gamma_i alpha_i` over them.
@@ -67,11 +67,11 @@ def capped_round_expansion(
     A capped update is a projection, which is non-expansive in the update but no longer averaged in the model. One entry
     per client that multiplies; the weights of all clients sum to 1 or less.
 
-    >>> round(capped_round_expansion(0.5, 10.0, 0.1, 2.0, 5), 6)
+    >>> round(round_expansion_with_caps(0.5, 10.0, 0.1, 2.0, 5), 6)
     4.571429
     """
     p, gamma = floats(weights, scales)
-    return 1.0 + 2.0 * float((p * gamma * averaged_constant(learning_rates, smoothness, steps)).sum())
+    return 1.0 + 2.0 * float((p * gamma * averagedness(learning_rates, smoothness, steps)).sum())
 
 
 def later_products(lipschitz: ArrayLike) -> Array:

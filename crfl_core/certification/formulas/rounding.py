@@ -27,7 +27,7 @@ from crfl_core.certification.formulas.budget import tradeoff_budget
 from crfl_core.certification.formulas.drift import update_bound
 from crfl_core.certification.formulas.propagation import later_products
 
-UNIT = 2.0**-53
+UNIT_ROUNDOFF = 2.0**-53
 """The largest relative error of one rounding, u."""
 SECOND_ORDER = 1.01
 """Errors of errors, as long as all counts of operations stay below 2^43."""
@@ -93,7 +93,7 @@ def gamma(count: ArrayLike) -> Array:
     1000.0000000001111
     """
     (k,) = floats(count)
-    return k * UNIT / (1.0 - k * UNIT)
+    return k * UNIT_ROUNDOFF / (1.0 - k * UNIT_ROUNDOFF)
 
 
 def logit_rounding(features: int, model_norm: ArrayLike) -> Array:
@@ -126,22 +126,22 @@ def local_rounding(size: ModelSize, local: LocalSteps, start_norm: ArrayLike) ->
     units = of_weights * (start + reach) + steps * of_gradients + (size.features + 64.0) * reach
     # The rule `eta <= 2 / beta` was checked with rounded norms, so a step may expand by twice their error.
     growing = of_weights + 2.0 * steps * (size.features + 16.0)
-    return Rounding(SECOND_ORDER * UNIT * units, SECOND_ORDER * UNIT * growing)
+    return Rounding(SECOND_ORDER * UNIT_ROUNDOFF * units, SECOND_ORDER * UNIT_ROUNDOFF * growing)
 
 
-def computed_weight_norm(size: ModelSize, operator_norm: ArrayLike, local: LocalSteps, start_norm: ArrayLike) -> Array:
+def weight_norm_bound(size: ModelSize, operator_norm: ArrayLike, local: LocalSteps, start_norm: ArrayLike) -> Array:
     """A spectral norm for `gradient_shift` that also holds for models as they are computed, one for each client.
 
     `operator_norm` was computed from the Gram matrix of the centred weights, C x C, and local models leave the path of
     exact ones by their `local_rounding`.
 
     >>> local = LocalSteps(0.001, 30, 100, 0.0, 9.25)
-    >>> float(computed_weight_norm(ModelSize(784, 10), 2.0, local, 3.0) - 2.0) < 1e-11
+    >>> float(weight_norm_bound(ModelSize(784, 10), 2.0, local, 3.0) - 2.0) < 1e-11
     True
     """
     norm, start = floats(operator_norm, start_norm)
     of_products = gamma(size.classes * (size.features + 16 * size.classes))
-    centring = (size.classes + 2) * UNIT * start
+    centring = (size.classes + 2) * UNIT_ROUNDOFF * start
     return norm * (1.0 + of_products) + centring + local_rounding(size, local, start).error
 
 
@@ -167,7 +167,7 @@ def server_rounding(parameters: int, aggregation: Aggregation, start_norm: Array
         room = np.where(free & np.isfinite(clip), 1.0 - longest / clip, 1.0)
     units = units + np.where(free, 0.0, of_norms * np.minimum(clip, longest))
     growing = growing + of_norms * (1.0 + pulled) / room
-    return Rounding(SECOND_ORDER * UNIT * units + UNDERFLOW, SECOND_ORDER * UNIT * growing)
+    return Rounding(SECOND_ORDER * UNIT_ROUNDOFF * units + UNDERFLOW, SECOND_ORDER * UNIT_ROUNDOFF * growing)
 
 
 def round_rounding(size: ModelSize, local: LocalSteps, aggregation: Aggregation, start_norm: ArrayLike) -> Rounding:

@@ -1,8 +1,8 @@
-"""From votes to the strongest attack that cannot change them: docs/certificates.md#which-drift-a-prediction-stands.
+"""From votes to the strongest attack that cannot change them: docs/certificates.md#which-drift-a-prediction-tolerates.
 
 `p_a` bounds the probability of the predicted class from below, `p_b` that of any other class from above. All rules are
 strict, so thresholds are open: an attack *below* the threshold is certified, one that reaches it is not, and a
-threshold of 0 certifies nothing. `certified_size` turns a threshold into the largest attack that is certified.
+threshold of 0 certifies nothing. `largest_attack` turns a threshold into the largest attack that is certified.
 
 Thresholds are rounded to the safe side: arguments are taken for exact, and no threshold is above that of exact
 arithmetic, near ties as well (docs/certificates.md#rounding).
@@ -17,9 +17,9 @@ from numpy.typing import ArrayLike
 
 from crfl_core.certification.formulas import _special as special
 from crfl_core.certification.formulas._arrays import Array, floats
-from crfl_core.certification.formulas.rounding import UNIT, gamma, logit_rounding
+from crfl_core.certification.formulas.rounding import UNIT_ROUNDOFF, gamma, logit_rounding
 
-QUANTILE = 16.0 * UNIT
+QUANTILE = 16.0 * UNIT_ROUNDOFF
 """Relative error of normal quantiles, from probabilities or their logarithms; tests find a quarter of it."""
 FORMULAS = 512
 """More roundings than any formula has beside its sums over clients, rounds, steps and parameters."""
@@ -71,7 +71,7 @@ def margin_threshold(
         return np.maximum(drift * (1.0 - gamma(2 * features + 32)) - logit_rounding(features, model_norm), 0.0)[()]
 
 
-def certified_size(
+def largest_attack(
     threshold: ArrayLike, per_unit: ArrayLike = 1.0, *, rounding: ArrayLike = 0.0, terms: int = 0
 ) -> Array:
     """The largest attack that stays below a threshold, `threshold / per_unit`, if an attack of size 1 costs `per_unit`.
@@ -82,9 +82,9 @@ def certified_size(
     of the threshold: nothing is certified, not even the absence of an attack. Infinite for an infinite threshold, or
     where attacks cost nothing.
 
-    >>> certified_size([0.902976, 0.0, np.inf], per_unit=100.0).round(8)
+    >>> largest_attack([0.902976, 0.0, np.inf], per_unit=100.0).round(8)
     array([0.00902976,        nan,        inf])
-    >>> certified_size([0.902976, 1e-10], rounding=1e-9).round(8)
+    >>> largest_attack([0.902976, 1e-10], rounding=1e-9).round(8)
     array([0.902976,      nan])
     """
     limit, unit, less = floats(threshold, per_unit, rounding)

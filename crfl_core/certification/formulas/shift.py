@@ -49,10 +49,10 @@ def saturating_shift(delta: ArrayLike, input_bound: ArrayLike, weight_norm: Arra
     return (SQRT2 * size + SQRT2 * bound * np.tanh(SQRT2 * logit_change / 4.0))[()]
 
 
-def poisoned_input_bound(delta: ArrayLike, input_bound: ArrayLike, domain_bound: ArrayLike = np.inf) -> Array:
+def input_bound_under_poison(delta: ArrayLike, input_bound: ArrayLike, domain_bound: ArrayLike = np.inf) -> Array:
     """`B'`, a bound on poisoned inputs: what delta allows, and never more than the declared domain.
 
-    >>> poisoned_input_bound([0.5, 100.0], 1.0, 28.02)
+    >>> input_bound_under_poison([0.5, 100.0], 1.0, 28.02)
     array([ 1.5 , 28.02])
     """
     size, bound, domain = floats(delta, input_bound, domain_bound)
@@ -92,7 +92,7 @@ def feature_shift(
     array([0.      , 0.231049, 2.828427, 2.828427])
     """
     size, bound = floats(delta, input_bound)
-    poisoned = poisoned_input_bound(size, bound, domain_bound)
+    poisoned = input_bound_under_poison(size, bound, domain_bound)
     segment = np.maximum(bound, poisoned)
     weight_norm = local_weight_norm(start_norm, segment, path)
     with np.errstate(invalid="ignore"):
@@ -147,5 +147,5 @@ def gradient_shift(
     moved = feature_shift(size, input_bound=input_bound, start_norm=start_norm, path=path, domain_bound=domain_bound)
     if change == "features":
         return moved
-    cap = replacement_shift(input_bound, poisoned_input_bound(size, input_bound, domain_bound))
+    cap = replacement_shift(input_bound, input_bound_under_poison(size, input_bound, domain_bound))
     return np.minimum(label_shift(input_bound) + moved, cap)

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from crfl_core.certification.formulas._arrays import Array, floats
 from crfl_core.certification.formulas.rounding import gamma
-from crfl_core.certification.formulas.shift import SampleChange, poisoned_input_bound
+from crfl_core.certification.formulas.shift import SampleChange, input_bound_under_poison
 
 
 def batch_spectrum(inputs: ArrayLike, samples: ArrayLike | None = None) -> Array:
@@ -89,7 +89,7 @@ def spectrum_change(
     size, bound, domain = floats(delta, input_bound, domain_bound)
     if change == "labels":
         return np.zeros(np.broadcast_shapes(size.shape, bound.shape))[()]
-    poisoned = domain if change == "replacement" else poisoned_input_bound(size, bound, domain)
+    poisoned = domain if change == "replacement" else input_bound_under_poison(size, bound, domain)
     replaced = np.square(np.maximum(bound, poisoned))
     if change == "replacement":
         return (replaced + np.zeros_like(size))[()]

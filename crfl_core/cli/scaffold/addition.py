@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from crfl_core.cli.scaffold.names import COMMAND, Names, ScaffoldError
-from crfl_core.cli.scaffold.package import TEMPLATES, check_target, filled, placeholders
-from crfl_core.extend import KINDS, Registry
+from crfl_core.cli.scaffold.names import COMMAND, PluginNames, ScaffoldError
+from crfl_core.cli.scaffold.package import TEMPLATES, check_target, fill_template, placeholders
+from crfl_core.extend import Registry
+from crfl_core.plugin_api import KINDS
 
 PROJECT = "pyproject.toml"
 
@@ -33,7 +34,7 @@ class Package:
         return entry_points(tomllib.loads(self.text))
 
 
-def add(names: Names, root: Path, *, registry: Registry) -> Package:
+def add_to_package(names: PluginNames, root: Path, *, registry: Registry) -> Package:
     """Write a plugin into the package in `root`. Raises `ScaffoldError`; then nothing is written."""
     names.check_name()
     package = read_package(root)
@@ -44,11 +45,11 @@ def add(names: Names, root: Path, *, registry: Registry) -> Package:
             f"{root / PROJECT}: declares the {names.found_as} {names.plugin!r} already: choose another name"
         )
     project = with_entry_point(package, group, names.plugin, f"{module}:{names.target}")
-    content = {package.root / path: text for path, text in files(names, package, module, registry).items()}
+    content = {package.root / path: text for path, text in added_files(names, package, module, registry).items()}
     for path in content:
         if os.path.lexists(path):
             raise ScaffoldError(f"{path}: exists already, and nothing is overwritten: choose another name")
-    write(content, package.root / PROJECT, project)
+    write_all(content, package.root / PROJECT, project)
     return package
 
 
@@ -104,7 +105,7 @@ def with_entry_point(package: Package, group: str, name: str, target: str) -> st
     return text
 
 
-def files(names: Names, package: Package, module: str, registry: Registry) -> dict[Path, str]:
+def added_files(names: PluginNames, package: Package, module: str, registry: Registry) -> dict[Path, str]:
     """The new files, by their path in the package."""
     kind = names.kind.replace("-", "_")
     is_command = names.kind == COMMAND
@@ -124,12 +125,14 @@ def files(names: Names, package: Package, module: str, registry: Registry) -> di
     }
     if not is_command:
         templates[Path(example)] = f"kinds/{kind}.toml"
-    result = {path: filled((TEMPLATES / name).read_text(encoding="utf-8"), words) for path, name in templates.items()}
+    result = {
+        path: fill_template((TEMPLATES / name).read_text(encoding="utf-8"), words) for path, name in templates.items()
+    }
     check_target(names, result[package.folder / f"{names.function_name}.py"])
     return result
 
 
-def write(content: Mapping[Path, str], project: Path, text: str) -> None:
+def write_all(content: Mapping[Path, str], project: Path, text: str) -> None:
     """Write the new files, then pyproject.toml, which makes them known; take them back if something goes wrong."""
     begun: list[Path] = []
     scratch = project.with_name(f".{project.name}.new")

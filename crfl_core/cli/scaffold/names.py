@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 
-from crfl_core.extend import CORE_COMMANDS, KINDS, CrflError, Registry
+from crfl_core.extend import CrflError, Registry
+from crfl_core.plugin_api import KINDS
+from crfl_core.plugin_api.command import CORE_COMMANDS
 
 PREFIX = "crfl-"
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -23,7 +25,7 @@ class ScaffoldError(CrflError):
 
 
 @dataclass(frozen=True)
-class Names:
+class PluginNames:
     """What a plugin is called: `trimmed-mean` in configs, `TrimmedMean` in Python, `crfl-trimmed-mean` for pip."""
 
     kind: str

@@ -15,8 +15,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from crfl_core import __version__
-from crfl_core.cli.scaffold.names import COMMAND, Names, ScaffoldError
-from crfl_core.extend import KINDS, Registry
+from crfl_core.cli.scaffold.names import COMMAND, PluginNames, ScaffoldError
+from crfl_core.extend import Registry
+from crfl_core.plugin_api import KINDS
 
 TEMPLATES = Path(__file__).with_name("templates")
 LICENCES: Mapping[str, str | None] = {
@@ -28,10 +29,10 @@ LICENCES: Mapping[str, str | None] = {
 """Licences to choose from, and what the metadata call them."""
 
 
-def create(names: Names, target: Path, *, licence: str, author: str | None, registry: Registry) -> None:
+def write_package(names: PluginNames, target: Path, *, licence: str, author: str | None, registry: Registry) -> None:
     """Write the package into `target`, which must not exist yet. Raises `ScaffoldError`; then nothing is written."""
     names.check()
-    content = files(names, licence=licence, author=author, registry=registry)
+    content = package_files(names, licence=licence, author=author, registry=registry)
     if os.path.lexists(target):
         raise ScaffoldError(f"{target}: exists already, and nothing is overwritten: choose another --out")
     try:
@@ -46,7 +47,7 @@ def create(names: Names, target: Path, *, licence: str, author: str | None, regi
         raise ScaffoldError(f"{target}: cannot be written: {error.strerror}: choose another --out") from error
 
 
-def files(names: Names, *, licence: str, author: str | None, registry: Registry) -> dict[str, str]:
+def package_files(names: PluginNames, *, licence: str, author: str | None, registry: Registry) -> dict[str, str]:
     """Every file of the package, by its path in it."""
     if licence not in LICENCES:
         raise ScaffoldError(f"--licence {licence}: there are {', '.join(LICENCES)}")
@@ -56,14 +57,16 @@ def files(names: Names, *, licence: str, author: str | None, registry: Registry)
     templates = templates_of(names)
     if LICENCES[licence] is not None:
         templates["LICENSE"] = f"licences/{licence}.txt"
-    result = {name: filled((TEMPLATES / path).read_text(encoding="utf-8"), words) for name, path in templates.items()}
+    result = {
+        name: fill_template((TEMPLATES / path).read_text(encoding="utf-8"), words) for name, path in templates.items()
+    }
     if LICENCES[licence] is None:
         result["pyproject.toml"] = re.sub(r"^license.*\n", "", result["pyproject.toml"], flags=re.MULTILINE)
     check_target(names, result[f"src/{names.module}/__init__.py"])
     return result | {f"src/{names.module}/py.typed": ""}
 
 
-def templates_of(names: Names) -> dict[str, str]:
+def templates_of(names: PluginNames) -> dict[str, str]:
     """The template of every file of the package, by its path in it. A command is typed: no config is its example."""
     kind = names.kind.replace("-", "_")
     is_command = names.kind == COMMAND
@@ -78,7 +81,7 @@ def templates_of(names: Names) -> dict[str, str]:
     return templates if is_command else templates | {"example.toml": f"kinds/{kind}.toml"}
 
 
-def placeholders(names: Names, licence: str, author: str, registry: Registry) -> dict[str, str]:
+def placeholders(names: PluginNames, licence: str, author: str, registry: Registry) -> dict[str, str]:
     """What stands for what in the templates."""
     exact = f"{names.distribution}:{names.plugin}"
     return {
@@ -98,12 +101,12 @@ def placeholders(names: Names, licence: str, author: str, registry: Registry) ->
     }
 
 
-def filled(template: str, words: Mapping[str, str]) -> str:
+def fill_template(template: str, words: Mapping[str, str]) -> str:
     """The template with every placeholder replaced, all at once."""
     return re.sub("|".join(map(re.escape, words)), lambda match: words[match[0]], template)
 
 
-def check_target(names: Names, source: str) -> None:
+def check_target(names: PluginNames, source: str) -> None:
     """A plugin must not take a name that its own module uses: `crfl new stage stage` would derive Stage from Stage."""
     used = {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
     if names.target in used:

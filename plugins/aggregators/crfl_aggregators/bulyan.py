@@ -9,8 +9,8 @@ from pydantic import Field
 from torch import Tensor
 
 from crfl_aggregators.coordinates import Choice, CoordinateWise, sorted_columns
+from crfl_aggregators.filters import ranking
 from crfl_aggregators.geometry import Array, pairwise_distances, row_blocks
-from crfl_aggregators.selection import ranking
 from crfl_core.extend import Clients, ClientUpdates, OptionError
 
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
+from crfl_aggregators.filters import ranking
 from crfl_aggregators.geometry import NARROWEST, Array, block_width, weighted_sum
-from crfl_aggregators.selection import ranking
 from crfl_core.extend import Aggregator, Clients, ClientUpdates, OptionError, Round, RuleResult, State
 
 

@@ -24,7 +24,7 @@ Array = NDArray[np.float64]
 BLOCK_NUMBERS = 2**17
 """How many numbers a block should have: 1 MiB in double precision stays in the cache of a core."""
 
-ROUNDING = 64 * np.finfo(np.float64).eps
+COINCIDENCE_TOLERANCE = 64 * np.finfo(np.float64).eps
 """Squared distances below this share of the squared lengths are rounding: such updates are the same."""
 
 LONGEST = 2.0**500
@@ -164,7 +164,7 @@ def central_view(values: Tensor, mixing: Array | None = None) -> CentralView:
     seen -= row
     seen -= column
     seen += squares[central]
-    same = np.diag(seen) <= ROUNDING * (squares + squares[central])
+    same = np.diag(seen) <= COINCIDENCE_TOLERANCE * (squares + squares[central])
     seen[same] = seen[:, same] = 0.0
     lengths = np.sqrt(squares) + np.sqrt(squares[central])
     return CentralView(seen, np.ones(len(values)), lengths, resolution(values))
@@ -175,11 +175,11 @@ def resolution(values: Tensor) -> float:
 
     A sum of k products is off by at most `k eps / 2` of the product of both lengths. Here k is a block's width, the
     number of blocks, and what is added up over clients when places are computed from the products. The root of that is
-    the share of a length; updates that count as the same are at most the root of `ROUNDING` apart.
+    the share of a length; updates that count as the same are at most the root of `COINCIDENCE_TOLERANCE` apart.
     """
     blocks = list(column_blocks(values))
     additions = blocks[0].stop + len(blocks) + 4 * len(values) + 8
-    return 2 * float(np.sqrt(additions * np.finfo(np.float64).eps + ROUNDING))
+    return 2 * float(np.sqrt(additions * np.finfo(np.float64).eps + COINCIDENCE_TOLERANCE))
 
 
 def central_products(values: Tensor, mixing: Array | None = None) -> Array:
@@ -198,8 +198,8 @@ def squared_distances(products: Array) -> Array:
             there = products[columns, rows].T
             found = lengths - here - there
             mirrored = lengths - there - here
-            products[columns, rows] = np.where(mirrored > ROUNDING * lengths, mirrored, 0.0).T
-            products[rows, columns] = np.where(found > ROUNDING * lengths, found, 0.0)
+            products[columns, rows] = np.where(mirrored > COINCIDENCE_TOLERANCE * lengths, mirrored, 0.0).T
+            products[rows, columns] = np.where(found > COINCIDENCE_TOLERANCE * lengths, found, 0.0)
     return products
 
 
@@ -208,7 +208,7 @@ def distances_of(products: Array, squares: Array, rows: slice) -> Array:
     lengths = np.add.outer(squares[rows], squares)
     found = lengths - products[rows]
     found -= products[:, rows].T
-    lengths *= ROUNDING
+    lengths *= COINCIDENCE_TOLERANCE
     result: Array = np.where(found > lengths, found, 0.0)
     return result
 

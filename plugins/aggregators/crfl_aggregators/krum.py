@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from pydantic import Field
 
+from crfl_aggregators.filters import ranking
 from crfl_aggregators.geometry import Array, pairwise_distances, row_blocks, weighted_sum
-from crfl_aggregators.selection import ranking
 from crfl_core.extend import Aggregator, Clients, ClientUpdates, OptionError, RuleResult, State, formulas
 
 

@@ -1,4 +1,4 @@
-"""Coordinate-wise trimmed mean."""
+"""Coordinate-wise trimmed mean and median."""
 
 from __future__ import annotations
 
@@ -79,3 +79,15 @@ class TrimmedMean(Trimming):
     def trimmed(self, rows: int) -> int:
         """As configured; fewer if so few updates arrived that nobody would be left."""
         return min(self.trim, (rows - 1) // 2)
+
+
+class Median(Trimming):
+    """Median of every coordinate (Yin et al., 2018).
+
+    `aggregate_j = median_i u_ij`; for an even number of clients the mean of the two in the middle. It is the trimmed
+    mean that trims as much as it can.
+    """
+
+    def trimmed(self, rows: int) -> int:
+        """All but one or two."""
+        return (rows - 1) // 2

@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor
 
 from crfl_attacks.byzantine import Byzantine
-from crfl_attacks.perturbations import Perturbation, perturbation
+from crfl_attacks.min_max import Perturbation, perturbation
 from crfl_core.extend import Aggregator, AttackerView, Knowledge, PluginField
 
 

@@ -1,4 +1,4 @@
-"""What all attacks share that submit something other than what they trained."""
+"""Attacks that submit something else than what was trained: sign flip, noise, inner-product manipulation."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from abc import abstractmethod
 from dataclasses import replace
 from typing import ClassVar
 
+import torch
+from pydantic import Field
 from torch import Tensor
 
 from crfl_core.extend import Attack, AttackerView, FederatedData, Knowledge, State, Streams
@@ -27,3 +29,43 @@ class Byzantine(Attack):
     def craft(self, known: AttackerView, state: State) -> Tensor:
         """The direction times the attackers' scale."""
         return super().craft(replace(known, own_updates=self.direction(known).expand_as(known.own_updates)), state)
+
+
+class SignFlip(Byzantine):
+    """Submits the trained update with the opposite sign, times `scale` (Li et al., 2019)."""
+
+    knowledge: ClassVar[Knowledge] = "own"
+
+    def direction(self, known: AttackerView) -> Tensor:
+        """Away from where training led."""
+        return -known.own_updates
+
+
+class Gaussian(Byzantine):
+    """Submits independent Gaussian noise (Blanchard et al., 2017)."""
+
+    knowledge: ClassVar[Knowledge] = "own"
+
+    std: float = Field(1.0, gt=0, description="standard deviation in every parameter")
+
+    def direction(self, known: AttackerView) -> Tensor:
+        """A fresh draw for every attacker and round."""
+        generator = known.round.streams.generator("attack/gaussian", round_number=known.round.number)
+        return self.std * torch.from_numpy(generator.standard_normal(tuple(known.own_updates.shape))).to(
+            known.own_updates
+        )
+
+
+class InnerProductManipulation(Byzantine):
+    """Fall of empires (Xie et al., 2019): all attackers submit -epsilon times the mean of the honest updates.
+
+    A mean over everybody then has a negative inner product with the honest one as soon as epsilon exceeds the ratio of
+    honest to malicious weight. A small epsilon is nearer to the honest updates than they are to each other.
+    """
+
+    epsilon: float = Field(0.5, gt=0, description="length in units of the honest mean")
+
+    def direction(self, known: AttackerView) -> Tensor:
+        """Against the honest mean; against their own where there are only attackers."""
+        values = known.honest.values if len(known.honest.values) else known.own_updates
+        return -self.epsilon * values.mean(0)

@@ -21,7 +21,7 @@ from crfl_core.extend import (
     Streams,
 )
 
-ROUNDING = 1e-5
+BOUND_MARGIN = 1e-5
 """By how much, relatively, updates stay below the bound, so that rounding does not carry them beyond it."""
 
 
@@ -55,7 +55,7 @@ class CertificateSeeking(Attack):
         push = self.left(known.round.number, known.round.total) * float(known.weights.to(start) @ lengths)
         direction = towards_others(known, state.get("before", start), push, self.samples)
         decay = torch.from_numpy(1.0 - clients.retention).to(start)
-        residuals = (1.0 - ROUNDING) * torch.outer(lengths, direction)
+        residuals = (1.0 - BOUND_MARGIN) * torch.outer(lengths, direction)
         return super().craft(replace(known, own_updates=residuals - torch.outer(decay, start)), state)
 
     def lengths(self, known: AttackerView) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

@@ -12,14 +12,13 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from crfl_attacks.replacing import Pool, Replacing
-from crfl_attacks.targeted import check_source
+from crfl_attacks.targeted import Pool, Replacing, check_source
 from crfl_core.extend import FederatedData, OptionError, UserPath
 
 ROWS_AT_ONCE = 8192
 RIDGE = 1e-2
 """Part of the mean variance that is added to every direction, so that constant pixels do not decide."""
-ROUNDING = 1e-6
+DOMAIN_TOLERANCE = 1e-6
 
 
 class EdgeCase(Replacing):
@@ -69,7 +68,7 @@ class EdgeCase(Replacing):
                 raise unusable(path, f"{name} must hold numbers, found {rows.dtype}")
             low = float(rows.min())
             high = float(rows.max())
-            inside = domain.low - ROUNDING <= low <= high <= domain.high + ROUNDING
+            inside = domain.low - DOMAIN_TOLERANCE <= low <= high <= domain.high + DOMAIN_TOLERANCE
             if not (inside and math.isfinite(low) and math.isfinite(high)):
                 remedy = f"scale them to {domain.low:g}..{domain.high:g} as the dataset does"
                 raise unusable(path, f"{name} has values from {low:g} to {high:g}: {remedy}")

@@ -1,10 +1,55 @@
-"""As far from the farthest honest update as two honest ones are apart."""
+"""Min-max and min-sum: attacks that push against the honest mean as far as distances between updates hide it."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from pydantic import Field
 from torch import Tensor
 
-from crfl_attacks.hidden import Hidden
+from crfl_attacks.byzantine import Byzantine
+from crfl_core.extend import AttackerView
+
+
+class Hidden(Byzantine):
+    """All attackers submit `mean + gamma p`, where p points away from the honest mean and gamma is as large as hides.
+
+    The most that an honest update is away from the others is not exceeded; `remoteness` says what that means.
+    """
+
+    perturbation: Perturbation = Field(
+        "unit", description="p: minus the honest mean at length 1, minus its standard deviation, or minus its signs"
+    )
+
+    @abstractmethod
+    def remoteness(self, squared: Tensor) -> Tensor:
+        """How far something is from all honest updates, given its squared distances: (..., n) -> (...)."""
+
+    def direction(self, known: AttackerView) -> Tensor:
+        """The perturbed mean."""
+        honest = known.honest.values
+        if not len(honest):  # nobody to hide among
+            return -known.own_updates
+        push = perturbation(honest, self.perturbation)
+        return honest.mean(0) + self.gamma(honest.double(), push.double()) * push
+
+    def gamma(self, honest: Tensor, push: Tensor) -> float:
+        """The largest factor that hides: `||mean + gamma p - u_i||^2` is quadratic in it for every honest u_i."""
+        away = honest.mean(0) - honest
+        constant = away.square().sum(1)
+        slope = away @ push
+        curvature = push.square().sum()
+        squared = torch.cdist(honest, honest, compute_mode="donot_use_mm_for_euclid_dist").square()
+        most = self.remoteness(squared).max()
+        start = float((squared.max() / curvature).sqrt()) if bool(curvature > 0) else 0.0  # twice that is too far
+
+        def hides(factor: float) -> bool:
+            return bool(self.remoteness(constant + 2 * factor * slope + factor**2 * curvature) <= most)
+
+        return largest(hides, start)
 
 
 class MinMax(Hidden):
@@ -17,3 +62,55 @@ class MinMax(Hidden):
     def remoteness(self, squared: Tensor) -> Tensor:
         """The largest squared distance."""
         return squared.amax(-1)
+
+
+class MinSum(Hidden):
+    """Min-sum (Shejwalkar & Houmansadr, 2021): hides from rules that add up distances, as Krum does.
+
+    All attackers submit the mean of the honest updates plus the largest multiple of a perturbation that keeps the sum
+    of squared distances to the honest updates within the largest such sum of an honest one.
+    """
+
+    def remoteness(self, squared: Tensor) -> Tensor:
+        """The sum of squared distances."""
+        return squared.sum(-1)
+
+
+Perturbation = Literal["unit", "std", "sign"]
+"""Against the mean of the honest updates: the mean itself at length 1, their spread, or the signs of the mean."""
+
+
+TOLERANCE = 1e-6
+
+
+def perturbation(honest: Tensor, kind: Perturbation) -> Tensor:
+    """The direction of a kind for honest updates (n, P), as in Shejwalkar & Houmansadr (2021, section IV-A); (P,)."""
+    mean = honest.mean(0)
+    if kind == "std":
+        return -honest.std(0, correction=0)
+    if kind == "sign":
+        return -mean.sign()
+    length = mean.norm()
+    return -mean / length if bool(length > 0) else -mean
+
+
+def largest(allowed: Callable[[float], bool], start: float) -> float:
+    """About the largest gamma below `2 start` that is allowed, given that 0 is and that no gap lies between.
+
+    The search of the paper (Algorithm 1): go on where it is allowed and back where it is not, by steps that halve,
+    until the last success is near. What is returned was tried, or is 0.
+
+    >>> round(largest(lambda gamma: gamma**2 <= 3.0, start=1.0), 5)
+    1.73205
+    """
+    gamma = start
+    step = start
+    success = 0.0
+    while abs(gamma - success) > TOLERANCE * start:
+        step /= 2
+        if allowed(gamma):
+            success = gamma
+            gamma += step
+        else:
+            gamma -= step
+    return success

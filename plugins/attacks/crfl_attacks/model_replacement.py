@@ -1,15 +1,16 @@
-"""The backdoor attack of the paper: poisoned batches and a scaled update."""
+"""Backdoor by model replacement, the attack of the paper, and variants that change the attackers' training."""
 
 from __future__ import annotations
 
 from typing import Literal
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
 from crfl_attacks.targeted import Targeted
 from crfl_attacks.triggers import PixelTrigger, Trigger
-from crfl_core.extend import Batches, FederatedData, State, Streams
+from crfl_core.extend import AttackerObservation, Batches, FederatedData, State, Streams
 
 
 class ModelReplacement(Targeted):
@@ -55,3 +56,57 @@ def stamped(x: Tensor, pattern: Tensor, state: State) -> Tensor:
     """Inputs plus a pattern, clamped to the valid range."""
     low, high = state["domain"].tolist()
     return (x + pattern).clamp_(low, high)
+
+
+class ConstrainAndScale(ModelReplacement):
+    """Model replacement that evades anomaly detection (Bagdasaryan et al., 2020).
+
+    Attackers minimise `alpha L_class + (1 - alpha) L_ano` on their poisoned batches, where L_ano is the Euclidean
+    distance to the model of the round, and multiply what they trained by `scale`.
+    """
+
+    alpha: float = Field(0.7, gt=0, le=1, description="weight of the task; the rest is the weight of staying close")
+
+    def local_gradient(self, gradient: Tensor, weights: Tensor, start: Tensor, state: State) -> Tensor:  # noqa: ARG002
+        """`alpha` times the gradient of the task plus `1 - alpha` times the unit vector away from the start."""
+        away = weights - start
+        distance: Tensor = torch.linalg.vector_norm(away, dim=-1, keepdim=True)
+        tiny = torch.finfo(away.dtype).tiny  # at the start itself 0 is a subgradient
+        return (self.alpha * gradient).addcdiv_(away, distance.clamp(min=tiny), value=1.0 - self.alpha)
+
+
+class Pgd(ModelReplacement):
+    """Backdoor by projected gradient descent (Sun et al., 2019; Wang et al., 2020).
+
+    After every local step attackers project their model on the ball of radius `radius` around the model of the round,
+    so that a defence that bounds norms sees nothing unusual. `scale` multiplies the result, which leaves the ball.
+    """
+
+    radius: float = Field(1.0, gt=0, description="largest distance from the model of the round")
+
+    def after_step(self, weights: Tensor, start: Tensor, state: State) -> Tensor:  # noqa: ARG002 - remembers nothing
+        """The nearest model of the ball."""
+        away = weights - start
+        distance: Tensor = torch.linalg.vector_norm(away, dim=-1, keepdim=True)
+        return start + away / (distance / self.radius).clamp(min=1.0)
+
+
+class Neurotoxin(ModelReplacement):
+    """Durable backdoors (Zhang et al., 2022): attackers stay out of the coordinates that honest training moves most.
+
+    After every round they look at how the broadcast model has changed. In the next one they set their gradients to
+    zero in the share `ratio` of all coordinates that changed most, so that honest clients hardly undo what they did.
+    Before they have seen a change, they train in all coordinates.
+    """
+
+    ratio: float = Field(0.1, gt=0, lt=1, description="share of the coordinates that attackers stay out of, top-k")
+
+    def learn(self, seen: AttackerObservation, state: State) -> State:
+        """1 for the coordinates that are left to them, 0 for those that changed most."""
+        change = (seen.following - seen.round.start).abs()
+        taken = change.topk(round(self.ratio * len(change))).indices
+        return {**state, "left": torch.ones_like(change).index_fill_(0, taken, 0.0)}
+
+    def local_gradient(self, gradient: Tensor, weights: Tensor, start: Tensor, state: State) -> Tensor:  # noqa: ARG002
+        """The gradient, projected on what is left; weight decay is part of it."""
+        return gradient * state["left"] if "left" in state else gradient

@@ -8,8 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from crfl_attacks.replacing import Pool, Replacing
-from crfl_attacks.targeted import check_source
+from crfl_attacks.targeted import Pool, Replacing, check_source
 from crfl_core.extend import FederatedData, OptionError, Table
 
 ROWS_AT_ONCE = 65536

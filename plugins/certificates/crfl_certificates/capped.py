@@ -11,7 +11,7 @@ UPDATE_CAP: Mapping[str, Any] = {"type": "update-cap", "bound": "known"}
 """A cap where there is a bound on honest updates, so that no honest client notices it."""
 
 
-class Capped(Certificate):
+class CappedCertificate(Certificate):
     """A certificate that counts clients, for which updates have to be capped."""
 
     levels_offered: ClassVar[tuple[Level, ...]] = ("feature", "sample", "client")
@@ -22,7 +22,7 @@ class Capped(Certificate):
         return (UPDATE_CAP,) if cap_updates or counts_clients else ()
 
 
-class CappedPath(Capped):
+class PathwiseCertificate(CappedCertificate):
     """A certificate about the run as it was, with all its noise. No round is special to it."""
 
     statement: ClassVar = "pathwise"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from crfl_certificates.grouped import Grouped, isolation_checks
+from crfl_certificates.grouped import GroupCertificate, isolation_checks
 from crfl_core.extend import Check, GroupVotes, Guarantee, Ledger, Level, Threat, Votes, formulas
 
 
-class Ensemble(Grouped):
+class Ensemble(GroupCertificate):
     """What the models of all subsets of k clients would elect stands this number of clients (Cao et al., 2021).
 
     Only some of these models are trained; Clopper-Pearson bounds make up for the others, with probability 1 - alpha
@@ -39,4 +39,4 @@ class Ensemble(Grouped):
         counts = formulas.vote_counts(cast.ballots, ledger.facts.classes)
         _, p_a, p_b = formulas.one_stage_bonferroni(counts, votes.settings.alpha)
         stood = formulas.ensemble_count(p_a, p_b, ledger.facts.clients, len(groups.members[0]))
-        return self.counted(counts, stood)
+        return self.guarantee_from_counts(counts, stood)

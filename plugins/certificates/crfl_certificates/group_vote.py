@@ -8,28 +8,28 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from crfl_certificates.grouped import Grouped, isolation_checks
+from crfl_certificates.grouped import GroupCertificate, isolation_checks
 from crfl_core.extend import (
     Check,
+    DriftBound,
     GroupFacts,
     GroupVotes,
     Guarantee,
     Ledger,
     Level,
-    Scenario,
     Threat,
     Votes,
     bias_input,
+    build_guarantee,
     formulas,
-    guarantee,
-    margins,
+    margin_thresholds,
     pathwise_checks,
 )
 
 Array = NDArray[np.float64]
 
 
-class GroupVote(Grouped):
+class GroupVote(GroupCertificate):
     """Clients are in disjoint groups, each with a model of its own; so a client reaches one vote, whatever it does.
 
     Sound for any model, rule and attack, in every round, forward and backward, and exact: one client more can be
@@ -64,7 +64,7 @@ class GroupVote(Grouped):
             ),
             *isolation_checks(ledger),
         )
-        return (*checks, forward_reading(ledger, threat)) if self.refine else checks
+        return (*checks, check_forward_reading(ledger, threat)) if self.refine else checks
 
     def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:  # noqa: ARG002
         """How many clients it takes to change the winner."""
@@ -73,48 +73,50 @@ class GroupVote(Grouped):
         assert groups is not None
         named = None if self.candidates == "anybody" or isinstance(threat.clients, int) else threat.clients
         classes = ledger.facts.classes
-        able = may_attack(groups, named)
+        able = count_candidates(groups, named)
         counts = formulas.vote_counts(cast.ballots, classes, groups.votes)
         if groups.weights is not None:  # groups that certify themselves count as one client each here
-            stood = formulas.certified_weighted_groups(cast.ballots, classes, groups.weights, able > 0)
+            stood = formulas.weighted_group_radius(cast.ballots, classes, groups.weights, able > 0)
         else:
-            own = self_certified(ledger, cast, threat) if self.refine else 0.0
+            own = certify_groups(ledger, cast, threat) if self.refine else 0.0
             costs = formulas.group_costs(own, able)
-            stood = formulas.certified_by_costs(cast.ballots, classes, np.broadcast_to(costs, cast.ballots.shape))
-        return self.counted(counts, np.minimum(stood, float(able.sum())))
+            stood = formulas.group_radius(cast.ballots, classes, np.broadcast_to(costs, cast.ballots.shape))
+        return self.guarantee_from_counts(counts, np.minimum(stood, float(able.sum())))
 
 
-def may_attack(groups: GroupFacts, named: tuple[int, ...] | None) -> NDArray[np.int64]:
+def count_candidates(groups: GroupFacts, named: tuple[int, ...] | None) -> NDArray[np.int64]:
     """How many clients of each group may attack, (G,): all of them, or those that are named."""
     return np.array([len(members if named is None else set(members) & set(named)) for members in groups.members])
 
 
-def self_certified(ledger: Ledger, cast: GroupVotes, threat: Threat) -> Array:
+def certify_groups(ledger: Ledger, cast: GroupVotes, threat: Threat) -> Array:
     """How many of its own members each group's prediction stands, (m, G); 0 where its certificate is refused."""
     stood = np.zeros(cast.ballots.shape)
     unknown = np.full(len(stood), np.nan)
     for group in range(ledger.facts.models):
         own = ledger.of_group(group)
-        if group in ledger.failed or refused(own, threat, backward=True):
+        if group in ledger.failed_groups or is_refused(own, threat, backward=True):
             continue
         norms = np.hypot(cast.input_norms, bias_input(own))
         pair = np.stack([cast.gaps[:, group], np.zeros(len(norms))], axis=1)  # all that a margin is made of
-        scenario = Scenario(own, threat, own.facts.rounds, observed=True)
-        answer = guarantee(scenario, "client", cast.ballots[:, group], margins(own, pair, norms), unknown, unknown)
+        scenario = DriftBound(own, threat, own.facts.rounds, observed=True)
+        answer = build_guarantee(
+            scenario, "client", cast.ballots[:, group], margin_thresholds(own, pair, norms), unknown, unknown
+        )
         stood[:, group] = np.nan_to_num(answer.radius, posinf=float(own.facts.clients))
     return stood
 
 
-def refused(own: Ledger, threat: Threat, *, backward: bool) -> bool:
+def is_refused(own: Ledger, threat: Threat, *, backward: bool) -> bool:
     """Whether a group's own certificate at the client level is refused, at all or in the forward reading."""
     checks = pathwise_checks(own, threat, own.facts.rounds, observed=True)
     failed = [check for check in checks if check.status == "failed" and check.level in (None, "client")]
     return any(check.direction is None for check in failed) if backward else bool(failed)
 
 
-def forward_reading(ledger: Ledger, threat: Threat) -> Check:
+def check_forward_reading(ledger: Ledger, threat: Threat) -> Check:
     """What groups certify of themselves has to hold for attacks that might come, too."""
-    lost = [group for group in range(ledger.facts.models) if refused(ledger.of_group(group), threat, backward=False)]
+    lost = [group for group in range(ledger.facts.models) if is_refused(ledger.of_group(group), threat, backward=False)]
     return Check(
         "groups certify themselves forward",
         "failed" if lost else "held",

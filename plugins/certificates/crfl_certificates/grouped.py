@@ -20,7 +20,7 @@ from crfl_core.extend import (
 )
 
 
-class Grouped(Certificate):
+class GroupCertificate(Certificate):
     """A certificate that counts clients, from the votes of the groups' models."""
 
     groups: ClassVar[bool] = True
@@ -35,7 +35,7 @@ class Grouped(Certificate):
         return VoteRequest("groups")
 
     @staticmethod
-    def counted(counts: NDArray[np.int64], clients: NDArray[np.float64]) -> Guarantee:
+    def guarantee_from_counts(counts: NDArray[np.int64], clients: NDArray[np.float64]) -> Guarantee:
         """The winners of the `counts`, (m, C), and how many clients each stands; NaN where nothing is certified.
 
         `p_a` and `p_b` are the shares of the first and of the second class.
@@ -63,7 +63,7 @@ def isolation_checks(ledger: Ledger) -> tuple[Check, ...]:
     crossing = crossing or (f"hooks of {watching[0]!r} see all groups" if watching else "")
     members = ledger.facts.groups.members if ledger.facts.groups is not None else ()
     sizes = sorted({len(group) for group in members})
-    failed = ledger.failed
+    failed = ledger.failed_groups
     return (
         Check(
             "nothing crosses groups",
@@ -85,5 +85,5 @@ def isolation_checks(ledger: Ledger) -> tuple[Check, ...]:
             f"groups {list(failed)} vote for class 0" if failed else "no group failed",
             "a public vote",
         ),
-        assumption_checks.public_preprocessing(ledger),
+        assumption_checks.check_preprocessing(ledger),
     )

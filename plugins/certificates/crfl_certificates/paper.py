@@ -30,7 +30,7 @@ from crfl_core.extend import (
 )
 
 Array = NDArray[np.float64]
-ROUNDING = 1e-6
+SINGLE_PRECISION_TOLERANCE = 1e-6
 """Allowance for norms that were measured in single precision."""
 LEMMA_NORM = 2.0
 """Largest input norm, bias included, for which the paper's Lipschitz constant is true."""
@@ -81,9 +81,9 @@ class Paper(Certificate):
     def audit(self, ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
         """What Corollary 1 needs, and what it passes over."""
         return (
-            *needed(ledger, threat),
-            *(replace(check, refuses=False) for check in passed_over(ledger, threat)),
-            assumption_checks.secret_votes(ledger),
+            *essential_checks(ledger, threat),
+            *(replace(check, refuses=False) for check in conditional_checks(ledger, threat)),
+            assumption_checks.check_vote_secrecy(ledger),
             Check("votes of one run stand for all runs", "declared"),
         )
 
@@ -94,7 +94,7 @@ class Paper(Certificate):
         noise_std = votes.request.noise_std
         each = [self._round_radius(ledger, threat, number, budget, noise_std) for number in threat.rounds]
         # Of rounds of which nobody knows which are attacked, the worst count.
-        log_radii = formulas.combined_log_radius(np.sort(each, axis=0)[: threat.attacked_rounds])
+        log_radii = formulas.joint_log_radius(np.sort(each, axis=0)[: threat.attacked_rounds])
         certain = p_a > p_b if self.abstains else np.ones_like(p_a, bool)
         with np.errstate(over="ignore"):
             radii = np.exp(log_radii)
@@ -129,79 +129,79 @@ class Paper(Certificate):
         return np.asarray(log_radii - np.log(ledger.facts.feature_lipschitz))
 
 
-def needed(ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
+def essential_checks(ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
     """Without these there is no number."""
     facts = ledger.facts
-    rounds = attacked_rounds(ledger, threat)
+    rounds = existing_rounds(ledger, threat)
     exist = 0 < len(rounds) == len(threat.rounds)
-    noisy = all(noise_of(ledger, number) > 0 for number in rounds)
-    weighed = not any(ledger.round(number).weighs_nobody for number in rounds)
-    stepping = assumption_checks.optimiser_at_work(ledger, rounds)
+    noisy = all(noise_std_of(ledger, number) > 0 for number in rounds)
+    weighed = not any(ledger.round(number).has_unweighted_part for number in rounds)
+    stepping = assumption_checks.optimiser_objection(ledger, rounds)
     return (
-        replace(assumption_checks.softmax_regression(ledger), name="softmax regression"),
-        assumption_checks.check(
+        replace(assumption_checks.check_softmax_regression(ledger), name="softmax regression"),
+        assumption_checks.build_check(
             "attacked rounds exist",
             exist,
-            f"{threat.when} of 1..{facts.rounds}",
+            f"{threat.rounds_text} of 1..{facts.rounds}",
             f"rounds of 1..{facts.rounds}",
             "set threat.rounds to some of them",
         ),
-        assumption_checks.feature_map_lipschitz(ledger),
-        assumption_checks.check(
+        assumption_checks.check_feature_maps(ledger),
+        assumption_checks.build_check(
             "noise in the attacked round",
             noisy,
             "above 0" if noisy else "0",
             "server.noise_std > 0",
             "set server.noise_std above 0",
         ),
-        assumption_checks.check(
+        assumption_checks.build_check(
             "weights say who moved the model",
             weighed and not stepping,
             stepping
             or ("they do" if weighed else "a part of the aggregate depends on the updates and is in nobody's weight"),
             "an aggregate that is a weighted sum of the updates",
-            assumption_checks.PLAIN_STEP if stepping else "use fedavg",
+            assumption_checks.PLAIN_STEP_REMEDY if stepping else "use fedavg",
         ),
     )
 
 
-def passed_over(ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
+def conditional_checks(ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
     """Where these fail, the number is conditional."""
-    rounds = attacked_rounds(ledger, threat)
+    rounds = existing_rounds(ledger, threat)
     depends = {ledger.round(number).depends for number in rounds} | ({"all"} if ledger.facts.rejects else set())
     rate = float(ledger.clients.learning_rate.max())
     limit = 1.0 / smoothness(ledger)
     norm = input_bound(ledger)
     return (
-        assumption_checks.check(
+        assumption_checks.build_check(
             "one attacked round",
             threat.attacked_rounds == 1,
-            threat.when,
+            threat.rounds_text,
             "exactly one",
             "the divergences of the rounds are added, as the paper's remark on attacks of a fixed frequency implies",
         ),
-        assumption_checks.check(
+        assumption_checks.build_check(
             "fixed aggregation weights",
             "all" not in depends,
             " and ".join(sorted(depends)) or "none",
             "fixed, or capped one by one",
             "the weights differ between the two worlds; use fedavg",
         ),
-        assumption_checks.check(
+        assumption_checks.build_check(
             "input norm",
-            norm <= LEMMA_NORM * (1 + ROUNDING),
+            norm <= LEMMA_NORM * (1 + SINGLE_PRECISION_TOLERANCE),
             f"{norm:.3g}",
             f"at most {LEMMA_NORM:g}",
             "set model.features = { type = 'unit-ball' }",
         ),
-        assumption_checks.check(
+        assumption_checks.build_check(
             "step size",
-            rate <= limit * (1 + ROUNDING),
+            rate <= limit * (1 + SINGLE_PRECISION_TOLERANCE),
             f"{rate:g}",
             f"at most 1/beta = {limit:.3g}",
             "lower training.learning_rate, or the norms of the inputs",
         ),
-        assumption_checks.check(
+        assumption_checks.build_check(
             "labels unchanged",
             threat.poison == "features",
             f"poison {threat.poison!r}",
@@ -211,12 +211,12 @@ def passed_over(ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
     )
 
 
-def attacked_rounds(ledger: Ledger, threat: Threat) -> list[int]:
+def existing_rounds(ledger: Ledger, threat: Threat) -> list[int]:
     """The attacked rounds that exist."""
     return [number for number in threat.rounds if number <= ledger.facts.rounds]
 
 
-def noise_of(ledger: Ledger, number: int) -> float:
+def noise_std_of(ledger: Ledger, number: int) -> float:
     """The noise on the model of a round; in the final one it is the test noise."""
     return ledger.facts.test_noise_std if number == ledger.facts.rounds else ledger.round(number).noise_std
 

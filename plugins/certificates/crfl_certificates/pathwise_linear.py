@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import numpy as np
 
-from crfl_certificates.capped import CappedPath
+from crfl_certificates.capped import PathwiseCertificate
 from crfl_core.extend import (
     Check,
+    DriftBound,
     Guarantee,
     Ledger,
     Level,
     LogitVotes,
-    Scenario,
     Threat,
     VoteRequest,
     Votes,
     VoteSettings,
     bias_input,
-    guarantee,
-    margins,
+    build_guarantee,
+    margin_thresholds,
     pathwise_checks,
 )
 
 
-class PathwiseLinear(CappedPath):
+class PathwiseLinear(PathwiseCertificate):
     """Same noise, same batches, no attack: the linear model would have predicted the same. By margins, without votes.
 
     Sound for softmax regression: rounds are non-expansive, so the parameters of the two runs differ by at most the
@@ -42,7 +42,7 @@ class PathwiseLinear(CappedPath):
         """Margins as drifts, drifts as radii."""
         logits = votes.expect(LogitVotes).logits
         norms = np.hypot(votes.input_norms, bias_input(ledger))
-        threshold = margins(ledger, logits, norms)
+        threshold = margin_thresholds(ledger, logits, norms)
         unknown = np.full(len(norms), np.nan)
-        scenario = Scenario.of(ledger, threat, ledger.facts.rounds, observed=True)
-        return guarantee(scenario, level, logits.argmax(axis=1), threshold, unknown, unknown)
+        scenario = DriftBound.of(ledger, threat, ledger.facts.rounds, observed=True)
+        return build_guarantee(scenario, level, logits.argmax(axis=1), threshold, unknown, unknown)

@@ -7,29 +7,29 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from crfl_certificates.capped import CappedPath
+from crfl_certificates.capped import PathwiseCertificate
 from crfl_core.extend import (
     Check,
+    DriftBound,
     ExactVotes,
     Guarantee,
     Ledger,
     Level,
-    Scenario,
     Threat,
     VoteRequest,
     Votes,
     VoteSettings,
     assumption_checks,
-    bounds_of,
-    counting_request,
-    final_norm,
+    build_guarantee,
+    final_model_norm,
     formulas,
-    guarantee,
     pathwise_checks,
+    vote_bounds,
+    vote_count_request,
 )
 
 
-class PathwiseSmoothed(CappedPath):
+class PathwiseSmoothed(PathwiseCertificate):
     """Same noise, same batches, no attack: the vote over test-time noise would have been the same.
 
     Sound for softmax regression: the drift of the attack shifts the centre of the Gaussian vote, and below
@@ -43,24 +43,26 @@ class PathwiseSmoothed(CappedPath):
         noise = ledger.facts.test_noise_std if settings.noise_std is None else settings.noise_std
         if self.method == "exact" and ledger.facts.model_facts.linear and noise > 0:
             return VoteRequest("exact", noise_std=noise)
-        return counting_request(settings, noise)
+        return vote_count_request(settings, noise)
 
     def audit(self, ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
         """The checks of every pathwise certificate; what is computed draws no noise that could be known."""
         checks = pathwise_checks(ledger, threat, ledger.facts.rounds, observed=True)
-        return checks if self.method == "exact" else (*checks, assumption_checks.secret_votes(ledger))
+        return checks if self.method == "exact" else (*checks, assumption_checks.check_vote_secrecy(ledger))
 
     def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:
         """Votes as drifts, drifts as radii."""
-        scenario = Scenario.of(ledger, threat, ledger.facts.rounds, observed=True)
+        scenario = DriftBound.of(ledger, threat, ledger.facts.rounds, observed=True)
         noise = votes.request.noise_std
         if isinstance(votes, ExactVotes):
             threshold = noise * formulas.gaussian_threshold_of_logs(votes.log_p_a, votes.log_rest, votes.log_p_b)
-            threshold = np.maximum(0.0, threshold - formulas.logit_rounding(ledger.facts.features, final_norm(ledger)))
+            threshold = np.maximum(
+                0.0, threshold - formulas.logit_rounding(ledger.facts.features, final_model_norm(ledger))
+            )
             first = votes.winner
             p_a = np.exp(votes.log_p_a)
             p_b = np.exp(votes.log_p_b)
         else:
-            first, p_a, p_b = bounds_of(votes)
+            first, p_a, p_b = vote_bounds(votes)
             threshold = noise * formulas.gaussian_threshold(p_a, p_b)
-        return guarantee(scenario, level, first, np.asarray(threshold), p_a, p_b)
+        return build_guarantee(scenario, level, first, np.asarray(threshold), p_a, p_b)

@@ -7,29 +7,29 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from crfl_certificates.resampled import Resampled, fresh_noise, unknown_rounds
+from crfl_certificates.resampled import ResampledCertificate, check_known_rounds, fresh_noise_stds
 from crfl_core.extend import (
     Check,
-    Costs,
+    DriftBound,
+    DriftCosts,
     Guarantee,
     Ledger,
     Level,
-    Scenario,
     Threat,
     Votes,
     assumption_checks,
-    bounds_of,
+    build_guarantee,
+    check_breakdown_direction,
     formulas,
     forward_checks,
-    guarantee,
-    observed_breakdown,
     spectrum_checks,
+    vote_bounds,
 )
 
 Array = NDArray[np.float64]
 
 
-class Postprocess(Resampled):
+class Postprocess(ResampledCertificate):
     """Noise drawn again from the attacked round on: the vote would have been the same. Any loss, any later aggregator.
 
     The noise of the attacked round hides the drift, `mu = D / sigma`; what follows is post-processing, the same in both
@@ -40,28 +40,30 @@ class Postprocess(Resampled):
     def audit(self, ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
         """One attacked round with noise, and a bound on the drift in it."""
         return (
-            *(unknown_rounds(threat) or (assumption_checks.one_round(ledger, threat),)),
-            assumption_checks.noise_in_round(ledger, self.start(threat.rounds)),
+            *(check_known_rounds(threat) or (assumption_checks.check_single_round(ledger, threat),)),
+            assumption_checks.check_noise(ledger, self.start(threat.rounds)),
             *drift_checks(ledger, threat),
-            assumption_checks.participation_fixed(ledger, threat),
-            assumption_checks.public_preprocessing(ledger),
-            assumption_checks.feature_map_lipschitz(ledger),
+            assumption_checks.check_participation(ledger, threat),
+            assumption_checks.check_preprocessing(ledger),
+            assumption_checks.check_feature_maps(ledger),
             *self.vote_checks(ledger, threat),
         )
 
     def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:
         """Votes as a budget, the budget as a drift of the attacked round's model, the drift as a radius."""
-        first, p_a, p_b = bounds_of(votes)
+        first, p_a, p_b = vote_bounds(votes)
         start = self.start(threat.rounds)
-        noises = fresh_noise(ledger, start, votes.request.noise_std)
+        noises = fresh_noise_stds(ledger, start, votes.request.noise_std)
         clips = np.array([record.clip_norm for record in ledger.rounds[start - 1 :]])
         with np.errstate(divide="ignore"):
             diameters = 2.0 * clips[1:] / noises[1:]
         budget = formulas.hockey_stick_threshold(p_a, p_b, diameters, 2.0 * clips[0] / noises[0])
-        return guarantee(costs(ledger, threat, start), level, first, np.asarray(noises[0] * budget), p_a, p_b)
+        return build_guarantee(
+            drift_costs(ledger, threat, start), level, first, np.asarray(noises[0] * budget), p_a, p_b
+        )
 
 
-def kind_of_drift(ledger: Ledger, threat: Threat) -> Literal["scenario", "breakdown"]:
+def drift_kind(ledger: Ledger, threat: Threat) -> Literal["scenario", "breakdown"]:
     """How the drift of the attacked round is bounded: by fixed weights, or by the breakdown of the rule."""
     return "breakdown" if ledger.round(max(threat.rounds)).depends == "all" else "scenario"
 
@@ -72,38 +74,41 @@ def drift_checks(ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
     if not 1 <= number <= ledger.facts.rounds:
         return ()
     common = (
-        assumption_checks.never_rejected(ledger),
-        assumption_checks.only_model_leaves(ledger, number),
+        assumption_checks.check_round_acceptance(ledger),
+        assumption_checks.check_plugin_memory(ledger, number),
         *spectrum_checks(ledger, threat),
     )
-    if kind_of_drift(ledger, threat) == "breakdown":
+    if drift_kind(ledger, threat) == "breakdown":
         anything = threat.model_copy(update={"poison": "update"})
         return (
             *common,
-            assumption_checks.breakdown_known(ledger, threat),
-            assumption_checks.inputs_bounded(ledger, anything),
-            observed_breakdown(),
+            assumption_checks.check_breakdown(ledger, threat),
+            assumption_checks.check_input_norms(ledger, anything),
+            check_breakdown_direction(),
         )
     checks = [
         *common,
         *forward_checks(ledger, threat),
-        assumption_checks.fixed_weights_in(ledger, number),
-        assumption_checks.inputs_bounded(ledger, threat),
-        assumption_checks.attack_bounded(ledger, threat),
+        assumption_checks.check_weights_of_round(ledger, number),
+        assumption_checks.check_input_norms(ledger, threat),
+        assumption_checks.check_update_size(ledger, threat),
     ]
     if threat.poison != "update":
-        checks += [assumption_checks.softmax_regression(ledger), assumption_checks.non_expansive(ledger, threat)]
+        checks += [
+            assumption_checks.check_softmax_regression(ledger),
+            assumption_checks.check_step_size(ledger, threat),
+        ]
     return tuple(checks)
 
 
-def costs(ledger: Ledger, threat: Threat, start: int) -> Costs:
+def drift_costs(ledger: Ledger, threat: Threat, start: int) -> DriftCosts:
     """The drift of the attacked round's model."""
-    if kind_of_drift(ledger, threat) == "scenario":
-        return Scenario.of(ledger, threat, start)
-    return Breakdown(ledger, start, threat.attackers)
+    if drift_kind(ledger, threat) == "scenario":
+        return DriftBound.of(ledger, threat, start)
+    return BreakdownDrift(ledger, start, threat.attackers)
 
 
-class Breakdown:
+class BreakdownDrift:
     """A rule that looks at the updates: what attackers do does not matter, only how many they are."""
 
     def __init__(self, ledger: Ledger, number: int, attackers: int) -> None:

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from crfl_certificates.capped import Capped
+from crfl_certificates.capped import CappedCertificate
 from crfl_core.extend import Check, Ledger, Threat, VoteRequest, VoteSettings, assumption_checks
 
 
-class Resampled(Capped):
+class ResampledCertificate(CappedCertificate):
     """Continuations of the run that vote, one vote each."""
 
     statement: ClassVar = "tail"
@@ -41,21 +41,21 @@ class Resampled(Capped):
     def vote_checks(self, ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
         """What makes the votes of continuations bounds on probabilities."""
         return (
-            assumption_checks.model_kept(ledger, self.start(threat.rounds)),
-            assumption_checks.independent_votes(),
-            assumption_checks.secret_votes(ledger),
+            assumption_checks.check_kept_model(ledger, self.start(threat.rounds)),
+            assumption_checks.check_vote_independence(),
+            assumption_checks.check_vote_secrecy(ledger),
         )
 
 
-def unknown_rounds(threat: Threat) -> tuple[Check, ...]:
+def check_known_rounds(threat: Threat) -> tuple[Check, ...]:
     """The failed check of a certificate that draws noise again from the attacked round on, and is not told which."""
     if threat.attacked_rounds == len(threat.rounds):
         return ()
     required = "known rounds, because each possible one needs a stored model and continuations of its own"
     remedy = "use 'pathwise-linear' or 'pathwise-smoothed', or 'tail' with a resample_from that no attack comes after"
-    return (Check("attacked rounds", "failed", threat.when, required, remedy),)
+    return (Check("attacked rounds", "failed", threat.rounds_text, required, remedy),)
 
 
-def fresh_noise(ledger: Ledger, start: int, test_noise: float) -> NDArray[np.float64]:
+def fresh_noise_stds(ledger: Ledger, start: int, test_noise: float) -> NDArray[np.float64]:
     """The noise of every round from `start` on; in the final round it is the test noise."""
     return np.array([record.noise_std for record in ledger.rounds[start - 1 : -1]] + [test_noise])

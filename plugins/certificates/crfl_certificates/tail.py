@@ -5,23 +5,23 @@ from __future__ import annotations
 import numpy as np
 from pydantic import Field
 
-from crfl_certificates.resampled import Resampled, fresh_noise, unknown_rounds
+from crfl_certificates.resampled import ResampledCertificate, check_known_rounds, fresh_noise_stds
 from crfl_core.extend import (
     Check,
+    DriftBound,
     Guarantee,
     Ledger,
     Level,
-    Scenario,
     Threat,
     Votes,
-    bounds_of,
+    build_guarantee,
     formulas,
-    guarantee,
     pathwise_checks,
+    vote_bounds,
 )
 
 
-class Tail(Resampled):
+class Tail(ResampledCertificate):
     """Noise drawn again from some round on: the vote of all continuations would have been the same without the attack.
 
     Sound for softmax regression and attacks up to that round. Every round of fresh noise hides more of the drift:
@@ -39,17 +39,17 @@ class Tail(Resampled):
     def audit(self, ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
         """As pathwise; the attack must come before the fresh noise."""
         checks = pathwise_checks(ledger, threat, self.start(threat.rounds), observed=False)
-        unknown = unknown_rounds(threat) if self.resample_from is None else ()
+        unknown = check_known_rounds(threat) if self.resample_from is None else ()
         return (*unknown, *checks, *self.vote_checks(ledger, threat))
 
     def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:
         """Votes as a budget, the budget as a drift of the stored model, the drift as a radius."""
-        first, p_a, p_b = bounds_of(votes)
+        first, p_a, p_b = vote_bounds(votes)
         start = self.start(threat.rounds)
-        scenario = Scenario.of(ledger, threat, start)
-        noises = fresh_noise(ledger, start, votes.request.noise_std)
+        scenario = DriftBound.of(ledger, threat, start)
+        noises = fresh_noise_stds(ledger, start, votes.request.noise_std)
         per_unit = formulas.budget_per_unit_drift(noises, scenario.lipschitz[start - 1 :])[0]
         budget = np.maximum(0.0, formulas.gaussian_threshold(p_a, p_b) - scenario.rounding_budget(noises))
         with np.errstate(divide="ignore", invalid="ignore"):
             threshold = budget / per_unit
-        return guarantee(scenario, level, first, np.asarray(threshold), p_a, p_b)
+        return build_guarantee(scenario, level, first, np.asarray(threshold), p_a, p_b)

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from crfl_core.extend import Data, DataFile, DataSource
-from crfl_datasets.images import ImageDataset, Names
+from crfl_datasets.idx import ImageDataset, Names
 
 Split = Literal["byclass", "bymerge", "balanced", "letters", "digits", "mnist"]
 

@@ -1,9 +1,9 @@
-"""MNIST."""
+"""MNIST and Fashion-MNIST."""
 
 from __future__ import annotations
 
 from crfl_core.extend import Data, DataSource
-from crfl_datasets.images import MNIST, ImageDataset, mirrored
+from crfl_datasets.idx import MNIST, ImageDataset, mirrored
 
 MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
 FILES = (
@@ -31,3 +31,35 @@ class Mnist(ImageDataset):
     def read(self) -> Data:
         """All images."""
         return self.read_four(MNIST, tuple(map(str, range(10))))
+
+
+FASHION_MIRRORS = (
+    "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+    "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
+)
+FASHION_FILES = (
+    (MNIST.train_images, "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84", 26421880),
+    (MNIST.train_labels, "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845", 29515),
+    (MNIST.test_images, "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073", 4422102),
+    (MNIST.test_labels, "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5", 5148),
+)
+FASHION_CLASSES = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
+
+
+class FashionMnist(ImageDataset):
+    """Articles of clothing, 28 x 28 pixels, 60,000 for training and 10,000 for testing (Xiao et al., 2017)."""
+
+    @classmethod
+    def source(cls) -> DataSource:
+        """The four original files."""
+        return DataSource(
+            folder="fashion-mnist",
+            files=tuple(mirrored(*file, FASHION_MIRRORS) for file in FASHION_FILES),
+            licence="MIT (Zalando SE)",
+            homepage="https://github.com/zalandoresearch/fashion-mnist",
+            how_to_get="run `crfl data fetch fashion-mnist`",
+        )
+
+    def read(self) -> Data:
+        """All images."""
+        return self.read_four(MNIST, FASHION_CLASSES)

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from crfl_core.extend import Data, Dataset, Domain, ScalingKind
 
-NUMBERS_AT_ONCE = 2**16
+INPUT_NUMBERS_AT_ONCE = 2**16
 
 
 class Synthetic(Dataset):
@@ -81,7 +81,7 @@ class Synthetic(Dataset):
 
 def rows_at_once(features: int) -> int:
     """How many rows are drawn at a time: few enough for a processor's cache."""
-    return max(1, NUMBERS_AT_ONCE // features)
+    return max(1, INPUT_NUMBERS_AT_ONCE // features)
 
 
 def directions(generator: np.random.Generator, count: int, features: int) -> NDArray[np.float64]:

@@ -132,7 +132,7 @@ Columns = dict[str, list[str]]
 
 def list_table(listed: Sequence[Listed], width: int) -> RenderableType:
     """One row per run with its numbers, then the settings that fit; some of the others are named below the table."""
-    settings = settings_of(listed)
+    settings = errors_of(listed)
     longest = max(len(one.name) for one in listed)
     room = width - BETWEEN - min(longest, LEAST_NAME)
     facts = fitting_facts(facts_of(listed), room, width_of(dict([*settings.items()][:WANTED])))
@@ -171,7 +171,7 @@ def facts_of(listed: Sequence[Listed]) -> Columns:
     return {name: values for name, values in columns.items() if any(values)}
 
 
-def settings_of(listed: Sequence[Listed]) -> Columns:
+def errors_of(listed: Sequence[Listed]) -> Columns:
     """The columns of the settings in which the runs differ."""
     keys = list(dict.fromkeys(key for one in listed for key in one.settings))
     names = short_names(keys)

@@ -11,8 +11,7 @@ from crfl_reports.figures import image_of
 from pydantic import Field, PrivateAttr
 
 from crfl_core.extend import CrflError, PluginError, RoundRecord, RunContext, RunResult, Tracker, hookimpl
-from crfl_trackers.numbers import in_the_end, of_round, points, settings
-from crfl_trackers.pictures import figures_of
+from crfl_trackers.run_summary import figures_of, in_the_end, of_round, points, settings
 
 AT_ONCE = 100
 """Parameters in one request; MLflow takes no more."""

@@ -10,8 +10,7 @@ from crfl_reports.figures import image_of
 from pydantic import Field, PrivateAttr
 
 from crfl_core.extend import PluginError, RoundRecord, RunContext, RunResult, Tracker, hookimpl
-from crfl_trackers.numbers import curve_name, in_the_end, of_round, points, settings
-from crfl_trackers.pictures import figures_of
+from crfl_trackers.run_summary import curve_name, figures_of, in_the_end, of_round, points, settings
 
 
 class TensorBoard(Tracker):

@@ -38,6 +38,6 @@ def test_the_example_is_trained_and_certified(tmp_path: Path) -> None:
     (certified,) = result.certified
     right = certified.guarantee.prediction == certified.labels
     assert (right & (certified.guarantee.radius >= 1)).mean() > 0.88
-    (question,) = result.inquiry.questions
+    (question,) = result.certifier.questions
     declared = [check.measured for check in question.audit.checks if check.status == "declared"]
     assert declared == ["scaling 'minmax' fitted on training data, inputs within [0, 1]"]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from crfl_core.extend import Data, OptionError, Partitioner, Streams, UserPath
-from crfl_datasets.partitioners.counted import dealt
+from crfl_datasets.partitioners.random_splits import dealt
 
 Rows = tuple[NDArray[np.int64], ...]
 FORMS = (

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from crfl_core.extend import Data, OptionError, Partitioner, Streams
-from crfl_datasets.partitioners.counted import dealt
+from crfl_datasets.partitioners.random_splits import dealt
 
 
 class Natural(Partitioner):

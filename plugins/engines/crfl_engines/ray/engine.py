@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from pydantic import Field, PrivateAttr
 
-from crfl_core.extend import Clients, Counted, CountingTask, Engine, Job, LocalUpdates, TrainingTask
+from crfl_core.extend import Clients, CountingTask, Engine, Job, LocalUpdates, PartialCount, TrainingTask
 from crfl_engines.ray.cluster import CONNECTION, Wish, imported, processors
 
 PLACES = r"^(auto|local|[^\s:/]+:\d{1,5})$"
@@ -69,7 +69,7 @@ class Ray(Engine):
             del answer
             yield trained
 
-    def count_votes(self, task: CountingTask) -> Iterator[Counted]:
+    def count_votes(self, task: CountingTask) -> Iterator[PartialCount]:
         """The votes on a test set, a share for every worker: each of them draws all noisy models once."""
         from crfl_engines.ray.worker import SentCount
 
@@ -81,7 +81,7 @@ class Ray(Engine):
         firsts = range(0, len(blocks), share)
         parts = [slice(blocks[first].start, blocks[first : first + share][-1].stop) for first in firsts]
         for part, counts in crew.work("count", (imported().put(SentCount.of(task)),), parts):
-            yield Counted(part, counts.copy())
+            yield PartialCount(part, counts.copy())
 
     def close(self) -> None:
         """Let the workers go, and end what was begun here."""

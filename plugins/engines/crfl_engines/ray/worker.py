@@ -19,9 +19,9 @@ from crfl_core.extend import (
     CountingTask,
     Job,
     LocalUpdates,
+    NoisyModels,
     RunError,
     TrainingTask,
-    Voters,
     open_job,
 )
 
@@ -65,7 +65,7 @@ class SentCount(NamedTuple):
 
     def task(self) -> CountingTask:
         """The task as jobs know it."""
-        return CountingTask(self.test_set, self.samples, Voters(tensor(self.models), **self.others))
+        return CountingTask(self.test_set, self.samples, NoisyModels(tensor(self.models), **self.others))
 
 
 Answer = tuple[NDArray[Any], Columns]

@@ -185,5 +185,5 @@ def feature_radius(point: Point, tolerated: float) -> float:
         )
         return point.attackers * point.strength * np.asarray(shift)
 
-    certified = formulas.certified_size(np.array([tolerated]))
+    certified = formulas.largest_attack(np.array([tolerated]))
     return float(formulas.feature_radius(certified, drift)[0])

@@ -16,7 +16,7 @@ from crfl_experiments.sweeps.cells import Definition
 from crfl_experiments.sweeps.folder import SweepFolder
 from crfl_experiments.sweeps.results import SweepResult
 from crfl_experiments.sweeps.schedule import Plan, plan_cells
-from crfl_experiments.sweeps.values import parsed, shown, split
+from crfl_experiments.sweeps.values import parse_value, shown, split
 
 MOST_TABLES = 3
 """How many measures a sweep shows when it is finished: accuracy, backdoor success and the first certificate."""
@@ -49,7 +49,7 @@ def values(raw: str, option: str) -> list[Any]:
     parts = split(raw)
     if not all(parts):
         raise ConfigError(f"{option}={raw}: a value is missing: write values with commas between them, such as 10,50")
-    return [parsed(part) for part in parts]
+    return [parse_value(part) for part in parts]
 
 
 def goes_on(path: Path, *, changes: bool, trust: bool) -> tuple[Definition, Path]:

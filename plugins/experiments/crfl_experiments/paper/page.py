@@ -85,7 +85,7 @@ BESIDE = (
     "attack, whatever R clients submit in the attacked round? That covers backdoors of every radius, scale and poison "
     "ratio and changed labels, so it is one number for all r; R = 1 unless a figure says otherwise. Data, N, T, "
     "t_adv and the attack that runs are the same. Features and training are not: "
-    "[`paper/sound`](../plugins/experiments/crfl_experiments/paper/sound) holds the settings. They were chosen by "
+    "[`paper/sweeps`](../plugins/experiments/crfl_experiments/paper/sweeps) holds the settings. They were chosen by "
     "what is certified of "
     "`reserve.validation`, samples that no client holds and no number here counts, with "
     "[`examples/certified/search.py`](../examples/certified/search.py); on EMNIST nobody has chosen any.",
@@ -109,8 +109,8 @@ the pictures beside it; runs lie in `reproduction/sweeps`, and the same command 
 are not there are skipped, and the table says which command brings them; loans need a file of your own (`crfl data
 list`). `--list` names the figures, such as `mnist/sigma`; a dataset or a figure alone is a name, too. `--no-sound`
 leaves the second lines out, `--authors` does what the authors' code does where that is not what the paper says, and
-`--set KEY=VALUE` changes every run. What each figure varies stands in `paper/sweeps`, in files that `crfl sweep`
-runs as well ([examples/paper](../examples/paper/README.md))."""
+`--set KEY=VALUE` changes every run. What each figure varies stands in `paper/sweeps`, in one file for each dataset
+([examples/paper](../examples/paper/README.md))."""
 
 
 def page(sections: Sequence[Section]) -> str:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from crfl_core import formulas
 from crfl_core.plugin_api.dataset import Dataset
+from crfl_core.training.clean_twin import kept_model
 from crfl_experiments.sweeps.results import CellResult
 
 Array = NDArray[np.float64]
@@ -76,6 +77,7 @@ class Reading:
     loose_round: int | None = None
     first: int | None = None
     certificate: str = PAPER
+    twin: CellResult | None = None
 
     @property
     def seed(self) -> int:
@@ -116,7 +118,11 @@ class Reading:
     @cached_property
     def distances(self) -> Array:
         """The L2 distance of the clipped models to those of the clean twin from the attacked round on."""
-        return np.array(self.cell.run.distances[self.attacked - 1 :])
+        assert self.twin is not None
+        run = self.cell.run
+        twin = self.twin.run
+        numbers = range(self.attacked, run.ledger.facts.rounds + 1)
+        return np.array([np.linalg.norm(kept_model(run, number) - kept_model(twin, number)) for number in numbers])
 
     @cached_property
     def attacked(self) -> int:
@@ -194,11 +200,12 @@ def points_of(source: Source, cells: Iterable[CellResult]) -> list[Point]:
     """Cells of a figure by series and value, each in ascending order. Those to compare with are no points of it."""
     finished = [one for one in cells if one.note.state == "finished"]
     found: dict[tuple[str, float], dict[int, Reading]] = {}
+    twins = {one.settings["seed"]: one for one in finished if one.cell.config.attack is None}
     for one in finished:
         if is_reference(one):
             continue
         seed = one.settings["seed"]
-        reading = Reading(one, source.loose_round, source.first, source.certificate)
+        reading = Reading(one, source.loose_round, source.first, source.certificate, twins.get(seed))
         place = series_of(one.settings), float(one.settings.get(source.axis, 0.0))
         found.setdefault(place, {})[seed] = reading
     return [Point(source.figure, value, series, found[series, value]) for series, value in sorted(found)]

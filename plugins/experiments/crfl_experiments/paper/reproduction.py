@@ -16,15 +16,20 @@ from crfl_experiments.paper.claims import verdict
 from crfl_experiments.paper.figures import BOOK, DATASETS, Figure, swept
 from crfl_experiments.paper.page import PICTURES, Finding, Section, page
 from crfl_experiments.paper.readings import Point, Source, noise_free, points_of, spread
-from crfl_experiments.paper.sound_answers import FIGURE, Answer, answers
-from crfl_experiments.paper.sweep_files import Question, combined, missing_data, sound
+from crfl_experiments.paper.sound_answers import Answer, answers
+from crfl_experiments.paper.sweep_files import (
+    FIGURE_KEY,
+    ReproductionOptions,
+    figures_sweep,
+    missing_data_remedy,
+    sound_sweep,
+)
 from crfl_experiments.sweeps.results import CellResult
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
     from crfl_experiments.sweeps.cells import Cell, Definition
-    from crfl_experiments.sweeps.results import CellResult
 
 PAGE = "reproduction.md"
 SECTIONS = "figures.json"
@@ -77,9 +82,9 @@ def reproduce(  # noqa: PLR0913  # as many options as people may give to the com
     the same questions to a sound certificate. `overrides` are `key=value` texts that count in every cell, above what
     figures fix.
     """
-    question = Question(seeds, fast, tuple(overrides), authors=authors)
+    options = ReproductionOptions(seeds, fast, tuple(overrides), authors=authors)
     chosen, with_phi = select(figures)
-    work = Work(question, Path(out), workers, quiet=quiet, with_sound=sound)
+    work = Work(options, Path(out), workers, quiet=quiet, with_sound=sound)
     for dataset in dict.fromkeys(dataset for dataset, _ in chosen):
         work.take(dataset, [figure for name, figure in chosen if name == dataset])
     if with_phi:
@@ -93,7 +98,7 @@ def reproduce(  # noqa: PLR0913  # as many options as people may give to the com
 class Work:
     """Datasets one after the other, and what came of them so far."""
 
-    question: Question
+    options: ReproductionOptions
     place: Path
     workers: int | None
     quiet: bool
@@ -103,16 +108,16 @@ class Work:
 
     def take(self, dataset: str, figures: Sequence[Figure]) -> None:
         """Run, draw and judge the figures of a dataset."""
-        if reason := missing_data(dataset, self.question):
+        if reason := missing_data_remedy(dataset, self.options):
             self.sections += [unmeasured(dataset, figure, f"data missing, {reason}") for figure in figures]
             return
         needed = {name for figure in figures for name in (figure.takes or (figure.name,))}
-        definition = combined(dataset, [figure.name for figure in swept(dataset)], self.question)
-        measured = Measured(dataset, self._cells(definition, self.question.folder(dataset), needed))
+        definition = figures_sweep(dataset, self.options)
+        measured = Measured(dataset, self._cells(definition, self.options.folder(dataset), needed))
         if self.with_sound:
             measured.sound_cells = self._cells(
-                sound(dataset, self.question),
-                f"{self.question.folder(dataset)}-sound",
+                sound_sweep(dataset, self.options),
+                f"{self.options.folder(dataset)}-sound",
                 {figure.beside.figure for figure in figures},
             )
         self.sections += [self._section(dataset, figure, measured) for figure in figures]
@@ -120,11 +125,10 @@ class Work:
     def _cells(self, definition: Definition, name: str, needed: set[str]) -> list[CellResult]:
         """Run the cells of some figures in the one sweep that all figures of a dataset share; all of its cells."""
         from crfl_experiments.sweeps.folder import SweepFolder
-        from crfl_experiments.sweeps.results import CellResult
         from crfl_experiments.sweeps.sweep_runner import run_sweep
 
         def wanted(cell: Cell) -> bool:
-            return cell.settings[FIGURE] in needed
+            return cell.settings[FIGURE_KEY] in needed
 
         folder = self.place / "sweeps" / name
         self.failures |= run_sweep(definition, folder, self.workers, quiet=self.quiet, only=wanted)
@@ -152,7 +156,7 @@ class Work:
             saved(drawing, f"{dataset}-{figure.name}.svg", self.place),
             number_table(figure, points, answers),
             measured.told(figure, answers) if self.with_sound else (),
-            how(self.question),
+            how(self.options),
         )
 
 
@@ -222,16 +226,16 @@ def read_sections(file: Path) -> list[Section]:
         return []
 
 
-def how(question: Question) -> str:
+def how(options: ReproductionOptions) -> str:
     """What was run, in a few words."""
-    said = "one seed" if question.seeds == 1 else f"{question.seeds} seeds, lines are means and bands the range"
+    said = "one seed" if options.seeds == 1 else f"{options.seeds} seeds, lines are means and bands the range"
     size = (
         "`--fast`, which is 400 test samples, and fewer local steps at a higher rate, with the same tau eta"
-        if question.fast
+        if options.fast
         else "runs as large as the paper's"
     )
-    size += ", as the authors' code does it (`--authors`)" if question.authors else ""
-    other = f"; set otherwise: {', '.join(f'`{one}`' for one in question.overrides)}" if question.overrides else ""
+    size += ", as the authors' code does it (`--authors`)" if options.authors else ""
+    other = f"; set otherwise: {', '.join(f'`{one}`' for one in options.overrides)}" if options.overrides else ""
     return f"{said}; {size}{other}"
 
 
@@ -283,7 +287,7 @@ class Measured:
         return Source(figure.name, figure.axis, figure.loose_round, FIRST.get(self.dataset))
 
     def _own(self, figure: Figure) -> list[CellResult]:
-        return [one for one in self.cells if one.settings[FIGURE] == figure.name]
+        return [one for one in self.cells if one.settings[FIGURE_KEY] == figure.name]
 
 
 def is_part(point: Point) -> Iterator[bool]:

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crfl_core.certification.drift import Scenario
+from crfl_core.certification.drift import DriftBound
 from crfl_experiments.paper.readings import CLEAN, Array, Point, Reading, Source, points_of
+from crfl_experiments.paper.sweep_files import FIGURE_KEY
 from crfl_experiments.sweeps.results import CellResult
 
 CERTIFICATE = "pathwise-linear"
-FIGURE = "let.figure"
 DEFAULT = "table1"
 
 
@@ -67,7 +67,7 @@ class Answer:
 
 def answers(beside: Beside, values: Sequence[float], cells: Sequence[CellResult], first: int | None) -> list[Answer]:
     """The answers at those values of a figure's axis at which there is one."""
-    own = [one for one in cells if one.settings[FIGURE] == beside.figure]
+    own = [one for one in cells if one.settings[FIGURE_KEY] == beside.figure]
     points = points_of(Source(beside.figure, beside.axis, first=first, certificate=CERTIFICATE), own)
     if not points:
         return []
@@ -88,6 +88,6 @@ def distance_bounds(answer: Answer, attacked: int) -> Array:
         run = one.cell.run
         threat = run.threat.model_copy(update={"rounds": (attacked,)})
         rounds = range(attacked, run.ledger.facts.rounds + 1)
-        scenarios = [Scenario(run.ledger, threat, number) for number in rounds]
+        scenarios = [DriftBound(run.ledger, threat, number) for number in rounds]
         rows.append([float(each.client_costs()[answer.attackers]) + each.rounding for each in scenarios])
     return np.array(rows)

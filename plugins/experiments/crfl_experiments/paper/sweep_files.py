@@ -1,26 +1,25 @@
-"""The sweep files of the figures, and one sweep of all figures of a dataset, so that they share training."""
+"""Sweep files of the paper: one for each dataset with all of its figures, which share training, and a sound one.
+
+`sweeps/<dataset>.toml` holds Table 1 of the paper and one item of `sweep.list` for every figure;
+`sweeps/<dataset>-sound.toml` asks a sound certificate the same questions. `crfl sweep` runs either file as it is.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from crfl_core import load_config
-from crfl_core.config.loading import read_source
 from crfl_core.plugin_api.dataset import FileDataset
 from crfl_experiments.sweeps.cells import Definition, define
-from crfl_experiments.sweeps.sweep_table import flat
-from crfl_experiments.sweeps.values import parsed
+from crfl_experiments.sweeps.sweep_table import PARTS, flatten_settings
+from crfl_experiments.sweeps.values import parse_value
 
-SWEEPS, SOUND = (Path(__file__).parent / folder for folder in ("sweeps", "sound"))
-TABLE = "table1.toml"
-FIGURE = "let.figure"
-"""The key that says to which figure a cell belongs."""
-
-SHARED = ("fixed", "seeds")
-"""Parts of a `[sweep]` table that are for all of its cells."""
+SWEEPS = Path(__file__).parent / "sweeps"
+FIGURE_KEY = "let.figure"
+"""Key that says to which figure a cell belongs."""
 
 FAST: dict[str, dict[str, Any]] = {
     # A fifth of the images and steps at five times the rate: tau eta, and so every radius, is the paper's.
@@ -40,14 +39,14 @@ FAST: dict[str, dict[str, Any]] = {
         "training.learning_rate": 0.035,
     },
 }
-"""What `--fast` sets: few test samples, and fewer, larger steps."""
+"""Settings of `--fast`: few test samples, and fewer, larger steps."""
 
 
-SHARED_KEYS = ("dataset", "reserve", "partition", "rounds", "model.features", "attack.trigger", "engine", "device")
-"""Keys of which settings count for sound certificates as well; training and votes are others there."""
+KEYS_OF_BOTH = ("dataset", "reserve", "partition", "rounds", "model.features", "attack.trigger", "engine", "device")
+"""Keys whose settings hold for the sound certificate as well; its training and votes differ."""
 
-SOUND_SEEDS = 1
-"""With more the sound certificate is not run: its numbers differ much less between seeds than those of the paper."""
+MOST_SOUND_SEEDS = 1
+"""Seeds of the sound certificate: its numbers differ much less between seeds than those of the paper."""
 
 AUTHORS: dict[str, dict[str, Any]] = {
     dataset: {
@@ -63,14 +62,15 @@ AUTHORS: dict[str, dict[str, Any]] = {
         ("emnist", {"attacked_clip_norm": 4.0}, {"training.steps": 174}),
     )
 }
-"""What `--authors` sets: where the published code does not do what the paper says."""
+"""Settings of `--authors`: where the published code does not do what the paper says."""
 
 
 @dataclass(frozen=True)
-class Question:
-    """How the figures are to be measured: with how many seeds, how large, and with which other settings.
+class ReproductionOptions:
+    """How the figures are measured: number of seeds, size, and settings that replace others.
 
-    `authors`: as the published code does it, where that is not what the paper says.
+    `fast` takes few test samples and fewer, larger steps; `authors` does what the published code does where the paper
+    says something else; `overrides` are `key=value` texts.
     """
 
     seeds: int = 5
@@ -79,68 +79,74 @@ class Question:
     authors: bool = False
 
     def settings(self, dataset: str) -> dict[str, Any]:
-        """What counts in every cell, whatever a figure says."""
-        fast = FAST[dataset] if self.fast else {}
-        return {**(AUTHORS[dataset] if self.authors else {}), **fast, **self._own}
+        """Return the settings of every cell of the paper's figures, whatever a figure says."""
+        authors = AUTHORS[dataset] if self.authors else {}
+        return {**authors, **self._fast_settings(dataset), **self._override_settings()}
 
     def sound_settings(self, dataset: str) -> dict[str, Any]:
-        """What counts in every cell of the sound certificate."""
-        given = {**(FAST[dataset] if self.fast else {}), **self._own}
-        return {key: value for key, value in given.items() if key.startswith(SHARED_KEYS)}
+        """Return the settings of every cell of the sound certificate."""
+        settings = {**self._fast_settings(dataset), **self._override_settings()}
+        return {key: value for key, value in settings.items() if key.startswith(KEYS_OF_BOTH)}
 
     def folder(self, dataset: str) -> str:
-        """Where the runs of a dataset lie: other questions have other ones."""
-        return "-".join(
-            [dataset, *(["authors"] if self.authors else []), *(["fast"] if self.fast else []), f"{self.seeds}"]
-        )
+        """Return the name of the folder with the runs of a dataset; other options have other folders."""
+        parts = [dataset]
+        if self.authors:
+            parts.append("authors")
+        if self.fast:
+            parts.append("fast")
+        return "-".join([*parts, str(self.seeds)])
 
-    @property
-    def _own(self) -> dict[str, Any]:
-        given = dict(override.partition("=")[::2] for override in self.overrides)
-        return {key.strip(): parsed(raw.strip()) for key, raw in given.items()}
+    def _fast_settings(self, dataset: str) -> dict[str, Any]:
+        return FAST[dataset] if self.fast else {}
 
-
-def sweep_file(dataset: str, figure: str) -> Path:
-    """The sweep file of a figure."""
-    return SWEEPS / dataset / f"{figure}.toml"
-
-
-def combined(dataset: str, figures: Sequence[str], question: Question) -> Definition:
-    """One sweep with the cells of all these figures; `let.figure` tells them apart."""
-    tree, _ = read_source(SWEEPS / dataset / TABLE)
-    settings = question.settings(dataset)
-    items = [item(dataset, figure, settings) for figure in figures]
-    table = {"seeds": question.seeds, "list": items} | ({"fixed": settings} if settings else {})
-    return Definition(tree, table, f"the figures of {dataset}")
+    def _override_settings(self) -> dict[str, Any]:
+        settings = {}
+        for override in self.overrides:
+            key, _, raw = override.partition("=")
+            settings[key.strip()] = parse_value(raw.strip())
+        return settings
 
 
-def item(dataset: str, figure: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A figure's own sweep as an item of a list; what counts in every cell replaces what the figure holds fixed.
-
-    A figure that certifies nothing goes on doing so.
-    """
-    table = define(sweep_file(dataset, figure)).table
-    fixed = {key: value for key, value in flat(table.get("fixed", {})).items() if key not in settings or value == []}
-    return {FIGURE: figure, **fixed, **{part: value for part, value in table.items() if part not in SHARED}}
-
-
-def sound(dataset: str, question: Question) -> Definition:
-    """The sweep of the sound certificate."""
-    found = define(SOUND / f"{dataset}.toml")
-    settings = question.sound_settings(dataset)
-    table = {**found.table, "seeds": min(question.seeds, SOUND_SEEDS)} | ({"fixed": settings} if settings else {})
-    return Definition(found.tree, table, f"the sound certificates on {dataset}")
+def figures_sweep(dataset: str, options: ReproductionOptions) -> Definition:
+    """Build the sweep with the cells of all figures of a dataset; `let.figure` tells them apart."""
+    definition = define(SWEEPS / f"{dataset}.toml")
+    settings = options.settings(dataset)
+    items = [override_item(item, settings) for item in definition.table["list"]]
+    table: dict[str, Any] = {"seeds": options.seeds, "list": items}
+    if settings:
+        table["fixed"] = settings
+    return Definition(definition.tree, table, f"the figures of {dataset}")
 
 
-def missing_data(dataset: str, question: Question) -> str:
-    """What to do about the files of a dataset that are not there; empty if all are."""
-    tree, _ = read_source(SWEEPS / dataset / TABLE)
-    overrides = [one for one in question.overrides if not one.startswith("let.")]
+def override_item(item: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Drop from an item what the settings of every cell replace; a figure that certifies nothing keeps doing so."""
+    parts = {key: value for key, value in item.items() if key in PARTS}
+    figure_settings = flatten_settings({key: value for key, value in item.items() if key not in PARTS})
+    kept = {key: value for key, value in figure_settings.items() if key not in settings or value == []}
+    return {**kept, **parts}
+
+
+def sound_sweep(dataset: str, options: ReproductionOptions) -> Definition:
+    """Build the sweep of the sound certificate."""
+    definition = define(SWEEPS / f"{dataset}-sound.toml")
+    settings = options.sound_settings(dataset)
+    table = {**definition.table, "seeds": min(options.seeds, MOST_SOUND_SEEDS)}
+    if settings:
+        table["fixed"] = settings
+    return Definition(definition.tree, table, f"the sound certificates on {dataset}")
+
+
+def missing_data_remedy(dataset: str, options: ReproductionOptions) -> str:
+    """Return the command that brings the missing files of a dataset; empty if none is missing."""
+    tree = define(SWEEPS / f"{dataset}.toml").tree
+    overrides = [override for override in options.overrides if not override.startswith("let.")]
     plugin = load_config(tree, overrides=overrides).config.dataset
     if not isinstance(plugin, FileDataset):
         return ""
     source = plugin.source()
     split = f"-{getattr(plugin, 'split', '')}-"
     names = [file.name for file in source.files]
-    needed = [name for name in names if split in name] or names  # nobody needs the files of other splits
-    return source.how_to_get if any(source.find(name, plugin.path) is None for name in needed) else ""
+    needed = [name for name in names if split in name] or names  # files of other splits are not needed
+    is_missing = any(source.find(name, plugin.path) is None for name in needed)
+    return source.how_to_get if is_missing else ""

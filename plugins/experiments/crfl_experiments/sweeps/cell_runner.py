@@ -187,8 +187,8 @@ def copy_votes(target: RunDirectory, facts: RunFacts, source: RunResult) -> None
         return
     # The ledger that training will write when it resumes: the questions follow from it, and need the votes before.
     run.ledger = Ledger(facts, source.ledger.rounds, source.ledger.clients)
-    for question in run.inquiry.questions:
-        if question.is_voted_on and source.directory.has_votes(question.request):
+    for question in run.certifier.questions:
+        if question.needs_votes and source.directory.has_votes(question.request):
             digest = question.request.digest
             for name in (f"votes/{digest}.npz", f"resample/models-{digest}.safetensors"):
                 if source.directory.has(name):

@@ -17,7 +17,7 @@ from crfl_core.errors import ConfigError
 from crfl_core.reporting import config_diff
 from crfl_experiments.sweeps.expressions import in_order
 from crfl_experiments.sweeps.sweep_table import FREE, Choice, Settings, choices, fixed_of
-from crfl_experiments.sweeps.values import Tree, flat_keys, inline, item, name_of, parsed, written
+from crfl_experiments.sweeps.values import Tree, flat_keys, inline, item, name_of, parse_value, written
 
 SWEEP = "sweep"
 
@@ -101,7 +101,7 @@ def define(config: Any = None, overrides: Sequence[str] = (), parts: Mapping[str
         if not equals or not key.strip():
             raise ConfigError(f"--set {override}: write it as key=value, for example --set rounds=10")
         fixed.pop(key.strip(), None)
-        fixed[key.strip()] = parsed(raw.strip())  # behind the others, as overrides count in their order
+        fixed[key.strip()] = parse_value(raw.strip())  # behind the others, as overrides count in their order
     return Definition(tree, {**table, "fixed": fixed, **(parts or {})}, source)
 
 

@@ -126,7 +126,7 @@ def listed(items: Any, where: str) -> list[Choice]:
         if shared := [part for part in ("seeds", "fixed") if part in nested]:
             raise ConfigError(f"{here}.{shared[0]}: is for all cells: write sweep.{shared[0]}", key=here)
         own = {key: value for key, value in item.items() if key not in PARTS}
-        found += multiplied([[Choice(flat(own), {})], space(nested, here)], here)
+        found += multiplied([[Choice(flatten_settings(own), {})], space(nested, here)], here)
     return found
 
 
@@ -146,7 +146,7 @@ def fixed_of(table: Mapping[str, Any]) -> Settings:
     fixed = table.get("fixed", {})
     if not isinstance(fixed, Mapping):
         raise ConfigError(f"sweep.fixed: must be a table of settings, found {fixed!r}", key="sweep.fixed")
-    return flat(fixed)
+    return flatten_settings(fixed)
 
 
 def keys_of(table: Any, where: str) -> dict[str, list[Any]]:
@@ -166,12 +166,12 @@ def keys_of(table: Any, where: str) -> dict[str, list[Any]]:
     return found
 
 
-def flat(settings: Mapping[str, Any]) -> Settings:
+def flatten_settings(settings: Mapping[str, Any]) -> Settings:
     """Settings under dotted keys. A table that names a plugin stays whole: its options belong to that plugin."""
     found: Settings = {}
     for key, value in settings.items():
         if isinstance(value, Mapping) and value and "type" not in value:
-            found |= {f"{key}.{below}": inner for below, inner in flat(value).items()}
+            found |= {f"{key}.{below}": inner for below, inner in flatten_settings(value).items()}
         else:
             found[key] = value
     return found
@@ -182,7 +182,7 @@ def links_of(table: Any, where: str) -> dict[str, Expression]:
     if not isinstance(table, Mapping):
         raise ConfigError(f"{where}: must be a table of keys with expressions, found {table!r}", key=where)
     links = {}
-    for key, text in flat(table).items():
+    for key, text in flatten_settings(table).items():
         if not isinstance(text, str | int | float) or isinstance(text, bool):
             raise ConfigError(f"{where}: {key} = {text!r}: write the expression as a text", key=key)
         links[key] = Expression(key, str(text))

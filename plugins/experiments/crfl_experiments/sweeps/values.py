@@ -39,7 +39,7 @@ def shown(value: Any) -> Any:
     return inline(value) if isinstance(value, Mapping | list | tuple) else value
 
 
-def parsed(raw: str) -> Any:
+def parse_value(raw: str) -> Any:
     """A value as in TOML; what is none is a text.
 
     >>> parsed("0.5"), parsed("krum"), parsed("[1, 2]")

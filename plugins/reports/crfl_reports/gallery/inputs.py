@@ -77,7 +77,7 @@ def backdoored(run: RunResult, figure: str) -> Backdoored:
 
     def predicted(features: Tensor) -> Classes:
         parameters = run.parameters.to(federation.device)
-        classes = outputs(federation, parameters, (features, chosen.labels), run.ledger.failed)[0]
+        classes = outputs(federation, parameters, (features, chosen.labels), run.ledger.failed_groups)[0]
         return np.asarray(classes.cpu().numpy(), np.int64)
 
     return Backdoored(

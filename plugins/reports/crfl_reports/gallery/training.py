@@ -150,8 +150,8 @@ def distances(run: RunResult, clean: Sequence[RunResult]) -> Sequence[float]:
 
     As the run kept them; else from the models that it and its twin, which is among the clean runs, have kept.
     """
-    if run.ledger.distances:
-        return run.ledger.distances
+    if run.ledger.twin_distances:
+        return run.ledger.twin_distances
     twin = twin_of(run, clean)
     for one in (run, twin):
         check_kept(one)

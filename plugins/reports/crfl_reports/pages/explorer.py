@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
-from crfl_core.certification.certifier import Inquiry, ask
+from crfl_core.certification.certifier import Certifier, build_certifier
 from crfl_core.errors import CrflError
 from crfl_core.plugin_api.certificate import CertificateResult, Check
 from crfl_core.records.threat import Threat
@@ -69,10 +69,10 @@ class Shelf:
 def explorer_data(run: RunResult, seconds: float = SECONDS, shown: Shown | None = None) -> dict[str, Any]:
     """The sliders and the answers that were found within some seconds, or why there is no explorer."""
     try:
-        own = run.inquiry.threat
+        own = run.certifier.threat
     except CrflError as error:
         return {"refused": str(error)}
-    if not run.inquiry.questions:
+    if not run.certifier.questions:
         return {"refused": "no certificate was asked for: name some under `certificates` in the config"}
     return Lattice(run, axes(own, run.ledger.facts.rounds, run.ledger.facts.clients), seconds).data(shown)
 
@@ -99,7 +99,7 @@ def round_axis(own: Threat, rounds: int) -> Axis:
     singles = {(1,), (rounds,)} - {own.rounds}
     known = sorted({own.rounds, *singles}) if own.rounds_at_most is None else [own.rounds, *sorted(singles)]
     values: list[Any] = [list(one) for one in known]
-    texts = [own.when if one == own.rounds else f"round {one[0]}" for one in known]
+    texts = [own.rounds_text if one == own.rounds else f"round {one[0]}" for one in known]
     if own.rounds_at_most is not None:
         values[0] = {"any": own.rounds_at_most}
     place = known.index(own.rounds)
@@ -141,7 +141,7 @@ class Lattice:
         points = [answers.get(place) for place in sorted(places)]
         return {
             "axes": [slider.data() for slider in self.sliders],
-            "certificates": [question.certificate.title for question in self.run.inquiry.questions],
+            "certificates": [question.certificate.title for question in self.run.certifier.questions],
             "points": points,
             "answers": self.answers.items,
             "curves": self.curves.items,
@@ -155,31 +155,33 @@ class Lattice:
 
     def answered(self, place: tuple[int, ...]) -> list[int]:
         """The answers of all certificates at one point."""
-        inquiry = self.asked({slider.key: slider.values[one] for one, slider in zip(place, self.sliders, strict=True)})
-        return [self.answers.put(self.answer(inquiry, place)) for place in range(len(inquiry.questions))]
+        certifier = self.asked(
+            {slider.key: slider.values[one] for one, slider in zip(place, self.sliders, strict=True)}
+        )
+        return [self.answers.put(self.answer(certifier, place)) for place in range(len(certifier.questions))]
 
-    def asked(self, values: Mapping[str, Any]) -> Inquiry:
+    def asked(self, values: Mapping[str, Any]) -> Certifier:
         """The questions under one threat; the run's own attackers stay those whom it names."""
         config = self.run.config
-        own = self.run.inquiry.threat
+        own = self.run.certifier.threat
         settings = dict(values)
         if settings["clients"] == own.attackers:
             settings["clients"] = own.clients
         if settings["rounds"] == list(own.rounds) and config.threat.rounds is not None:
             settings["rounds"] = config.threat.rounds
         threat = type(config.threat).model_validate({**dict(config.threat), **settings})
-        return ask(config.model_copy(update={"threat": threat}), self.run.ledger)
+        return build_certifier(config.model_copy(update={"threat": threat}), self.run.ledger)
 
-    def answer(self, inquiry: Inquiry, place: int) -> dict[str, Any]:
+    def answer(self, certifier: Certifier, place: int) -> dict[str, Any]:
         """What one certificate says, on what it rests, or why it says nothing."""
-        question = inquiry.questions[place]
+        question = certifier.questions[place]
         checks = [self.checks.put(check_data(check)) for check in question.audit.checks]
         told: dict[str, Any] = {"checks": checks, "levels": {}}
         if question.audit.refusal:
             return told | {"refused": question.audit.refusal}
         if not self.run.directory.has_votes(question.request):
             return told | {"refused": missing_votes(question.request)}
-        found = list(question.results(inquiry.ledger, self.votes(question.request, question.settings)))
+        found = list(certifier.certify(question, self.votes(question.request, question.settings)))
         for level in question.audit.levels:
             if why := question.audit.refusal_at(level):
                 told["levels"][level] = {"refused": why}
@@ -208,7 +210,7 @@ class Lattice:
 
 def missing_votes(request: VoteRequest) -> str:
     """Why stored votes do not answer a question."""
-    if request.trains:
+    if request.needs_training:
         return f"needs continuations from round {request.resample_from}, which the run did not store"
     return "needs votes that the run did not store: `crfl certify` can count them"
 

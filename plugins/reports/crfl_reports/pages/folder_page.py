@@ -53,7 +53,7 @@ def folder_sections(folder: Path, runs: Sequence[RunResult], together: Html) -> 
 def run_table(folder: Path, runs: Sequence[RunResult]) -> Html:
     """A row per run: what differs in its config, and its key numbers."""
     rows: list[list[Part]] = []
-    for run, own in zip(runs, settings_of(runs), strict=True):
+    for run, own in zip(runs, errors_of(runs), strict=True):
         metrics = run.metrics
         success = "" if metrics.backdoor is None else words.percent(metrics.backdoor.success_rate)
         told = words_for(dict([*own.items()][:MOST_TOLD])) or "nothing"
@@ -91,7 +91,7 @@ def certified_at(metrics: Metrics, clients: float) -> str:
     return "" if proved is None else f"{words.percent(proved[0])} ({proved[1].certificate})"
 
 
-def settings_of(runs: Sequence[RunResult]) -> list[Settings]:
+def errors_of(runs: Sequence[RunResult]) -> list[Settings]:
     """The settings of each run in which not all are alike."""
     return config_diff.differences([config_diff.config_of(run.directory) for run in runs])
 
@@ -114,7 +114,7 @@ def words_for(settings: Settings) -> str:
 def experiments(runs: Sequence[RunResult]) -> dict[str, list[RunResult]]:
     """Runs that differ in their seeds alone, by what sets them apart, or if that is too much, by the first of them."""
     found: dict[str, list[RunResult]] = {}
-    points = [config_diff.parts(own)[0] for own in settings_of(runs)]
+    points = [config_diff.parts(own)[0] for own in errors_of(runs)]
     for run, point in zip(runs, points, strict=True):
         found.setdefault(words_for(point), []).append(run)
     if len(points[0]) > MOST_KEYS:

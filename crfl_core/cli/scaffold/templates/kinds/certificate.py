@@ -14,7 +14,7 @@ from crfl_core.extend import (
     Ledger,
     Level,
     LogitVotes,
-    Scenario,
+    DriftBound,
     Threat,
     VoteRequest,
     Votes,
@@ -22,7 +22,7 @@ from crfl_core.extend import (
     assumption_checks,
     bias_input,
     formulas,
-    margins,
+    margin_thresholds,
 )
 
 
@@ -50,7 +50,7 @@ class MyPlugin(Certificate):
         facts, final = ledger.facts, ledger.rounds[-1]
         clients = ledger.clients.of_round(facts.rounds)
         independent = final.depends != "all" and final.weights_from == "chain" and not facts.rejects
-        keeps = assumption_checks.check(
+        keeps = assumption_checks.build_check(
             "bad updates keep their weight",
             facts.bad_update == "zero",
             f"server.bad_update = {facts.bad_update!r}",
@@ -58,28 +58,28 @@ class MyPlugin(Certificate):
             "set server.bad_update = 'zero'",
         )
         return (
-            assumption_checks.check(
+            assumption_checks.build_check(
                 "linear model",
                 facts.model_facts.linear,
                 f"model {facts.model!r}",
                 "logits that are linear in the parameters",
                 "use model.type = 'softmax'",
             ),
-            assumption_checks.check(
+            assumption_checks.build_check(
                 "attacked rounds",
                 threat.rounds == (facts.rounds,),
                 f"rounds {list(threat.rounds)} of 1..{facts.rounds}",
                 "the final round and no other",
                 f"set threat.rounds = [{facts.rounds}]",
             ),
-            assumption_checks.check(
+            assumption_checks.build_check(
                 "weights in the final round",
                 independent and bool((clients.weight_bound >= 0).all()),
                 f"depend on {final.depends!r}",
                 "weights that attackers cannot move",
                 "use fedavg, and no plugin that judges rounds",
             ),
-            assumption_checks.check(
+            assumption_checks.build_check(
                 "capped updates",
                 bool(np.isfinite(clients.cap).all()),
                 f"largest cap {clients.cap.max():.4g}",
@@ -87,7 +87,7 @@ class MyPlugin(Certificate):
                 "leave server.cap_updates unset",
             ),
             # Attackers of this run that were dropped would show in its weights; those of another would not.
-            assumption_checks.only(keeps, direction="forward"),
+            assumption_checks.restrict_check(keeps, direction="forward"),
         )
 
     def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:  # noqa: ARG002
@@ -96,8 +96,10 @@ class MyPlugin(Certificate):
         clients = ledger.clients.of_round(ledger.facts.rounds)
         worst_first = np.sort(2.0 * clients.weight_bound * clients.cap)[::-1]
         costs = np.concatenate([[0.0], np.cumsum(worst_first)])
-        rounding = Scenario(ledger, threat, ledger.facts.rounds).rounding  # what floating-point arithmetic adds
-        drift = formulas.certified_size(margins(ledger, logits, norms), rounding=rounding, terms=ledger.facts.clients)
+        rounding = DriftBound(ledger, threat, ledger.facts.rounds).rounding  # what floating-point arithmetic adds
+        drift = formulas.largest_attack(
+            margin_thresholds(ledger, logits, norms), rounding=rounding, terms=ledger.facts.clients
+        )
         count = np.asarray(formulas.client_count(drift, costs))
         with np.errstate(divide="ignore", invalid="ignore"):
             log_count = np.log(count)

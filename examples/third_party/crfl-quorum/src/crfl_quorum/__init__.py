@@ -55,14 +55,14 @@ class Quorum(Certificate):
         judged = facts.rejects or any(not record.accepted and record.failed is None for record in ledger.rounds)
         replaced = any(record.weights_from != "chain" for record in ledger.rounds)
         return (
-            assumption_checks.check(
+            assumption_checks.build_check(
                 "groups are disjoint",
                 groups is not None and groups.by != "subsets",
                 "no groups" if groups is None else f"groups.by = {groups.by!r}",
                 "every client in one group",
                 "set groups.by = 'deal'",
             ),
-            assumption_checks.check(
+            assumption_checks.build_check(
                 "nothing crosses groups",
                 not judged and not replaced,
                 "rounds are judged" if judged else "weights are replaced" if replaced else "each plays its own rounds",
@@ -76,7 +76,7 @@ class Quorum(Certificate):
                 "members that no attack can choose",
                 direction="forward",  # what makes the statement one about attacks that might come, too
             ),
-            assumption_checks.public_preprocessing(ledger),
+            assumption_checks.check_preprocessing(ledger),
         )
 
     def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:  # noqa: ARG002

@@ -1,0 +1,444 @@
+"""What a run needs of memory and disk, from counts alone, and the refusal of what does not fit.
+
+A run is checked twice before anything large is allocated: when only the config is known, and again when the data are
+loaded and the model is sized. Every need is a sum of parts, each of which names the config key that makes it large.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from crfl_core import resource_limits
+from crfl_core.certification.certifier import CertificateQuestion, Certifier
+from crfl_core.config import RunConfig
+from crfl_core.errors import ConfigError
+from crfl_core.plugin_api.aggregator import is_linear_chain
+from crfl_core.plugin_api.base import Plugin
+from crfl_core.plugin_api.certificate import Certificate
+from crfl_core.plugin_api.feature_map import FeatureMaps
+from crfl_core.plugin_api.model import BoundModel
+from crfl_core.plugin_loading.missing_plugins import MissingPlugin
+from crfl_core.records import schedules
+from crfl_core.records.inputs import FederatedData
+from crfl_core.records.ledger import ClientColumns, RunFacts
+from crfl_core.records.round import clients_at_once
+from crfl_core.records.schedules import AnyRounds, RoundRange
+from crfl_core.records.vote_counting import MODELS_PER_CHUNK
+from crfl_core.training.client_sampling import Participation
+from crfl_core.training.continuations import UPDATE_NUMBERS_AT_ONCE
+from crfl_core.training.federation import Fits, Found
+from crfl_core.training.session import Session
+from crfl_core.training.update_memory import SHARE, held_at_once
+
+LEDGER_ROW_BYTES = 8 * len(ClientColumns.names())
+"""Memory of one participant of a round in the ledger."""
+ROUND_RECORD_BYTES = 2_000
+"""Memory of one round of one model in the ledger."""
+LEDGER_ROW_FILE_BYTES = 20
+ROUND_LINE_FILE_BYTES = 450
+CERTIFIED_SAMPLE_FILE_BYTES = 140
+FIGURE_FILE_BYTES = 50_000
+SMALL_FILES_BYTES = 50_000
+"""Typical sizes on disk: a participant of a round (compressed), a round, a certified sample, a figure, the rest."""
+TRAINING_COPIES = 4
+"""Copies of the models of clients that train together: start, trained, update, and a temporary one."""
+CONTINUATION_COPIES = 3
+"""Copies of the final models of continuations: by batch, joined, and with the noise of the vote."""
+
+
+class VotingLoad(NamedTuple):
+    """Models that vote for one certificate: noisy copies, or runs continued for some `rounds`.
+
+    `key` is the config key to lower if they are too many.
+    """
+
+    models: int
+    key: str
+    rounds: int | None = None
+
+
+@dataclass(frozen=True)
+class RunSizes:
+    """The counts that memory and disk grow with.
+
+    An unknown count is 1, or 0 where nothing is needed. `participants` are those of a round, in all groups; `steps` and
+    `batch` are those of one participant. `tests` are the samples of all test sets together.
+    """
+
+    rounds: int
+    clients: int
+    participants: int
+    groups: int = 1
+    parameters: int = 1
+    inputs: int = 0
+    features: int = 0
+    classes: int = 1
+    samples: int = 1
+    tests: int = 1
+    steps: float = 1.0
+    batch: float = 1.0
+    itemsize: int = 4
+    maps: bool = False
+    """Whether there are feature maps: their outputs are kept beside the inputs."""
+    clients_key: str = "partition.clients"
+    """The config key to lower if there are too many participants."""
+
+    @staticmethod
+    def from_config(config: RunConfig) -> RunSizes:
+        """Return what is known before any data are loaded."""
+        clients = whole_number(config.partition, "clients") or 1
+        groups = 1
+        members = clients
+        if config.groups is not None:
+            groups = config.groups.count or 1
+            members = max(clients, groups * (config.groups.size or 1))
+        steps = config.training.steps
+        return RunSizes(
+            rounds=config.rounds,
+            clients=clients,
+            participants=math.ceil(config.training.participation * members),
+            groups=groups,
+            samples=max(clients, whole_number(config.dataset, "train_samples") or 1),
+            tests=whole_number(config.dataset, "test_samples") or 1,
+            steps=steps if isinstance(steps, int) else 1.0,
+            itemsize=8 if config.dtype == "float64" else 4,
+            clients_key=participants_key(config),
+        )
+
+    @staticmethod
+    def from_data(
+        config: RunConfig, data: FederatedData, model: BoundModel, maps: FeatureMaps, participation: Participation
+    ) -> RunSizes:
+        """Return what is known once the data are loaded and partitioned, and the model is sized."""
+        clients = participation.round(1)
+        return RunSizes(
+            rounds=config.rounds,
+            clients=data.clients,
+            participants=len(clients),
+            groups=len(participation.members),
+            parameters=model.layout.size,
+            inputs=data.facts.inputs,
+            features=maps.outputs,
+            classes=data.facts.classes,
+            samples=len(data.y),
+            tests=len(data.test_x) * (1 if config.attack is None else 2),
+            steps=float(clients.steps.mean()),
+            batch=float(clients.batch_size.mean()),
+            itemsize=8 if config.dtype == "float64" else 4,
+            maps=bool(maps.links),
+            clients_key=participants_key(config),
+        )
+
+    @staticmethod
+    def from_facts(facts: RunFacts) -> RunSizes:
+        """Return the sizes of a trained run."""
+        return RunSizes(
+            rounds=facts.rounds,
+            clients=facts.clients,
+            participants=facts.clients,
+            groups=facts.models,
+            parameters=facts.parameters,
+            inputs=facts.inputs,
+            features=facts.features,
+            classes=facts.classes,
+            samples=sum(facts.samples),
+            tests=sum(found.samples for found in facts.test_sets.values()),
+            itemsize=8 if facts.dtype == "float64" else 4,
+        )
+
+    @property
+    def model_bytes(self) -> int:
+        """Return the size of one model."""
+        return self.parameters * self.itemsize
+
+
+class Part(NamedTuple):
+    """A part of a need: how many bytes, what for, and the config key to lower."""
+
+    bytes: float
+    purpose: str
+    key: str
+
+
+class Needs(NamedTuple):
+    """What a run needs. Memory is that of the phase that needs most, and of what stays."""
+
+    memory: tuple[Part, ...]
+    disk: tuple[Part, ...]
+
+
+class Estimate(NamedTuple):
+    """What a run that is ready to start would do and need, in bytes; `memory` is the peak of the process."""
+
+    sizes: RunSizes
+    loads: tuple[VotingLoad, ...]
+    memory: float
+    disk: float
+
+
+def whole_number(plugin: Plugin, option: str) -> int | None:
+    """Return an option of a plugin, if the plugin has it and it is a whole number."""
+    value = getattr(plugin, option, None)
+    return value if isinstance(value, int) else None
+
+
+def participants_key(config: RunConfig) -> str:
+    """Return the key that sets the participants of a round, as far as the data leave a choice."""
+    if config.groups is not None and config.groups.size is not None:
+        return "groups.count"
+    return "partition.clients" if "clients" in type(config.partition).model_fields else "training.participation"
+
+
+def configured_loads(config: RunConfig) -> Iterator[VotingLoad]:
+    """Yield the models that will vote, as far as the options of certificates say; equal requests count once."""
+    seen: set[tuple[int, int]] = set()
+    for position, certificate in enumerate(config.certificates):
+        if isinstance(certificate, MissingPlugin):
+            continue  # what its options mean is not known
+        place = f"certificates.{position}"
+        continuations = whole_number(certificate, "continuations")
+        settings = certificate.votes.apply(config.votes)
+        request = (settings.models, settings.selection_models)
+        if continuations is not None:
+            models = continuations + (whole_number(certificate, "selection") or 0)
+            yield VotingLoad(models, f"{place}.continuations", continued_rounds(config, certificate))
+        elif request not in seen:
+            seen.add(request)
+            yield VotingLoad(sum(request), models_key(certificate, place, *request))
+
+
+def requested_loads(questions: Iterable[CertificateQuestion], rounds: int) -> Iterator[VotingLoad]:
+    """Yield the models that certificates request from a trained run; equal requests count once."""
+    seen = set()
+    for position, question in enumerate(questions):
+        request = question.request
+        place = f"certificates.{position}"
+        if not question.needs_votes or request in seen or not request.models:
+            continue
+        seen.add(request)
+        models = request.models + request.selection_models
+        if request.needs_training:
+            yield VotingLoad(models, f"{place}.continuations", rounds - (request.resample_from or 0))
+        else:
+            yield VotingLoad(models, models_key(question.certificate, place, request.models, request.selection_models))
+
+
+def models_key(certificate: Certificate, place: str, models: int, selection: int) -> str:
+    """Return the key that most of the votes of a certificate come from."""
+    name = "models" if models >= selection else "selection_models"
+    return f"{place}.votes.{name}" if getattr(certificate.votes, name) is not None else f"votes.{name}"
+
+
+def continued_rounds(config: RunConfig, certificate: Certificate) -> int:
+    """Return through how many rounds, at least, a certificate continues a run from the last attacked round."""
+    start = whole_number(certificate, "resample_from")
+    if start is None:
+        attack = None if config.attack is None else config.attack.rounds
+        attacked = config.threat.rounds if config.threat.rounds is not None else attack
+        start = last_round(attacked, config.rounds)
+    return max(0, config.rounds - start)
+
+
+def last_round(rounds: schedules.ThreatRounds | None, total: int) -> int:
+    """Return the last of the attacked rounds; the final round if there are none."""
+    if isinstance(rounds, RoundRange | AnyRounds):
+        return total if rounds.last is None else rounds.last
+    return max(rounds, default=total) if isinstance(rounds, tuple) else total
+
+
+def count_needs(config: RunConfig, sizes: RunSizes, loads: Sequence[VotingLoad]) -> Needs:
+    """Count everything that a run needs."""
+    voting = count_voting_needs(sizes, loads)
+    return Needs(
+        memory=(*data_memory(sizes), *max(training_memory(config, sizes), voting.memory, key=total_bytes)),
+        disk=(*disk_parts(config, sizes), *voting.disk),
+    )
+
+
+def count_voting_needs(sizes: RunSizes, loads: Sequence[VotingLoad]) -> Needs:
+    """Count what the voting models need, one request after the other, without the data."""
+    memory = [vote_memory(sizes, load) if load.rounds is None else continuation_memory(sizes, load) for load in loads]
+    disk = [
+        Part((load.models + 1) * sizes.model_bytes, f"the models of {load.models:,} continuations", load.key)
+        for load in loads
+        if load.rounds is not None
+    ]
+    return Needs(memory=max(memory, key=total_bytes, default=()), disk=tuple(disk))
+
+
+def total_bytes(parts: Iterable[Part]) -> float:
+    """Add up the bytes of all parts."""
+    return sum(part.bytes for part in parts)
+
+
+def data_memory(sizes: RunSizes) -> list[Part]:
+    """List what stays in memory: samples, the outputs of feature maps, and the ledger."""
+    rows = sizes.samples + sizes.tests
+    ledger = sizes.rounds * (sizes.participants * LEDGER_ROW_BYTES + sizes.groups * ROUND_RECORD_BYTES)
+    mapped = rows * sizes.features * sizes.itemsize if sizes.maps else 0
+    return [
+        Part(rows * (2 * sizes.inputs * sizes.itemsize + 8), f"{rows:,} samples", "dataset.train_samples"),
+        Part(mapped, f"{sizes.features:,} features of {rows:,} samples", "model.features"),
+        Part(ledger, *ledger_purpose(sizes)),
+        Part(2 * 8 * sizes.clients, f"{sizes.clients:,} clients", sizes.clients_key),
+    ]
+
+
+def ledger_purpose(sizes: RunSizes) -> tuple[str, str]:
+    """Return the ledger in words, and the key that makes it long."""
+    key = "rounds" if sizes.rounds >= sizes.participants else sizes.clients_key
+    return f"the ledger of {sizes.rounds:,} rounds of {sizes.participants:,} clients", key
+
+
+def training_memory(config: RunConfig, sizes: RunSizes) -> tuple[Part, ...]:
+    """List the models that train at the same time, their batches, and the updates that are kept together."""
+    chunk = sizes.participants
+    if hasattr(config.engine, "chunk_clients"):
+        at_once = whole_number(config.engine, "chunk_clients") or clients_at_once(sizes.parameters, int(sizes.batch))
+        chunk = min(chunk, at_once)
+    models = chunk * TRAINING_COPIES * sizes.model_bytes
+    batches = chunk * sizes.batch * (sizes.features * sizes.itemsize + 24 * sizes.steps)
+    parts = [
+        Part(models, f"{chunk:,} models that train at once", "engine.chunk_clients"),
+        Part(batches, "their batches", "training.batch_size"),
+        Part(3 * sizes.groups * sizes.model_bytes, *models_purpose(config, sizes)),
+    ]
+    if compares_updates(config):
+        parts.append(compared_updates(config, sizes))
+    return tuple(parts)
+
+
+def compares_updates(config: RunConfig) -> bool:
+    """Return whether all updates are kept: a rule or a stage compares them, or bad ones are dropped."""
+    return not is_linear_chain(config.aggregation) or config.server.bad_update == "drop"
+
+
+def compared_updates(config: RunConfig, sizes: RunSizes) -> Part:
+    """Count the updates of a round that the aggregation compares, and the copies that it makes of them."""
+    held = held_at_once(config.aggregation, streams=False, crafts=False)
+    in_group = -(-sizes.participants // sizes.groups)
+    copies = sizes.groups * held.bytes_of(in_group, sizes.parameters, sizes.itemsize)
+    arrived = sizes.participants * sizes.model_bytes
+    memory = resource_limits.memory_left()
+    if memory is not None and arrived > memory.left // SHARE:
+        arrived = 0  # they are kept in a file
+    purpose = f"all {sizes.participants:,} updates of {sizes.parameters:,} parameters, which the aggregation compares"
+    return Part(arrived + copies, purpose, sizes.clients_key)
+
+
+def models_purpose(config: RunConfig, sizes: RunSizes) -> tuple[str, str]:
+    """Return the trained models in words, and the key that makes them many or large."""
+    if config.groups is None:
+        return f"a model of {sizes.parameters:,} parameters", "model"
+    return f"the models of {sizes.groups:,} groups, {sizes.parameters:,} parameters each", "groups.count"
+
+
+def vote_memory(sizes: RunSizes, load: VotingLoad) -> tuple[Part, ...]:
+    """Count the noisy copies that vote at the same time, and their counted votes."""
+    copies = min(load.models, MODELS_PER_CHUNK)
+    votes = 4 * 8 * sizes.tests * sizes.classes
+    key = load.key if load.models <= MODELS_PER_CHUNK else "model"  # fewer models would not help
+    return (Part(2 * copies * sizes.model_bytes + votes, f"the votes of {load.models:,} noisy models", key),)
+
+
+def continuation_memory(sizes: RunSizes, load: VotingLoad) -> tuple[Part, ...]:
+    """Count the models of all continuations, and a batch of them in training."""
+    kept = CONTINUATION_COPIES * load.models * sizes.model_bytes
+    updates = sizes.participants * sizes.parameters
+    batch = min(max(updates, UPDATE_NUMBERS_AT_ONCE), load.models * updates)
+    return (
+        Part(kept, f"the models of {load.models:,} continuations", load.key),
+        Part(TRAINING_COPIES * batch * sizes.itemsize, "updates of continuations", load.key),
+    )
+
+
+def disk_parts(config: RunConfig, sizes: RunSizes) -> list[Part]:
+    """List the files of a run. The rows of clients are there twice until training is over: in checkpoints, too."""
+    rows = sizes.rounds * sizes.participants * LEDGER_ROW_FILE_BYTES
+    lines = sizes.rounds * sizes.groups * ROUND_LINE_FILE_BYTES
+    levels = sum(len(certificate.levels or certificate.levels_offered) for certificate in config.certificates)
+    return [
+        Part(2 * rows + lines, *ledger_purpose(sizes)),
+        Part(3 * sizes.groups * sizes.model_bytes, *models_purpose(config, sizes)),
+        Part(
+            sizes.tests * CERTIFIED_SAMPLE_FILE_BYTES * levels,
+            f"{sizes.tests:,} certified samples",
+            "dataset.test_samples",
+        ),
+        Part(SMALL_FILES_BYTES + FIGURE_FILE_BYTES * len(config.storage.figures), "small files", "storage.figures"),
+    ]
+
+
+def refuse_too_large(needs: Needs, path: Path) -> None:
+    """Raise `ConfigError` for what fits neither into memory nor on the disk at `path`."""
+    memory = resource_limits.memory_left()
+    if memory is not None and total_bytes(needs.memory) > memory.left:
+        limit = f"{format_bytes(memory.left)} are left ({memory.limit})"
+        raise too_large_error(needs.memory, "of memory", limit)
+    disk = resource_limits.disk_left(path)
+    if disk is not None and total_bytes(needs.disk) > disk.left:
+        limit = f"{format_bytes(disk.left)} are left ({disk.limit})"
+        raise too_large_error(needs.disk, "on disk", limit)
+
+
+def too_large_error(parts: Sequence[Part], where: str, limit: str) -> ConfigError:
+    """Return the error for something that does not fit, about the key that most of it comes from."""
+    largest = max(parts)
+    return ConfigError(
+        f"this needs about {format_bytes(total_bytes(parts))} {where}, {format_bytes(largest.bytes)} of it for "
+        f"{largest.purpose}, and {limit}: lower {largest.key}",
+        key=largest.key,
+    )
+
+
+def check_config(config: RunConfig, path: Path) -> None:
+    """Refuse a run that cannot fit, whatever the data are."""
+    refuse_too_large(count_needs(config, RunSizes.from_config(config), [*configured_loads(config)]), path)
+
+
+def size_check(config: RunConfig, path: Path) -> Fits:
+    """Check the config now, and return the check for when the data and the model are known."""
+    check_config(config, path)
+
+    def check_sizes(*found: *Found) -> None:
+        refuse_too_large(count_needs(config, RunSizes.from_data(config, *found), [*configured_loads(config)]), path)
+
+    return check_sizes
+
+
+def check_questions(certifier: Certifier, path: Path) -> None:
+    """Refuse votes and continuations of a trained run that cannot fit."""
+    sizes = RunSizes.from_facts(certifier.ledger.facts)
+    voting = count_voting_needs(sizes, [*requested_loads(certifier.questions, sizes.rounds)])
+    refuse_too_large(Needs(memory=(*data_memory(sizes), *voting.memory), disk=voting.disk), path)
+
+
+def estimate_run(session: Session) -> Estimate:
+    """Estimate memory and disk of a run that is ready to start: its data are loaded and its model is sized."""
+    federation = session.federation
+    loaded = RunSizes.from_data(
+        federation.config, federation.data, federation.model, federation.maps, federation.participation
+    )
+    sizes = replace(loaded, tests=sum(len(test.labels) for test in federation.test_sets.values()))
+    loads = tuple(configured_loads(federation.config))
+    needs = count_needs(federation.config, sizes, loads)
+    present = [part for part in data_memory(sizes) if part.key.startswith(("dataset", "model"))]
+    memory = resource_limits.resident_memory() + total_bytes(needs.memory) - total_bytes(present)
+    return Estimate(sizes, loads, max(memory, resource_limits.peak_memory()), total_bytes(needs.disk))
+
+
+def format_bytes(amount: float) -> str:
+    """Write a number of bytes for people.
+
+    >>> format_bytes(5_242_880), format_bytes(1.5e12)
+    ('5.2 MB', '1.5 TB')
+    """
+    for unit in ("bytes", "kB", "MB", "GB", "TB", "PB"):
+        if amount < 1000 or unit == "PB":
+            break
+        amount /= 1000
+    return f"{amount:,.0f} {unit}" if amount >= 100 or unit == "bytes" else f"{amount:.1f} {unit}"

@@ -1,1 +1,0 @@
-"""Server optimisers that come with crfl."""

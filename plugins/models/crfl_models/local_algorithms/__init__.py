@@ -1,1 +1,0 @@
-"""Algorithms of local training that come with crfl."""

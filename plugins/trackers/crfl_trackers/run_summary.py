@@ -1,0 +1,96 @@
+"""Numbers and figures of a run, under names that all trackers share."""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from crfl_core.extend import CrflError, Curve, Metrics, RoundRecord, RunResult, plot
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MEASURED = ("accuracy", "loss", "success_rate", "distance")
+PER_ROUND = (*MEASURED, "norm_before_clip", "noise_std", "participants", "quarantined")
+"""Fields of a round's record that people follow."""
+
+
+def settings(path: Path) -> dict[str, str]:
+    """The complete config of a run as flat keys and values: `server.clip_norm`, `aggregation.0.type`."""
+    return dict(flat(tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))))
+
+
+def flat(tree: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Every value of nested tables; a list of plain values is one of them.
+
+    >>> dict(flat({"server": {"clip_norm": 2.0}, "aggregation": [{"type": "rfa"}], "radii": [0, 1]}))
+    {'server.clip_norm': '2.0', 'aggregation.0.type': 'rfa', 'radii': '[0, 1]'}
+    """
+    if isinstance(tree, list) and any(isinstance(item, dict) for item in tree):
+        tree = {str(number): item for number, item in enumerate(tree)}
+    if isinstance(tree, dict):
+        for name, value in tree.items():
+            yield from flat(value, f"{key}.{name}" if key else name)
+    else:
+        yield key, tree if isinstance(tree, str) else json.dumps(tree)
+
+
+def of_round(record: RoundRecord) -> dict[str, float]:
+    """The numbers of a round that were measured, with the notes of the rule; those of a second group under its name."""
+    measured = {name: getattr(record, name) for name in PER_ROUND} | {
+        f"notes/{name}": value for name, value in record.notes.items()
+    }
+    where = f"group-{record.group}/" if record.group else ""
+    return {f"{where}{name}": float(value) for name, value in measured.items() if value is not None}
+
+
+def in_the_end(metrics: Metrics) -> dict[str, float]:
+    """The headline numbers of a finished run."""
+    found = {"final/accuracy": metrics.accuracy, "final/loss": metrics.loss}
+    if metrics.backdoor is not None:
+        found |= {"final/success_rate": metrics.backdoor.success_rate, "final/clean_rate": metrics.backdoor.clean_rate}
+    for curve in metrics.curves:
+        if curve.median_radius is not None and math.isfinite(curve.median_radius):
+            found[f"final/median_radius/{curve_name(curve)}"] = curve.median_radius
+    return found
+
+
+def curve_name(curve: Curve) -> str:
+    """Certificate, level and test set."""
+    return f"{curve.certificate}/{curve.level}/{curve.test_set}"
+
+
+def points(curve: Curve) -> Iterator[tuple[int, dict[str, float]]]:
+    """The points of a curve for tools whose axis is whole steps: numbers of clients, or else the place on the grid.
+
+    The radius of every point is logged beside its shares; an infinite one has no place on such an axis.
+    """
+    for place, radius in enumerate(curve.radii):
+        if math.isfinite(radius):
+            yield (
+                round(radius) if curve.level == "client" else place,
+                {
+                    f"certified_accuracy/{curve_name(curve)}": curve.certified_accuracy[place],
+                    f"certified_rate/{curve_name(curve)}": curve.certified_rate[place],
+                    f"radius/{curve_name(curve)}": radius,
+                },
+            )
+
+
+SHOWN = ("curves", "rounds", "weights", "partition")
+"""Figures that need nothing but the run directory."""
+
+
+def figures_of(result: RunResult) -> dict[str, Figure]:
+    """The figures that this run can be shown in."""
+    found = {}
+    for name in SHOWN:
+        try:
+            found[name] = plot([result], name)
+        except CrflError:  # such as a run that certifies nothing
+            continue
+    return found
