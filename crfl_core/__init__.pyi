@@ -16,6 +16,8 @@ from crfl_core.records.threat import Threat as Threat
 from crfl_core.reporting.metrics import ClassHistogram as ClassHistogram
 from crfl_core.reporting.metrics import Curve as Curve
 from crfl_core.reporting.metrics import Metrics as Metrics
+from crfl_core.runs.certify import WhatIf as WhatIf
+from crfl_core.runs.certify import certify as certify
 from crfl_core.runs.predict import Prediction as Prediction
 from crfl_core.runs.predict import predict as predict
 from crfl_core.runs.results import RunResult as RunResult
@@ -23,8 +25,6 @@ from crfl_core.runs.results import load as load
 from crfl_core.runs.run import resume as resume
 from crfl_core.runs.run import run as run
 from crfl_core.runs.run_data import class_histogram as class_histogram
-from crfl_core.runs.what_if import WhatIf as WhatIf
-from crfl_core.runs.what_if import certify as certify
 from crfl_core.training.clean_twin import AttackEffect as AttackEffect
 from crfl_core.training.clean_twin import attack_effect as attack_effect
 from crfl_core.training.data_loading import reading_once as reading_once

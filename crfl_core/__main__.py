@@ -1,5 +1,6 @@
-"""`python -m crfl_core` is `crfl`."""
+"""Run the command line: `python -m crfl_core` is `crfl`."""
 
 from crfl_core.cli import main
 
-main()
+if __name__ == "__main__":
+    main()

@@ -16,6 +16,9 @@ import difflib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+LONGEST_QUOTE = 200
+"""Characters of a foreign error message that one of ours quotes."""
+
 
 class CrflError(Exception):
     """Base of all expected errors: a sentence that says what is wrong, where, and what would be right."""
@@ -116,3 +119,13 @@ def closest(name: str, known: Iterable[str]) -> str:
     """
     matches = difflib.get_close_matches(name, list(known), n=3)
     return f"did you mean {' or '.join(map(repr, matches))}?" if matches else ""
+
+
+def one_line(text: object) -> str:
+    """Shorten a foreign error message to one line of at most `LONGEST_QUOTE` characters.
+
+    >>> one_line("bad value\\n" + 1000 * "x")[:14]
+    'bad value xxxx'
+    """
+    line = " ".join(str(text).split())
+    return line if len(line) <= LONGEST_QUOTE else f"{line[:LONGEST_QUOTE]} ..."

@@ -122,8 +122,8 @@ from crfl_core.certification.direction_checks import pathwise_checks as pathwise
 from crfl_core.certification.drift import DriftBound as DriftBound
 from crfl_core.certification.levels import DriftCosts as DriftCosts
 from crfl_core.certification.levels import build_guarantee as build_guarantee
-from crfl_core.certification.rounding_error import final_model_norm as final_model_norm
-from crfl_core.certification.rounding_error import margin_thresholds as margin_thresholds
+from crfl_core.certification.confidence import final_model_norm as final_model_norm
+from crfl_core.certification.confidence import margin_thresholds as margin_thresholds
 
 # Engines: the work of a run that other processes can do
 from crfl_core.plugin_api.engine import Engine as Engine

@@ -19,7 +19,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean
 
-from crfl_core import AttackEffect, RunConfig, RunResult, attack_effect, load_config, run
+from crfl import AttackEffect, RunConfig, RunResult, attack_effect, load_config, run
 
 PRESETS = Path(__file__).parent / "attacks"
 ATTACKS = tuple(sorted(path.stem for path in PRESETS.glob("*.toml") if path.stem not in ("base", "mnist")))

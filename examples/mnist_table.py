@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from crfl_core import RunResult, certify, resume, run
+from crfl import RunResult, certify, resume, run
 from crfl_core.extend import CertificateResult
 
 HERE = Path(__file__).parent

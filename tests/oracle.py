@@ -315,7 +315,7 @@ def sealed(path: Path, *, keep_manifest: bool = False) -> Path:
         kept = [name for name in manifest["files"] if (path / name).exists()]
         manifest["files"] = {name: sha256((path / name).read_bytes()).hexdigest() for name in kept}
         (path / "manifest.json").write_text(json.dumps(manifest))
-    status = {"format": 2, "state": "finished"}
+    status = {"format": 1, "state": "finished"}
     status["manifest"] = sha256((path / "manifest.json").read_bytes()).hexdigest()
     (path / "status.json").write_text(json.dumps(status))
     return path

@@ -9,8 +9,7 @@ import numpy as np
 import crfl_core.certification.formulas as formulas
 from crfl_core.certification import rounding_error as floating
 from crfl_core.certification.assumption_checks import build_check, restrict_check
-from crfl_core.certification.contraction import BALL_ROUNDING_SLACK, input_bound
-from crfl_core.certification.drift import has_honest_cap
+from crfl_core.certification.contraction import BALL_ROUNDING_SLACK, has_honest_cap, input_bound
 from crfl_core.plugin_api.certificate import Check, Level
 from crfl_core.records.ledger import BallFacts, ClientColumns, Ledger, TrainingFacts
 from crfl_core.records.measurements import precision

@@ -1,6 +1,6 @@
 """What floating-point arithmetic adds to the drift of a run, from its ledger: docs/certificates.md#rounding.
 
-Known in double precision. In single precision it is not, and the audit says that it is relied upon.
+Bounded in double precision. There is no bound for single precision: errors count as 0, and the audit declares that.
 """
 
 from __future__ import annotations
@@ -15,19 +15,24 @@ from crfl_core.records.measurements import observed_residuals
 Array = NDArray[np.float64]
 
 
-def rounding_of_rounds(ledger: Ledger, start_norms: Array, input_bound: float, scale: float) -> formulas.Rounding:
-    """What rounding does to every round, if they start at models of these norms and attackers multiply by `scale`.
+def is_proved(ledger: Ledger) -> bool:
+    """Return whether there is a rounding bound for the arithmetic of a run."""
+    return ledger.facts.dtype == "float64"
 
-    Of a model that is not linear, or trained otherwise than by SGD, local training is left out: it must start at the
-    same model in both worlds.
+
+def rounding_of_rounds(ledger: Ledger, start_norms: Array, input_bound: float, scale: float) -> formulas.Rounding:
+    """Bound what rounding does to every round, for models of these start norms and attackers that scale by `scale`.
+
+    For a model that is not linear, or is not trained by plain SGD, local training is left out: there both worlds must
+    start local training from the same model.
     """
     facts = ledger.facts
     rows = ledger.clients
     if not is_proved(ledger):
         return formulas.Rounding(np.zeros(facts.rounds), np.zeros(facts.rounds))
     by_sgd = facts.training.plain and facts.training.clip_gradients is None
-    local = local_steps(rows, input_bound)
     linear = facts.model_facts.linear and by_sgd
+    local = local_steps(rows, input_bound)
     rate, steps, batch, decay, _ = local
     trained = scale * formulas.update_bound(rate, steps, input_bound, decay) if linear else np.inf
     messages = np.minimum(rows.cap, np.maximum(observed_residuals(ledger), trained))
@@ -38,9 +43,7 @@ def rounding_of_rounds(ledger: Ledger, start_norms: Array, input_bound: float, s
         np.array([record.clip_norm for record in ledger.rounds]),
     )
     if linear:
-        rate, steps, batch, decay = (
-            table_by_round(ledger, np.asarray(column)) for column in (rate, steps, batch, decay)
-        )
+        rate, steps, batch, decay = (table_by_round(ledger, np.asarray(column)) for column in local[:4])
         local = formulas.LocalSteps(rate, steps, batch, decay, input_bound)
         found = formulas.round_rounding(model_size(ledger), local, server, start_norms)
     else:
@@ -48,25 +51,23 @@ def rounding_of_rounds(ledger: Ledger, start_norms: Array, input_bound: float, s
     return formulas.Rounding(found.error + [record.rounding for record in ledger.rounds], found.growth)
 
 
-def is_proved(ledger: Ledger) -> bool:
-    """Whether there is a proof for the arithmetic of a run."""
-    return ledger.facts.dtype == "float64"
-
-
 def model_size(ledger: Ledger) -> formulas.ModelSize:
-    """The size of a linear model."""
+    """Return the size of a linear model."""
     return formulas.ModelSize(ledger.facts.features, ledger.facts.classes)
 
 
 def local_steps(rows: ClientColumns, input_bound: float) -> formulas.LocalSteps:
-    """How clients train, or might train, whichever is more. A proximal weight only shortens how far they get."""
+    """Return how clients train or might train, whichever is more.
+
+    A proximal weight is left out: it only shortens the path of local training.
+    """
     rate = np.maximum(rows.honest_rate, rows.learning_rate)
     steps = np.maximum(rows.honest_steps, rows.steps)
     return formulas.LocalSteps(rate, steps, rows.batch_size, rows.weight_decay, input_bound)
 
 
 def weight_norms(ledger: Ledger, number: int, input_bound: float) -> Array:
-    """A spectral norm that the weights have at most when each client of a round begins to train, as computed."""
+    """Bound the spectral norm of the computed weights in local training, for each client of a round."""
     record = ledger.round(number)
     rows = ledger.clients.of_round(number)
     found = np.full(len(rows), np.inf if record.start_operator_norm is None else record.start_operator_norm)
@@ -76,17 +77,11 @@ def weight_norms(ledger: Ledger, number: int, input_bound: float) -> Array:
     return np.asarray(formulas.weight_norm_bound(model_size(ledger), found, local, record.start_norm))
 
 
-def table_by_round(ledger: Ledger, column: NDArray[np.generic], missing: float = 0.0) -> Array:
-    """A column of the ledger with a row for each round; rounds of fewer clients are filled up with a number."""
-    counts = np.array([record.participants for record in ledger.rounds])
-    place = np.arange(len(column)) - np.repeat(counts.cumsum() - counts, counts)
-    table = np.full((len(counts), int(counts.max())), missing)
-    table[ledger.clients.round - 1, place] = column
-    return table
-
-
 def start_norms(ledger: Ledger, horizon: int) -> Array:
-    """The norms of the broadcast models; after the horizon noise is drawn again, and what no such model exceeds."""
+    """Return the norms of the broadcast models, observed up to the horizon and bounded after it.
+
+    After the horizon noise is drawn again; the bound holds for every such model.
+    """
     seen = [record.start_norm for record in ledger.rounds[:horizon]]
     unseen = [
         formulas.noisy_norm(record.clip_norm, record.noise_std, ledger.facts.parameters)
@@ -95,20 +90,16 @@ def start_norms(ledger: Ledger, horizon: int) -> Array:
     return np.array([*seen, *unseen], np.float64)
 
 
-def final_model_norm(ledger: Ledger) -> float:
-    """A norm that the final model does not exceed."""
-    last = ledger.rounds[-1]
-    return float(min(last.clip_norm, last.norm_before_clip) * (1.0 + formulas.gamma(ledger.facts.parameters)))
+def table_by_round(ledger: Ledger, column: NDArray[np.generic], missing: float = 0.0) -> Array:
+    """Arrange a column of the ledger as a table (rounds, participants), filled up with `missing`."""
+    counts = np.array([record.participants for record in ledger.rounds])
+    place = np.arange(len(column)) - np.repeat(counts.cumsum() - counts, counts)
+    table = np.full((len(counts), int(counts.max())), missing)
+    table[ledger.clients.round - 1, place] = column
+    return table
 
 
 def count_terms(ledger: Ledger) -> int:
-    """How many numbers at most are added up for a drift."""
+    """Return the largest number of terms that are added up for a drift."""
     facts = ledger.facts
     return facts.clients + facts.rounds + facts.parameters + int(ledger.clients.steps.max(initial=0))
-
-
-def margin_thresholds(ledger: Ledger, logits: Array, norms: Array) -> Array:
-    """The drift that each prediction of a linear model stands, from computed logits and norms of the inputs."""
-    return np.asarray(
-        formulas.margin_threshold(logits, norms, features=ledger.facts.features, model_norm=final_model_norm(ledger))
-    )

@@ -47,10 +47,10 @@ def certify(
     For example against three clients, in a round that nobody knows: crfl certify RUN --set threat.clients=3 --any-round
     """
     output.starting(quiet=json)
-    from crfl_core.runs import what_if
+    from crfl_core.runs import certify
     from crfl_core.runs.results import load
 
-    asked: list[what_if.Attacked] = [] if rounds_at_most is None else [rounds_at_most]
+    asked: list[certify.Attacked] = [] if rounds_at_most is None else [rounds_at_most]
     if any_round:
         asked.append("any")
     if every_round:
@@ -58,7 +58,7 @@ def certify(
     if len(asked) > 1:
         raise typer.BadParameter("give one of --any-round, --rounds-at-most and --every-round")
     with output.plugins_at_work():
-        result = what_if.certify(
+        result = certify.certify(
             load(run, trust=trust),
             overrides or (),
             rounds=asked[0] if asked else None,

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from crfl_core.plugin_api.tracker import Tracker
+    from crfl_core.runs.certify import WhatIf
     from crfl_core.runs.results import RunResult
-    from crfl_core.runs.what_if import WhatIf
     from crfl_core.training.clean_twin import AttackEffect
 
 
@@ -136,7 +136,7 @@ def show_what_if(result: WhatIf, *, full: bool, json: bool) -> None:
     from crfl_core.reporting import terminal as summary
     from crfl_core.reporting import terminal_tables as tables
     from crfl_core.reporting.csv_files import audit_entries, metrics_json
-    from crfl_core.runs.certify import WhatIfAnswer
+    from crfl_core.runs.results import WhatIfAnswer
 
     audit = audit_entries(result.audits)
     console = terminal()

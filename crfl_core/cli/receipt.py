@@ -30,7 +30,7 @@ def receipt(run: RunArgument, sign: Sign = None, out: Out = None) -> None:
     from crfl_core.cli.receipts import signed_part
     from crfl_core.errors import StoreError
     from crfl_core.extend import DataError
-    from crfl_core.reporting.receipts import receipt_of
+    from crfl_core.runs.receipts import receipt_of
     from crfl_core.runs.run_directory import RunDirectory
 
     directory = RunDirectory(run)

@@ -9,7 +9,7 @@ from typing import Any
 
 from crfl_core.errors import StoreError
 from crfl_core.extend import CrflError, DataError
-from crfl_core.reporting.receipts import VERSION
+from crfl_core.runs.receipts import VERSION
 from crfl_core.runs.run_directory import RunDirectory
 
 

@@ -34,12 +34,11 @@ class Findings:
 
 def check(directory: RunDirectory) -> Findings:
     """Compare every file of a run with its digest, and read it. The run is left as it is."""
-    if not directory.keeps_record:
-        hint = f"`crfl upgrade {directory.path}` lists them as they are now"
-        raise StoreError(f"{directory.path}: was written in format 1, which keeps no digests: {hint}")
     if directory.state == "finished":
         return check_finished(directory)
-    problems = tuple(tried(directory.read_checkpoint)) if directory.state == "training" else ()
+    from crfl_core.runs.checkpoints import read_checkpoint  # imports torch
+
+    problems = tuple(tried(lambda: read_checkpoint(directory))) if directory.state == "training" else ()
     names = [name for name in directory.digests if name != "rounds.jsonl" or directory.state != "training"]
     problems += tuple(problem for name in names for problem in tried(reader(directory, name)))
     return Findings(

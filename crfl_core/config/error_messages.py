@@ -10,8 +10,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from crfl_core.config.merging import DEFAULT, KeyPath, Origins
-from crfl_core.errors import ConfigError
-from crfl_core.files.folder import one_line
+from crfl_core.errors import ConfigError, one_line
 
 ABSENT = ("missing", "missing_key", "union_tag_not_found")
 """Types of errors about a key that is not there: pydantic's, and that of our own tables."""

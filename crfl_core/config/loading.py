@@ -16,8 +16,7 @@ from pydantic import ValidationError
 from crfl_core.config.error_messages import explain
 from crfl_core.config.merging import KeyPath, Origins, Tree, apply_override, leaves, merge, with_lists
 from crfl_core.config.schema import RunConfig, Trust
-from crfl_core.errors import ConfigError, closest
-from crfl_core.files.folder import one_line
+from crfl_core.errors import ConfigError, closest, one_line
 from crfl_core.plugin_loading.missing_plugins import LenientRegistry
 from crfl_core.plugin_loading.registry import Registry
 

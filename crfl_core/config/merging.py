@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from crfl_core.errors import ConfigError
-from crfl_core.files.folder import one_line
+from crfl_core.errors import ConfigError, one_line
 
 Tree = dict[str, Any]
 

@@ -6,22 +6,22 @@ from pkgutil import resolve_name
 from typing import Any, NamedTuple, cast
 
 LOCAL = "(this process)"
-"""Where plugins come from that no distribution declares."""
+"""Origin of plugins that Python code hands over and no distribution declares."""
 
 
 class PluginKind(NamedTuple):
-    """A kind of plugin: the entry-point group it is found in, and where the class is that it derives from."""
+    """Kind of plugin: the entry-point group that declares it, and the import path of its base class."""
 
     group: str
     target: str
 
     @property
     def base(self) -> type[Any]:
-        """The class, imported when it is first asked for: reading what is installed should cost next to nothing."""
+        """Return the base class, imported on first use so that reading what is installed stays cheap."""
         return cast("type[Any]", resolve_name(self.target))
 
     def includes(self, candidate: object) -> bool:
-        """Whether something is a plugin class of this kind."""
+        """Whether an object is a plugin class of this kind."""
         return isinstance(candidate, type) and issubclass(candidate, self.base)
 
 
@@ -39,7 +39,7 @@ KINDS = {
     "tracker": PluginKind("crfl.trackers", "crfl_core.plugin_api.tracker:Tracker"),
     "command": PluginKind("crfl.commands", "crfl_core.plugin_api.command:Command"),
 }
-"""Every kind of plugin, by the name that messages and `crfl plugins` give it."""
+"""Every kind of plugin, by its name in messages and in `crfl plugins`."""
 
 CONFIGURABLE = tuple(kind for kind in KINDS if kind != "command")
-"""The kinds that a config names. A command is typed."""
+"""The kinds that a config names: all but commands, which users type."""

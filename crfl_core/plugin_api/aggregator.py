@@ -1,7 +1,7 @@
 """Aggregators: stages that transform the updates of a round, and rules that combine them.
 
-What a step is allowed to look at follows from its base class, and the core does the arithmetic wherever a certificate
-rests on it: a `LinearAggregator` and a `FixedStage` never see an update, a `CapStage` only names norms.
+The base class decides what a step sees, and the core does the arithmetic wherever a certificate rests on it: a
+`LinearAggregator` and a `FixedStage` never see an update, a `CapStage` only names norms.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
 
 
 def state_key(position: int) -> str:
-    """The name of a step's state among those of its chain, and in the checkpoint."""
+    """Return the name of a step's state, in its chain and in the checkpoint."""
     return f"aggregation.{position}"
 
 
 class AggregationStep(ServerStep):
-    """One entry of `[[aggregation]]`: a stage, or as the last entry a rule.
+    """Entry of `[[aggregation]]`: a stage, or a rule as the last entry.
 
-    `depends` says on what a client's weight depends: "fixed" on nothing submitted, "own" on its own update, which is
-    projected on a ball, "all" on everybody's. It follows from the base class. Steps that look at the updates also see
-    what the server has, `updates.round.server`; only those that say `needs_root` are handed its samples.
+    `depends` says what a client's weight depends on: "fixed" on nothing submitted, "own" on the client's own update,
+    which is projected on a ball, "all" on all updates. It follows from the base class. Steps that see the updates also
+    see the server, `updates.round.server`, and with `needs_root = True` its trusted samples.
     """
 
     alternatives: ClassVar[str] = "FixedStage, CapStage or LinearAggregator"
@@ -58,7 +58,7 @@ class AggregationStep(ServerStep):
 
     @classmethod
     def check_dependence(cls) -> None:
-        """As for every such plugin; and what must not depend on the updates sees nothing of the server either."""
+        """Also refuse a step that must not depend on the updates and asks for the server."""
         super().check_dependence()
         if cls.depends == "all":
             return
@@ -70,23 +70,23 @@ class AggregationStep(ServerStep):
             )
 
     def prepare(self, server: ServerView) -> State:  # noqa: ARG002
-        """What the step will find as its `state` in round 1. Called once, before training."""
+        """Return the step's `state` of round 1. Called once, before training."""
         return {}
 
     def check(self, clients: Clients) -> None:
-        """Raise `OptionError` if the options make no sense for rounds of clients like these. Called before training."""
+        """Raise `OptionError` if the options do not fit rounds of these clients. Called before training."""
 
 
 class Stage(AggregationStep):
-    """Transforms the updates before the rule sees them, and reports how as a mixing matrix."""
+    """Transforms the updates before the rule sees them, and reports the mixing matrix."""
 
     def outputs(self, clients: int) -> int:
-        """How many updates it hands on in a round with this number of clients. Later steps are checked against it."""
+        """Return how many updates the stage passes on for a number of clients. Later steps are checked against it."""
         return clients
 
     @abstractmethod
     def transform(self, updates: ClientUpdates, state: State) -> StageResult:
-        """The transformed updates. Inputs must not be changed or aliased."""
+        """Transform the updates. Inputs must not be changed or aliased."""
 
 
 class FixedStage(Stage):
@@ -96,16 +96,16 @@ class FixedStage(Stage):
 
     @abstractmethod
     def mixing(self, facts: RoundFacts) -> Mixing:
-        """What is done to the updates of this round; the core does it."""
+        """Return the mixing matrix and offset of a round; the core applies them."""
 
     @final
     def transform(self, updates: ClientUpdates, state: State) -> StageResult:
-        """Never called: the core does what `mixing` says."""
+        """Raise: the core applies `mixing` instead."""
         raise NotImplementedError
 
 
 class CapStage(Stage):
-    """Names the norm that no client's update may exceed; the core projects longer ones on the ball of that radius.
+    """Names the largest norm of each client's update; the core projects longer ones on the ball of that radius.
 
     `centre` "decay" caps the residual `u + (1 - retention) w`, which is the update itself without weight decay; "zero"
     always caps the update itself, which under weight decay promises nothing about honest clients.
@@ -116,73 +116,75 @@ class CapStage(Stage):
 
     @abstractmethod
     def caps(self, clients: Clients) -> Tensor:
-        """The largest norm of each participant, (n,), float64; infinite for none."""
+        """Return the largest norm of each participant, (n,), float64; infinite for no cap."""
 
     @final
     def transform(self, updates: ClientUpdates, state: State) -> StageResult:
-        """Never called: the core projects."""
+        """Raise: the core projects instead."""
         raise NotImplementedError
 
 
 class Aggregator(AggregationStep):
-    """Combines the updates of a round into one, and reports the weight p_i with which each client entered."""
+    """Combines the updates of a round into one, and reports the weight p_i of each client."""
 
     @abstractmethod
     def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
-        """The combined update. Inputs must not be changed or aliased."""
+        """Combine the updates. Inputs must not be changed or aliased."""
 
     def breakdown(self, clients: Clients, aggregate: RuleResult, update_bound: float) -> NDArray[np.float64] | None:  # noqa: ARG002
-        """How far 0, 1, 2, ... arbitrary clients can move the aggregate of a round, if no honest update (or residual,
-        see `Clients`) is longer than `update_bound`; infinite from where the rule breaks down. None: nothing is known.
+        """Return how far 0, 1, 2, ... arbitrary clients can move the aggregate of a round; None if nothing is known.
+
+        No honest update (or residual, see `Clients`) is longer than `update_bound`. Entries are infinite from the
+        number of clients at which the rule breaks down.
         """
         return None
 
 
 class LinearAggregator(Aggregator):
-    """A rule whose weights cannot depend on the updates, because it does not see them."""
+    """Rule whose weights cannot depend on the updates, because it does not see them."""
 
     depends: ClassVar[Dependence] = "fixed"
 
     @abstractmethod
     def weights(self, clients: Clients) -> Tensor:
-        """The weight of each participant, (n,), float64."""
+        """Return the weight of each participant, (n,), float64."""
 
     @final
     def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
-        """`sum_i p_i u_i`, as the core computes it."""
+        """Return `sum_i p_i u_i`, as the core computes it."""
         weights = self.weights(updates.round.clients).to(updates.values.device)
         return RuleResult(update=weights.to(updates.values) @ updates.values, weights=weights, state=state)
 
 
 def is_linear_chain(steps: Sequence[AggregationStep]) -> bool:
-    """Whether no update is ever looked at beside another: caps come first, then fixed stages and a linear rule.
+    """Whether no step compares updates: caps come first, then fixed stages and a linear rule.
 
-    Behind a stage that may mix clients, an "own" factor is a mixture's own: it depends on everybody in it.
+    Behind a stage that mixes clients, an "own" factor belongs to a mixture and depends on all clients in it.
     """
     kinds = [step.depends for step in steps]
     return "all" not in kinds and kinds == sorted(kinds, key=("own", "fixed").index)
 
 
 def chain_dependence(steps: Sequence[AggregationStep], clients: Clients) -> Dependence:
-    """On what the weights of a chain depend, for clients like these.
+    """Return what the weights of a chain depend on, for these clients.
 
-    A cap on whole updates counts as looking at everybody under weight decay, as honest updates may be shortened by it.
+    Under weight decay a cap on whole updates counts as "all", because it may shorten honest updates.
     """
     shortens = any(isinstance(one, CapStage) and not caps_residuals(one, clients) for one in steps)
     return "all" if shortens or not is_linear_chain(steps) else worst(*(step.depends for step in steps))
 
 
 def caps_residuals(stage: CapStage, clients: Clients) -> bool:
-    """Whether a stage caps what honest clients add to weight decay, so that it can leave all of that as it is."""
+    """Whether a cap bounds the residual beyond weight decay, so that it need not shorten honest updates."""
     return stage.centre == "decay" or not (clients.retention < 1).any()
 
 
 def mix_clients(clients: Clients, mixing: Tensor) -> Clients:
-    """Clients as the next step sees them: a stage that mixes clients makes new ones, averages of the old.
+    """Return the clients that the next step sees, after a stage has mixed their updates.
 
     Samples, retention and the bound on honest updates are averaged as the updates are, so that weights by sample counts
-    and caps still mean the same. In everything else, and in its id, a row stays who it was if there are as many rows as
-    before, and is the client that it is mostly made of if not.
+    and caps keep their meaning. Everything else, the id included, stays if the number of rows stays; otherwise it is
+    that of the client with the largest share in the row.
     """
     import torch
 

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 FREE_METHODS = ("local_gradient", "after_step", "scales", "craft")
-"""Methods through which an attack leaves the protocol of local training, whatever its data are."""
+"""Methods with which an attack leaves the protocol of local training."""
 
 
 @dataclass(frozen=True)
 class RealisedAttack:
-    """What the attackers of a run really did, measured: one entry per attacked round and attacker."""
+    """Measured behaviour of the attackers of a run: one entry per attacked round and attacker."""
 
     round: NDArray[np.int64]
     client: NDArray[np.int64]
@@ -42,13 +42,13 @@ class RealisedAttack:
 class Attack(Plugin):
     """Malicious clients: who they are, when they are active, and what they do then.
 
-    Outside the attacked rounds, and while they are not sampled, they are honest. The methods that change something
-    all have a neutral default, so an attack overrides only what it is about. What it remembers from round to round is
-    its state: `prepare` makes it, `learn` makes the next one, and every other method is handed the one of the round.
+    Outside the attacked rounds, and while they are not sampled, they are honest. Every method that changes something
+    has a neutral default, so an attack overrides only what it needs. Its memory is its state: `prepare` returns the
+    first one, `learn` the next one, and every other method receives the state of the round.
     """
 
     knowledge: ClassVar[Knowledge] = "own"
-    """What `craft` is shown: "own" updates alone, all "updates", or in addition the "rule" of the server."""
+    """What `craft` sees: "own" updates alone, all "updates", or in addition the "rule" of the server."""
 
     clients: Annotated[int, Field(ge=1)] | tuple[int, ...] = Field(
         1, description="ids of the attackers, or how many to draw"
@@ -64,17 +64,18 @@ class Attack(Plugin):
 
     @abstractmethod
     def prepare(self, data: FederatedData, streams: Streams) -> State:
-        """Called once before training: the state of the first round. Raises `OptionError`."""
+        """Return the state of the first round. Called once before training. Raises `OptionError`."""
 
     def learn(self, seen: AttackerObservation, state: State) -> State:  # noqa: ARG002
-        """The state of the next round, after every round of the run, attacked or not; by default what it was.
+        """Return the state of the next round; by default it stays as it is.
 
-        It is tensors by name, kept in the checkpoint and sent to wherever clients train: keep it small.
+        Called after every round of the run, attacked or not. The state is tensors by name, stored in the checkpoint and
+        sent to the processes that train clients: keep it small.
         """
         return state
 
     def attackers(self, clients: int, streams: Streams) -> tuple[int, ...]:
-        """The ids of the attackers among all clients, ascending: as given, or drawn. Raises `OptionError`."""
+        """Return the ids of the attackers, ascending: as given, or drawn. Raises `OptionError`."""
         if isinstance(self.clients, int):
             if self.clients > clients:
                 raise OptionError("clients", f"found {self.clients}, but there are only {clients} clients")
@@ -91,51 +92,51 @@ class Attack(Plugin):
         """Raise `OptionError` if the options do not fit the attackers' smallest batch. Called before training."""
 
     def poison(self, batches: Batches, state: State) -> Batches:  # noqa: ARG002
-        """The attackers' batches of a round, poisoned. Must return new tensors where it changes something.
+        """Poison the attackers' batches of a round. Return new tensors where something changes.
 
-        What it is given lies in memory that the next round uses again: whoever wants to remember it keeps a copy.
+        The next round reuses the memory of the given batches: an attack that remembers them keeps a copy.
         """
         return batches
 
     def local_gradient(self, gradient: Tensor, weights: Tensor, start: Tensor, state: State) -> Tensor:  # noqa: ARG002
-        """The gradient that attackers follow, all (R, attackers, P); `start` is the model of the round."""
+        """Return the gradient that attackers follow, all (R, attackers, P); `start` is the model of the round."""
         return gradient
 
     def after_step(self, weights: Tensor, start: Tensor, state: State) -> Tensor:  # noqa: ARG002
-        """The attackers' weights after a local step, for example projected."""
+        """Return the attackers' weights after a local step, for example projected."""
         return weights
 
     def scales(self, weights: Tensor) -> Tensor:
-        """The factor of each attacker, given the aggregation weights p_i of this round."""
+        """Return the factor of each attacker, given the aggregation weights p_i of this round."""
         return 1.0 / weights if self.scale == "replace" else weights.new_full(weights.shape, self.scale)
 
     def craft(self, known: AttackerView, state: State) -> Tensor:  # noqa: ARG002
-        """What the attackers of a round submit, (a, P): by default what they trained times `scales(weights)`."""
+        """Return what the attackers submit, (a, P): by default their trained updates times `scales(weights)`."""
         return self.scales(known.weights)[:, None].to(known.own_updates) * known.own_updates
 
     @property
     def backdoor_class(self) -> int | None:
-        """The class that backdoored inputs should be taken for, if the attack has one."""
+        """Return the target class of backdoored inputs, None if the attack has none."""
         return None
 
     def add_trigger(self, x: Tensor, state: State) -> Tensor | None:  # noqa: ARG002
-        """Test inputs with the backdoor, clamped to the domain, as prepared; None if the attack has no trigger."""
+        """Return test inputs with the trigger, clamped to the domain; None if the attack has no trigger."""
         return None
 
     def backdoor_test_set(self, data: FederatedData, state: State) -> tuple[Tensor, Tensor] | None:
-        """The backdoored test set, inputs and their true labels; None if there is none.
+        """Return the backdoored test set, inputs with their true labels; None if there is none.
 
-        By default every test input of a class that is not the target, as `add_trigger` changes it. An attack without a
-        trigger names the inputs that it is about. Those of the target class never count as successes.
+        By default these are the test inputs of all classes but the target, with the trigger. An attack without a
+        trigger returns the inputs that it targets. Inputs of the target class never count as successes.
         """
         others = data.test_y != (-1 if self.backdoor_class is None else self.backdoor_class)
         triggered = self.add_trigger(data.test_x[others], state)
         return None if triggered is None else (triggered, data.test_y[others])
 
     def threat(self, realised: RealisedAttack) -> Threat:
-        """The threat that covers what was measured in this run.
+        """Return the threat that covers the measured attack.
 
-        An attack with steps, gradients or updates of its own making has done more than can be measured on its data.
+        An attack that changes steps, gradients or updates is of kind "update": its data do not show what it did.
         """
         flips = bool(realised.flips.any())
         moves = bool((realised.delta > 0).any())
@@ -152,7 +153,7 @@ class Attack(Plugin):
         )
 
     def _realised_scale(self, realised: RealisedAttack) -> float:
-        """What was measured, or what was declared if that is the same: norms are not exact, and multiplying is."""
+        """Return the measured scale, or the declared one if they agree: multiplying is exact, norms are not."""
         measured = float(realised.scale.max(initial=1.0))
         same = self.scale != "replace" and measured <= self.scale * (1 + SCALE_TOLERANCE)
         return float(self.scale) if same else measured

@@ -1,4 +1,4 @@
-"""The base of every plugin, and how a plugin is written as a field of a config."""
+"""Base class of every plugin, config fields that hold plugins, and methods that plugins must not replace."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from crfl_core.plugin_api.plugin_errors import function_of, source_location
 from crfl_core.records.round import Dependence
 from crfl_core.records.table import Table
 
-API_VERSION = 2
-"""The plugin interface of this release. A plugin class may name the one it was written for in `api_version`."""
+API_VERSION = 1
+"""Version of the plugin API that this release offers. A class names the one it was written for in `api_version`."""
 
 
 class Plugin(Table):
-    """A plugin is a class that is its own config: its fields are its options, unknown ones are refused.
+    """A class that is its own config: its fields are its options, and unknown options are refused.
 
     Instances are frozen and hold no state of a run: state is passed in, returned, and kept by the core.
     """
@@ -39,8 +39,8 @@ class Plugin(Table):
     # No option means anything at infinity, and a dumped config would have nothing in its place.
     model_config = ConfigDict(allow_inf_nan=False)
 
-    api_version: ClassVar[int] = 2
-    """The plugin interface that the class was written for."""
+    api_version: ClassVar[int] = 1
+    """Version of the plugin API that the class was written for."""
 
     # The `type` under which a config named this plugin. Not a field, so a plugin's options are its own.
     _configured_as: str | None = PrivateAttr(default=None)
@@ -52,16 +52,16 @@ class Plugin(Table):
 
     @property
     def configured_as(self) -> str:
-        """The name under which this plugin was configured; its class name if Python code made it."""
+        """Return the name under which a config names this plugin; the class name if Python code made it."""
         return self._configured_as or type(self).__name__
 
     @property
     def full_name(self) -> str:
-        """Name, distribution and version, as messages give them: `'krum' of crfl 0.1.0`."""
+        """Return name, distribution and version, as in messages: `'krum' of crfl 0.1.0`."""
         return f"{self.configured_as!r} of {self._provided_by}"
 
     def with_name(self, name: str, origin: str | None = None) -> Plugin:
-        """A copy that remembers the name under which it is configured, and the distribution it comes from."""
+        """Return a copy that is configured under a name and comes from a distribution."""
         copy = self.model_copy()
         copy._configured_as = name
         copy._provided_by = origin or self._provided_by
@@ -69,23 +69,23 @@ class Plugin(Table):
 
 
 class Resolver(Protocol):
-    """Turns names of plugins into classes; handed to the fields below in pydantic's validation context."""
+    """Lookup of plugin classes by name, passed to the fields below in pydantic's validation context."""
 
     def load(self, kind: str, name: str) -> type[Plugin]:
-        """The class that a name stands for, or a `PluginError`."""
+        """Return the class that a name stands for. Raises `PluginError`."""
 
     def name_of(self, kind: str, plugin: type[Plugin]) -> str:
-        """The name that stands for a class, or a `PluginError`."""
+        """Return the name that stands for a class. Raises `PluginError`."""
 
     def origin(self, kind: str, name: str) -> str:
-        """Distribution and version that a name stands for, or a `PluginError`."""
+        """Return distribution and version of a named plugin. Raises `PluginError`."""
 
     def import_refusal(self, path: str) -> str:
-        """Why code that an option names must not be imported; empty if it may be."""
+        """Return why an option must not import code; empty if it may."""
 
 
 def check_import_path(path: str, info: ValidationInfo) -> str:
-    """A path that may be imported, absolute if it is that of a file, so that a run can be resumed from elsewhere."""
+    """Check that code may be imported; make file paths absolute, so that a run can resume from another folder."""
     place, _, name = path.rpartition(":")
     if not place or not name:
         raise ValueError('must be "package.module:name" or "file.py:name"')
@@ -98,12 +98,13 @@ def check_import_path(path: str, info: ValidationInfo) -> str:
 
 
 ImportPath = Annotated[str, AfterValidator(check_import_path)]
-"""The type of an option that names code to import, "package.module:name" or "file.py:name". It runs the code that a
-config names: with `plugins.allow`, only that of distributions which it lists."""
+"""Type of an option that names code to import, "package.module:name" or "file.py:name".
+
+It runs the code that a config names; with `plugins.allow`, only code of the listed distributions."""
 
 
 class PluginField:
-    """Marks a field that holds a plugin: `dataset: Annotated[Dataset, PluginField("dataset")]`.
+    """Mark of a field that holds a plugin: `dataset: Annotated[Dataset, PluginField("dataset")]`.
 
     In a config it is a table with the plugin's name in `type` and its options beside it. Only the named plugin is
     imported. Options are validated by the plugin's own class, so an error names the exact key.
@@ -153,7 +154,7 @@ class PluginField:
         return plugin
 
     def _named(self, value: Plugin, resolver: Resolver, info: ValidationInfo) -> Plugin:
-        """An instance that Python code made, under the name that a config gives it; plugins among its options too."""
+        """Name an instance that Python code made as a config would, and the plugins among its options."""
         if any(isinstance(part, Plugin) and part._configured_as is None for _, part in value):
             options = {option: getattr(value, option) for option in value.model_fields_set}
             known_as = value._configured_as
@@ -165,7 +166,7 @@ class PluginField:
             return value
         try:
             name = resolver.name_of(self.kind, type(value))
-            resolver.load(self.kind, name)  # which refuses a class that cannot be used
+            resolver.load(self.kind, name)  # refuses a class that cannot be used
             return value.with_name(name, resolver.origin(self.kind, name))
         except PluginError as error:
             raise PydanticCustomError("plugin", "{message}", {"message": str(error)}) from error
@@ -176,7 +177,7 @@ class PluginField:
 
 
 def with_article(kind: str) -> str:
-    """A kind as a sentence names one of it.
+    """Return the name of a kind with its article.
 
     >>> with_article("aggregator"), with_article("model")
     ('an aggregator', 'a model')
@@ -187,7 +188,7 @@ def with_article(kind: str) -> str:
 def refuse_overriding(plugin: type, root: type) -> None:
     """Raise `PluginError` if a class replaces a method that `typing.final` marks in one of its bases below `root`.
 
-    It counts what an instance would find: a method, one of a mixin, or an option of the same name.
+    What an instance would find counts: a method of the class or of a mixin, or an option of the same name.
     """
     options = inspect.get_annotations(plugin)
     for base in plugin.__mro__:
@@ -211,7 +212,7 @@ def is_final(member: Any) -> bool:
 
 
 def instead(base: type) -> str:
-    """What is there to be implemented in a class with final methods."""
+    """Return which methods to implement in place of a final one."""
     free = sorted(getattr(base, "__abstractmethods__", ())) or [
         name for name, member in vars(base).items() if inspect.isfunction(member) and not is_final(member)
     ]
@@ -220,11 +221,11 @@ def instead(base: type) -> str:
 
 
 class ServerStep(Plugin):
-    """A plugin that changes what clients weigh. On what that `depends` follows from its base class."""
+    """Plugin of the server that changes the weights of clients. What they depend on follows from the base class."""
 
     depends: ClassVar[Dependence] = "all"
     alternatives: ClassVar[str]
-    """The base classes to derive from for another dependence."""
+    """Base classes to derive from for another dependence."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **options: Any) -> None:
@@ -233,9 +234,9 @@ class ServerStep(Plugin):
 
     @classmethod
     def check_dependence(cls) -> None:
-        """Raise `PluginError` if the class says of itself what follows from its base, or watches what it must not see.
+        """Raise `PluginError` if the class sets `depends`, or has hooks that see what it must not see.
 
-        What counts is what an instance would find, whoever wrote it: the class, a mixin, or a later assignment.
+        What an instance would find counts, whether the class, a mixin or a later assignment put it there.
         """
         base = next(base for base in cls.__mro__ if base.__module__.startswith("crfl_core.plugin_api."))
         depends = inspect.getattr_static(cls, "depends")

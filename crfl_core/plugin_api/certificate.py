@@ -17,22 +17,22 @@ from crfl_core.records.threat import Threat
 from crfl_core.records.votes import VoteOverrides, VoteRequest, Votes, VoteSettings
 
 Level = Literal["feature", "sample", "client"]
-"""What a radius counts: the change of an input, the share of poisoned samples, or the number of malicious clients."""
+"""Unit of a radius: the change of an input, the share of poisoned samples, or the number of malicious clients."""
 
 Statement = Literal["pathwise", "tail", "marginal"]
 Direction = Literal["backward", "forward"]
-"""How a guarantee may be read. "backward": about a run that may have been attacked, and its own clean world, in which
-the attackers behave. "forward": about the run as it is, and attacks that might come instead of what was submitted."""
+"""Reading of a guarantee. "backward": the run may have been attacked, and is compared with its clean world, in which
+the attackers behave. "forward": the run is taken as it is, and compared with attacks that might have come instead."""
 DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
 RoundScope = Literal["stated", "any", "every"]
-"""For attacks in which rounds a certificate has numbers: those that the threat states, unknown ones as well, or all."""
+"""Attacked rounds that a certificate covers: those that the threat states, unknown rounds as well, or every round."""
 ABSTAIN = -1
-"""The prediction of a classifier that is not sure enough."""
+"""Prediction of a classifier that abstains."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One assumption, and whether it holds in this run.
+    """Assumption of a certificate, and whether it holds in this run.
 
     "held": verified on the ledger. "declared": relied upon, not verifiable. "failed": does not hold; this refuses the
     certificate, or only one `level` of it, or only the reading in one `direction`, unless `refuses` is False, which
@@ -51,7 +51,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Guarantee:
-    """What a certificate says about the m samples of one test set at one level.
+    """Guarantee of a certificate for the m samples of one test set at one level.
 
     `prediction` is `ABSTAIN` and `radius` NaN where nothing is certified. The radius is a norm (feature level), a
     poison ratio (sample level) or a number of clients (client level); `log_radius` stays finite where it overflows.
@@ -68,13 +68,13 @@ class Guarantee:
 
     @property
     def abstained(self) -> NDArray[np.bool_]:
-        """Which samples got no prediction."""
+        """Return which samples have no prediction."""
         return np.equal(self.prediction, ABSTAIN)
 
 
 @dataclass(frozen=True)
 class CertificateResult:
-    """A guarantee with everything that it is conditional on. Built by the core, not by certificates.
+    """Guarantee with all its conditions. The core builds it, not the certificate.
 
     `directions` are the readings that hold, none for a certificate that claims no soundness. `label` is empty for a
     sound certificate, else says what kind of number this is. `conditional` lists what the guarantee additionally hangs
@@ -97,15 +97,15 @@ class CertificateResult:
 
 
 class Certificate(Plugin):
-    """A pure function of (ledger, votes, threat). Never looks at data, model or files."""
+    """Pure function of (ledger, votes, threat). It never sees data, model or files."""
 
     levels_offered: ClassVar[tuple[Level, ...]] = ("feature",)
     statement: ClassVar[Statement]
     sound: ClassVar[bool] = True
     label: ClassVar[str] = ""
-    """What to print beside every number of a certificate that is not sound."""
+    """Text beside every number of a certificate that is not sound."""
     groups: ClassVar[bool] = False
-    """Whether it is about the vote of groups, each with a model of its own. Others are about one model."""
+    """Whether it certifies the vote of groups, each with its own model, instead of one model."""
 
     name: str | None = Field(None, pattern=r"^[A-Za-z0-9._-]+$", description="name in the report; default: its type")
     levels: tuple[Level, ...] | None = Field(None, description="questions to answer; default: all that it can")
@@ -113,45 +113,46 @@ class Certificate(Plugin):
 
     @property
     def title(self) -> str:
-        """The name in reports and files."""
+        """Return the name in reports and files."""
         return self.name or self.configured_as.rpartition(":")[2]
 
     @property
     def full_name(self) -> str:
-        """Messages also give the name in reports, if it is another one."""
+        """Return the name as in messages, with the name in reports if it differs."""
         return super().full_name if self.name is None else f"{self.name!r}, {super().full_name},"
 
     def rounds_to_resample(self, attacked: tuple[int, ...]) -> tuple[int, ...]:  # noqa: ARG002
-        """Rounds whose model before noise must be kept, so that noise can be drawn again from there."""
+        """Return the rounds whose model before noise must be kept, so that noise can be drawn again."""
         return ()
 
     def stages_to_add(self, cap_updates: bool | None) -> tuple[Mapping[str, Any], ...]:  # noqa: ARG002
-        """Stages to put in front of the aggregation unless they are in it, as tables of a config.
+        """Return stages to put in front of the aggregation unless they are in it, as tables of a config.
 
-        `cap_updates` is `server.cap_updates`: True asks for the stage that caps updates, None leaves it to the
-        certificate. It is not asked if that says false.
+        `cap_updates` is `server.cap_updates`: True asks for the stage that caps updates, None leaves the choice to the
+        certificate. The core does not call this method if it is false.
         """
         return ()
 
     def round_scope(self) -> RoundScope:
-        """Whether it knows only the rounds that a threat states, or what `Threat.rounds_at_most` means as well.
+        """Return which attacked rounds the certificate covers: "stated", "any" or "every".
 
-        Then runs show that answer, too, from the same votes. "every": the numbers hold whatever rounds are attacked.
+        With "any" it also covers `Threat.rounds_at_most`, and runs show that answer from the same votes. With "every"
+        its numbers hold whichever rounds are attacked.
         """
         return "stated"
 
     @abstractmethod
     def request(self, ledger: Ledger, threat: Threat, settings: VoteSettings) -> VoteRequest:
-        """What this certificate wants to know about the model."""
+        """Return which votes of the model the certificate needs."""
 
     @abstractmethod
     def audit(self, ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
-        """Every assumption of this certificate, with what was found in the run."""
+        """Check every assumption of the certificate on the ledger."""
 
     @abstractmethod
     def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:
-        """The guarantee for all samples of a test set at once."""
+        """Return the guarantee for all samples of a test set at once."""
 
     def clean_world(self, threat: Threat) -> str:
-        """The world that the attacked run is compared with."""
+        """Return the clean world that the attacked run is compared with."""
         return threat.clean_world

@@ -1,4 +1,4 @@
-"""Commands: what people type behind `crfl`."""
+"""Commands: the words that users type after `crfl`."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     import click
 
 CORE_COMMANDS = ("run", "resume", "show", "certify", "predict", "plugins", "explain", "schema")
-"""The commands of the core, whose names no plugin can take."""
+"""Commands of the core, whose names no plugin can take."""
 
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
 @dataclass(frozen=True)
 class Command:
-    """What an entry point of `crfl.commands` names, under the name that people type.
+    """Target of an entry point of `crfl.commands`, under the name that users type.
 
     `target` should be a function, whose parameters typer turns into arguments and options and whose docstring is the
     help, or a `typer.Typer`, which is a command with subcommands. `origin` is its distribution, for messages; `point`
@@ -42,12 +42,12 @@ class Command:
 
     @property
     def full_name(self) -> str:
-        """Name, distribution and version, as messages give them: `command 'new' of crfl 0.1.0`."""
+        """Return name, distribution and version, as in messages: `command 'new' of crfl 0.1.0`."""
         return f"command {self.configured_as!r} of {self.origin}"
 
     @cached_property
     def click_command(self) -> click.Command:
-        """The command as click runs it. Raises `PluginError` if its name or what is behind it cannot be used."""
+        """Return the command as click runs it. Raises `PluginError` if its name or target cannot be used."""
         import typer
 
         name = self.configured_as
@@ -69,24 +69,24 @@ class Command:
 
     @property
     def summary(self) -> str:
-        """The first line of its help."""
+        """Return the first line of the help."""
         return (self.click_command.help or "").strip().partition("\n")[0]
 
 
 def summary_in_source(point: EntryPoint) -> str:
-    """The first line of a command's help, read from its source without importing anything; empty if it is not there.
+    """Return the first line of a command's help from its source, without importing it; empty if missing.
 
-    So a command that is slow to import, or broken, is listed like any other: `crfl --help` runs no code of plugins.
+    So a command that is slow to import, or broken, is listed like any other: `crfl --help` runs no plugin code.
     """
     try:
         texts = list(help_texts(ast.parse(source_of(point.module)), point.attr))
-    except Exception:  # whatever is wrong with it, it is not for those to hear who did not call it
+    except Exception:  # a broken command must not disturb users who do not call it
         return ""
     return texts[-1].strip().partition("\n")[0] if texts else ""
 
 
 def source_of(module: str) -> str:
-    """The source of a module. Not even the packages around it are imported."""
+    """Return the source of a module without importing it or its packages."""
     first, *others = module.split(".")
     spec = importlib.util.find_spec(first)
     for part in others:
@@ -98,10 +98,10 @@ def source_of(module: str) -> str:
 
 
 def help_texts(module: ast.Module, name: str) -> Iterator[str]:
-    """The docstrings of functions of this name, and `help` of what is assigned to it, as in `typer.Typer(help=...)`."""
+    """Yield the docstrings of functions of this name, and the `help` of calls assigned to it."""
     for node in module.body:
         if isinstance(node, ast.FunctionDef) and node.name == name:
             yield ast.get_docstring(node) or ""
         elif isinstance(node, ast.Assign) and name in map(ast.unparse, node.targets):
             keywords = node.value.keywords if isinstance(node.value, ast.Call) else ()
-            yield from (ast.literal_eval(one.value) for one in keywords if one.arg == "help")
+            yield from (ast.literal_eval(keyword.value) for keyword in keywords if keyword.arg == "help")

@@ -1,4 +1,4 @@
-"""Datasets: where samples come from, and how they are scaled."""
+"""Datasets: reading, checking and scaling samples."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from crfl_core.plugin_api.base import Plugin
 from crfl_core.records.inputs import Data, Domain, Scaling, row_blocks, scaled
 
 ScalingKind = Literal["none", "unit-range", "minmax", "standardise"]
-"""How raw inputs become scaled ones; a dataset may override the default of its option `scaling`."""
+"""Kind of scaling; a dataset may override the default of its option `scaling`."""
 
 
 class Dataset(Plugin):
-    """Samples for training and testing. A subclass reads raw data; scaling and subsets are common to all."""
+    """Samples for training and testing. A subclass reads raw data; the base class scales and cuts them."""
 
     scaling: ScalingKind = Field(
         "unit-range",
@@ -35,10 +35,10 @@ class Dataset(Plugin):
 
     @abstractmethod
     def read(self) -> Data:
-        """The raw data: every row a sample, labels 0..classes-1, and the raw `domain` of the inputs."""
+        """Read the raw data: every row a sample, labels 0..classes-1, and the raw `domain` of the inputs."""
 
     def load(self) -> Data:
-        """The data that clients and certificates see: checked, cut to size, scaled."""
+        """Return the data that clients and certificates see: checked, cut to size, scaled."""
         data = self.read()
         check_data(data, type(self).__name__)
         data = replace(
@@ -62,13 +62,13 @@ class Dataset(Plugin):
 
 
 class SplitDataset(Dataset):
-    """A dataset without an official test set: a share of the samples is drawn for testing."""
+    """Dataset without an official test set: a share of the samples is drawn for testing."""
 
     test_fraction: float = Field(0.2, gt=0, lt=1, description="share of the samples kept for testing")
     split_seed: int = Field(0, ge=0, description="seed of the split into training and test samples")
 
     def split(self, samples: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Rows for training and rows for testing, in random order."""
+        """Return rows for training and rows for testing, in random order."""
         order = np.random.default_rng(self.split_seed).permutation(samples)
         tests = round(samples * self.test_fraction)
         if not 0 < tests < samples:
@@ -77,7 +77,7 @@ class SplitDataset(Dataset):
 
 
 class FileDataset(Dataset):
-    """A dataset that is read from published files. A subclass describes them and reads them."""
+    """Dataset that is read from published files, which a subclass describes."""
 
     path: UserPath | None = Field(
         None, description="folder with the files, or a single file; unset: $CRFL_DATA_DIR, then the user's cache"
@@ -86,10 +86,10 @@ class FileDataset(Dataset):
     @classmethod
     @abstractmethod
     def source(cls) -> DataSource:
-        """The files, their checksums, and how to get them."""
+        """Describe the files, their checksums, and how to get them."""
 
     def file(self, name: str) -> Path:
-        """One of the files. Raises `DataError` with the places that were searched and how to get it."""
+        """Find one of the files. Raises `DataError` with the searched places and how to get it."""
         if self.path is not None and not exists(self.path):
             raise OptionError("path", f"there is no file or folder {self.path}")
         return find_or_explain(self.source(), name, self.path)
@@ -123,7 +123,7 @@ def check_data(data: Data, name: str) -> None:
         raise DataError(f"dataset {name}: needs two classes or more, found {only}: add samples of another, or name it")
     features = data.x.shape[1]
     if data.image_shape is not None and math.prod(data.image_shape) != features:
-        raise DataError(f"dataset {name}: {features} features are no image of shape {data.image_shape}")
+        raise DataError(f"dataset {name}: {features} features are not an image of shape {data.image_shape}")
     if len(data.feature_names) not in (0, features):
         raise DataError(
             f"dataset {name}: {features} features need as many names or none, not {len(data.feature_names)}"
@@ -144,7 +144,9 @@ def check_data(data: Data, name: str) -> None:
 def check_inputs(x: NDArray[np.generic], domain: Domain, place: str) -> None:
     """Raise `DataError` at the first input outside of the domain: certificates rely on the norms that it allows."""
     if not domain.low < domain.high:
-        raise DataError(f"{place}s cannot be in the domain [{domain.low:g}, {domain.high:g}]: its ends must rise")
+        raise DataError(
+            f"{place}s cannot be in the domain [{domain.low:g}, {domain.high:g}]: low must be less than high"
+        )
     if x.dtype == np.uint8 and domain.low <= 0 and domain.high >= 255:
         return  # all bytes are inside
     for rows in row_blocks(x):
@@ -157,14 +159,14 @@ def check_inputs(x: NDArray[np.generic], domain: Domain, place: str) -> None:
 
 
 def outside_message(value: float, domain: Domain) -> str:
-    """What is wrong with an input outside of the domain, and what to do."""
+    """Return what is wrong with an input outside of the domain, and what to do."""
     if Domain().outside(np.array([value])).any():
         return f"is {value}: remove or fill it"
     return f"is {value}, outside of the domain [{domain.low:g}, {domain.high:g}]: correct it, or widen the domain"
 
 
 def fit_scaling(kind: ScalingKind, data: Data) -> tuple[Scaling, Domain]:
-    """The scaling of a kind for these raw data, and the domain of its outputs."""
+    """Return the scaling of a kind for these raw data, and the domain of its outputs."""
     low = data.domain.low
     high = data.domain.high
     if kind == "none":
@@ -184,12 +186,12 @@ def fit_scaling(kind: ScalingKind, data: Data) -> tuple[Scaling, Domain]:
 
 
 def moments(x: NDArray[np.generic]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Mean and standard deviation of every column, block by block."""
+    """Return mean and standard deviation of every column, computed block by block."""
     mean = sum(x[rows].sum(axis=0, dtype=np.float64) for rows in row_blocks(x)) / len(x)
     square = sum(np.square(np.subtract(x[rows], mean)).sum(axis=0) for rows in row_blocks(x)) / len(x)
     return mean, np.sqrt(square)
 
 
 def positive(spread: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The spread of each feature, with 1 for constant ones so that they stay constant."""
-    return np.where(spread >= np.finfo(np.float64).tiny, spread, 1.0)  # what is smaller has no finite inverse
+    """Return the spread of each feature, 1 for constant features so that they stay constant."""
+    return np.where(spread >= np.finfo(np.float64).tiny, spread, 1.0)  # a smaller spread has no finite inverse

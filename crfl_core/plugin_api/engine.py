@@ -1,4 +1,4 @@
-"""Engines: where clients train, and where votes are counted."""
+"""Engines: processes that train clients and count votes."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from crfl_core.records.vote_counting import CountingTask, PartialCount
 
 
 class Job(Protocol):
-    """The local training of a run, and its votes. Depends on nothing but its arguments: any process may do any part."""
+    """Local training and votes of a run. It depends only on its arguments, so any process may do any part."""
 
     @property
     def specification(self) -> str:
-        """Text from which `crfl_core.extend.open_job` rebuilds this job in another process."""
+        """Return text from which `crfl_core.extend.open_job` rebuilds this job in another process."""
 
     def train(self, task: TrainingTask, part: slice) -> LocalUpdates:
         """Train the participants `part` of a round."""
 
     def count_votes(self, task: CountingTask, part: slice) -> PartialCount:
-        """Count the votes on the test samples `part`, which are whole blocks of the task."""
+        """Count the votes on the test samples `part`, whole blocks of the task."""
 
 
 class Engine(Plugin):
     """Runs local training, honest and poisoned. The server's step, crafting and aggregation stay in the core.
 
-    What it opens (workers, connections) lives in private attributes between `open` and `close`. The server takes parts
-    as they come and checks each of them.
+    Workers and connections live in private attributes between `open` and `close`. The server takes parts in any order
+    and checks each of them.
     """
 
     @abstractmethod
     def open(self, job: Job) -> None:
-        """Called once, before the first round."""
+        """Start workers or connections. Called once, before the first round."""
 
     @abstractmethod
     def train(self, task: TrainingTask) -> Iterator[LocalUpdates]:
-        """Every participant of the round exactly once, in parts, in any order."""
+        """Train every participant of the round exactly once, in parts, in any order."""
 
     def count_votes(self, task: CountingTask) -> Iterator[PartialCount]:  # noqa: ARG002
-        """Votes on test samples, each at most once, in parts of whole blocks, in any order.
+        """Count votes on test samples, each at most once, in parts of whole blocks, in any order.
 
-        What is not counted here, the server counts itself: by default everything. It compares some of the rest.
+        The server counts the samples that are left out, by default all of them, and recounts some of the others.
         """
         return iter(())
 
     def close(self) -> None:
-        """Called once, after the last round or an error."""
+        """Stop what `open` started. Called once, after the last round or an error."""

@@ -1,4 +1,4 @@
-"""Feature maps: public functions between the scaled input and the model, fixed before any client's data are seen."""
+"""Feature maps: public functions between scaled input and model, fixed before any client's data are seen."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Shape = tuple[int, ...]
 
 
 class BoundMap(ABC):
-    """A feature map for inputs of a known size.
+    """Feature map for inputs of a known size.
 
     `outputs` is the number of features, `lipschitz` the Lipschitz constant (None if there is none). `image_shape` is
-    (channels, height, width) if the features are an image of another shape than the inputs were. A map that was made
-    elsewhere, from a file or by training, gives its `digest`, by which the ledger says which one it was.
+    (channels, height, width) if the features are an image of another shape than the inputs were. A map from
+    a file or from training gives its `digest`, which the ledger records.
     """
 
     outputs: int
@@ -37,30 +37,30 @@ class BoundMap(ABC):
 
     @abstractmethod
     def norm_bound(self, inputs: float) -> float:
-        """A bound on the norm of an output, given one on the norm of an input (which may be infinite)."""
+        """Bound the norm of an output, given a bound on the norm of an input (which may be infinite)."""
 
 
 class FeatureMap(Plugin):
-    """A function that everybody knows before the data are seen, so that it leaks and learns nothing."""
+    """Public function, known before the data are seen: it leaks and learns nothing."""
 
     slow: ClassVar[bool] = False
-    """Whether it takes long: what comes out of a chain with such a map is kept in the user's cache."""
+    """Whether it takes long: features of a chain with such a map are kept in the user's cache."""
 
     @abstractmethod
     def bind(self, inputs: int) -> BoundMap:
-        """The map for inputs of this size. Raises `OptionError`."""
+        """Return the map for inputs of this size. Raises `OptionError`."""
 
 
 class ImageMap(FeatureMap):
-    """A feature map that must know the shape of its inputs: images, or what another such map made of them."""
+    """Feature map that must know the shape of its inputs, which are images."""
 
     @abstractmethod
     def bind_image(self, shape: Shape) -> BoundMap:
-        """The map for images of this shape, (channels, height, width). Raises `OptionError`."""
+        """Return the map for images of this shape, (channels, height, width). Raises `OptionError`."""
 
     @final
     def bind(self, inputs: int) -> BoundMap:
-        """Refuses inputs without a shape."""
+        """Refuse inputs without a shape."""
         raise OptionError(
             "type",
             f"{self.configured_as!r} needs images, found {inputs} features of no shape: put it in front of maps that "
@@ -69,33 +69,33 @@ class ImageMap(FeatureMap):
 
 
 class FittedMap(FeatureMap):
-    """A feature map with numbers that are computed once, from inputs that no client holds, and kept with the run."""
+    """Feature map with numbers that are computed once from inputs that no client holds, and kept with the run."""
 
     def public_inputs(self, facts: DataFacts) -> Tensor | None:  # noqa: ARG002
-        """Inputs to fit to, (m, inputs), as the data are in front of all maps; None: those of the trusted curator.
+        """Return inputs to fit to, (m, inputs), in front of all maps; None: those of the trusted curator.
 
-        They depend on options alone, so that nobody has to be trusted with them.
+        They depend on options alone, so they need no trust.
         """
         return None
 
     @abstractmethod
     def fit(self, samples: Tensor) -> State:
-        """The numbers to keep, for samples as they arrive at this place of the chain, (m, inputs)."""
+        """Return the numbers to keep, fitted to samples at this place of the chain, (m, inputs)."""
 
     @abstractmethod
     def bind_fitted(self, inputs: int, fitted: State) -> BoundMap:
-        """The map for inputs of this size, with what `fit` returned."""
+        """Return the map for inputs of this size, with the numbers of `fit`."""
 
     @final
     def bind(self, inputs: int) -> BoundMap:
-        """Refuses: it must be fitted first."""
+        """Raise: the map must be fitted first."""
         raise PluginFailure(f"feature map {self.full_name} was not fitted: call fit(), then bind_fitted({inputs}, ...)")
 
 
 class FeatureMaps(BoundMap):
-    """Several maps, one after the other; none is the identity.
+    """Several maps, one after the other; no map is the identity.
 
-    `fitted` has what was fitted, by the place in the chain.
+    `fitted` has the fitted numbers, by the place in the chain.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class FeatureMaps(BoundMap):
             with errors_of(f"model.features.{place}", feature_map):
                 link = bind_map(feature_map, self.outputs, self.image_shape, self.fitted.get(place))
             self.links.append(link)
-            # What is no longer than before is still the image that it was.
+            # Features of unchanged number keep the image shape.
             kept = self.image_shape if link.outputs == self.outputs else None
             self.outputs = link.outputs
             self.image_shape = link.image_shape or kept
@@ -124,12 +124,12 @@ class FeatureMaps(BoundMap):
 
     @property
     def names(self) -> str:
-        """What they are called, in order."""
+        """Return the names of the maps, in order."""
         return ", ".join(feature_map.full_name for feature_map in self.maps)
 
     @property
     def widest(self) -> int:
-        """The largest number of features anywhere in the chain."""
+        """Return the largest number of features anywhere in the chain."""
         return max((link.outputs for link in self.links), default=1)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -140,14 +140,14 @@ class FeatureMaps(BoundMap):
         return x
 
     def norm_bound(self, inputs: float) -> float:
-        """The bound of the last map, given those before it."""
+        """Bound the output of the last map, map by map."""
         for link in self.links:
             inputs = link.norm_bound(inputs)
         return inputs
 
 
 def bind_map(feature_map: FeatureMap, inputs: int, shape: Shape | None, fitted: State | None) -> BoundMap:
-    """A map for what is known about its inputs."""
+    """Bind a map to what is known about its inputs: size, image shape, fitted numbers."""
     if isinstance(feature_map, FittedMap) and fitted is not None:
         return feature_map.bind_fitted(inputs, fitted)
     if isinstance(feature_map, ImageMap) and shape is not None:

@@ -1,4 +1,4 @@
-"""Every hook of a run, in one place.
+"""Hooks of a run.
 
 A run makes its own pluggy manager and registers the plugin instances that its config names, if they carry methods
 marked with `@crfl_core.hookimpl`. Installing a package therefore never changes a result. An implementation takes
@@ -22,13 +22,15 @@ if TYPE_CHECKING:
 
 hookspec = pluggy.HookspecMarker("crfl")
 hookimpl = pluggy.HookimplMarker("crfl")
-"""Marks a plugin's method as its implementation of the hook of the same name."""
+"""Decorator of a plugin's method that implements the hook of the same name."""
 
 
 @hookspec
 def crfl_progress(phase: str, done: int, total: int) -> None:
-    """Observe how far a phase is that is not training: before the rounds, "data" and "feature maps", which are skipped
-    if they are cached; after them "votes", "continuations", "certificates" and "figures". `total` is 0 if nobody knows.
+    """Observe how far a phase other than training is.
+
+    Before the rounds these are "data" and "feature maps", which are skipped if they are cached; after them "votes",
+    "continuations", "certificates" and "figures". `total` is 0 if it is not known.
     """
 
 
@@ -44,7 +46,7 @@ def crfl_round_started(run: RunContext, current: Round) -> None:
 
 @hookspec(firstresult=True)
 def crfl_effective_weights(updates: ClientUpdates, aggregate: RuleResult) -> Tensor | None:
-    """Answer with the weights p_i, (n,), that a round's record and the radius should use, or None to pass.
+    """Return the weights p_i, (n,), that the round's record and the radius should use, or None to pass.
 
     The first answer counts; the weights that the aggregation chain reported come last. An answer must reconstruct the
     aggregate, `sum_i p_i u_i + offset`, or the run stops. A round whose weights were replaced counts as data-dependent.
@@ -63,12 +65,12 @@ def crfl_accept_round(run: RunContext, current: Round, candidate: Tensor, state:
 
 @hookspec
 def crfl_round_finished(run: RunContext, record: RoundRecord) -> None:
-    """Observe what a round's record in the ledger says."""
+    """Observe the record of a round in the ledger."""
 
 
 @hookspec
 def crfl_certified(run: RunContext, certified: CertificateResult) -> None:
-    """Observe one guarantee: one certificate, one level, one test set."""
+    """Observe the guarantee of one certificate at one level for one test set."""
 
 
 @hookspec

@@ -1,7 +1,7 @@
-"""Algorithms: how clients train between one broadcast model and their update.
+"""Algorithms of local training: from the broadcast model to the update of a client.
 
-What a certificate can say about an update follows from the base class: a `ProximalAlgorithm` names a number and the
-core makes the steps, of any other nothing is known.
+What a certificate knows about an update follows from the base class. A `ProximalAlgorithm` names a number and the core
+makes the steps; nothing is known about the updates of any other algorithm.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LocalStep:
-    """A local step that n clients are about to make, each on its R models: all tensors are (R, n, P).
+    """Input of a local step of n clients, each on its R models: all tensors are (R, n, P).
 
     `number` is 1, 2, ... in every round. `gradient` is that of the batch, clipped if the config says so, with weight
     decay in it, `parameters` are the models now, and `start` the broadcast ones.
@@ -33,35 +33,36 @@ class LocalStep:
 
 @dataclass(frozen=True)
 class StepDirection:
-    """Where clients go, (R, n, P): `w <- w - rate * values`. `state` is what the next step of the round is handed."""
+    """Direction of a local step, (R, n, P): `w <- w - rate * values`. The next step of the round receives `state`."""
 
     values: Tensor
     state: State = field(default_factory=dict)
 
 
 class LocalAlgorithm(Plugin):
-    """Makes a direction of every gradient. Nothing is assumed about the updates that come of it.
+    """Turns every gradient into a direction. Certificates assume nothing about the updates.
 
-    Clients are independent: what one does depends neither on the others nor on its other models. Those that make fewer
-    steps than others have a rate of 0 in the rest; the core multiplies by the rates.
+    Clients are independent: a direction depends neither on other clients nor on the other models of the client. Clients
+    with fewer steps have a rate of 0 in the remaining ones; the core multiplies by the rates.
     """
 
     @abstractmethod
     def direction(self, step: LocalStep, state: State) -> StepDirection:
-        """Where to go. `state` is empty in the first step of a round; models must not be changed."""
+        """Return the direction of a step. `state` is empty in the first step of a round; do not change the models."""
 
 
 class ProximalAlgorithm(LocalAlgorithm):
     """SGD with a pull toward the broadcast model, `w <- w - rate (gradient + mu (w - start))`, made by the core.
 
-    So it knows what a round contracts by, and certificates can use it: docs/certificates.md#a-pull-toward-the-start.
+    The core therefore knows the contraction of a round, and certificates use it:
+    docs/certificates.md#a-pull-toward-the-start.
     """
 
     @abstractmethod
     def proximal_weight(self) -> float:
-        """`mu`, finite and at least 0."""
+        """Return `mu`, finite and at least 0."""
 
     @final
     def direction(self, step: LocalStep, state: State) -> StepDirection:
-        """Never called: the core makes the step."""
+        """Raise: the core makes the step instead."""
         raise NotImplementedError

@@ -23,23 +23,24 @@ if TYPE_CHECKING:
 
 
 VOTES_AT_ONCE = 2**18
+"""Pairs of a model and a sample whose votes are in memory at a time."""
 LOGITS_AT_ONCE = 2**16
-"""Pairs of a model and a sample whose votes, or logits, are in memory at a time."""
+"""Pairs of a model and a sample whose logits are in memory at a time."""
 ACTIVATIONS_AT_ONCE = 2**26
 """Numbers that models may make of samples on the way to logits, and that are in memory together."""
 
 
 def as_list(value: object) -> object:
-    """A single table stands for a list of one."""
+    """Turn a single table into a list of one."""
     return tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
 
 
 class LocalModels(ABC):
-    """The models of some clients in the middle of local training, in whatever layout is fastest."""
+    """Models of some clients during local training, in the layout that is fastest."""
 
     @abstractmethod
     def step(self, x: Tensor, y: Tensor, weights: Tensor, rates: Tensor, decay: Tensor | None) -> None:
-        """`w <- w - rate (gradient + decay w)` for all clients and replicas.
+        """Make a step `w <- w - rate (gradient + decay w)` for all clients and replicas.
 
         `x`, `y` and `weights` are those of `BoundModel.gradient`; `rates` and `decay` are (n,). A rate of 0 makes no
         step.
@@ -47,10 +48,10 @@ class LocalModels(ABC):
 
     @abstractmethod
     def parameters(self) -> Tensor:
-        """The models as they are now, (R, n, P)."""
+        """Return the models as they are now, (R, n, P)."""
 
     def write_updates(self, start: Tensor, out: Tensor) -> None:
-        """Put into `out` how far the models are from `start`, all (R, n, P). Override it if that saves a copy."""
+        """Write the difference of the models and `start` into `out`, all (R, n, P). Override it to save a copy."""
         import torch
 
         torch.sub(self.parameters(), start, out=out)
@@ -65,7 +66,7 @@ class LocalModels(ABC):
         start: Tensor,
         out: Tensor,
     ) -> None:
-        """`step` and `write_updates` in one; the models are not used any more. Override it if that saves work."""
+        """Make the last step and write the updates; the models are not used again. Override it to save work."""
         self.step(x, y, weights, rates, decay)
         self.write_updates(start, out)
 
@@ -83,7 +84,7 @@ class GradientSteps(LocalModels):
         self._parameters = start.clone(memory_format=torch.contiguous_format)
 
     def step(self, x: Tensor, y: Tensor, weights: Tensor, rates: Tensor, decay: Tensor | None) -> None:
-        """One gradient for all, then one step."""
+        """Compute one gradient for all clients, then make one step."""
         gradient = self.gradient(x, y, weights)
         if decay is not None:
             gradient = gradient.addcmul(self._parameters, decay[:, None])
@@ -91,25 +92,25 @@ class GradientSteps(LocalModels):
         self.project(self._parameters)
 
     def gradient(self, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
-        """The gradients of all models at the parameters that they have now, (R, n, P)."""
+        """Return the gradients of all models at their current parameters, (R, n, P)."""
         return self._model.gradient(self._parameters, x, y, weights)
 
     def adjust_gradient(self, gradient: Tensor, parameters: Tensor) -> Tensor:  # noqa: ARG002
-        """The gradients to follow, (R, n, P)."""
+        """Return the gradients to follow, (R, n, P)."""
         return gradient
 
     def project(self, parameters: Tensor) -> None:
-        """Change the models after a step, in place."""
+        """Project the models after a step, in place."""
 
     def parameters(self) -> Tensor:
-        """The models as they are now, (R, n, P)."""
+        """Return the models as they are now, (R, n, P)."""
         return self._parameters
 
 
 class BoundModel(ABC):
-    """A model for data of a known shape. Parameters are flat vectors that `layout` describes.
+    """Model for data of a known shape. Parameters are flat vectors that `layout` describes.
 
-    R replicas of a model are handled in one call, because votes and continuations need many at once.
+    One call handles R replicas of a model, because votes and continuations need many at once.
     """
 
     layout: Layout
@@ -117,50 +118,51 @@ class BoundModel(ABC):
 
     @abstractmethod
     def initial_parameters(self, generator: np.random.Generator) -> Tensor:
-        """Parameters to start from, (P,)."""
+        """Return parameters to start from, (P,)."""
 
     @abstractmethod
     def logits(self, parameters: Tensor, x: Tensor) -> Tensor:
-        """(R, P) and (b, features) -> (R, b, C)."""
+        """Return logits: (R, P) and (b, features) -> (R, b, C)."""
 
     @abstractmethod
     def gradient(self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
-        """Gradients of each client's weighted cross-entropy: (R, n, P), (n, b, features), (n, b), (n, b) -> (R, n, P).
+        """Return gradients of the weighted cross-entropy of each client.
 
-        `weights` are those of the samples in the mean; padding has weight 0.
+        Shapes: (R, n, P), (n, b, features), (n, b), (n, b) -> (R, n, P). `weights` are those of the samples in the
+        mean; padding has weight 0.
         """
 
     def sample_gradients(self, parameters: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """The gradient of every sample by itself: (R, n, P), (n, b, features), (n, b) -> (R, n, b, P).
+        """Return one gradient per sample: (R, n, P), (n, b, features), (n, b) -> (R, n, b, P).
 
-        Asked for when gradients are clipped. Override it if there is a faster way than one `gradient` for each sample.
+        Used when gradients are clipped. Override it if there is a faster way than one `gradient` for each sample.
         """
         each = parameters.repeat_interleave(y.shape[1], dim=1)
         rows = x.flatten(0, 1)[:, None]
         labels = y.flatten()[:, None]
-        alone = self.gradient(each, rows, labels, x.new_ones(labels.shape))
-        apart: Tensor = alone.unflatten(1, y.shape)
-        return apart
+        gradients = self.gradient(each, rows, labels, x.new_ones(labels.shape))
+        by_sample: Tensor = gradients.unflatten(1, y.shape)
+        return by_sample
 
     def local_models(self, start: Tensor) -> LocalModels:
-        """Local training from the models `start`, (R, n, P), which are read-only. Override it for a faster layout."""
+        """Begin local training from the read-only models `start`, (R, n, P). Override it for a faster layout."""
         return GradientSteps(self, start)
 
     def gradient_bound(self, input_norm: float) -> float:  # noqa: ARG002
-        """A norm that no sample's gradient exceeds if its input is at most this long; infinite if there is none.
+        """Bound the norm of a sample's gradient for inputs up to a norm; infinite if there is no bound.
 
-        The core checks it on every honest update.
+        The core checks the bound on every honest update.
         """
         return math.inf
 
     def operator_norm(self, parameters: Tensor) -> float | None:  # noqa: ARG002
-        """Spectral norm of the column-centred weight block of (P,), for linear models; None for others."""
+        """Return the spectral norm of the column-centred weight block, for linear models; None for others."""
         return None
 
     def count_votes(self, parameters: Tensor, x: Tensor) -> Tensor:
-        """How many of the R models vote for each class, ties to the lowest: (R, P), (b, features) -> (b, C).
+        """Count the votes of R models per class, ties to the lowest: (R, P), (b, features) -> (b, C).
 
-        Memory is bounded: only some samples are voted on at a time.
+        Memory is bounded: samples are voted on in parts.
         """
         import torch
 
@@ -178,10 +180,10 @@ class BoundModel(ABC):
     def logits_in_parts(
         self, parameters: Tensor, x: Tensor, pairs: int = LOGITS_AT_ONCE
     ) -> Iterator[tuple[slice, Tensor]]:
-        """The logits of all models, (R, b, C), for some samples at a time, and which these are.
+        """Yield slices of samples with the logits of all models for them, (R, b, C).
 
-        At most this number of pairs of a model and a sample is answered together, and fewer if a model makes many
-        numbers of a sample: so memory is bounded, whatever the number of samples.
+        A part has at most this number of pairs of a model and a sample, and fewer if a model makes many numbers of a
+        sample, so memory is bounded for any number of samples.
         """
         import torch
 
@@ -189,16 +191,16 @@ class BoundModel(ABC):
         step = max(1, together // len(parameters))
         for first in range(0, max(1, len(x)), step):
             part = slice(first, first + step)
-            each = [self.logits(some, x[part].to(parameters.dtype)) for some in parameters.split(together)]
+            each = [self.logits(models, x[part].to(parameters.dtype)) for models in parameters.split(together)]
             yield part, each[0] if len(each) == 1 else torch.cat(each)
 
     def numbers_per_sample(self, x: Tensor) -> int:  # noqa: ARG002
-        """About how many numbers one model makes of one sample of `x`, all layers together. Override it if many."""
+        """Estimate how many numbers a model makes of one sample of `x`, over all layers. Override it if many."""
         return 1
 
 
 class Model(Plugin):
-    """A classifier over the outputs of fixed, public feature maps."""
+    """Classifier over the outputs of fixed, public feature maps."""
 
     features: Annotated[tuple[Annotated[FeatureMap, PluginField("feature-map")], ...], BeforeValidator(as_list)] = (
         Field((), description="feature maps between input and model, in order; none: the scaled input itself")
@@ -207,9 +209,9 @@ class Model(Plugin):
     start: Literal["zeros", "random"] | UserPath | None = Field(
         None,
         description="the model before the first round: 'zeros', 'random', or a safetensors file, such as that of "
-        "another run; unset: where the model itself starts",
+        "another run; unset: the default of the model",
     )
 
     @abstractmethod
     def build(self, facts: DataFacts) -> BoundModel:
-        """The model for inputs (behind the feature maps) and classes like these. Raises `OptionError`."""
+        """Return the model for inputs (behind the feature maps) and classes like these. Raises `OptionError`."""

@@ -1,4 +1,4 @@
-"""Partitioners: which client holds which training samples."""
+"""Partitioners: which training samples each client holds."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from crfl_core.records.random_streams import Streams
 class Partitioner(Plugin):
     """Splits the training samples over the clients, every sample to exactly one.
 
-    How many clients there are is the partitioner's own affair: an option, or given by the data.
+    The partitioner decides the number of clients, by an option or from the data.
     """
 
     @abstractmethod
     def split(self, data: Data, streams: Streams) -> tuple[NDArray[np.int64], ...]:
-        """The rows of `data.x` that each client holds, none of them empty. Raises `OptionError`.
+        """Return the rows of `data.x` that each client holds, at least one each. Raises `OptionError`.
 
-        `remote_rows` stands for the rows of a client whose samples are not here.
+        `remote_rows` stands for the rows of a client whose samples are on another machine.
         """
 
     def client_names(self, data: Data, partition: Sequence[NDArray[np.int64]]) -> tuple[str, ...]:  # noqa: ARG002
-        """What the clients of a split are called in figures; nothing if they are only numbered."""
+        """Return the names of the clients for figures; empty if they are only numbered."""
         return ()
 
 
 def check_partition(partition: tuple[NDArray[np.int64], ...], samples: int, plugin: Partitioner) -> None:
-    """Every sample that is here belongs to exactly one client, and no client is empty."""
+    """Raise if a local sample does not belong to exactly one client, or a client is empty."""
     for client, rows in enumerate(partition):
         if len(rows) == 0:
             empty = f"client {client} of {len(partition)} got no samples"

@@ -1,4 +1,4 @@
-"""What is said about a plugin that fails: which table configured it, and where its code stands."""
+"""Messages about plugins that fail: the config table that names the plugin, and the place of its code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def errors_of(table: str, plugin: Plugin) -> Iterator[None]:
-    """Say which table of the config a plugin's complaint is about."""
+    """Name the config table and the plugin in errors that the plugin raises."""
     try:
         with failures_named(f"{table}: {plugin.full_name} failed"):
             yield
@@ -24,13 +24,13 @@ def errors_of(table: str, plugin: Plugin) -> Iterator[None]:
 
 
 def function_of(member: Any) -> Any:
-    """The plain function inside of a method, a property, or what decorators made of it; None if there is none."""
+    """Return the plain function inside a method, property or decorated function; None if there is none."""
     inner = getattr(member, "fget", None) or getattr(member, "__func__", None) or member
     return inspect.unwrap(inner) if callable(inner) else None
 
 
 def source_location(member: Any) -> str:
-    """File and line of a method or a class, as far as they are known."""
+    """Return file and line of a method or class, if they are known."""
     code = getattr(function_of(member), "__code__", None)
     if code is not None:
         return f"{code.co_filename}:{code.co_firstlineno}"

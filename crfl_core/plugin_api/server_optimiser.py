@@ -1,4 +1,4 @@
-"""Server optimisers: how the aggregate of a round becomes the next model, before it is clipped and gets its noise."""
+"""Server optimisers: from the aggregate of a round to the next model, before clipping and noise."""
 
 from __future__ import annotations
 
@@ -12,40 +12,41 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 STATE_KEY = "optimiser"
-"""The name of its state among those of the aggregation, and in the checkpoint."""
+"""Name of the optimiser's state, among those of the aggregation and in the checkpoint."""
 
 
 class ServerOptimiser(ServerStep):
-    """`server.optimiser`: changes the model by `scale * aggregate + offset`, which the core computes.
+    """Value of `server.optimiser`: changes the model by `scale * aggregate + offset`, which the core computes.
 
-    One that looks at the aggregate depends on all updates, and if it keeps a state, on those of earlier rounds. The
-    certificates that need a plain step are refused then; derive from `FixedRate` to keep them.
+    An optimiser that sees the aggregate depends on all updates, and with a state on those of earlier rounds.
+    Certificates that need a plain step are then refused; derive from `FixedRate` to keep them.
     """
 
     alternatives: ClassVar[str] = "FixedRate"
 
     @abstractmethod
     def step(self, aggregate: Tensor, current: Round, state: State) -> OptimiserResult:
-        """What becomes of the aggregate of a round, (P,). `state` is what was returned in the round before, empty in
-        the first one. Inputs must not be changed or aliased. Asked also about rounds that are not played, to measure
-        for how long an update moves the model.
+        """Return scale and offset for the aggregate of a round, (P,), and the next state.
+
+        `state` is what the round before returned, empty in the first round. Inputs must not be changed or aliased. The
+        core also calls this for rounds that are not played, to measure for how long an update moves the model.
         """
 
 
 class FixedRate(ServerOptimiser):
-    """An optimiser that multiplies the aggregate by a number which depends neither on the updates nor on the model.
+    """Optimiser that multiplies the aggregate by a number independent of the updates and the model.
 
-    The model becomes a mean of itself and of what plain aggregation would make of it, as long as the rate is in [0, 1]:
-    all certificates hold, with every weight multiplied by the rate.
+    With a rate in [0, 1] the next model is a mean of the model and the plainly aggregated one: all certificates hold,
+    with every weight multiplied by the rate.
     """
 
     depends: ClassVar[Dependence] = "fixed"
 
     @abstractmethod
     def rate(self, facts: RoundFacts) -> float:
-        """The rate of a round, finite and not negative."""
+        """Return the rate of a round, finite and not negative."""
 
     @final
     def step(self, aggregate: Tensor, current: Round, state: State) -> OptimiserResult:
-        """Never called: the core multiplies by the rate."""
+        """Raise: the core multiplies by the rate instead."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""What the server has besides the updates: the model, the whole federation, and samples that it trusts."""
+"""View of the server for aggregation steps: the model, the whole federation, and trusted samples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RootSamples:
-    """Samples behind the feature maps: `x` is (m, features), `y` is (m,). Read-only."""
+    """Trusted samples behind the feature maps: `x` is (m, features), `y` is (m,). Read-only."""
 
     x: Tensor
     y: Tensor
@@ -24,11 +24,11 @@ class RootSamples:
 
 @dataclass(frozen=True)
 class ServerView:
-    """The server, as aggregation steps see it that look at the updates.
+    """The server, as aggregation steps see it.
 
-    `clients` are all of the federation, whether they take part in a round or not: ids are 0..N-1 and N is
-    `len(clients)`. `root` are the samples of `reserve.root`, None for steps whose class does not say `needs_root`.
-    `streams` are those of aggregation. Parameters are (P,), or (R, P) for several models, and answers alike.
+    `clients` are all clients of the federation: ids are 0..N-1 and N is `len(clients)`. `root` are the samples of
+    `reserve.root`, None for steps whose class does not say `needs_root`. `streams` are those of aggregation. Parameters
+    are (P,), or (R, P) for several models, and answers alike.
     """
 
     model: BoundModel
@@ -39,16 +39,16 @@ class ServerView:
 
     @property
     def layout(self) -> Layout:
-        """How the model's tensors lie in the parameter vector."""
+        """Return how the model's tensors lie in the parameter vector."""
         return self.model.layout
 
     def logits(self, parameters: Tensor) -> Tensor:
-        """Those of the root samples, (m, C) or (R, m, C)."""
+        """Return the logits of the root samples, (m, C) or (R, m, C)."""
         found = self.model.logits(parameters.reshape(-1, self.layout.size), self._root(parameters).x)
         return found if parameters.ndim > 1 else found[0]
 
     def loss(self, parameters: Tensor) -> Tensor:
-        """The mean cross-entropy of the root samples, () or (R,)."""
+        """Return the mean cross-entropy of the root samples, () or (R,)."""
         import torch
 
         logits = self.logits(parameters)
@@ -61,17 +61,17 @@ class ServerView:
         return per_sample.mean(-1)
 
     def gradient(self, parameters: Tensor) -> Tensor:
-        """The gradient of `loss`, (P,) or (R, P)."""
+        """Return the gradient of `loss`, (P,) or (R, P)."""
         root = self._root(parameters)
         weights = root.x.new_full((1, len(root.y)), 1.0 / len(root.y))
         models = parameters.reshape(-1, 1, self.layout.size)
         return self.model.gradient(models, root.x[None], root.y[None], weights).reshape(parameters.shape)
 
     def local_update(self, start: Tensor, *, learning_rate: float, steps: int, batch_size: int, number: int) -> Tensor:
-        """What a client that holds the root samples would submit in round `number` from the model `start`, (P,).
+        """Train on the root samples as a client would, from the model `start`, and return the update, (P,).
 
-        Plain SGD with the weight decay of the clients. As theirs, every epoch is a fresh order of the samples, cut into
-        batches of which the last may be short; it depends on the round alone.
+        This is plain SGD with the weight decay of the clients. Every epoch is a fresh order of the samples, cut into
+        batches of which the last may be short; the order depends on the round alone.
         """
         import torch
 

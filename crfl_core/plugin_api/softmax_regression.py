@@ -1,4 +1,8 @@
-"""Models that are linear in their parameters: the paper's, convex, with gradients in closed form."""
+"""Softmax regression: the linear model of the paper, convex, with gradients in closed form.
+
+Certificates rest on the form of these logits, gradients and local steps. Therefore the base class owns them, with the
+batched kernels of local training and of counting votes, and a plugin may only choose where training starts.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ SINCE_3_13 = frozenset({"__firstlineno__", "__static_attributes__"})
 USUAL = frozenset(dir(object)) | {"__module__", "__dict__", "__weakref__", "__abstractmethods__"} | SINCE_3_13
 LOGITS_AT_ONCE = 2**23
 STEP_NUMBERS_AT_ONCE = 2**19
-"""How many numbers of a first step are made before they are put where they belong: few enough for a cache."""
+"""Numbers of a first step that are computed before they are copied to their places: few enough for a cache."""
 BYTES_PER_WORD = 8
 MOST_PER_BYTE = 255
 
@@ -27,8 +31,8 @@ MOST_PER_BYTE = 255
 class LinearModel(BoundModel):
     """`logits = W x + b` with W of shape (C, d), trained by cross-entropy: multi-class logistic regression.
 
-    Certificates rest on the form of these logits and gradients, so they are the core's: a subclass may only choose
-    where to start. What a model does to its inputs belongs into a feature map.
+    Certificates rest on the form of these logits and gradients, so they belong to the core: a subclass may only
+    choose where to start. Changes of the inputs belong into a feature map.
     """
 
     def __init_subclass__(cls, **options: object) -> None:
@@ -48,15 +52,15 @@ class LinearModel(BoundModel):
 
     @staticmethod
     def facts_of(model: BoundModel) -> ModelFacts:
-        """What is true of a linear model with this layout."""
+        """Return the facts of a linear model with this layout."""
         return ModelFacts(linear=True, convex=True, bias="bias" in dict(model.layout.shapes))
 
     def initial_parameters(self, generator: np.random.Generator) -> Tensor:  # noqa: ARG002 - convex: any start will do
-        """All zeros."""
+        """Return zeros."""
         return torch.zeros(self.layout.size)
 
     def logits(self, parameters: Tensor, x: Tensor) -> Tensor:
-        """One matrix product for all replicas."""
+        """Compute one matrix product for all replicas."""
         weight, bias = self._blocks(parameters)
         flat = affine(x, weight.reshape(-1, self._inputs), None if bias is None else bias.reshape(-1))
         return flat.view(len(x), len(parameters), self._classes).transpose(0, 1)
@@ -64,9 +68,9 @@ class LinearModel(BoundModel):
     def gradient(
         self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor, longest: float | None = None
     ) -> Tensor:
-        """`sum_b weight_b (softmax(W x_b) - e_{y_b}) (+) x_b`: two batched products for all clients and replicas.
+        """Return `sum_b weight_b (softmax(W x_b) - e_{y_b}) (+) x_b`, by two batched products.
 
-        With `longest` every sample's gradient is shortened to this norm before.
+        With `longest` the gradient of every sample is first shortened to this norm.
         """
         replicas, clients, _ = parameters.shape
         weight, bias = self._blocks(parameters)
@@ -90,39 +94,39 @@ class LinearModel(BoundModel):
         return torch.cat([product, residual.sum(2).view(clients, replicas, -1).transpose(0, 1)], dim=-1)
 
     def local_models(self, start: Tensor) -> LocalModels:
-        """Steps in a layout of their own."""
+        """Begin local training in the layout of `LinearSteps`."""
         return LinearSteps(self.layout, start)
 
     def gradient_bound(self, input_norm: float) -> float:
-        """`sqrt(2) ||(x, 1)||`, since `||softmax - e_y|| <= sqrt(2)`; without the 1 if there is no bias."""
+        """Return `sqrt(2) ||(x, 1)||`, as `||softmax - e_y|| <= sqrt(2)`; without bias there is no 1."""
         return math.sqrt(2.0) * math.hypot(input_norm, 1.0 if self.facts.bias else 0.0)
 
     def count_votes(self, parameters: Tensor, x: Tensor) -> Tensor:
-        """The winners of one matrix product."""
+        """Count the winners of one matrix product."""
         return self.vote_counter(parameters)(x)
 
     def vote_counter(self, parameters: Tensor) -> Callable[[Tensor], Tensor]:
-        """Weights in the order in which they are multiplied, and room for logits, which all samples share."""
+        """Prepare weights in the order of multiplication, and buffers for logits that all samples share."""
         models = min(len(parameters) // BYTES_PER_WORD, MOST_PER_BYTE) * BYTES_PER_WORD
         if models == 0:
             return partial(super().count_votes, parameters)
         if models == len(parameters):
-            return partial(self._won, parameters, Room(*self._blocks(parameters)))
-        some = self.vote_counter(parameters[:models])
-        others = self.vote_counter(parameters[models:])
-        return lambda x: some(x) + others(x)
+            return partial(self._count_winners, parameters, CountBuffers(*self._blocks(parameters)))
+        count_first = self.vote_counter(parameters[:models])
+        count_others = self.vote_counter(parameters[models:])
+        return lambda x: count_first(x) + count_others(x)
 
-    def _won(self, parameters: Tensor, room: Room, x: Tensor) -> Tensor:
-        """Classes come ahead of models, so that all comparisons run along models.
+    def _count_winners(self, parameters: Tensor, buffers: CountBuffers, x: Tensor) -> Tensor:
+        """Count the winners, classes ahead of models, so that all comparisons run along models.
 
         Counting adds up eight comparisons at a time: each is a byte of a 64-bit word, and no byte can overflow as long
         as it counts fewer than 256 models.
         """
         models = len(parameters)
         counts = torch.empty(len(x), self._classes, dtype=torch.int64, device=x.device)
-        for piece, count in zip(x.split(room.rows), counts.split(room.rows), strict=True):
-            logits, wins = room.for_samples(len(piece))
-            by_class = affine(piece, room.weight, room.bias, out=logits).view(len(piece), self._classes, models)
+        for piece, count in zip(x.split(buffers.rows), counts.split(buffers.rows), strict=True):
+            logits, wins = buffers.for_samples(len(piece))
+            by_class = affine(piece, buffers.weight, buffers.bias, out=logits).view(len(piece), self._classes, models)
             won = equal(by_class, by_class.amax(1, keepdim=True), out=wins)
             words = won.view(torch.int64).sum(-1)
             torch.sum(words.view(torch.uint8).view(len(piece), self._classes, BYTES_PER_WORD), -1, out=count)
@@ -132,7 +136,7 @@ class LinearModel(BoundModel):
         return counts
 
     def operator_norm(self, parameters: Tensor) -> float:
-        """Spectral norm of the weight block without its mean row: adding the same to all classes changes no vote."""
+        """Return the spectral norm of the weights without their mean row, which changes no vote."""
         weight = self._blocks(parameters[None])[0][0].double()
         centred = weight - weight.mean(0)
         return float(torch.linalg.eigvalsh(centred @ centred.T)[-1].clamp(min=0).sqrt())
@@ -143,21 +147,21 @@ class LinearModel(BoundModel):
 
 
 class StartedLinear(LinearModel):
-    """The core's own linear model, which starts where that of a plugin does and takes nothing else from it."""
+    """Linear model of the core that takes nothing but its start from the model of a plugin."""
 
     def __init__(self, model: LinearModel, inputs: int, classes: int) -> None:
         super().__init__(inputs, classes, bias=model.facts.bias)
         self._model = model
 
     def initial_parameters(self, generator: np.random.Generator) -> Tensor:
-        """As the plugin says."""
+        """Return the start of the plugin's model."""
         return self._model.initial_parameters(generator)
 
 
 def changed_method(model: LinearModel) -> str | None:
-    """A method that is not the core's, by a mixin, an assignment or `__getattribute__`; None if all are the core's.
+    """Return a method that a mixin, an assignment or `__getattribute__` replaced; None if there is none.
 
-    What `__init_subclass__` refuses is what a class says in its own body.
+    `__init_subclass__` refuses only replacements in the body of a class.
     """
     names = {name for name in dir(LinearModel) if callable(inspect.getattr_static(LinearModel, name))}
     for name in sorted(names - USUAL - {"initial_parameters", "__init_subclass__"} | {"__getattribute__"}):
@@ -166,10 +170,10 @@ def changed_method(model: LinearModel) -> str | None:
     return None
 
 
-class Room:
-    """What counting needs for any samples: weights of all classes of all models, (C R, d), and large buffers.
+class CountBuffers:
+    """Weights of all classes of all models, (C R, d), and large buffers for counting votes.
 
-    These are filled again and again: fresh memory costs more than the comparisons.
+    The buffers are reused for all samples: fresh memory costs more than the comparisons.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -181,7 +185,7 @@ class Room:
         self._wins = torch.empty(0, classes, models, dtype=torch.bool, device=weight.device)
 
     def for_samples(self, samples: int) -> tuple[Tensor, Tensor]:
-        """Where their logits go, (samples, C R), and which of them are the largest, (samples, C, R)."""
+        """Return buffers for logits, (samples, C R), and for which are the largest, (samples, C, R)."""
         if len(self._logits) < samples:
             self._logits = self.weight.new_empty(samples, len(self.weight))
             self._wins = self._wins.new_empty(samples, *self._wins.shape[1:])
@@ -189,7 +193,7 @@ class Room:
 
 
 def equal(one: Tensor, other: Tensor, out: Tensor) -> Tensor:
-    """Where two tensors are equal; on processors with NumPy, which takes a fraction of the time."""
+    """Compare two tensors; on processors with NumPy, which takes a fraction of the time."""
     if one.device.type != "cpu":
         return torch.eq(one, other, out=out)
     np.equal(one.numpy(), other.numpy(), out=out.numpy())
@@ -197,12 +201,12 @@ def equal(one: Tensor, other: Tensor, out: Tensor) -> Tensor:
 
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None = None) -> Tensor:
-    """`x weight^T + bias`."""
+    """Return `x weight^T + bias`."""
     return torch.mm(x, weight.T, out=out) if bias is None else torch.addmm(bias, x, weight.T, out=out)
 
 
 def clip_factors(residual: Tensor, x: Tensor, longest: float, *, classes: int, bias: bool) -> Tensor:
-    """`min(1, longest / ||g_b||)` of every sample, in closed form: `||g_b|| = ||softmax - e_y|| ||(x_b, 1)||`."""
+    """Return `min(1, longest / ||g_b||)` of every sample, as `||g_b|| = ||softmax - e_y|| ||(x_b, 1)||`."""
     squares = x.square().sum(-1)[:, None, None]
     inputs = (squares + 1.0 if bias else squares).sqrt()
     norms = torch.linalg.vector_norm(residual, dim=classes, keepdim=True) * inputs
@@ -211,12 +215,12 @@ def clip_factors(residual: Tensor, x: Tensor, longest: float, *, classes: int, b
 
 
 class LinearSteps(LocalModels):
-    """Local training in place: weights lie as (clients, classes x replicas, features), so both products of a step are
-    single batched ones, and the second adds to the weights directly. Logits lie as (clients, classes, replicas, batch):
-    that product is the faster one, and softmax runs along contiguous samples.
+    """Local training in place, for all clients and replicas at once.
 
-    A model that all clients start from is there once until they have made a step. With `longest` every sample's
-    gradient is shortened to this norm.
+    Weights lie as (clients, classes x replicas, features), so both products of a step are single batched ones, and the
+    second adds to the weights directly. Logits lie as (clients, classes, replicas, batch): that product is the faster
+    one, and softmax runs along contiguous samples. A model that all clients start from exists once until the first
+    step. With `longest` the gradient of every sample is shortened to this norm.
     """
 
     def __init__(self, layout: Layout, start: Tensor, longest: float | None = None) -> None:
@@ -233,9 +237,9 @@ class LinearSteps(LocalModels):
         self._bias = None if bias is None else bias.permute(1, 2, 0).reshape(len(turned), -1, 1).clone()
 
     def step(self, x: Tensor, y: Tensor, weights: Tensor, rates: Tensor, decay: Tensor | None) -> None:
-        """`W <- (1 - rate decay) W - rate sum_b weight_b (softmax(W x_b) - e_{y_b}) (+) x_b`."""
+        """Step `W <- (1 - rate decay) W - rate sum_b weight_b (softmax(W x_b) - e_{y_b}) (+) x_b`."""
         residual = self._residual(x, y, weights * rates[:, None])
-        self._part()
+        self._unshare()
         kept = 1.0
         if decay is not None:
             keeps = 1.0 - rates * decay
@@ -259,7 +263,7 @@ class LinearSteps(LocalModels):
         start: Tensor,
         out: Tensor,
     ) -> None:
-        """If it is the first one, too, nobody needs a model: what it moves goes into `out` as it is made."""
+        """Make the last step; if it is also the first one, write it into `out` without making models."""
         if not self._is_shared or decay is not None:
             super().last_step(x, y, weights, rates, decay, start, out)
             return
@@ -267,16 +271,16 @@ class LinearSteps(LocalModels):
         after = self._layout.unflatten(out)
         each = self._classes, self._replicas
         together = max(1, STEP_NUMBERS_AT_ONCE // (residual.shape[1] * self._inputs))
-        room = residual.new_empty(min(together, self._clients), residual.shape[1], self._inputs)
+        buffer = residual.new_empty(min(together, self._clients), residual.shape[1], self._inputs)
         for first in range(0, self._clients, together):
-            some = slice(first, first + together)
-            step = torch.bmm(residual[some], x[some], out=room[: len(residual[some])])
-            after["weight"][:, some] = turned_back(step.unflatten(1, each))
+            part = slice(first, first + together)
+            step = torch.bmm(residual[part], x[part], out=buffer[: len(residual[part])])
+            after["weight"][:, part] = replicas_first(step.unflatten(1, each))
         if self._bias is not None:
-            after["bias"].copy_(turned_back(residual.sum(2).unflatten(1, each)))
+            after["bias"].copy_(replicas_first(residual.sum(2).unflatten(1, each)))
 
     def _residual(self, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
-        """What every sample's input is multiplied with, (clients, classes x replicas, batch)."""
+        """Return the factor of every sample's input, (clients, classes x replicas, batch)."""
         residual: Tensor = self._logits(x).unflatten(1, (self._classes, self._replicas)).softmax(1)
         index = y[:, None, None].expand(-1, 1, self._replicas, -1)
         residual.scatter_add_(1, index, residual.new_full((1, 1, 1, 1), -1.0).expand(index.shape))
@@ -285,7 +289,7 @@ class LinearSteps(LocalModels):
         return residual.mul_(weights[:, None, None]).flatten(1, 2)
 
     def _logits(self, x: Tensor) -> Tensor:
-        """(clients, classes x replicas, batch); one product for all clients while they have one model."""
+        """Return logits, (clients, classes x replicas, batch), by one product while clients share a model."""
         if self._is_shared:
             weight = self._weight[0]
             turned = x.flatten(0, 1).T
@@ -294,8 +298,8 @@ class LinearSteps(LocalModels):
         turned = x.transpose(1, 2)
         return self._weight.bmm(turned) if self._bias is None else self._bias.baddbmm(self._weight, turned)
 
-    def _part(self) -> None:
-        """From now on every client has a model of its own."""
+    def _unshare(self) -> None:
+        """Give every client its own model."""
         if self._is_shared:
             self._is_shared = False
             each = (self._clients, 1, 1)
@@ -303,25 +307,25 @@ class LinearSteps(LocalModels):
             self._bias = None if self._bias is None else self._bias.repeat(each)
 
     def parameters(self) -> Tensor:
-        """Back to flat vectors, (R, n, P)."""
+        """Return flat vectors, (R, n, P)."""
         blocks = [block.flatten(2) for block in self._blocks().values()]
         return blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=2)
 
     def write_updates(self, start: Tensor, out: Tensor) -> None:
-        """Block by block, without flat vectors in between."""
+        """Write the updates block by block, without flat vectors in between."""
         before = self._layout.unflatten(start)
         after = self._layout.unflatten(out)
         for name, now in self._blocks().items():
             torch.sub(now, before[name], out=after[name])
 
     def _blocks(self) -> dict[str, Tensor]:
-        """Weight and bias as (replicas, clients, ...)."""
-        self._part()
+        """Return weight and bias as (replicas, clients, ...)."""
+        self._unshare()
         shape = self._clients, self._classes, self._replicas
-        blocks = {"weight": turned_back(self._weight.view(*shape, self._inputs))}
-        return blocks if self._bias is None else blocks | {"bias": turned_back(self._bias.view(shape))}
+        blocks = {"weight": replicas_first(self._weight.view(*shape, self._inputs))}
+        return blocks if self._bias is None else blocks | {"bias": replicas_first(self._bias.view(shape))}
 
 
-def turned_back(block: Tensor) -> Tensor:
-    """From (clients, classes, replicas, ...) to (replicas, clients, classes, ...)."""
+def replicas_first(block: Tensor) -> Tensor:
+    """Turn (clients, classes, replicas, ...) into (replicas, clients, classes, ...)."""
     return block.movedim(2, 0)

@@ -1,4 +1,4 @@
-"""Any `torch.nn.Module` as a model: logits and per-client gradients through `torch.func`."""
+"""Models from any `torch.nn.Module`: logits and per-client gradients through `torch.func`."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from crfl_core.records.round import Layout
 STOCHASTIC = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.RReLU)
 
 COPIES = 2
-"""Modules that are made to be compared, so two are in memory before anything is trained."""
+"""Modules in memory before training: two are built and compared."""
 INITIALISING = threading.RLock()
-"""Modules draw their first values from one generator, that of the process."""
+"""Lock of PyTorch's global generator, from which modules draw their first values."""
 
 
 class ModuleModel(BoundModel):
-    """A module that maps (b, features) to (b, classes), made by `build` with PyTorch's own initialisation.
+    """Model of a module that maps (b, features) to (b, classes), built with PyTorch's own initialisation.
 
     Buffers (batch normalisation) would be aggregated as if they were weights, and stochastic layers break the
-    comparison of two training runs: both are refused. Threads may use a model at the same time: each has a module of
-    its own, so `build` has to make a new one in every call.
+    comparison of two training runs: both are refused. Several threads may use a model: each has its own
+    module, so `build` has to make a new module in every call.
     """
 
     def __init__(self, build: Callable[[], nn.Module]) -> None:
@@ -37,7 +37,7 @@ class ModuleModel(BoundModel):
         self._threads = threading.local()
         self._check_room()
         module = self._fresh(0)
-        another = self._fresh(0)  # the values play no part, only the shapes
+        another = self._fresh(0)  # compared by shape, not by value
         for name, _ in module.named_buffers():
             raise OptionError("type", f"the module has the buffer {name!r}: use layers without buffers")
         for layer in module.modules():
@@ -49,44 +49,44 @@ class ModuleModel(BoundModel):
         self.facts = ModelFacts(linear=False, convex=False, bias=True)
 
     def initial_parameters(self, generator: np.random.Generator) -> Tensor:
-        """A fresh module's parameters; PyTorch's global generator is left as it was."""
+        """Return the parameters of a fresh module; PyTorch's global generator stays as it was."""
         module = self._fresh(int(generator.integers(2**63)))
         return torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
 
     def logits(self, parameters: Tensor, x: Tensor) -> Tensor:
-        """(R, P) and (b, features) -> (R, b, C)."""
+        """Return logits: (R, P) and (b, features) -> (R, b, C)."""
         with torch.no_grad():
             result: Tensor = self._own.logits(parameters, x)
         return result
 
     def numbers_per_sample(self, x: Tensor) -> int:
-        """The input, and what every layer makes of it."""
+        """Count the numbers of the input and of every layer's output."""
         return self._own.numbers_per_sample(x)
 
     def gradient(self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
-        """(R, n, P), (n, b, features), (n, b), (n, b) -> (R, n, P)."""
+        """Return gradients: (R, n, P), (n, b, features), (n, b), (n, b) -> (R, n, P)."""
         result: Tensor = self._own.gradient(parameters, x, y, weights)
         return result
 
     def sample_gradients(self, parameters: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """(R, n, P), (n, b, features), (n, b) -> (R, n, b, P)."""
+        """Return one gradient per sample: (R, n, P), (n, b, features), (n, b) -> (R, n, b, P)."""
         result: Tensor = self._own.sample_gradients(parameters, x, y)
         return result
 
     @property
     def _own(self) -> ModuleCalls:
-        """This thread's module."""
+        """Return the module of this thread."""
         if not hasattr(self._threads, "calls"):
             self._threads.calls = ModuleCalls(self._fresh(0), self.layout)
         calls: ModuleCalls = self._threads.calls
         return calls
 
     def _check_room(self) -> None:
-        """Refuse what memory has no room for. It is counted without its values; what cannot be counted is built."""
+        """Refuse a module that does not fit into memory, counted without allocating its values."""
         try:
             with torch.device("meta"):
                 parameters = list(self._fresh(0).parameters())
-        except Exception:  # whatever a module may do to values that are not there
+        except Exception:  # a module may fail on values that do not exist; then it is built uncounted
             return
         needed = COPIES * sum(one.numel() * one.element_size() for one in parameters)
         left = resource_limits.memory_left()
@@ -105,7 +105,7 @@ class ModuleModel(BoundModel):
 
 
 class ModuleCalls:
-    """The functions of one module. A call puts its parameters into the module, so only one may be under way."""
+    """Batched functions of one module. Only one call at a time: it puts parameters into the module."""
 
     def __init__(self, module: nn.Module, layout: Layout) -> None:
         self._module = module
@@ -120,7 +120,7 @@ class ModuleCalls:
         self._numbers: dict[int, int] = {}
 
     def numbers_per_sample(self, x: Tensor) -> int:
-        """Counted once, on one sample: how many numbers all layers put out, and the input."""
+        """Count the numbers of the input and all layer outputs, once, on one sample."""
         if x.shape[1] not in self._numbers and len(x):
             found = [x.shape[1]]
 

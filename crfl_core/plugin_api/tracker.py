@@ -1,4 +1,4 @@
-"""Trackers: plugins that watch a run."""
+"""Trackers: plugins that observe a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @made_when_asked("features")
 @dataclass(frozen=True)
 class RunContext:
-    """What the hooks of a run may look at. `resumed_from` is the last finished round, 0 for a new run.
+    """Description of a run for its hooks. `resumed_from` is the last finished round, 0 for a new run.
 
     `features` are the training inputs `data.x` as the model sees them, behind its feature maps. Without maps they may
     be kept as bytes, of which they are made whenever they are asked for; `features_of` makes no more than some rows.
@@ -32,13 +32,13 @@ class RunContext:
     features: Tensor
 
     def features_of(self, rows: Tensor | slice) -> Tensor:
-        """Some rows of `features`: those of row numbers, of a mask or of a slice."""
+        """Return some rows of `features`, by row numbers, a mask or a slice."""
         some: Tensor = held(self, "features")[rows]
         return some
 
 
 class Tracker(Plugin):
-    """Nothing but hook implementations. Open files and bars live in private attributes.
+    """Observer of a run through hooks. Open files and progress bars live in private attributes.
 
     An exception in a tracker disables it with a warning; it never stops a run.
     """

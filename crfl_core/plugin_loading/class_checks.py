@@ -1,4 +1,4 @@
-"""Why a class cannot be used as a plugin, said before a run starts and in `crfl plugins`."""
+"""Checks of plugin classes, made before a run starts and in `crfl plugins`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,11 @@ HOOKS = {
 }
 """Every hook and its arguments."""
 
-MIGRATING = "docs/writing-plugins/api-contract.md says how to migrate"
-RENAMED_ARGUMENTS = {"round": "current"}
-"""Arguments of hooks in plugin API 1 that have another name since API 2."""
+CONTRACT = "docs/writing-plugins/api-contract.md"
 
 
 def check_class(who: str, candidate: object, base: type[Plugin], distribution: str) -> type[Plugin]:
-    """The object as a plugin class of its kind, or a `PluginError` that says what is wrong with it."""
+    """Return the object as a plugin class of its kind. Raises `PluginError` with what is wrong."""
     if not (isinstance(candidate, type) and issubclass(candidate, base)):
         raise PluginError(f"{who} is {candidate!r}, not a subclass of crfl_core.extend.{base.__name__}")
     check_version(who, candidate, distribution)
@@ -44,19 +42,25 @@ def check_class(who: str, candidate: object, base: type[Plugin], distribution: s
 
 
 def check_version(who: str, plugin: type[Plugin], distribution: str) -> None:
-    """Refuse a class that was written for another plugin interface than this one."""
+    """Refuse a class that was written for another plugin API than this one."""
     needs = plugin.api_version
     if not isinstance(needs, int) or needs > API_VERSION:
         raise PluginError(f"{who} needs plugin API {needs}, this crfl offers {API_VERSION}: upgrade crfl")
     if needs < API_VERSION:
-        upgrade = f"upgrade {distribution}; if it is yours, {MIGRATING}"
-        raise PluginError(f"{who} was written for plugin API {needs}, this crfl offers {API_VERSION}: {upgrade}")
+        raise PluginError(
+            f"{who} was written for plugin API {needs}, this crfl offers {API_VERSION}: upgrade {distribution}; "
+            f"if it is yours, {CONTRACT} says how"
+        )
 
 
 def check_methods(who: str, plugin: type[Plugin]) -> None:
-    """Refuse methods that cannot be called as those that they replace are, which end a run when it is under way."""
-    ours = [base for base in plugin.__mro__ if base.__module__.startswith(f"{Plugin.__module__.partition('.')[0]}.")]
-    for name, called in {name: member for base in reversed(ours) for name, member in vars(base).items()}.items():
+    """Refuse methods that cannot be called with the arguments of those that they replace."""
+    own_package = f"{Plugin.__module__.partition('.')[0]}."
+    replaceable: dict[str, Any] = {}
+    for base in reversed(plugin.__mro__):
+        if base.__module__.startswith(own_package):
+            replaceable |= vars(base)
+    for name, called in replaceable.items():
         found = inspect.getattr_static(plugin, name)
         if found is called or not (inspect.isfunction(found) and inspect.isfunction(called)):
             continue
@@ -65,15 +69,16 @@ def check_methods(who: str, plugin: type[Plugin]) -> None:
         try:
             taken.bind(*wanted.parameters)
         except TypeError:
-            takes, gives = ([*signature.parameters][1:] for signature in (taken, wanted))
+            takes = ", ".join([*taken.parameters][1:]) or "nothing"
+            gives = ", ".join([*wanted.parameters][1:]) or "nothing"
             raise PluginError(
-                f"{who}: {name} ({source_location(found)}) takes {', '.join(takes) or 'nothing'}, and is called with "
-                f"{', '.join(gives) or 'nothing'} since plugin API {API_VERSION}: {MIGRATING}"
+                f"{who}: {name} ({source_location(found)}) takes {takes}, and is called with {gives}: "
+                "give it these arguments"
             ) from None
 
 
 def check_hooks(who: str, plugin: type[Plugin]) -> None:
-    """Refuse methods that nobody would call: hooks that do not exist, do not fit, or are not marked."""
+    """Refuse methods that a run would never call: unknown hooks, wrong arguments, no `@hookimpl`."""
     for name in sorted({*HOOKS, *hook_names(plugin)}):
         member = inspect.getattr_static(plugin, name, None)
         if member is not None and (problem := hook_problem(name, member)):
@@ -81,10 +86,10 @@ def check_hooks(who: str, plugin: type[Plugin]) -> None:
 
 
 def hook_problem(name: str, member: Any) -> str:
-    """Why a method is no implementation of a hook; empty if it is one."""
+    """Return why a method does not implement a hook; empty if it does."""
     place = source_location(member)
     if not hasattr(member, "crfl_impl"):
-        return f"nobody would call {name} ({place}): mark it with @hookimpl"
+        return f"{name} ({place}) would never be called: mark it with @hookimpl"
     options = member.crfl_impl
     function = function_of(member)
     hook = options.get("specname") or name
@@ -92,16 +97,14 @@ def hook_problem(name: str, member: Any) -> str:
         hint = closest(hook, HOOKS) or f"hooks are {', '.join(HOOKS)}"
         return "" if options.get("optionalhook") else f"there is no hook {hook!r} ({place}): {hint}"
     if inspect.isgeneratorfunction(function):
-        return f"{name} ({place}) is a hook wrapper, which a run has no use for: write a plain method"
+        return f"{name} ({place}) is a hook wrapper, which a run does not call: write a plain method"
     for argument in unknown_arguments(function, HOOKS[hook]):
-        new = RENAMED_ARGUMENTS.get(argument)
-        hint = f"it is {new!r} since plugin API 2, {MIGRATING}" if new else f"it has {', '.join(HOOKS[hook])}"
-        return f"the hook {hook} has no argument {argument!r} ({place}): {hint}"
+        return f"the hook {hook} has no argument {argument!r} ({place}): it has {', '.join(HOOKS[hook])}"
     return ""
 
 
 def unknown_arguments(function: Callable[..., object], known: tuple[str, ...]) -> Iterator[str]:
-    """Arguments of an implementation that its hook would not fill."""
+    """Yield the arguments of an implementation that its hook would not fill."""
     parameters = list(inspect.signature(function).parameters.values())
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     for parameter in parameters[1:]:  # the first is the plugin itself
@@ -110,14 +113,15 @@ def unknown_arguments(function: Callable[..., object], known: tuple[str, ...]) -
 
 
 def hook_names(plugin: type[Plugin]) -> tuple[str, ...]:
-    """The methods of a plugin class that carry `@hookimpl`, sorted: the hooks that it implements."""
+    """Return the hooks that a plugin class implements: its methods with `@hookimpl`, sorted."""
     names = {name for base in plugin.__mro__ for name in vars(base)}
     return tuple(sorted(name for name in names if hasattr(inspect.getattr_static(plugin, name, None), "crfl_impl")))
 
 
 def require_observing_tracker(tracker: Tracker) -> Tracker:
-    """A tracker beside the config must not change a result: the run directory would not say who did."""
+    """Refuse a tracker beside the config that decides: the run directory would not record it."""
     check_hooks(f"tracker {tracker.full_name}", type(tracker))
-    if judged := {"crfl_accept_round", "crfl_effective_weights"} & set(hook_names(type(tracker))):
-        raise ConfigError(f"{tracker.configured_as!r} implements {min(judged)}: name it in the config's trackers")
+    deciding = {"crfl_accept_round", "crfl_effective_weights"} & set(hook_names(type(tracker)))
+    if deciding:
+        raise ConfigError(f"{tracker.configured_as!r} implements {min(deciding)}: name it in the config's trackers")
     return tracker

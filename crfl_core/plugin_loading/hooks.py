@@ -1,4 +1,4 @@
-"""The hooks of one run: a pluggy manager with the plugins that the config names, and nobody else."""
+"""Hooks of one run: a pluggy manager with the plugins that the config names, and no others."""
 
 from __future__ import annotations
 
@@ -28,46 +28,49 @@ if TYPE_CHECKING:
 
 
 class Hooks:
-    """Calls the hooks of a run. `plugins` are (kind, instance) pairs, asked in this order."""
+    """Caller of a run's hooks. `plugins` are (kind, instance) pairs, called in this order."""
 
     def __init__(self, plugins: Iterable[tuple[str, Plugin]]) -> None:
         self._manager = pluggy.PluginManager("crfl")
         self._manager.add_hookspecs(hookspecs)
-        named = list(plugins)
+        pairs = list(plugins)
         position = itertools.count()
-        owners = [state_key(next(position)) if kind == "aggregator" else kind for kind, _ in named]
-        # pluggy asks the plugin registered last first.
-        for number, (kind, plugin) in reversed(list(enumerate(named))):
+        owners = [state_key(next(position)) if kind == "aggregator" else kind for kind, _ in pairs]
+        # pluggy calls the plugin registered last first.
+        for number, (kind, plugin) in reversed(list(enumerate(pairs))):
             if hook_names(type(plugin)):
                 self._register(f"{kind}-{number}", f"{kind} {plugin.full_name}", plugin, owners[number])
 
     def observe(self, hook: str, **arguments: object) -> None:
-        """Tell everybody who listens."""
+        """Call a hook that only observes."""
         getattr(self._manager.hook, hook)(**arguments)
 
     def report_progress(self, phase: str, done: int = 0, total: int = 0) -> None:
-        """Tell everybody who listens how far a phase is."""
+        """Report how far a phase is."""
         self.observe("crfl_progress", phase=phase, done=done, total=total)
 
     @property
     def may_reject(self) -> bool:
-        """Whether any plugin of this run wants to judge models."""
+        """Whether a plugin of this run can reject a round."""
         return bool(self._manager.hook.crfl_accept_round.get_hookimpls())
 
     @property
     def replaces_weights(self) -> bool:
-        """Whether any plugin of this run wants to see the updates of a round and report other weights."""
+        """Whether a plugin of this run sees the updates of a round and may report other weights."""
         return bool(self._manager.hook.crfl_effective_weights.get_hookimpls())
 
     def accept(self, run: RunContext, current: Round, candidate: Tensor, states: Mapping[str, State]) -> bool:
-        """Whether nobody rejects the candidate. `states` are those of the whole chain; a plugin sees its own."""
+        """Ask all plugins whether to accept the candidate; one rejection is enough.
+
+        `states` are those of the whole chain; a plugin sees only the state that it returned.
+        """
         answers: list[bool] = self._manager.hook.crfl_accept_round(
             run=run, current=current, candidate=candidate, state=states
         )
         return all(answers)
 
     def effective_weights(self, updates: ClientUpdates, aggregate: RuleResult) -> tuple[Tensor, str] | None:
-        """The weights that a plugin answered with, and which plugin it was; None if nobody did."""
+        """Return the weights that a plugin reports and the plugin's name; None if no plugin does."""
         answer: tuple[Tensor, str] | None = self._manager.hook.crfl_effective_weights(
             updates=updates, aggregate=aggregate
         )
@@ -78,24 +81,25 @@ class Hooks:
         check_hooks(who, type(plugin))
         methods = {name: getattr(plugin, name) for name in hook_names(type(plugin))}
         holder = SimpleNamespace(
-            **{name: self._guarded(key, who, plugin, owner, name, method) for name, method in methods.items()}
+            **{name: self._guard(key, who, plugin, owner, name, method) for name, method in methods.items()}
         )
         self._manager.register(holder, name=key)
 
-    def _guarded(
+    def _guard(
         self, key: str, who: str, plugin: Plugin, owner: str, name: str, method: Callable[..., Any]
     ) -> Callable[..., Any]:
+        """Wrap a hook: it sees its state only, its inputs are compared, and failures name the plugin."""
         parameters = tuple(inspect.signature(method).parameters)
 
         @functools.wraps(method)
         def call(*arguments: Any) -> object:
-            own = [
+            given = [
                 value.get(owner, {}) if parameter == "state" else value
                 for parameter, value in zip(parameters, arguments, strict=False)  # parameters with a default get none
             ]
             try:
-                with guard_inputs(f"{who}: {name} ({source_location(method)})", *own):
-                    answer = method(*own)
+                with guard_inputs(f"{who}: {name} ({source_location(method)})", *given):
+                    answer = method(*given)
             except InputsChanged:
                 raise
             except UNEXPECTED as error:

@@ -1,4 +1,4 @@
-"""Whether a plugin has changed what it was given. Nobody else would notice: the core hands out what it works with."""
+"""Guard of the inputs of plugins: the core hands out the arrays that it works with, so it compares them afterwards."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from crfl_core.records.random_streams import Streams
 if TYPE_CHECKING:
     from torch import Tensor
 
-GOLDEN = 0.6180339887498949
-MOST_KEPT = 2**20
-"""How many numbers are kept for the next time."""
+GOLDEN_RATIO = 0.6180339887498949
+CACHED_FACTORS = 2**20
+"""Longest row, in numbers, whose mixing factors are kept for the next call; also the numbers converted at a time."""
 
 
 class InputsChanged(PluginFailure):
-    """A plugin has changed what it was given, so the run cannot be trusted, not even without that plugin."""
+    """Error about a plugin that changed its inputs: the run cannot be trusted, not even without that plugin."""
 
 
 @contextmanager
 def guard_inputs(who: str, *given: object) -> Iterator[None]:
-    """Raise `InputsChanged` if anything in containers of the core, or a tensor, is another afterwards.
+    """Raise `InputsChanged` if a tensor or array among the inputs differs afterwards.
 
-    Contents are compared, not the counters of PyTorch: writing through `numpy()` or `.data` counts nothing. Only what
-    a whole run shares is too large for that, and counted.
+    Contents are compared, because PyTorch's version counters miss writes through `numpy()` or `.data`. Only arrays that
+    a whole run shares are too large to compare; for them the counters decide.
     """
     import torch
 
@@ -53,23 +53,23 @@ def guard_inputs(who: str, *given: object) -> Iterator[None]:
 
 
 def equal_arrays(one: NDArray[np.generic], other: NDArray[np.generic]) -> bool:
-    """Whether two arrays have the same content; what is not a number is the same as itself."""
+    """Whether two arrays have the same content; NaN equals NaN."""
     return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
 
 
 def fingerprint(tensor: Tensor) -> NDArray[np.float64]:
-    """A number for each row that changes with any of its entries: in one pass, and without a copy of all of them."""
+    """Return a number for each row that changes with any of its entries, in one pass and without a full copy."""
     import torch
 
     flat = tensor.detach()
     flat = flat.reshape(-1, flat.shape[-1]) if flat.ndim > 1 else flat.reshape(1, -1)
-    made = mixing_factors if flat.shape[1] <= MOST_KEPT else mixing_factors.__wrapped__
+    factors_for = mixing_factors if flat.shape[1] <= CACHED_FACTORS else mixing_factors.__wrapped__
     if flat.is_floating_point():
-        found: NDArray[np.float64] = (flat @ made(flat.shape[1]).to(flat)).double().cpu().numpy()
+        found: NDArray[np.float64] = (flat @ factors_for(flat.shape[1]).to(flat)).double().cpu().numpy()
         return np.nan_to_num(found)
-    factors = made(flat.shape[1]).to(flat.device)
+    factors = factors_for(flat.shape[1]).to(flat.device)
     marks = torch.empty(len(flat), dtype=torch.float64)
-    step = max(1, MOST_KEPT // max(1, flat.shape[1]))
+    step = max(1, CACHED_FACTORS // max(1, flat.shape[1]))
     room = factors.new_empty(min(step, len(flat)), flat.shape[1])  # one for all: small results between fresh ones stay
     for first in range(0, len(flat), step):
         piece = flat[first : first + step]
@@ -79,14 +79,14 @@ def fingerprint(tensor: Tensor) -> NDArray[np.float64]:
 
 @lru_cache(maxsize=4)
 def mixing_factors(length: int) -> Tensor:
-    """Numbers around 1, none of which is like another: what every entry of a row is multiplied by."""
+    """Return distinct numbers around 1, by which the entries of a row are multiplied."""
     import torch
 
-    return torch.arange(1, length + 1, dtype=torch.float64).mul_(GOLDEN).frac_().add_(0.5)
+    return torch.arange(1, length + 1, dtype=torch.float64).mul_(GOLDEN_RATIO).frac_().add_(0.5)
 
 
 def arrays_in(one: object) -> Iterator[object]:
-    """Every tensor and array in a container of the core that is handed out, however deep."""
+    """Yield every tensor and array in a container of the core, however deep."""
     if is_dataclass(one) and not isinstance(one, Streams):
         for field in fields(one):
             yield from arrays_in(held(one, field.name))  # and not what is made of it for whoever asks
@@ -98,7 +98,7 @@ def arrays_in(one: object) -> Iterator[object]:
 
 
 def shared_arrays(one: object) -> Iterator[object]:
-    """What a whole run shares: the data of the federation, as hooks see them, and inputs that attackers know."""
+    """Yield the arrays that a whole run shares: the data as hooks see them, and inputs that attackers know."""
     if isinstance(one, RunContext):
         yield from (*arrays_in(held(one, "features")), *arrays_in(one.data))
     elif isinstance(one, AttackerView):

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from crfl_core.plugin_api.certificate import CertificateResult
-    from crfl_core.runs.certify import Results
-    from crfl_core.runs.results import RunResult
+    from crfl_core.runs.results import Results, RunResult
 
 ALIKE = ("certificate", "level", "test_set", "statement", "clean_world", "label", "samples", "accuracy", "abstained")
 """What all points of a curve share."""

@@ -1,96 +1,142 @@
-"""Every certificate of a config, put to one run."""
+"""Other questions to a finished run: another threat, other votes, other options of a certificate. Nothing is trained
+again unless noise has to be drawn again, and the run itself is never changed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal
 
-from crfl_core.certification.certifier import Audit, Certifier, VoteSource
-from crfl_core.plugin_api.certificate import CertificateResult
-from crfl_core.records.ledger import LedgerRecord
-from crfl_core.reporting.csv_files import audit_entries, certificate_csv, metrics_json
-from crfl_core.reporting.metrics import Curve, curves
+from crfl_core.certification.certifier import Certifier, build_certifier, select_levels
+from crfl_core.config import LoadedConfig, RunConfig, dump_config, load_config
+from crfl_core.errors import ConfigError, CrflError, PluginError, StoreError
+from crfl_core.files.atomic_files import explain_os_errors, scratch_folder
+from crfl_core.plugin_api.plugin_errors import errors_of
+from crfl_core.plugin_api.tracker import Tracker
+from crfl_core.plugin_loading.hooks import Hooks
+from crfl_core.plugin_loading.missing_plugins import missing_plugin_messages
+from crfl_core.records.threat import Threat
+from crfl_core.runs.resource_needs import check_questions
+from crfl_core.runs.results import Results, RunResult, certify_all
+from crfl_core.runs.run import located
 from crfl_core.runs.run_directory import RunDirectory
+from crfl_core.runs.stored_votes import Voter, has_votes
+from crfl_core.training.federation import build
+from crfl_core.training.session import Session
+from crfl_core.training.threats import check_threat
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-    from pandas import DataFrame
-
-
-def unwatched(certified: CertificateResult) -> None:
-    """Nobody wants to see guarantees as they come."""
-
-
-def certify_all(
-    certifier: Certifier,
-    source: VoteSource,
-    radii: Sequence[float] | None = None,
-    watch: Callable[[CertificateResult], None] = unwatched,
-) -> Results:
-    """The answers to all questions, one after the other; `watch` sees each guarantee as soon as it is there."""
-    found: list[CertificateResult] = []
-    shown: list[Curve] = []
-    for question in certifier.questions:
-        answers = source(question.request, question.settings) if question.needs_votes else {}
-        own = []
-        for certified in certifier.certify(question, answers):
-            watch(certified)
-            own.append(certified)
-        found += own
-        shown += curves(own, radii)
-    return Results(tuple(question.audit for question in certifier.questions), tuple(found), tuple(shown))
-
-
-class CurveMetrics(LedgerRecord):
-    """The `metrics.json` of a what-if question, which measures no model: a part of a run's."""
-
-    curves: tuple[Curve, ...]
-    refused: dict[str, str]
-
-
-class WhatIfAnswer(CurveMetrics):
-    """The same with what was assumed, and what had to be computed: what `crfl certify --json` prints."""
-
-    threat: dict[str, Any]
-    needs: str
+ASKABLE = ("threat", "votes", "certificates", "evaluation.radii")
+Needs = Literal["formulas", "votes", "continuations"]
+Attacked = Literal["any", "every"] | int
+"""One round, nobody knows which; all of them; or at most this number of unknown ones."""
 
 
 @dataclass(frozen=True)
-class Results:
-    """The audits of all certificates, their guarantees and the curves of these."""
+class WhatIf(Results):
+    """The answer to a what-if question, like the parts of a `RunResult`. `needs` says what had to be computed."""
 
-    audits: tuple[Audit, ...]
-    certified: tuple[CertificateResult, ...]
-    curves: tuple[Curve, ...]
+    config: RunConfig
+    threat: Threat
+    needs: Needs
 
-    @property
-    def refused(self) -> dict[str, str]:
-        """Everything that is refused, and why."""
-        return {name: reason for audit in self.audits for name, reason in audit.refusals.items()}
 
-    def plot(self) -> Figure:
-        """Certified accuracy and rate against the radius or the number of clients."""
-        from crfl_reports.gallery.curves import answered
+def certify(
+    run: RunResult,
+    overrides: Sequence[str] = (),
+    *,
+    rounds: Attacked | None = None,
+    save: str | None = None,
+    trackers: Sequence[Tracker] = (),
+) -> WhatIf:
+    """Certify a finished run again with other settings of `threat`, `votes` or `certificates`.
 
-        return answered(self.curves).figure()
+    `rounds` asks about attacks in "any" one round, in at most a number of rounds, nobody knows which, or in "every"
+    round, as `threat.rounds` does. With `save` the answer is also written to `<run>/what-if/<save>/`. `trackers` are
+    told how far the work is. Raises `ConfigError` for keys that would change training.
+    """
+    if rounds is not None:
+        asked = f"{{any = {rounds}}}" if isinstance(rounds, int) else f'"{rounds}"'
+        overrides = (*overrides, f"threat.rounds={asked}")
+    loaded = changed(run, overrides)
+    config = loaded.config
+    with located(loaded):
+        check_threat(config, run.ledger.facts.clients)
+        for position, certificate in enumerate(config.certificates):
+            with errors_of(f"certificates.{position}", certificate):
+                select_levels(certificate)
+    if save is None:
+        with TemporaryDirectory(prefix="crfl-") as nowhere:
+            return answer(run, config, RunDirectory(Path(nowhere)), trackers)
+    if not save.replace("-", "").replace("_", "").replace(".", "").isalnum():
+        raise ConfigError(f"--save {save}: use letters, digits, '-', '_' and '.'")
+    target = run.path / "what-if" / save
+    with explain_os_errors(f"{target}: cannot be written"), scratch_folder(run.path, ".what-if-") as folder:
+        if target.exists():
+            raise StoreError(f"{target}: exists: choose another name to save under")
+        fresh = RunDirectory(folder / save)
+        result = answer(run, config, fresh, trackers)
+        fresh.write("config.toml", dump_config(config).encode())
+        result.write(fresh)
+        fresh.finish({"run": run.directory.status.get("manifest")})
+        target.parent.mkdir(exist_ok=True)
+        fresh.path.rename(target)  # there at once or not at all
+    return result
 
-    def to_pandas(self, rows: Literal["curves", "samples"] = "curves") -> DataFrame:
-        """A data frame with a row per point of a curve, or per guarantee of a sample. Needs pandas, an extra."""
-        from crfl_core.reporting.notebooks import answers_frame
 
-        return answers_frame(self, rows)
+def changed(run: RunResult, overrides: Sequence[str]) -> LoadedConfig:
+    """The run's config with the overrides, which may only touch what training does not depend on."""
+    for override in overrides:
+        key = override.partition("=")[0].strip()
+        if not any(key == part or key.startswith(f"{part}.") for part in ASKABLE):
+            raise ConfigError(
+                f"--set {override}: changes training: start another run; a finished one can be asked about "
+                f"{', '.join(ASKABLE)}"
+            )
+    registry = run.registry.needing(("certificate",))
+    return load_config(run.path / "config.toml", overrides=overrides, registry=registry)
 
-    def _repr_html_(self) -> str:
-        from crfl_core.reporting.notebooks import answers
 
-        return answers(self.curves, self.refused)
+def needs(run: RunResult, certifier: Certifier) -> Needs:
+    """What has to be computed to answer: formulas only, new votes of the stored model, or new continuations."""
+    asked = [question.request for question in certifier.questions if question.needs_votes]
+    missing = [request for request in asked if not has_votes(run.directory, request)]
+    if any(request.needs_training for request in missing):
+        return "continuations"
+    return "votes" if missing else "formulas"
 
-    def write(self, directory: RunDirectory, metrics: LedgerRecord | None = None) -> None:
-        """A table per certificate, audit.json and metrics.json: the given metrics, or else the curves alone."""
-        for audit in self.audits:
-            if found := [one for one in self.certified if one.certificate == audit.certificate]:
-                directory.write(f"certificates/{audit.certificate}.csv", certificate_csv(found))
-        directory.write_json("audit.json", {"certificates": audit_entries(self.audits)})
-        shown = metrics or CurveMetrics(curves=self.curves, refused=self.refused)
-        directory.write("metrics.json", metrics_json(shown).encode() + b"\n")
+
+def answer(run: RunResult, config: RunConfig, target: RunDirectory, trackers: Sequence[Tracker]) -> WhatIf:
+    """The guarantees under another config."""
+    certifier = build_certifier(config, run.ledger)
+    required = needs(run, certifier)
+    if required != "formulas":
+        check_questions(certifier, run.path)
+    if required == "continuations" and (missing := missing_plugin_messages(config.used_plugins())):
+        raise PluginError(f"{missing[0]}: new continuations train with it")
+    source = run.votes if required == "formulas" else new_votes(run, config, target, trackers)
+    results = certify_all(certifier, source, config.evaluation.radii)
+    return WhatIf(**vars(results), config=config, threat=certifier.threat, needs=required)
+
+
+def new_votes(run: RunResult, config: RunConfig, target: RunDirectory, trackers: Sequence[Tracker]) -> Voter:
+    """A voter with model and data, after checking that they are those of the run."""
+    over = {"trackers": (), "model": config.model.model_copy(update={"start": None})}  # where it started is recorded
+    config = config.model_copy(update=over).with_own_plugins()
+    hooks = Hooks([*config.named_plugins(), *(("tracker", tracker) for tracker in trackers)])
+    hooks.report_progress("data")
+    federation = build(config, fitted=run.fitted, shown=partial(hooks.report_progress, "feature maps"))
+    for name, expected in run.ledger.facts.test_sets.items():
+        found = federation.test_sets.get(name)
+        if found is None or found.facts != expected:
+            raise CrflError(
+                f"{run.path}: the {name} test set is not the one that this run was tested on: restore its data"
+            )
+    for name in ("samples", "input_norms", "feature_norms", "reserve"):
+        if getattr(federation.facts, name) != getattr(run.ledger.facts, name):
+            raise CrflError(f"{run.path}: the training data are not those of this run, {name} differ: restore them")
+    session = Session.of(federation, target.path, hooks).resumed(config.rounds)
+    return Voter(session, run.directory, target, run.ledger)

@@ -1,10 +1,19 @@
-"""Where training stands, as tensors in a file and back."""
+"""Where training stands: rounds and checkpoints in a run directory, and how a resumed run continues from them.
+
+`checkpoint/state.safetensors` holds models and plugin states after a round, and the digests of every other file that a
+resumed run reads: its rename makes the checkpoint count. `checkpoint/clients-<round>.npz` holds the rows of the ledger
+since the checkpoint before. What stands in `rounds.jsonl` behind the last checkpoint is cut when the run is resumed.
+"""
 
 from __future__ import annotations
 
+import os
+import shutil
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from hashlib import sha256
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,17 +21,149 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crfl_core.errors import StoreError
-from crfl_core.records.ledger_validation import check_tensor
+from crfl_core.files.atomic_files import explain_os_errors
+from crfl_core.records import ledger_validation as validation
+from crfl_core.records.ledger import ClientColumns, RoundRecord, RunFacts
+from crfl_core.runs.run_directory import CHECKPOINT, ENVIRONMENT, LEDGER, ROUNDS, Arrays, RunDirectory, kept_round
 from crfl_core.training.federation import Federation
 from crfl_core.training.memory import first_state
 from crfl_core.training.rounds import Progress
 
+SAVED = f"{CHECKPOINT}/state.safetensors"
+SHARD = f"{CHECKPOINT}/clients-"
+
+ROUND = "round"
 PARAMETERS = "parameters"
 ATTACK = "attack"
 TWIN = "twin/"
 FAILED = "failed"
+"""Names of tensors in a checkpoint."""
+
 Groups = tuple[Progress, ...]
 """Where training stands: one entry for each group."""
+
+
+class Checkpoint(NamedTuple):
+    """Where training stood: the tensors of the models and the plugins, and the ledger so far."""
+
+    round: int
+    tensors: dict[str, NDArray[Any]]
+    records: list[RoundRecord]
+    clients: list[ClientColumns]
+
+
+class CheckpointWriter:
+    """Writes every round, and every few seconds a checkpoint.
+
+    `seconds` is the least time between two checkpoints. When something goes wrong, `save` writes what is not saved yet.
+    """
+
+    def __init__(self, directory: RunDirectory, seconds: float) -> None:
+        self._directory = directory
+        self._seconds = seconds
+        self._last = time.monotonic()
+        self._unsaved: tuple[Groups, Groups, list[ClientColumns]] | None = None
+        self._rounds_hash = sha256(directory.load(ROUNDS))
+        self._rounds_digests: dict[int, str] = {}  # of rounds.jsonl after each of the last two rounds
+
+    def append_rounds(self, records: Sequence[RoundRecord]) -> None:
+        """Append a round to rounds.jsonl, with a line for each model.
+
+        A line that a kill cuts off is removed on resume.
+        """
+        lines = b"".join(record.model_dump_json().encode() + b"\n" for record in records)
+        number = records[0].round
+        path = self._directory.path / ROUNDS
+        with explain_os_errors(f"{path}: cannot be written"), path.open("ab") as file:
+            file.write(lines)
+        digests = self._directory.digests
+        self._rounds_hash.update(lines)
+        self._rounds_digests = {number - 1: digests[ROUNDS], number: self._rounds_hash.hexdigest()}
+        digests[ROUNDS] = self._rounds_digests[number]
+
+    def reached(self, progress: Groups, twin: Groups, clients: Sequence[ClientColumns]) -> None:
+        """Note that a round is over, and write a checkpoint if it is time.
+
+        Progress and rows change together: an interrupt comes before both or behind both.
+        """
+        self._unsaved = progress, twin, [*(self._unsaved[2] if self._unsaved else ()), *clients]
+        if time.monotonic() - self._last >= self._seconds:
+            self.save()
+
+    def save(self) -> None:
+        """Write a checkpoint of what is not saved yet."""
+        if self._unsaved is not None:
+            progress, twin, rows = self._unsaved
+            self.write(progress[0].number, packed(progress) | packed_twin(twin), rows)
+        self._unsaved = None
+        self._last = time.monotonic()
+
+    def write(self, number: int, tensors: Arrays, clients: Sequence[ClientColumns]) -> None:
+        """Write a checkpoint of a round; `clients` are the rows since the last checkpoint.
+
+        The rename of the tensor file makes it count. It holds the digests of all else that a resumed run reads.
+        """
+        directory = self._directory
+        path = directory.path / ROUNDS
+        with explain_os_errors(f"{path}: cannot be written"), path.open("rb") as file:
+            os.fsync(file.fileno())  # the lines up to this round must be on disk before it counts
+        if clients:
+            directory.write_arrays(f"{SHARD}{number:08d}.npz", vars(ClientColumns.concatenate(clients)))
+        files = {
+            name: digest
+            for name, digest in directory.digests.items()
+            if name not in (ENVIRONMENT, SAVED) and kept_round(name) <= number
+        }
+        files[ROUNDS] = self._rounds_digests[number]  # an interrupt may come before the round of the last line counts
+        directory.write_tensors(SAVED, {ROUND: np.array([number]), **tensors}, {"files": files})
+
+
+def continue_rounds(directory: RunDirectory) -> Checkpoint | None:
+    """Read the checkpoint of a run, and cut what was written after it; None if nothing was saved yet."""
+    saved = read_checkpoint(directory)
+    if saved is None:
+        remove_checkpoint(directory)
+    for shard in directory.path.glob(f"{SHARD}*"):
+        if f"{CHECKPOINT}/{shard.name}" not in directory.digests:
+            shard.unlink()
+    directory.write(ROUNDS, b"" if saved is None else rounds_until(directory, saved.round))
+    return saved
+
+
+def read_checkpoint(directory: RunDirectory) -> Checkpoint | None:
+    """Read the checkpoint of a run, compared with what the run wrote until then; None if nothing was saved yet."""
+    if not (directory.path / SAVED).exists():
+        return None
+    tensors, notes = directory.read_noted(SAVED)
+    number = validation.read_saved_round(tensors.pop(ROUND, None))
+    if number is None:
+        raise directory.damaged(SAVED, "it does not say which round it is of")
+    directory.digests.update(directory.listed(SAVED, notes.get("files")))
+    lines = rounds_until(directory, number)
+    for name in directory.digests:
+        directory.compare(name, lines if name == ROUNDS else directory.load(name))
+    shards = sorted(name for name in directory.digests if name.startswith(SHARD))
+    clients = [directory.read_clients(shard) for shard in shards]
+    covered = {int(number) for part in clients for number in np.unique(part.round)}
+    if covered != set(range(1, number + 1)):
+        raise directory.damaged(SAVED, f"the rows of clients do not cover its {number} rounds")
+    return Checkpoint(number, tensors, directory.parsed_rounds(lines), clients)
+
+
+def rounds_until(directory: RunDirectory, number: int) -> bytes:
+    """Return the lines of rounds.jsonl up to a round, without those of later rounds."""
+    count = number * directory.read_facts(LEDGER, RunFacts).models
+    lines = b"".join(directory.load(ROUNDS).splitlines(keepends=True)[:count])
+    if lines.count(b"\n") != count:
+        raise StoreError(
+            f"{directory.path}: the ledger ends before the checkpoint of round {number}: start again with --force"
+        )
+    return lines
+
+
+def remove_checkpoint(directory: RunDirectory) -> None:
+    """Remove the checkpoint: training is over, or begins anew."""
+    shutil.rmtree(directory.path / CHECKPOINT, ignore_errors=True)
 
 
 def packed(progress: Sequence[Progress], models: Sequence[Tensor] | None = None) -> dict[str, NDArray[Any]]:
@@ -66,7 +207,7 @@ def unpacked(number: int, arrays: dict[str, NDArray[Any]], failed: Mapping[int, 
     groups = len(federation.participation.members)
     size = federation.model.layout.size
     try:
-        check_tensor(arrays, PARAMETERS, (size,) if groups == 1 else (groups, size), federation.config.dtype)
+        validation.check_tensor(arrays, PARAMETERS, (size,) if groups == 1 else (groups, size), federation.config.dtype)
     except ValueError as error:
         raise StoreError(f"the model kept of round {number} cannot be used: {error}") from error
     of_run = {name: array for name, array in arrays.items() if not name.startswith(TWIN)}

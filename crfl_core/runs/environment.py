@@ -13,10 +13,9 @@ import torch
 from crfl_core._version import __version__
 from crfl_core.config import LoadedConfig, RunConfig
 from crfl_core.errors import CrflWarning, PluginError, StoreError
+from crfl_core.plugin_loading.missing_plugins import Requirement, Used
 from crfl_core.plugin_loading.registry import Registry
-from crfl_core.runs.run_directory import RunDirectory
-
-FILE = "environment.json"
+from crfl_core.runs.run_directory import ENVIRONMENT, RunDirectory
 
 
 def record(directory: RunDirectory, loaded: LoadedConfig, registry: Registry, played: int) -> None:
@@ -29,14 +28,15 @@ def record(directory: RunDirectory, loaded: LoadedConfig, registry: Registry, pl
     if played and before:
         earlier = [one for one in (*before.pop("earlier", []), before) if one.get("from_round", 1) <= played]
         for change in changes(before, now):
-            warnings.warn(f"{directory.path}: {change}; {FILE} says who played which rounds", CrflWarning, stacklevel=2)
-    directory.write_json(FILE, now | ({"earlier": earlier} if earlier else {}))
+            told = f"{directory.path}: {change}; {ENVIRONMENT} says which versions played which rounds"
+            warnings.warn(told, CrflWarning, stacklevel=2)
+    directory.write_json(ENVIRONMENT, now | ({"earlier": earlier} if earlier else {}))
 
 
 def recorded(directory: RunDirectory) -> dict[str, Any]:
     """What was written before; nothing if it cannot be read."""
     try:
-        return directory.read_json(FILE)
+        return directory.read_json(ENVIRONMENT)
     except StoreError:
         return {}
 
@@ -75,3 +75,16 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
                 f"resumed with {entry['kind']} {entry['name']!r} of {entry['distribution']} {entry['version']}, "
                 f"before it was that of {old['distribution']} {old['version']}"
             )
+
+
+def used_plugins(directory: RunDirectory) -> Used:
+    """Where a run took its plugins from; nothing if it does not say. Raises `StoreError` for a damaged file."""
+    if not (directory.path / ENVIRONMENT).exists():
+        return {}
+    try:
+        return {
+            (plugin["kind"], plugin["name"]): Requirement(plugin["distribution"], plugin["version"])
+            for plugin in directory.read_json(ENVIRONMENT)["plugins"]
+        }
+    except (KeyError, TypeError) as error:
+        raise directory.damaged(ENVIRONMENT, error) from error

@@ -16,9 +16,8 @@ from crfl_core.errors import DataError
 from crfl_core.plugin_api.certificate import CertificateResult
 from crfl_core.records.inputs import Scaling
 from crfl_core.records.votes import VoteRequest, Votes, VoteSettings
-from crfl_core.runs.certify import certify_all
-from crfl_core.runs.results import RunResult, data_facts
-from crfl_core.runs.vote_seed import vote_streams
+from crfl_core.runs.results import RunResult, certify_all, data_facts
+from crfl_core.runs.stored_votes import vote_streams
 from crfl_core.training.features import mapped
 from crfl_core.training.models import build_model
 

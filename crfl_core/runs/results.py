@@ -1,33 +1,37 @@
-"""A finished run, read from its directory."""
+"""Results of certification and finished runs, as people read them in Python.
+
+`Results` holds what all certificates say: audits, guarantees and curves. `certify_all` asks the certificates.
+`RunResult` is a finished run, read from its directory; `load` opens one.
+"""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor
 
-from crfl_core.certification.certifier import Audit, Certifier, build_certifier
+from crfl_core.certification.certifier import Audit, Certifier, VoteSource, build_certifier
 from crfl_core.config import RunConfig, load_config
-from crfl_core.errors import CrflWarning, PluginError, StoreError
+from crfl_core.errors import PluginError, StoreError
 from crfl_core.plugin_api.base import Plugin
 from crfl_core.plugin_api.certificate import CertificateResult, Check
 from crfl_core.plugin_loading.missing_plugins import LenientRegistry, missing_plugin_messages
 from crfl_core.plugin_loading.registry import Registry
 from crfl_core.records.inputs import DataFacts, Domain
-from crfl_core.records.ledger import Ledger
+from crfl_core.records.ledger import Ledger, LedgerRecord
 from crfl_core.records.round import Layout
 from crfl_core.records.threat import Threat
 from crfl_core.records.votes import VoteRequest, Votes, VoteSettings
-from crfl_core.reporting.metrics import Metrics
-from crfl_core.runs.certify import certify_all
-from crfl_core.runs.fitted_maps import read_fitted
-from crfl_core.runs.recorded_environment import used_plugins
+from crfl_core.reporting.csv_files import audit_entries, certificate_csv, metrics_json
+from crfl_core.reporting.metrics import Curve, Metrics, curves
+from crfl_core.runs.environment import used_plugins
 from crfl_core.runs.run_directory import CONFIG, RunDirectory
-from crfl_core.runs.stored_votes import flat_parameters, read_models
+from crfl_core.runs.stored_models import flat_parameters, read_fitted, read_models
+from crfl_core.runs.stored_votes import read_votes
 from crfl_core.training.features import FittedMaps
 from crfl_core.training.models import build_model
 
@@ -37,6 +41,84 @@ if TYPE_CHECKING:
 
 RowKind = Literal["curves", "samples", "rounds", "clients"]
 """What the rows of a data frame are, see `RunResult.to_pandas`."""
+
+
+class CurveMetrics(LedgerRecord):
+    """The `metrics.json` of a what-if question, which measures no model: a part of a run's."""
+
+    curves: tuple[Curve, ...]
+    refused: dict[str, str]
+
+
+class WhatIfAnswer(CurveMetrics):
+    """The same with what was assumed, and what had to be computed: what `crfl certify --json` prints."""
+
+    threat: dict[str, Any]
+    needs: str
+
+
+@dataclass(frozen=True)
+class Results:
+    """The audits of all certificates, their guarantees and the curves of these."""
+
+    audits: tuple[Audit, ...]
+    certified: tuple[CertificateResult, ...]
+    curves: tuple[Curve, ...]
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """Everything that is refused, and why."""
+        return {name: reason for audit in self.audits for name, reason in audit.refusals.items()}
+
+    def plot(self) -> Figure:
+        """Certified accuracy and rate against the radius or the number of clients."""
+        from crfl_reports.gallery.curves import answered
+
+        return answered(self.curves).figure()
+
+    def to_pandas(self, rows: Literal["curves", "samples"] = "curves") -> DataFrame:
+        """A data frame with a row per point of a curve, or per guarantee of a sample. Needs pandas, an extra."""
+        from crfl_core.reporting.notebooks import answers_frame
+
+        return answers_frame(self, rows)
+
+    def _repr_html_(self) -> str:
+        from crfl_core.reporting.notebooks import answers
+
+        return answers(self.curves, self.refused)
+
+    def write(self, directory: RunDirectory, metrics: LedgerRecord | None = None) -> None:
+        """A table per certificate, audit.json and metrics.json: the given metrics, or else the curves alone."""
+        for audit in self.audits:
+            if found := [one for one in self.certified if one.certificate == audit.certificate]:
+                directory.write(f"certificates/{audit.certificate}.csv", certificate_csv(found))
+        directory.write_json("audit.json", {"certificates": audit_entries(self.audits)})
+        shown = metrics or CurveMetrics(curves=self.curves, refused=self.refused)
+        directory.write("metrics.json", metrics_json(shown).encode() + b"\n")
+
+
+def certify_all(
+    certifier: Certifier,
+    source: VoteSource,
+    radii: Sequence[float] | None = None,
+    watch: Callable[[CertificateResult], None] | None = None,
+) -> Results:
+    """Answer all questions of a certifier, one after the other.
+
+    `watch` is called with each guarantee as soon as it exists.
+    """
+    found: list[CertificateResult] = []
+    shown: list[Curve] = []
+    for question in certifier.questions:
+        answers = source(question.request, question.settings) if question.needs_votes else {}
+        own = []
+        for certified in certifier.certify(question, answers):
+            if watch is not None:
+                watch(certified)
+            own.append(certified)
+        found += own
+        shown += curves(own, radii)
+    return Results(tuple(question.audit for question in certifier.questions), tuple(found), tuple(shown))
 
 
 class RunResult:
@@ -115,7 +197,8 @@ class RunResult:
     def votes(self, request: VoteRequest, settings: VoteSettings | None = None) -> dict[str, Votes]:
         """The stored answer to a request, by test set."""
         directory = self.directory
-        return directory.read_votes(self.ledger.facts, request, settings or self.config.votes, directory.model_digest)
+        settings = settings or self.config.votes
+        return read_votes(directory, self.ledger.facts, request, settings, directory.model_digest)
 
     def continued(self, request: VoteRequest) -> Tensor:
         """The models of the continuations that voted on a request."""
@@ -128,22 +211,26 @@ class RunResult:
 
     @property
     def distances(self) -> tuple[float, ...]:
-        """The L2 distance to the clean twin after each round, if `storage.keep = "distances"` was set; else nothing."""
+        """Return the L2 distance to the clean twin after each round.
+
+        Empty unless `storage.keep = "distances"` was set.
+        """
         return self.ledger.twin_distances
 
     def plot(self, figure: str = "curves", others: Sequence[RunResult] = ()) -> Figure:
         """Draw one of the figures of docs/figures.md, of this run and others.
 
-        Runs that differ in nothing but seeds become one line with a band.
+        Runs that differ in seeds become bands.
         """
         from crfl_reports.gallery import plot
 
         return plot([self, *others], figure)
 
     def to_pandas(self, rows: RowKind = "curves") -> DataFrame:
-        """Return a data frame with a row per point of a curve, guarantee of a sample, round, or round and client.
+        """Return a data frame.
 
-        Needs pandas, an extra: `pip install "crfl[pandas]"`.
+        It has a row per point of a curve, per guarantee of a sample, per round, or per round and client. Needs pandas,
+        an extra: `pip install "crfl[pandas]"`.
         """
         from crfl_core.reporting.notebooks import frame
 
@@ -160,9 +247,6 @@ def load(path: str | Path, *, plugins: Mapping[str, type[Plugin]] | None = None,
     directory = RunDirectory(Path(path))
     if directory.state != "finished":
         raise StoreError(f"{path}: the run is not finished: continue with `crfl resume {path}`")
-    if not directory.keeps_record:
-        hint = f"damage would not be noticed: `crfl upgrade {path}` lists its files"
-        warnings.warn(f"{path}: was written in format 1, which keeps no digests, so {hint}", CrflWarning, stacklevel=2)
     return RunResult(directory.path, Registry(plugins), trust=trust)
 
 

@@ -16,7 +16,6 @@ from crfl_core.config import LoadedConfig, RunConfig, dump_config, load_config
 from crfl_core.config.loading import ConfigSource
 from crfl_core.config.merging import Origins
 from crfl_core.errors import ConfigError, CrflError, StoreError
-from crfl_core.files.replace_folder import clean_up
 from crfl_core.plugin_api import KINDS
 from crfl_core.plugin_api.base import Plugin
 from crfl_core.plugin_api.engine import Job
@@ -28,16 +27,14 @@ from crfl_core.plugin_loading.registry import Registry
 from crfl_core.records.ledger import RunFacts
 from crfl_core.reporting.metrics import Backdoor, ClassHistogram, Metrics, attackers
 from crfl_core.runs import environment
-from crfl_core.runs.certify import certify_all
-from crfl_core.runs.claims import claim
-from crfl_core.runs.fitted_maps import FILE as FITTED
-from crfl_core.runs.fitted_maps import read_fitted, write_fitted
+from crfl_core.runs.checkpoints import continue_rounds, remove_checkpoint
+from crfl_core.runs.replace_run import claim, clean_up
 from crfl_core.runs.resource_needs import size_check
-from crfl_core.runs.results import RunResult, load, reading
-from crfl_core.runs.run_directory import CONFIG, RunDirectory
-from crfl_core.runs.stored_votes import Voter, read_parameters
+from crfl_core.runs.results import RunResult, certify_all, load, reading
+from crfl_core.runs.run_directory import CONFIG, FITTED_MAPS, LEDGER, RunDirectory
+from crfl_core.runs.stored_models import read_fitted, read_parameters, write_fitted
+from crfl_core.runs.stored_votes import Voter, draw_vote_seed
 from crfl_core.runs.training_loop import train
-from crfl_core.runs.vote_seed import draw_vote_seed
 from crfl_core.training.clean_twin import check_twin
 from crfl_core.training.evaluation import backdoor_score, score
 from crfl_core.training.features import FittedMaps
@@ -96,10 +93,6 @@ def resume(
     if directory.state == "finished":
         clean_up(directory)
         return load(path, plugins=plugins, trust=trust)
-    if not directory.keeps_record:
-        raise StoreError(
-            f"{path}: was written in format 1: bring it up to date with `crfl upgrade {path}`, then resume"
-        )
     directory.read(CONFIG)  # which compares it
     if directory.is_made_by_others and not trust:
         raise StoreError(
@@ -120,8 +113,8 @@ def open_job(specification: str) -> Job:
 
 def started_with(directory: RunDirectory) -> FittedMaps | None:
     """What the feature maps of an unfinished run were fitted to; None if it ended before that was written."""
-    facts = directory.read_facts("ledger.json", RunFacts)
-    return read_fitted(directory, facts) if (directory.path / FITTED).exists() or not facts.fitted_maps else None
+    facts = directory.read_facts(LEDGER, RunFacts)
+    return read_fitted(directory, facts) if (directory.path / FITTED_MAPS).exists() or not facts.fitted_maps else None
 
 
 def prepare(config: RunConfig, path: Path, trackers: Sequence[Tracker], fitted: FittedMaps | None = None) -> Session:
@@ -155,7 +148,7 @@ def execute(
     with directory.locked():
         directory.check_facts(federation.facts)
         write_fitted(directory, federation.fitted)
-        saved = directory.continue_rounds() if directory.state == "training" else None
+        saved = continue_rounds(directory) if directory.state == "training" else None
         played = config.rounds if directory.state != "training" else 0 if saved is None else saved.round
         session = session.resumed(played)
         try:
@@ -164,7 +157,7 @@ def execute(
                 if directory.state == "training":
                     environment.record(directory, LoadedConfig(config, origins), registry, played)
                     train(session, directory, saved, twin)
-                directory.remove_checkpoint()
+                remove_checkpoint(directory)
                 certify(session, directory)
         except BaseException as error:
             error.add_note(f"resume with `crfl resume {path}`")
@@ -181,7 +174,7 @@ def claimed(federation: Federation, path: Path, registry: Registry, *, force: bo
     directory = claim(path, as_it_was_written(text, path / CONFIG, registry), force=force)
     if directory is not None:
         return directory
-    files = {"config.toml": text, "ledger.json": federation.facts.model_dump_json(indent=2) + "\n"}
+    files = {CONFIG: text, LEDGER: federation.facts.model_dump_json(indent=2) + "\n"}
     return RunDirectory.create(path, files)
 
 

@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from crfl_core.certification.voting import VotingModels, collect_votes
+from crfl_core.config import RunConfig
+from crfl_core.errors import StoreError
 from crfl_core.plugin_api.plugin_errors import errors_of
 from crfl_core.plugin_loading.mutation_guard import guard_inputs
 from crfl_core.records.ledger import Ledger, RunFacts
-from crfl_core.records.ledger_validation import check_tensor
-from crfl_core.records.round import Layout
+from crfl_core.records.ledger_validation import read_vote_arrays
+from crfl_core.records.random_streams import Streams
 from crfl_core.records.vote_counting import CountingTask, NoisyModels, PartialCount
 from crfl_core.records.votes import VoteRequest, Votes, VoteSettings
 from crfl_core.runs.checkpoints import unpacked
-from crfl_core.runs.run_directory import RunDirectory
-from crfl_core.runs.vote_seed import vote_streams
+from crfl_core.runs.run_directory import VOTE_SEED, RunDirectory
+from crfl_core.runs.stored_models import read_parameters, write_models
 from crfl_core.training.continuations import continuations, with_test_noise
-from crfl_core.training.federation import Federation
+from crfl_core.training.federation import streams_of
 from crfl_core.training.session import Session
 
-MODELS = "models"
+MODEL = "model"
+"""Name of the entry of a vote file that holds the digest of the model that voted."""
+
+SEED_BITS = 128
+AGAIN = "delete the file and resume the run"
 
 
 @dataclass(frozen=True)
@@ -46,8 +56,8 @@ class Voter:
         """The answer on every test set, by name."""
         digest = self.directory.model_digest
         for directory in (self.directory, self.target):
-            if directory.has_votes(request):
-                return directory.read_votes(self.ledger.facts, request, settings, digest)
+            if has_votes(directory, request):
+                return read_votes(directory, self.ledger.facts, request, settings, digest)
         working = self.session.hooks.report_progress
         drawn = vote_streams(self.session.federation.config, self.directory)
         federation = replace(self.session.federation, streams=drawn)
@@ -64,7 +74,7 @@ class Voter:
             electorate = replace(electorate, remote=self._elsewhere)
         sets = {name: (chosen.features, chosen.labels) for name, chosen in federation.test_sets.items()}
         answers = collect_votes(electorate, sets, request, settings)
-        self.target.write_votes(self.ledger.facts, request, answers, digest)
+        write_votes(self.target, self.ledger.facts, request, answers, digest)
         self.target.keep()
         working("certificates")
         return answers
@@ -79,7 +89,7 @@ class Voter:
             shown = partial(session.hooks.report_progress, "continuations")
             batches = list(continuations(session, kept, total, self.ledger, shown))
         models = with_test_noise(torch.cat(batches), request.noise_std, session)
-        self.target.write_tensors(models_file(request), {MODELS: models.cpu().numpy()}, {})
+        write_models(self.target, request, models)
         return models
 
     def _elsewhere(self, name: str, voters: NoisyModels) -> Iterator[PartialCount]:
@@ -90,34 +100,63 @@ class Voter:
             yield from engine.count_votes(CountingTask(name, samples, voters))
 
 
-def models_file(request: VoteRequest) -> str:
-    """Where the models of a request for continuations are kept."""
-    return f"resample/models-{request.digest}.safetensors"
+def draw_vote_seed(config: RunConfig, directory: RunDirectory) -> None:
+    """Draw and record the secret seed of the votes when training is over, once for a run, if the config wants one."""
+    if config.seeds.votes == "secret" and not directory.has(VOTE_SEED):
+        directory.write_json(VOTE_SEED, {"seed": hex(secrets.randbits(SEED_BITS))})
+        directory.keep()
 
 
-def read_models(directory: RunDirectory, request: VoteRequest, layout: Layout, dtype: str) -> Tensor:
-    """The models that voted in a request for continuations."""
-    shape = (request.selection_models + request.models, layout.size)
-    return checked(directory, models_file(request), {MODELS: shape}, dtype)[MODELS]
-
-
-def read_parameters(directory: RunDirectory, federation: Federation) -> Tensor:
-    """The final model, (P,), or those of all groups, (G, P), on the device of the federation."""
-    return flat_parameters(directory, federation.model.layout, federation.facts).to(federation.device)
-
-
-def flat_parameters(directory: RunDirectory, layout: Layout, facts: RunFacts) -> Tensor:
-    """The final model as one vector, or one for each group."""
-    groups = () if facts.groups is None else (facts.models,)
-    shapes = {name: (*groups, *shape) for name, shape in layout.shapes}
-    tensors = checked(directory, "model.safetensors", shapes, facts.dtype)
-    return torch.cat([tensors[name].reshape(*groups, -1) for name in shapes], dim=-1)
-
-
-def checked(directory: RunDirectory, file: str, shapes: Mapping[str, tuple[int, ...]], dtype: str) -> dict[str, Tensor]:
-    """Tensors of these shapes from a file; a `StoreError` says what is wrong with others."""
-    arrays = directory.read_tensors(file)
+def vote_streams(config: RunConfig, directory: RunDirectory) -> Streams:
+    """Return the random streams of a trained run with those of its votes: test-time noise, noise of continuations."""
+    streams = streams_of(config)
+    if config.seeds.votes != "secret":
+        return streams
     try:
-        return {name: torch.from_numpy(check_tensor(arrays, name, shape, dtype)) for name, shape in shapes.items()}
-    except ValueError as error:
-        raise directory.damaged(file, error) from error
+        seed = int(directory.read_json(VOTE_SEED)["seed"], 16)
+    except (KeyError, TypeError, ValueError) as error:
+        raise directory.damaged(VOTE_SEED, "it holds no seed") from error
+    return replace(streams, seeds={**streams.seeds, "votes": seed})
+
+
+def has_votes(directory: RunDirectory, request: VoteRequest) -> bool:
+    """Return whether a request was answered already."""
+    return directory.has(votes_file(request))
+
+
+def write_votes(
+    directory: RunDirectory, facts: RunFacts, request: VoteRequest, answers: Mapping[str, Votes], model: str
+) -> None:
+    """Write the answers on all test sets to one file, with the digests of the sets and of the model."""
+    arrays: dict[str, NDArray[Any]] = {MODEL: np.array(model)}
+    for name, votes in answers.items():
+        arrays[f"{name}/digest"] = np.array(facts.test_sets[name].digest)
+        arrays |= {f"{name}/{part}": getattr(votes, part) for part in request.answer_type.array_names()}
+    directory.write_arrays(votes_file(request), arrays)
+
+
+def read_votes(
+    directory: RunDirectory, facts: RunFacts, request: VoteRequest, settings: VoteSettings, model: str
+) -> dict[str, Votes]:
+    """Read the stored answers by test set, checked against the digests of the ledger and of the model."""
+    file = votes_file(request)
+    path = directory.path / file
+    arrays = directory.read_arrays(file)
+    if str(arrays.pop(MODEL, "")) != model:
+        raise StoreError(f"{path}: these are votes of another model: {AGAIN}")
+    answers = {}
+    for name, expected in facts.test_sets.items():
+        parts = {key.partition("/")[2]: value for key, value in arrays.items() if key.startswith(f"{name}/")}
+        if str(parts.pop("digest", "")) != expected.digest:
+            raise StoreError(f"{path}: does not belong to the {name} test set of this run: {AGAIN}")
+        try:
+            parts = read_vote_arrays(request, parts, expected.samples, facts.classes)
+        except ValueError as error:
+            raise directory.damaged(file, error) from error
+        answers[name] = request.answer_type(request=request, settings=settings, **parts)
+    return answers
+
+
+def votes_file(request: VoteRequest) -> str:
+    """Return the name of the file with the answer to a request."""
+    return f"votes/{request.digest}.npz"

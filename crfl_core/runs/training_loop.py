@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 import warnings
-from collections.abc import Sequence
 
 import torch
 
@@ -12,39 +10,15 @@ from crfl_core._version import __version__
 from crfl_core.certification.ball_rule_checks import spectrum_warning
 from crfl_core.errors import CrflWarning
 from crfl_core.records.ledger import ClientColumns
-from crfl_core.runs.checkpoints import Groups, packed, packed_twin, unpacked, unpacked_twin
+from crfl_core.runs.checkpoints import Checkpoint, CheckpointWriter, packed, unpacked, unpacked_twin
 from crfl_core.runs.results import RunResult
-from crfl_core.runs.run_directory import Checkpoint, RunDirectory
+from crfl_core.runs.run_directory import CLIENTS, MODEL, RunDirectory
 from crfl_core.training import rounds
 from crfl_core.training.clean_twin import CleanTwin
 from crfl_core.training.group_rounds import check_room
 from crfl_core.training.ledger_rows import record
 from crfl_core.training.local_steps import check_independence
 from crfl_core.training.session import Session
-
-
-class Checkpoints:
-    """Saves where training stands every few seconds, and whatever is not saved yet when something goes wrong."""
-
-    def __init__(self, directory: RunDirectory, pause: float) -> None:
-        self._directory = directory
-        self._pause = pause
-        self._last = time.monotonic()
-        self._unsaved: tuple[Groups, Groups, list[ClientColumns]] | None = None
-
-    def reached(self, progress: Groups, twin: Groups, clients: Sequence[ClientColumns]) -> None:
-        """A round is over. Progress and rows change together: an interrupt comes before both or behind both."""
-        self._unsaved = progress, twin, [*(self._unsaved[2] if self._unsaved else ()), *clients]
-        if time.monotonic() - self._last >= self._pause:
-            self.save()
-
-    def save(self) -> None:
-        """Write what is not saved yet."""
-        if self._unsaved is not None:
-            progress, twin, rows = self._unsaved
-            self._directory.write_checkpoint(progress[0].number, packed(progress) | packed_twin(twin), rows)
-        self._unsaved = None
-        self._last = time.monotonic()
 
 
 def train(session: Session, directory: RunDirectory, saved: Checkpoint | None, clean: RunResult | None = None) -> None:
@@ -65,7 +39,7 @@ def train(session: Session, directory: RunDirectory, saved: Checkpoint | None, c
         clients = saved.clients
     check_room(session)
     check_independence(federation)
-    checkpoints = Checkpoints(directory, federation.config.storage.checkpoint_seconds)
+    checkpoints = CheckpointWriter(directory, federation.config.storage.checkpoint_seconds)
     try:
         for outcomes in rounds.train(session, progress):
             progress = tuple(outcome.after for outcome in outcomes)
@@ -77,7 +51,7 @@ def train(session: Session, directory: RunDirectory, saved: Checkpoint | None, c
             if (number := progress[0].number) in federation.resampled:
                 clipped = [outcome.before_noise for outcome in outcomes]
                 directory.write_resampled(number, packed(progress, clipped))
-            directory.append_rounds(lines)
+            checkpoints.append_rounds(lines)
             checkpoints.reached(progress, twin.progress, rows)
             del outcomes
     except BaseException:
@@ -88,8 +62,6 @@ def train(session: Session, directory: RunDirectory, saved: Checkpoint | None, c
     columns = ClientColumns.concatenate(clients)
     if warning := spectrum_warning(federation.honest.facts, columns, federation.config.training.ball):
         warnings.warn(warning, CrflWarning, stacklevel=2)
-    directory.write_arrays("clients.npz", vars(columns))
-    directory.write_tensors(
-        "model.safetensors", {name: tensor.numpy() for name, tensor in named.items()}, {"version": __version__}
-    )
+    directory.write_arrays(CLIENTS, vars(columns))
+    directory.write_tensors(MODEL, {name: tensor.numpy() for name, tensor in named.items()}, {"version": __version__})
     directory.set_state("trained")

@@ -21,24 +21,23 @@ SUBJECTS = (
     Subject(
         "run",
         "Runs",
-        "Train, attack, aggregate and certify; read what came out; put further questions to a finished run. "
+        "Train, attack, aggregate and certify; read results; ask a finished run other questions. "
         "[From Python](../python.md) shows it in use.",
         (
             "crfl_core.runs.run",
             "crfl_core.training.data_loading",
             "crfl_core.runs.results",
-            "crfl_core.runs.what_if",
+            "crfl_core.runs.certify",
             "crfl_core.runs.predict",
             "crfl_core.runs",
             "crfl_core.reporting",
             "crfl_core._version",
-            "crfl_core.store",
         ),
     ),
     Subject(
         "metrics",
         "Figures of merit",
-        "What a run is worth, as `metrics.json` has them and `RunResult.metrics` reads them.",
+        "The metrics of a run, as in `metrics.json` and `RunResult.metrics`.",
         ("crfl_core.reporting.metrics",),
         ("AttackEffect",),
     ),
@@ -51,7 +50,7 @@ SUBJECTS = (
     Subject(
         "errors",
         "Errors",
-        "What is raised on purpose. Every message says what is wrong, where, and what would be right.",
+        "Exceptions that are raised on purpose. Every message says what is wrong, where, and what to do.",
         (
             "crfl_core.errors",
             "crfl_core.errors",
@@ -67,7 +66,7 @@ SUBJECTS = (
     Subject(
         "aggregation",
         "Aggregation",
-        "Stages that transform the updates of a round, rules that combine them, and what both are handed. See "
+        "Stages that transform the updates of a round, rules that combine them, and the arguments of both. See "
         "[Writing an aggregator](../writing-plugins/aggregator.md), [Writing a stage](../writing-plugins/stage.md) and "
         "[Composing defences](../composing-defences.md).",
         ("crfl_core.plugin_api.aggregator", "crfl_core.plugin_api.server_view", "crfl_core.records.round"),
@@ -83,7 +82,7 @@ SUBJECTS = (
     Subject(
         "attacks",
         "Attacks and threats",
-        "What malicious clients do, what they were measured to have done, and what a certificate assumes about them. "
+        "Actions of malicious clients, measurements of them, and the assumptions of certificates about them. "
         "See [Writing an attack](../writing-plugins/attack.md).",
         ("crfl_core.plugin_api.attack", "crfl_core.records.attacker_view", "crfl_core.records.threat"),
         ("BatchMeasurements",),
@@ -99,8 +98,6 @@ SUBJECTS = (
             "crfl_core.plugin_api.partitioner",
             "crfl_core.records.inputs",
             "crfl_core.files.data_files",
-            "crfl_core.download",
-            "crfl_core.runs.catalogue",
         ),
     ),
     Subject(
@@ -120,7 +117,7 @@ SUBJECTS = (
     Subject(
         "algorithms",
         "Local training",
-        "What a client makes of its gradients. See [Writing an algorithm](../writing-plugins/algorithm.md).",
+        "How a client turns gradients into steps. See [Writing an algorithm](../writing-plugins/algorithm.md).",
         ("crfl_core.plugin_api.local_algorithm",),
         ("TrainingFacts",),
     ),
@@ -134,7 +131,7 @@ SUBJECTS = (
     Subject(
         "hooks",
         "Hooks and trackers",
-        "How a plugin watches a run or takes part in it. [Hooks](../hooks.md) describes every hook, "
+        "How a plugin observes a run or takes part in it. [Hooks](../hooks.md) describes every hook, "
         "[Writing a tracker](../writing-plugins/tracker.md) a plugin that has nothing else.",
         ("crfl_core.plugin_api.hookspecs", "crfl_core.plugin_loading.hooks", "crfl_core.plugin_api.tracker"),
     ),
@@ -147,14 +144,14 @@ SUBJECTS = (
     Subject(
         "ledger",
         "The ledger",
-        "The record of a run: all that a certificate may know about training. See [Concepts](../concepts.md#ledger).",
+        "The record of a run, and all that certification reads about training. See [Concepts](../concepts.md#ledger).",
         ("crfl_core.records.ledger",),
     ),
     Subject(
         "certificates",
         "Certificates",
-        "From the ledger, the votes and a threat to a guarantee for every prediction, and the ground that the included "
-        "certificates stand on. See [Writing a certificate](../writing-plugins/certificate.md) and, for the proofs, "
+        "From the ledger, the votes and a threat to a guarantee for every prediction; the functions that the included "
+        "certificates use. See [Writing a certificate](../writing-plugins/certificate.md) and, for the proofs, "
         "[Certificates](../certificates.md).",
         ("crfl_core.plugin_api.certificate", "crfl_core.records.votes", "crfl_core.certification"),
     ),

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from crfl_core import run
+from crfl import run
 
 HERE = Path(__file__).parent
 RULES = {

@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 from numpy.typing import NDArray
 
-from crfl_core import RunResult, load
+from crfl import RunResult, load
 
 HERE = Path(__file__).parent
 CERTIFIED = {

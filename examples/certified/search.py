@@ -17,7 +17,7 @@ from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
-from crfl_core import CrflError, Curve, run
+from crfl import CrflError, Curve, run
 
 UNSEEN = ("dataset.test_samples=1", "evaluation.every=0", "storage.figures=[]")
 """No test samples, and no measurements on the way."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from crfl_core import CrflError, Curve, RunResult, resume, run
+from crfl import CrflError, Curve, RunResult, resume, run
 
 HERE = Path(__file__).parent
 NAMES = tuple(sorted(path.stem for path in HERE.glob("*-round*.toml")))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from crfl_core import ABSTAIN, Threat, formulas
-from crfl_core.certification import rounding_error as floating
+from crfl_core.certification import confidence
 from crfl_core.certification.drift import DriftBound
 from crfl_core.extend import CountVotes, Guarantee, Ledger, Level, LogitVotes, VoteRequest, Votes, VoteSettings
 from tests.certificates.ledgers import synthetic_ledger
@@ -40,7 +40,7 @@ def tolerated_by(scenario: DriftBound, margins: Array) -> Array:
     """The drift that predictions stand: `margin / (sqrt 2 ||x||)`, less what rounding adds; 0 if nothing is left."""
     votes = votes_with(margins).expect(LogitVotes)
     drift = formulas.largest_attack(
-        floating.margin_thresholds(scenario.ledger, votes.logits, np.full(len(margins), SQRT2)),
+        confidence.margin_thresholds(scenario.ledger, votes.logits, np.full(len(margins), SQRT2)),
         rounding=scenario.rounding,
         terms=scenario.terms,
     )

@@ -27,7 +27,7 @@ from crfl_core.certification.drift import DriftBound
 from crfl_core.extend import Certificate, ConfigError, Ledger, Level
 from crfl_core.reporting import terminal_tables as tables
 from crfl_core.reporting.csv_files import audit_entries
-from crfl_core.runs import what_if
+from crfl_core.runs import certify
 from tests.certificates.federations import certifiable, small
 from tests.certificates.ledgers import synthetic_ledger
 from tests.certificates.worlds import World, attacked, federation_of, honest_world
@@ -245,7 +245,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
 
 
 def test_a_finished_run_answers_for_any_for_a_few_and_for_every_round(run: RunResult) -> None:
-    asked: list[what_if.Attacked] = ["any", 3, "every"]
+    asked: list[certify.Attacked] = ["any", 3, "every"]
     answers = [crfl_core.certify(run, rounds=rounds) for rounds in asked]
     assert [answer.threat.rounds_text for answer in answers] == [
         "any one of rounds 1..30",

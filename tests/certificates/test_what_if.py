@@ -85,7 +85,7 @@ def test_another_threat_needs_formulas_alone_and_no_data(run: RunResult, monkeyp
         raise AssertionError("the data were loaded")
 
     monkeypatch.setattr(setup, "build", unavailable)
-    monkeypatch.setattr("crfl_core.runs.what_if.build", unavailable)
+    monkeypatch.setattr("crfl_core.runs.certify.build", unavailable)
     before = contents(run.path)
     answer = crfl_core.certify(run, ["threat.clients=3", "threat.scale=50"])
     assert answer.needs == "formulas"
@@ -237,7 +237,7 @@ def test_the_command_line_shows_the_threat_and_what_it_computed(run: RunResult, 
 def test_a_run_that_is_not_there_or_not_finished_is_an_error(tmp_path: Path, copy: RunResult, crfl: Crfl) -> None:
     outcome = crfl("certify", tmp_path / "nothing")
     assert outcome.returncode == 2
-    assert "no run directory" in outcome.stderr
+    assert "not a run directory" in outcome.stderr
     status = copy.path / "status.json"
     status.write_text(status.read_text().replace("finished", "training"))
     assert crfl("certify", copy.path).returncode == 2

@@ -18,7 +18,8 @@ from crfl_core import RunResult
 from crfl_core.certification import certifier
 from crfl_core.extend import Certificate
 from crfl_core.records.votes import VoteOverrides
-from crfl_core.runs.array_files import Files
+from crfl_core.runs.run_directory import RunDirectory
+from crfl_core.runs.stored_votes import has_votes
 from tests.oracle import tiny
 
 THREE = [
@@ -59,13 +60,13 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         counted(owner, "request", "requests")
     counted(VoteOverrides, "apply", "overrides")
     counted(certifier, "resolve_threat", "threats")
-    read = Files.read
+    read = RunDirectory.read
 
-    def reading(self: Files, name: str) -> bytes:
+    def reading(self: RunDirectory, name: str) -> bytes:
         counter["models read"] += name == "model.safetensors"
         return read(self, name)
 
-    monkeypatch.setattr(Files, "read", reading)
+    monkeypatch.setattr(RunDirectory, "read", reading)
     return counter
 
 
@@ -119,7 +120,7 @@ def test_a_refused_certificate_is_voted_on_unless_that_means_training_again(tmp_
     assert set(result.metrics.refused) == {"pathwise-linear", "pathwise-smoothed", "tail"}
     kinds = {question.request.kind for question in result.certifier.questions if question.needs_votes}
     assert kinds == {"logits", "monte-carlo"}
-    stored = [result.directory.has_votes(question.request) for question in result.certifier.questions]
+    stored = [has_votes(result.directory, question.request) for question in result.certifier.questions]
     assert stored == [True, True, False]
 
 

@@ -76,7 +76,7 @@ def test_a_run_that_is_resumed_is_bounded_as_well(crfl: Crfl, finished_run: Path
     (copy / "config.toml").write_text(re.sub(r"^rounds = 3$", "rounds = 1000000000", config, flags=re.MULTILINE))
     for name in ("manifest.json", "status.json"):
         (copy / name).unlink()
-    (copy / "status.json").write_text('{"format": 2, "state": "training", "files": {}}')
+    (copy / "status.json").write_text('{"format": 1, "state": "training", "files": {}}')
     started = time.process_time()
     result = crfl("resume", copy, "--trust")
     assert result.returncode == BAD_INPUT

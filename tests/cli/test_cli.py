@@ -141,14 +141,6 @@ class Raises(Tracker):
             "the run continues without it\n"
         )
 
-    def test_blocking_the_progress_tracker_costs_nothing_but_the_progress(
-        self, crfl: Crfl, small: list[str], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("CRFL_DISABLE_PLUGINS", "progress")
-        result = crfl("run", *small)
-        assert result.returncode == 0
-        assert result.stderr.startswith("warning: no progress is shown: tracker 'progress' of crfl")
-
     def test_debug_shows_where_an_error_was_raised(self, crfl: Crfl, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("CRFL_DEBUG", "1")
         with pytest.raises(extend.ConfigError):

@@ -20,7 +20,6 @@ import pytest
 import crfl_core
 from crfl_core import cli
 from crfl_core.errors import StoreError
-from crfl_core.files.folder import Folder
 from crfl_core.runs.run_directory import RunDirectory
 from tests.cli.terminals import Terminal
 from tests.oracle import contents, tiny
@@ -105,7 +104,7 @@ def test_a_fault_in_any_file_operation_is_a_sentence_and_costs_nothing(whole: Pa
 def test_a_refusal_says_what_helps(code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Fault(monkeypatch, tmp_path, 1, code)
     with pytest.raises(StoreError) as caught:
-        Folder(tmp_path).write("model.bin", b"content")
+        RunDirectory(tmp_path).write("model.bin", b"content")
     assert str(caught.value) == f"{tmp_path / 'model.bin'}: cannot be written: {FAULTS[code]}"
 
 
@@ -114,7 +113,6 @@ def test_a_refusal_says_what_helps(code: int, tmp_path: Path, monkeypatch: pytes
     [
         (("certify", "run", "--save", "one"), "run/what-if/one: cannot be written: "),
         (("resume", "run"), "run/.lock: cannot be written: "),
-        (("upgrade", "run"), "run/.lock: cannot be written: "),
         (("run", "--out", "run", "--force"), "run/.lock: cannot be written: "),
     ],
 )
@@ -126,9 +124,6 @@ def test_commands_on_a_read_only_disk(
     if command[0] == "resume":
         stopped = RunDirectory(run)
         stopped.set_state("trained")
-    elif command[0] == "upgrade":
-        shutil.rmtree(run)
-        shutil.copytree(Path(__file__).parents[1] / "runs/fixtures/format-1", run)
     before = contents(run)
     Fault(monkeypatch, Path("run"), 1, errno.EROFS)
     result = crfl(*command)

@@ -57,7 +57,7 @@ def test_the_names_that_no_plugin_can_take_are_those_of_the_core() -> None:
     commands = [command.callback.__name__ for command in app.registered_commands if command.callback is not None]
     groups = [group.name for group in app.registered_groups]
     assert sorted(CORE_COMMANDS) == sorted([*commands, *map(str, groups)])
-    ours = {"advise", "new", "data", "open", "radius", "receipt", "report", "upgrade", "verify"}
+    ours = {"advise", "new", "data", "open", "radius", "receipt", "report", "verify"}
     ours |= {"compare", "demo", "ls", "plot", "reproduce", "sweep"}
     ours |= {"federation", "join", "serve"}
     assert set(Registry().names("command")) == ours
@@ -174,26 +174,6 @@ class TestTwoDistributionsWithOneName:
     def test_distribution_and_name_choose_one(self, crfl: Crfl) -> None:
         assert crfl("rude-tools:greet", "Ada").stdout == "what, Ada\n"
         assert crfl("Polite_Tools:greet", "Ada").stdout == "hello Ada\n"
-
-    def test_blocking_one_settles_it(self, crfl: Crfl, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("CRFL_DISABLE_PLUGINS", "rude-tools")
-        assert crfl("greet", "Ada").stdout == "hello Ada\n"
-
-
-def test_a_blocked_command_is_not_shown_and_says_why(crfl: Crfl, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CRFL_DISABLE_PLUGINS", "radius")
-    assert " radius " not in crfl("--help").stdout
-    done = crfl("radius")
-    assert done.returncode == 2
-    assert "command 'radius' of crfl" in done.stderr
-    assert "is blocked by CRFL_DISABLE_PLUGINS=radius" in done.stderr
-
-
-def test_without_any_plugin_the_core_has_its_own_commands(crfl: Crfl, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CRFL_DISABLE_PLUGINS", "crfl")
-    shown = crfl("--help").stdout
-    assert all(f" {name} " in shown for name in CORE_COMMANDS)
-    assert "Commands of plugins" not in shown
 
 
 def test_a_misspelt_command_is_met_with_names_of_plugins_too(install: Install, crfl: Crfl) -> None:

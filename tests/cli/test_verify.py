@@ -1,4 +1,4 @@
-"""`crfl verify`, `crfl receipt` and `crfl upgrade`: a run that proves itself, or says what is wrong with it."""
+"""`crfl verify` and `crfl receipt`: a run that proves itself, or says what is wrong with it."""
 
 from __future__ import annotations
 
@@ -9,20 +9,16 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 import crfl_core
 from crfl_core.cli.run_checks import threads_of
-from crfl_core.errors import StoreError
-from crfl_core.extend import CrflWarning
 from crfl_core.runs.run_directory import RunDirectory
 from tests.oracle import contents, sealed, tiny
 from tests.runs import runs
 
 Crfl = Callable[..., CompletedProcess[str]]
-FIXTURES = Path(__file__).parents[1] / "runs" / "fixtures"
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +175,7 @@ class TestReceipt:
         assert not Path(f"{run}.receipt.json").exists()
 
     def test_an_unfinished_run_gets_none(self, unfinished: Path, crfl: Crfl) -> None:
-        assert "has no manifest: finish the run" in crfl("receipt", unfinished).stderr
+        assert "has no manifest: finish it with `crfl resume" in crfl("receipt", unfinished).stderr
 
     @pytest.mark.parametrize("content", [b"{", b"[]", b'{"receipt": 9}', b"[" * 200_000])
     def test_what_is_no_receipt_is_said(self, content: bytes, run: Path, crfl: Crfl, tmp_path: Path) -> None:
@@ -213,80 +209,3 @@ class TestReceipt:
         signed = json.loads((tmp_path / "signed.json").read_text())
         (tmp_path / "signed.json").write_text(json.dumps(signed | {"run": "another"}))
         assert "the signature is not one of this receipt" in crfl("verify", run, "--receipt", "signed.json").stderr
-
-
-class TestUpgrade:
-    @pytest.fixture
-    def old(self, tmp_path: Path) -> Path:
-        """A finished run of format 1."""
-        return Path(shutil.copytree(FIXTURES / "format-1", tmp_path / "old"))
-
-    @pytest.fixture
-    def interrupted(self, tmp_path: Path) -> Path:
-        """An unfinished run of format 1."""
-        return Path(shutil.copytree(FIXTURES / "format-1-unfinished", tmp_path / "interrupted"))
-
-    def test_a_run_of_format_1_is_read_as_it_is(self, old: Path) -> None:
-        """With a warning: nobody would notice damage. Certificates follow from its ledger and votes as they did."""
-        before = contents(old)
-        with pytest.warns(CrflWarning, match=r"was written in format 1, which keeps no digests.*crfl upgrade"):
-            run = crfl_core.load(old)
-        assert run.metrics.accuracy == 0.05
-        assert {one.certificate for one in run.certified} == {"paper", "pathwise-linear", "tail"}
-        prediction = crfl_core.predict(run, np.zeros((2, 64)))
-        assert len(prediction.classes) == 2
-        answer = crfl_core.certify(run, ["threat.clients=2"])
-        assert answer.needs == "formulas"
-        assert contents(old) == before
-
-    def test_upgraded_it_says_the_same_and_notices_damage(self, old: Path, crfl: Crfl) -> None:
-        shown = crfl("show", old, "--json")
-        assert "format 1" in shown.stderr
-        assert crfl("verify", old).returncode == 2
-        result = crfl("upgrade", old)
-        assert (result.returncode, result.stderr) == (0, "")
-        assert "is up to date now" in result.stdout
-        again = crfl("show", old, "--json")
-        assert (again.stdout, again.stderr) == (shown.stdout, "")
-        assert crfl("verify", old).returncode == 0
-        assert crfl("certify", old).returncode == 0
-        assert "is up to date, finished" in crfl("upgrade", old).stdout
-        (old / "rounds.jsonl").write_text((old / "rounds.jsonl").read_text().replace("0.05", "9.05", 1))
-        assert crfl("certify", old).returncode == 2
-
-    def test_upgrading_vouches_for_nothing_unless_told(self, old: Path, interrupted: Path, crfl: Crfl) -> None:
-        crfl("upgrade", old)
-        assert RunDirectory(old).is_made_by_others
-        crfl("upgrade", interrupted, "--trust")
-        assert not RunDirectory(interrupted).is_made_by_others
-
-    def test_an_unfinished_run_of_format_1_is_upgraded_and_then_resumed(
-        self, interrupted: Path, old: Path, crfl: Crfl
-    ) -> None:
-        with pytest.raises(StoreError, match="was written in format 1: bring it up to date with `crfl upgrade"):
-            crfl_core.resume(interrupted)
-        assert crfl("upgrade", interrupted, "--trust").returncode == 0
-        saved = RunDirectory(interrupted).read_checkpoint()
-        assert saved is not None
-        assert saved.round == 2
-        resumed = crfl_core.resume(interrupted)
-        before = RunDirectory(old).read_ledger()
-        newer = {"success_rate": None}  # which format 1 did not measure
-        rounds = [one.model_copy(update=newer) for one in resumed.ledger.rounds]
-        assert rounds[: saved.round] == list(before.rounds)[: saved.round]
-        # What is trained from there on may differ in last bits from what an older version trained.
-        for one, other in zip(rounds, before.rounds, strict=True):
-            for name, value in other.model_dump().items():
-                if isinstance(value, float):
-                    assert getattr(one, name) == pytest.approx(value, rel=1e-5)
-        for name, column in vars(before.clients).items():
-            np.testing.assert_allclose(getattr(resumed.ledger.clients, name), column, rtol=1e-5)
-        for name, tensor in RunDirectory(old).read_tensors("model.safetensors").items():
-            now = resumed.directory.read_tensors("model.safetensors")[name]
-            np.testing.assert_allclose(now, tensor, rtol=1e-5, atol=1e-6)
-
-    def test_nothing_else_is_upgraded(self, tmp_path: Path, crfl: Crfl) -> None:
-        (tmp_path / "folder").mkdir()
-        (tmp_path / "folder/status.json").write_text('{"format": 1, "state": "finished"}')
-        assert "no run directory" in crfl("upgrade", "folder").stderr
-        assert [file.name for file in (tmp_path / "folder").iterdir()] == ["status.json"]

@@ -161,8 +161,11 @@ def with_label(data: Data) -> Data:
         (lambda data: replace(data, x=data.x.astype(object)), "inputs must be numbers and their labels integers"),
         (lambda data: replace(data, test_x=data.test_x[:, 1:]), "test inputs have 2 features, others 3"),
         (lambda data: replace(data, test_x=data.test_x + 5), "test input 0, feature 0 is 8.8"),
-        (lambda data: replace(data, domain=Domain(1.0, 1.0)), "cannot be in the domain [1, 1]: its ends must rise"),
-        (lambda data: replace(data, image_shape=(2, 2)), "3 features are no image of shape (2, 2)"),
+        (
+            lambda data: replace(data, domain=Domain(1.0, 1.0)),
+            "cannot be in the domain [1, 1]: low must be less than high",
+        ),
+        (lambda data: replace(data, image_shape=(2, 2)), "3 features are not an image of shape (2, 2)"),
         (lambda data: replace(data, feature_names=("age",)), "3 features need as many names or none, not 1"),
         (lambda data: replace(data, groups=data.y - 1), "every training sample needs a group, an integer from 0 on"),
         (lambda data: replace(data, groups=data.y / 2), "every training sample needs a group, an integer from 0 on"),

@@ -15,6 +15,8 @@ from crfl_core.extend import assumption_checks
 from docs.generate import markdown, written_pages
 from docs.generate.examples import REFERENCE, Examples
 from docs.generate.reference import reference_pages
+from docs.generate.source import is_module
+from docs.generate.subjects import SUBJECTS as SUBJECTS_OF_PAGES
 
 WRITTEN = written_pages()
 PAGES = {path.name: text for path, text in reference_pages(WRITTEN, Examples.of(WRITTEN)).items()}
@@ -134,3 +136,7 @@ def test_the_examples_of_the_generator_itself_are_true() -> None:
     tried = doctest.testmod(markdown)
     assert tried.attempted >= 2
     assert tried.failed == 0
+
+
+def test_every_module_of_a_subject_exists() -> None:
+    assert [module for subject in SUBJECTS_OF_PAGES for module in subject.modules if not is_module(module)] == []

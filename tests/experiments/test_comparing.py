@@ -137,7 +137,7 @@ def test_strengths_of_one_attack_stay_apart_beside_another_attack() -> None:
 
 
 def test_an_unfinished_or_damaged_run_is_refused_with_a_remedy(done: Path, tmp_path: Path) -> None:
-    with pytest.raises(CrflError, match="no run directory"):
+    with pytest.raises(CrflError, match="not a run directory"):
         readable([tmp_path])
     alone = run({**SMALL, "seed": 7}, out=tmp_path / "alone").path
     (alone / "metrics.json").write_text("{}")

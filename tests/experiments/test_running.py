@@ -21,6 +21,7 @@ from crfl_experiments.sweeps.pool import AHEAD, one_ahead
 from crfl_experiments.sweeps.sweep_runner import run_sweep
 
 from crfl_core import CrflError, run
+from crfl_core.runs.checkpoints import read_checkpoint
 from crfl_core.runs.run_directory import RunDirectory
 from tests.experiments.support import SMALL, different_files, small
 
@@ -173,7 +174,7 @@ def test_an_interrupted_sweep_leaves_no_process_and_goes_on(number: signal.Signa
         assert process.returncode in (130, 143)
         assert "go on with `crfl resume out`" in said
     for cell in tmp_path.glob("out/cells/*"):
-        saved = when_free(RunDirectory(cell), 0 if number != signal.SIGKILL else 60).read_checkpoint()
+        saved = read_checkpoint(when_free(RunDirectory(cell), 0 if number != signal.SIGKILL else 60))
         assert saved is not None
         assert saved.round >= 1
 

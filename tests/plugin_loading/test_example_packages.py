@@ -16,7 +16,7 @@ FOLDER = Path(__file__).parents[2] / "examples" / "third_party"
 PACKAGES = sorted(path.parent for path in FOLDER.glob("*/pyproject.toml"))
 
 PUBLIC = {"crfl_core.extend"}
-IN_TESTS = PUBLIC | {"crfl_core", "crfl_core.testing"}
+IN_TESTS = PUBLIC | {"crfl", "crfl_core", "crfl_core.testing"}
 
 
 def imported(source: Path) -> Iterator[str]:

@@ -118,13 +118,9 @@ MISFITS = {
         "crfl_round_finished(self, recrod): pass",
         "the hook crfl_round_finished has no argument 'recrod' (PLACE): it has run, record",
     ),
-    "argument of plugin API 1": (
-        "crfl_round_started(self, run, round): pass",
-        "the hook crfl_round_started has no argument 'round' (PLACE): it is 'current' since plugin API 2",
-    ),
     "wrapper": (
         "crfl_round_finished(self, record): yield",
-        "crfl_round_finished (PLACE) is a hook wrapper, which a run has no use for: write a plain method",
+        "crfl_round_finished (PLACE) is a hook wrapper, which a run does not call: write a plain method",
     ),
 }
 
@@ -146,13 +142,13 @@ def test_a_hook_that_does_not_fit_is_an_error_before_anything_is_written(
     assert line.reason.startswith(sentence)
 
 
-def test_a_hook_without_its_mark_is_an_error_because_nobody_would_call_it(tmp_path: Path) -> None:
+def test_a_hook_without_its_mark_is_an_error_because_it_would_never_be_called(tmp_path: Path) -> None:
     class Forgetful(Tracker):
         def crfl_round_finished(self, record: RoundRecord) -> None: ...
 
     with pytest.raises(
         ConfigError,
-        match=r"nobody would call crfl_round_finished \(.*test_hook_implementations\.py:\d+\): mark it with",
+        match=r"crfl_round_finished \(.*test_hook_implementations\.py:\d+\) would never be called: mark it with",
     ):
         run(tmp_path, Forgetful)
 

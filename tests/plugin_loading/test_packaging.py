@@ -35,7 +35,13 @@ def test_the_wheel_holds_every_package_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         files = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert files == sources()
-    assert {"crfl_core/py.typed", "crfl_core/__init__.pyi", "crfl_core/config/default.toml"} <= files
+    assert {
+        "crfl/py.typed",
+        "crfl/__init__.pyi",
+        "crfl_core/py.typed",
+        "crfl_core/__init__.pyi",
+        "crfl_core/config/default.toml",
+    } <= files
     assert {path.name for path in ROOT.glob("plugins/*/crfl_*")} < {name.partition("/")[0] for name in files}
 
 

@@ -15,7 +15,6 @@ import crfl_core
 from crfl_core import dump_config, load_config
 from crfl_core.extend import ConfigError, PluginError, Registry, Tracker
 from crfl_core.plugin_api import KINDS
-from crfl_core.plugin_loading import class_checks as refusals
 from crfl_core.plugin_loading.registry import PluginListing
 
 Install = Callable[..., None]
@@ -101,7 +100,7 @@ BROKEN = {
     "needs a newer crfl": (
         "from crfl_core.extend import Tracker\nfrom typing import ClassVar\n"
         "class Broken(Tracker):\n    api_version: ClassVar[int] = 99\n",
-        "needs plugin API 99, this crfl offers 2: upgrade crfl",
+        "needs plugin API 99, this crfl offers 1: upgrade crfl",
     ),
 }
 
@@ -216,30 +215,6 @@ class TestTwoDistributionsWithOneName:
         (tracker,) = load_config({"trackers": [plugin()]}).config.trackers
         assert tracker.configured_as == "robust-tools:quiet"
 
-    def test_blocking_one_settles_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("CRFL_DISABLE_PLUGINS", "other-tools")
-        assert Registry().load("tracker", "quiet").__module__ == "robust_tools"
-
-
-@pytest.mark.parametrize("entry", ["quiet", "robust-tools", "robust_tools", "robust-tools:quiet", " a, quiet ,b"])
-def test_the_environment_blocks_plugins_by_name_and_distribution(
-    install: Install, monkeypatch: pytest.MonkeyPatch, entry: str
-) -> None:
-    install("robust-tools", "1.2", {"crfl.trackers": {"quiet": "Quiet"}}, "raise RuntimeError('never imported')")
-    monkeypatch.setenv("CRFL_DISABLE_PLUGINS", entry)
-    (line,) = listed("quiet")
-    assert (line.status, line.reason) == ("blocked", f"CRFL_DISABLE_PLUGINS={entry}")
-    assert (line.distribution, line.version) == ("robust-tools", "1.2")
-    assert "quiet" not in Registry().names("tracker")
-    with pytest.raises(ConfigError, match=r"tracker 'quiet' of robust-tools 1\.2 is blocked by CRFL_DISABLE_PLUGINS"):
-        load_config({"trackers": ["quiet"]})
-
-
-def test_blocking_another_distribution_blocks_nothing_here(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
-    install("robust-tools", "1.2", {"crfl.trackers": {"quiet": "Quiet"}}, QUIET)
-    monkeypatch.setenv("CRFL_DISABLE_PLUGINS", "other-tools:quiet")
-    assert [line.status for line in listed("quiet")] == ["ok"]
-
 
 def test_what_a_plugin_prints_on_import_does_not_get_into_our_output(install: Install, crfl: Crfl) -> None:
     install("chatty-tools", "1.0", {"crfl.trackers": {"quiet": "Quiet"}}, "print('hello from afar')\n" + QUIET)
@@ -272,7 +247,8 @@ def test_an_instance_in_a_config_gets_the_name_of_its_class() -> None:
 
 
 def test_an_instance_of_an_unregistered_class_is_an_error_that_says_what_to_do() -> None:
-    with pytest.raises(ConfigError, match=r"Local is no registered tracker: name it with plugins=\{'my-name': Local\}"):
+    message = r"Local is not a registered tracker: name it with plugins=\{'my-name': Local\}"
+    with pytest.raises(ConfigError, match=message):
         load_config({"trackers": [Local()]})
 
 
@@ -335,16 +311,3 @@ class TestAllowing:
         config = load_config({"plugins": {"allow": ["shady-tools:shady"]}, "trackers": ["shady"]}).config
         (tmp_path / "saved.toml").write_text(dump_config(config))
         assert load_config(tmp_path / "saved.toml").config == config
-
-
-def test_a_plugin_for_an_older_interface_is_refused_with_what_to_upgrade(
-    install: Install, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    install("robust-tools", "1.2", {"crfl.trackers": {"quiet": "Quiet"}}, QUIET)
-    assert Registry().load("tracker", "quiet").api_version == 2
-    monkeypatch.setattr(refusals, "API_VERSION", 3)
-    message = (
-        "was written for plugin API 2, this crfl offers 3: upgrade robust-tools; if it is yours, docs/writing-plugins"
-    )
-    with pytest.raises(PluginError, match=f"tracker 'quiet' of robust-tools 1.2 {message}"):
-        Registry().load("tracker", "quiet")

@@ -5,10 +5,13 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+import crfl
 import crfl_core
 from crfl_core import extend
 
@@ -245,7 +248,24 @@ def test_every_public_method_is_documented(name: str) -> None:
     assert bare == []
 
 
-@pytest.mark.parametrize(("old", "new"), [("Aggregate", "RuleResult"), ("Aggregator", "Aggregator")])
-def test_a_name_that_moved_says_where_it_is(old: str, new: str) -> None:
-    with pytest.raises(AttributeError, match=f"crfl_core.{old} is crfl_core.extend.{new} since plugin API 2"):
-        getattr(crfl_core, old)
+def test_a_name_for_plugins_says_where_it_is() -> None:
+    with pytest.raises(AttributeError, match=r"crfl_core\.Aggregator: import it from crfl_core\.extend"):
+        vars(crfl_core)["__getattr__"]("Aggregator")
+
+
+def test_the_front_door_has_the_names_of_the_framework_and_those_of_experiments() -> None:
+    assert {*vars(crfl)["__all__"]} == {*FRONT, "Comparison", "SweepResult", "compare", "sweep"}
+    assert all(getattr(crfl, name) is getattr(crfl_core, name) for name in FRONT)
+    assert callable(crfl.sweep)
+    assert callable(crfl.compare)
+
+
+def test_the_front_door_loads_no_torch_until_a_name_needs_it() -> None:
+    code = "import sys, crfl; dir(crfl); crfl.CrflError; sys.exit('torch' in sys.modules or 'pydantic' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_command_line_runs_as_the_module_of_the_front_door() -> None:
+    command = [sys.executable, "-m", "crfl", "--version"]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert result.stdout == f"crfl {crfl.__version__}\n"

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
-import sys
-import zipfile
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from subprocess import CompletedProcess
 from typing import Any, final
 
@@ -16,10 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-import crfl_core
 from crfl_core import load_config
 from crfl_core.extend import (
-    Aggregator,
     Clients,
     ClientUpdates,
     ConfigError,
@@ -37,8 +31,6 @@ from crfl_core.plugin_loading.registry import PluginListing
 
 Install = Callable[..., None]
 Crfl = Callable[..., CompletedProcess[str]]
-
-FIXTURES = Path(__file__).parent / "fixtures"
 
 
 class Mean(LinearAggregator):
@@ -179,7 +171,7 @@ class TestFinalMethods:
 class TestSignatures:
     """A method that could not be called ends no run: its class is refused before one begins."""
 
-    def test_an_attack_of_plugin_api_1_is_refused_with_advice(self, install: Install) -> None:
+    def test_an_attack_with_other_arguments_is_refused(self, install: Install) -> None:
         source = (
             "from crfl_core.extend import Attack\n\n\nclass Old(Attack):\n    def prepare(self, data, streams): ...\n\n"
             "    def craft(self, honest, own, weights): ...\n"
@@ -187,10 +179,7 @@ class TestSignatures:
         install("old-tools", "0.1", {"crfl.attacks": {"old": "Old"}}, source)
         reason = refusal({"attack": "old"})
         assert "attack.type = 'old': attack 'old' of old-tools 0.1: craft (" in reason
-        assert (
-            "old_tools.py:7) takes honest, own, weights, and is called with known, state since plugin API 2: "
-            "docs/writing-plugins/api-contract.md says how to migrate" in reason
-        )
+        assert "old_tools.py:7) takes honest, own, weights, and is called with known, state: give it these" in reason
 
     def test_names_of_arguments_and_further_ones_with_a_default_are_the_authors_own(self) -> None:
         class Fine(Mean):
@@ -254,59 +243,9 @@ class TestEntryPointGroups:
         assert [line for line in Registry().listing() if line.distribution == "other-tools"] == []
 
 
-class TestPluginApi1:
-    """A wheel that was built for plugin API 1, before `crfl_core.extend` was there."""
-
-    @pytest.fixture(autouse=True)
-    def _installed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-        site = tmp_path / "old"
-        with zipfile.ZipFile(FIXTURES / "crfl_cge-0.1.0-py3-none-any.whl") as wheel:
-            wheel.extractall(site)
-        monkeypatch.syspath_prepend(site)
-        importlib.invalidate_caches()
-        yield
-        sys.modules.pop("crfl_cge", None)
-
-    ADVICE = (
-        "aggregator 'cge' of crfl-cge 0.1.0 cannot be imported: ",
-        "crfl_core.Aggregate is crfl_core.extend.RuleResult since plugin API 2: "
-        "docs/writing-plugins/api-contract.md says how to migrate",
-    )
-
-    def test_it_is_refused_with_advice_how_to_migrate(self, crfl: Crfl, tmp_path: Path) -> None:
-        (tmp_path / "run.toml").write_text("aggregation = { type = 'cge', f = 1 }\n")
-        result = crfl("run", "run.toml")
-        assert (result.returncode, result.stdout) == (2, "")
-        assert result.stderr.startswith("error: run.toml: aggregation.0.type = 'cge': ")
-        assert all(words in result.stderr for words in self.ADVICE)
-        assert not (tmp_path / "runs").exists()
-
-    def test_whatever_was_imported_before(self) -> None:
-        assert issubclass(LinearAggregator, Aggregator)  # both by now known to crfl_core.extend
-        with pytest.raises(PluginError, match=r"crfl_core\.Aggregate is crfl_core\.extend\.RuleResult"):
-            Registry().load("aggregator", "cge")
-
-    def test_everything_else_keeps_working(self, crfl: Crfl, small: list[str]) -> None:
-        lines = {line["name"]: line for line in json.loads(crfl("plugins", "--json").stdout)}
-        assert (lines["cge"]["status"], lines["cge"]["distribution"]) == ("failed", "crfl-cge")
-        assert all(words in lines["cge"]["reason"] for words in self.ADVICE)
-        assert {line["status"] for name, line in lines.items() if name != "cge"} == {"ok"}
-        result = crfl("run", "--quiet", "--out", "here", *small)
-        assert (result.returncode, result.stdout, result.stderr) == (0, "here\n", "")
-
-    def test_the_contract_has_a_section_about_it(self) -> None:
-        page = Path(__file__).parents[2] / "docs" / "writing-plugins" / "api-contract.md"
-        text = page.read_text(encoding="utf-8")
-        assert "\n## Migrating from plugin API 1\n" in text
-        section = text.partition("## Migrating from plugin API 1")[2].partition("\n## ")[0]
-        for old, new in crfl_core.RENAMED.items():  # type: ignore[attr-defined]  # not public
-            assert f"`{old}`" in section
-            assert f"`{new}`" in section
-
-
-def test_a_class_that_says_it_is_for_an_older_interface_is_told_how_to_migrate(install: Install) -> None:
+def test_a_class_for_an_older_plugin_api_is_refused_with_what_to_upgrade(install: Install) -> None:
     source = "from typing import ClassVar\nfrom crfl_core.extend import Tracker\n"
-    source += "class Old(Tracker):\n    api_version: ClassVar[int] = 1\n"
+    source += "class Old(Tracker):\n    api_version: ClassVar[int] = 0\n"
     install("old-tools", "0.9", {"crfl.trackers": {"old": "Old"}}, source)
     (line,) = [line for line in Registry().listing() if line.name == "old"]
     assert line == PluginListing(
@@ -315,8 +254,8 @@ def test_a_class_that_says_it_is_for_an_older_interface_is_told_how_to_migrate(i
         distribution="old-tools",
         version="0.9",
         status="failed",
-        reason="tracker 'old' of old-tools 0.9 was written for plugin API 1, this crfl offers 2: upgrade old-tools; "
-        "if it is yours, docs/writing-plugins/api-contract.md says how to migrate",
+        reason="tracker 'old' of old-tools 0.9 was written for plugin API 0, this crfl offers 1: upgrade old-tools; "
+        "if it is yours, docs/writing-plugins/api-contract.md says how",
         summary="",
         hooks=(),
     )

@@ -151,7 +151,7 @@ def test_packages_are_installed_listed_trained_certified_and_removed(environment
         ["run", example, "--quiet", "--out", "never", "--set", "aggregation.cge.f=150"],
         ["plugins", "check", "crfl-trimmed-mean:trimmed-mean"],
     )
-    assert listed(plugins, kind="aggregator", name="cge") == [("crfl-cge", "0.2.0", "ok")]
+    assert listed(plugins, kind="aggregator", name="cge") == [("crfl-cge", "0.1.0", "ok")]
     assert sorted(listed(plugins, kind="aggregator", name="trimmed-mean")) == [
         ("crfl", crfl_core.__version__, "conflict"),
         ("crfl-trimmed-mean", "0.1.0", "conflict"),
@@ -162,7 +162,7 @@ def test_packages_are_installed_listed_trained_certified_and_removed(environment
     assert checked.returncode == 0, checked.stdout
 
     recorded = json.loads((tmp_path / "run" / "environment.json").read_text(encoding="utf-8"))["plugins"]
-    assert {"kind": "aggregator", "name": "cge", "distribution": "crfl-cge", "version": "0.2.0"} in recorded
+    assert {"kind": "aggregator", "name": "cge", "distribution": "crfl-cge", "version": "0.1.0"} in recorded
     certified = (tmp_path / "run" / "certificates" / "postprocess.csv").read_text(encoding="utf-8").splitlines()
     assert len(certified) > 100
     assert all(",client," in line for line in certified[1:])
@@ -271,7 +271,7 @@ def test_broken_packages_disturb_nobody_and_say_what_is_wrong(
         for name in BROKEN
     }
     assert "RuntimeError: out of order" in lines["crfl-raises-on-import"]["reason"]
-    assert "needs plugin API 99, this crfl offers 2" in lines["crfl-newer-api"]["reason"]
+    assert "needs plugin API 99, this crfl offers 1" in lines["crfl-newer-api"]["reason"]
     assert lines["crfl-raises-in-a-hook"]["hooks"] == ["crfl_round_finished"]
 
     assert (unaware.returncode, unaware.stderr) == (0, "")

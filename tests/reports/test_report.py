@@ -156,7 +156,7 @@ def test_a_damaged_run_has_no_report(own_run: Path, crfl: Crfl) -> None:
 def test_what_is_no_run_is_said_so(tmp_path: Path, crfl: Crfl) -> None:
     (tmp_path / "empty").mkdir()
     assert "holds no finished run" in crfl("report", "empty").stderr
-    assert "no run directory" in crfl("report", "nowhere").stderr
+    assert "not a run directory" in crfl("report", "nowhere").stderr
     with pytest.raises(StoreError, match="not finished"):
         crfl_reports.pages.write_report(unfinished(tmp_path))
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
-from crfl_core.runs.array_files import tensor_digest
+from crfl_core.runs.run_directory import tensor_digest
 
 Arrays = dict[str, NDArray[Any]]
 Mutation = Callable[[bytes, random.Random], bytes]

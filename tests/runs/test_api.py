@@ -232,9 +232,9 @@ def test_a_tracker_that_fails_is_switched_off_and_changes_nothing(run: RunResult
 
 
 def test_loading_what_is_no_run_says_so(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="no run directory"):
+    with pytest.raises(StoreError, match="not a run directory"):
         crfl_core.load(tmp_path)
-    with pytest.raises(StoreError, match="no run directory"):
+    with pytest.raises(StoreError, match="not a run directory"):
         crfl_core.resume(tmp_path / "nowhere")
 
 

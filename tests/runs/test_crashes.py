@@ -34,6 +34,7 @@ from crfl_core.extend import (
     TrainingTask,
     hookimpl,
 )
+from crfl_core.runs.checkpoints import read_checkpoint
 from crfl_core.runs.run_directory import RunDirectory
 from tests.oracle import Momentum, contents, stopping, tiny
 
@@ -129,7 +130,7 @@ def test_a_crash_writes_a_checkpoint_of_all_finished_rounds(where: str, whole: R
     """And what is resumed from it is, bit for bit, the run that never crashed."""
     path = tmp_path / "run"
     error = crash(path, CRASHES[where])
-    saved = RunDirectory(path).read_checkpoint()
+    saved = read_checkpoint(RunDirectory(path))
     assert saved is not None
     assert saved.round == 3
     assert float(saved.tensors["aggregation.0/calls"]) == 3.0
@@ -151,7 +152,7 @@ def test_a_crash_in_the_first_round_leaves_nothing_to_save_and_can_be_resumed(wh
 def test_a_run_may_crash_again_and_again(whole: RunResult, tmp_path: Path) -> None:
     for number in (2, 3, 3, 5):
         crash(tmp_path / "run", {"momentum": stopping(number, RuntimeError("again"))})
-        saved = RunDirectory(tmp_path / "run").read_checkpoint()
+        saved = read_checkpoint(RunDirectory(tmp_path / "run"))
         assert saved is not None
         assert saved.round == number - 1
     assert contents(crfl_core.resume(tmp_path / "run", plugins=PLUGINS).path) == contents(whole.path)
@@ -247,7 +248,7 @@ def test_resuming_with_another_version_warns_and_the_run_says_who_played_which_r
     upgrade("2.0", 5)
     message = (
         f"{path}: resumed with aggregator 'rule' of robust-tools 2.0, before it was that of robust-tools 1.0; "
-        "environment.json says who played which rounds"
+        "environment.json says which versions played which rounds"
     )
     with pytest.warns(CrflWarning, match=re.escape(message)), pytest.raises(crfl_core.extend.PluginFailure):
         crfl_core.resume(path)

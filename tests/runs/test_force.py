@@ -43,7 +43,7 @@ def test_a_folder_with_a_thesis_and_a_status_of_its_own_is_left_alone(tmp_path: 
         before = contents(folder)
         result = crfl("run", "--out", "thesis", "--force")
         assert (result.returncode, result.stdout) == (2, "")
-        assert "thesis: exists and is no run directory: choose another --out" in result.stderr
+        assert "thesis: exists but is not a run directory: choose another --out" in result.stderr
         assert contents(folder) == before
     assert [path.name for path in tmp_path.iterdir()] == ["thesis"]
 
@@ -128,14 +128,8 @@ def test_a_hostile_run_cannot_name_other_files_for_deletion(run: Path) -> None:
     assert (run.parent / "notes.txt").exists()
 
 
-def test_a_run_of_format_1_can_be_replaced(tmp_path: Path) -> None:
-    old = Path(shutil.copytree(Path(__file__).parent / "fixtures" / "format-1", tmp_path / "old"))
-    crfl_core.run(CONFIG, out=old, force=True)
-    assert [path.name for path in tmp_path.iterdir()] == ["old"]
-
-
 def test_without_force_nothing_but_a_run_is_resumed(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "crfl.json").write_text(json.dumps({"kind": "something else"}))
-    with pytest.raises(StoreError, match="exists and is no run directory"):
+    with pytest.raises(StoreError, match="exists but is not a run directory"):
         crfl_core.run(CONFIG, out=tmp_path / "folder")

@@ -19,6 +19,7 @@ import pytest
 import crfl_core
 from crfl_core import CrflError
 from crfl_core.cli.run_checks import check
+from crfl_core.runs.checkpoints import read_checkpoint
 from crfl_core.runs.run_directory import RunDirectory
 from tests.oracle import contents, sealed, tiny
 from tests.runs import runs
@@ -57,7 +58,7 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """Runs whose status says that they are of format 1 warn, and odd numbers may overflow."""
+    """Odd numbers may overflow, which warns."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -131,7 +132,7 @@ def state_of(run: Path) -> list[Any]:
     if directory.state != "training":
         directory.read_ledger()
     directory.read("config.toml")
-    saved = directory.read_checkpoint()
+    saved = read_checkpoint(directory)
     if saved is None:
         return []
     tensors = [(name, array.tobytes()) for name, array in sorted(saved.tensors.items())]

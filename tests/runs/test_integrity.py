@@ -155,7 +155,7 @@ def test_a_kill_between_votes_and_their_record_costs_the_votes_only(finished: Pa
     shutil.rmtree(stopped / "what-if")
     files = json.loads((stopped / "manifest.json").read_text())["files"]
     trained = {name: value for name, value in files.items() if not name.startswith("votes/")}
-    (stopped / "status.json").write_text(json.dumps({"format": 2, "state": "trained", "files": trained}))
+    (stopped / "status.json").write_text(json.dumps({"format": 1, "state": "trained", "files": trained}))
     for votes in (stopped / "votes").iterdir():
         votes.write_bytes(b"half")
     resumed = contents(crfl_core.resume(stopped).path)

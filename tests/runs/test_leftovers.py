@@ -15,8 +15,11 @@ import pytest
 import crfl_core
 from crfl_core.errors import StoreError
 from crfl_core.files import feature_cache as sealed
-from crfl_core.files.atomic_files import remove_abandoned, scratch
-from crfl_core.files.folder import replace_file
+from crfl_core.files.atomic_files import (
+    remove_abandoned_folders,
+    replace_file,
+    scratch_folder,
+)
 from crfl_core.runs.run_directory import RunDirectory
 from tests.oracle import contents, tiny
 
@@ -64,9 +67,9 @@ def test_a_scratch_folder_is_there_until_the_end_and_then_gone(tmp_path: Path) -
     parent = tmp_path / "deeper"
 
     def interrupted() -> None:
-        with scratch(parent, ".new-") as folder:
+        with scratch_folder(parent, ".new-") as folder:
             (folder / "file").write_text("text")
-            remove_abandoned(parent, ".new-")  # as another process would
+            remove_abandoned_folders(parent, ".new-")  # as another process would
             assert (folder / "file").exists()
             raise Killed
 
@@ -82,7 +85,7 @@ def test_only_folders_of_ours_that_nobody_holds_are_abandoned(tmp_path: Path) ->
     (tmp_path / ".new-theirs" / "thesis.tex").write_text("four years")
     (tmp_path / ".new-link").symlink_to(abandoned(tmp_path / "elsewhere"))
     (tmp_path / ".new-file").write_text("theirs")
-    remove_abandoned(tmp_path, ".new-")
+    remove_abandoned_folders(tmp_path, ".new-")
     assert sorted(path.name for path in tmp_path.iterdir()) == [".new-file", ".new-link", ".new-theirs", "elsewhere"]
     assert (tmp_path / "elsewhere" / "more" / "config.toml").exists()
 
@@ -95,9 +98,9 @@ def test_a_folder_that_is_half_removed_is_removed_by_whoever_comes_next(
         with monkeypatch.context() as patch:
             killed_behind(patch, name, 2 if name == "rmdir" else 1)
             with pytest.raises(Killed):
-                remove_abandoned(tmp_path, ".new-")
+                remove_abandoned_folders(tmp_path, ".new-")
         assert (tmp_path / ".new-1").exists()
-        remove_abandoned(tmp_path, ".new-")
+        remove_abandoned_folders(tmp_path, ".new-")
         assert list(tmp_path.iterdir()) == []
 
 
@@ -105,7 +108,7 @@ def test_the_next_answer_that_is_saved_removes_those_that_were_not(run: Path) ->
     for name in (".what-if-one", ".what-if-two"):
         abandoned(run / name)
     result = crfl_core.load(run)
-    with scratch(run, ".what-if-") as busy:
+    with scratch_folder(run, ".what-if-") as busy:
         crfl_core.certify(result, ["threat.clients=2"], save="more")
         assert busy.exists()
     assert [path.name for path in run.iterdir() if path.name.startswith(".what-if")] == []
@@ -232,6 +235,6 @@ def test_files_that_killed_processes_wrote_to_the_cache_go(tmp_path: Path, monke
 def test_every_command_says_that_it_was_interrupted(
     number: signal.Signals, status: int, run: Path, crfl: Crfl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("crfl_core.runs.what_if.certify", lambda *_, **__: signal.raise_signal(number))
+    monkeypatch.setattr("crfl_core.runs.certify.certify", lambda *_, **__: signal.raise_signal(number))
     result = crfl("certify", run, "--save", "more")
     assert (result.returncode, result.stdout, result.stderr) == (status, "", "interrupted\n")

@@ -20,8 +20,8 @@ import torch
 import crfl_core
 from crfl_core import RunResult, dump_config, extend, load_config
 from crfl_core.extend import CertificateResult, Plugin, RunContext, Tracker, hookimpl
+from crfl_core.runs.checkpoints import CheckpointWriter, read_checkpoint
 from crfl_core.runs.run_directory import RunDirectory
-from crfl_core.runs.training_loop import Checkpoints
 from tests.oracle import Momentum, contents, stopping, tiny
 
 PLUGINS: dict[str, type[Plugin]] = {"momentum": Momentum}
@@ -80,8 +80,8 @@ def test_an_interrupt_between_two_steps_of_the_bookkeeping_loses_nothing(
     moment: str, seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: RunResult
 ) -> None:
     """Ctrl-C and SIGTERM come whenever they like; the checkpoint that is then written must fit the ledger."""
-    owner, name = (RunDirectory, "append_rounds") if "line" in moment else (Checkpoints, "reached")
-    real: Callable[..., None] = getattr(owner, name)
+    name = "append_rounds" if "line" in moment else "reached"
+    real: Callable[..., None] = getattr(CheckpointWriter, name)
     calls = iter(range(1, 100))
 
     def interrupted(*arguments: Any) -> None:
@@ -93,10 +93,10 @@ def test_an_interrupt_between_two_steps_of_the_bookkeeping_loses_nothing(
 
     config = CONFIG | {"storage": {"checkpoint_seconds": seconds}}
     with monkeypatch.context() as patch:
-        patch.setattr(owner, name, interrupted)
+        patch.setattr(CheckpointWriter, name, interrupted)
         with pytest.raises(KeyboardInterrupt):
             crfl_core.run(config, out=tmp_path / "run", plugins=PLUGINS)
-    saved = RunDirectory(tmp_path / "run").read_checkpoint()
+    saved = read_checkpoint(RunDirectory(tmp_path / "run"))
     assert saved is not None
     assert saved.round == (3 if moment == "after it counts" else 2)
     resumed = crfl_core.resume(tmp_path / "run", plugins=PLUGINS)

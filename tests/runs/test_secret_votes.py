@@ -15,8 +15,7 @@ from crfl_core import RunResult
 from crfl_core.errors import StoreError
 from crfl_core.extend import ConfigError, CountVotes
 from crfl_core.records.random_streams import Streams
-from crfl_core.runs.run_directory import RunDirectory
-from crfl_core.runs.vote_seed import FILE
+from crfl_core.runs.run_directory import VOTE_SEED, RunDirectory
 from crfl_core.training.federation import streams_of
 from tests.oracle import tiny
 
@@ -58,7 +57,7 @@ def status(result: RunResult) -> set[tuple[str, str]]:
 
 
 def test_the_seed_is_drawn_after_training_and_recorded_with_the_votes(run: RunResult) -> None:
-    seed = int(json.loads((run.path / FILE).read_text())["seed"], 16)
+    seed = int(json.loads((run.path / VOTE_SEED).read_text())["seed"], 16)
     assert 2**64 < seed < 2**128
     assert run.ledger.facts.secret_votes
     assert status(run) == {("held", "")}
@@ -68,7 +67,7 @@ def test_two_runs_train_the_same_model_and_are_voted_on_by_other_noise(run: RunR
     """That of noisy copies, and that of continuations."""
     again = crfl_core.run(config(), out=tmp_path / "again")
     assert (again.parameters == run.parameters).all()
-    assert (again.path / FILE).read_text() != (run.path / FILE).read_text()
+    assert (again.path / VOTE_SEED).read_text() != (run.path / VOTE_SEED).read_text()
     copies, _, continued, selected = (one != other for one, other in zip(counts(again), counts(run), strict=True))
     assert copies
     assert continued
@@ -79,7 +78,7 @@ def test_a_seed_in_the_config_is_known_to_whoever_reads_it(tmp_path: Path) -> No
     for seeds in ({}, {"votes": 7}):
         result = crfl_core.run(config(seeds=seeds), out=tmp_path / f"run{len(seeds)}")
         assert status(result) == {("declared", "set seeds.votes = 'secret'")}
-        assert not (result.path / FILE).exists()
+        assert not (result.path / VOTE_SEED).exists()
 
 
 def test_no_plugin_can_draw_vote_noise_while_the_model_is_trained() -> None:
@@ -96,13 +95,13 @@ def test_votes_lost_and_resumed_are_the_same_votes(copy: RunResult) -> None:
     for file in (copy.path / "votes").glob("*.npz"):
         file.unlink()
     files = RunDirectory(copy.path).digests
-    (copy.path / "status.json").write_text(json.dumps({"format": 2, "state": "trained", "files": files}))
+    (copy.path / "status.json").write_text(json.dumps({"format": 1, "state": "trained", "files": files}))
     assert counts(crfl_core.resume(copy.path)) == before
 
 
 def test_what_if_questions_and_predictions_vote_with_the_recorded_seed(copy: RunResult) -> None:
     """More copies of the model are those that voted before and then some; the seed's file is not touched."""
-    recorded = (copy.path / FILE).read_bytes()
+    recorded = (copy.path / VOTE_SEED).read_bytes()
     inputs = crfl_core.load_config(config()).config.dataset.load().test_x[:20]
     once, again = (crfl_core.predict(copy, inputs, scaled=True).certified[0].guarantee.p_a for _ in range(2))
     np.testing.assert_array_equal(once, again)
@@ -111,16 +110,16 @@ def test_what_if_questions_and_predictions_vote_with_the_recorded_seed(copy: Run
     answer = crfl_core.certify(copy, ["votes.models=64", "votes.alpha=0.001"])
     np.testing.assert_array_equal(answer.certified[0].guarantee.p_a, stored.guarantee.p_a)
     crfl_core.certify(copy, ["votes.models=32"], save="fewer")
-    assert (copy.path / FILE).read_bytes() == recorded
-    assert not (copy.path / "what-if" / "fewer" / FILE).exists()
+    assert (copy.path / VOTE_SEED).read_bytes() == recorded
+    assert not (copy.path / "what-if" / "fewer" / VOTE_SEED).exists()
 
 
 @pytest.mark.parametrize("content", ["{}", '{"seed": "seven"}', '{"seed": null}', "[]"])
 def test_a_damaged_seed_is_an_error_and_not_another_seed(copy: RunResult, content: str) -> None:
-    (copy.path / FILE).write_text(content)
+    (copy.path / VOTE_SEED).write_text(content)
     with pytest.raises(StoreError, match=r"votes/seed\.json: damaged"):
         crfl_core.certify(copy, ["votes.models=32"])
-    (copy.path / FILE).unlink()
+    (copy.path / VOTE_SEED).unlink()
     with pytest.raises(StoreError, match=r"votes/seed\.json: missing"):
         crfl_core.certify(crfl_core.load(copy.path), ["votes.models=32"])
 

@@ -16,7 +16,6 @@ import crfl_core
 from crfl_core import RunResult, dump_config, extend
 from crfl_core.errors import StoreError
 from crfl_core.extend import Plugin, Tracker, hookimpl
-from crfl_core.runs.array_files import Files
 from crfl_core.runs.run_directory import RunDirectory
 from tests.oracle import Momentum, contents, stopping, tiny
 
@@ -121,7 +120,7 @@ def test_a_directory_that_is_no_run_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "holiday.jpg").write_bytes(b"sun")
     for force in (False, True):
-        with pytest.raises(StoreError, match="exists and is no run directory: choose another --out"):
+        with pytest.raises(StoreError, match="exists but is not a run directory: choose another --out"):
             crfl_core.run(tiny(), out=tmp_path / "photos", force=force)
     assert contents(tmp_path / "photos") == {"holiday.jpg": b"sun"}
 
@@ -201,7 +200,7 @@ def test_a_second_writer_is_refused(unfinished: Path) -> None:
 
 
 def test_an_interrupted_write_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = Files(tmp_path)
+    files = RunDirectory(tmp_path)
     files.write("model.bin", b"old")
 
     def die(descriptor: int) -> None:
@@ -250,7 +249,7 @@ def test_a_damaged_unfinished_run_is_refused_with_the_file(
 
 def test_a_format_of_another_version_is_refused(run: Path) -> None:
     (run / "status.json").write_text(json.dumps({"format": 99, "state": "finished"}))
-    with pytest.raises(StoreError, match="written in format 99, this version of crfl reads formats 1 and 2"):
+    with pytest.raises(StoreError, match="written in format 99, this version of crfl reads format 1"):
         crfl_core.load(run)
 
 

@@ -116,7 +116,7 @@ class TestRunsOfOthers:
         assert (result.returncode, result.stdout) == (2, "")
         assert (
             f"certificate 'mine' of robust-tools 1.2 is blocked by the origin of {received}, which was not made here: "
-            "read its config.toml, then give --trust, or put 'robust-tools' into CRFL_ALLOW_PLUGINS" in result.stderr
+            "read its config.toml, then give --trust" in result.stderr
         )
         assert "robust_tools" not in sys.modules
 
@@ -125,10 +125,6 @@ class TestRunsOfOthers:
         result = crfl(command, received, *(["new.npz"] if command == "predict" else []), "--trust")
         assert result.returncode == 0
         assert "mine" in result.stdout
-
-    def test_the_readers_list_counts(self, received: Path, crfl: Crfl, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("CRFL_ALLOW_PLUGINS", "other, robust-tools:mine")
-        assert crfl("certify", received).returncode == 0
 
     def test_the_list_in_the_run_does_not(self, tools: None, at_home: Callable[[str], None], tmp_path: Path) -> None:
         """It was written by whoever made the run."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from crfl_core.files import folder
-from crfl_core.files import recorded_folder as recorded
+from crfl_core.files import atomic_files
+from crfl_core.runs import recorded_directory
 
 
 def write_in_place() -> None:
@@ -15,5 +15,5 @@ def write_in_place() -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
 
-    folder.replace_file = careless
-    recorded.replace_file = careless  # type: ignore[attr-defined]
+    atomic_files.replace_file = careless
+    recorded_directory.replace_file = careless  # type: ignore[attr-defined]

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 import crfl_core
 from crfl_core import RunResult
 from crfl_core.extend import ConfigError, Tracker, hookimpl
-from crfl_core.runs.what_if import certify
+from crfl_core.runs.certify import certify
 from crfl_core.training import rounds
 from tests.oracle import federation_of, tiny
 

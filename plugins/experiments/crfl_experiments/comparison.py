@@ -325,3 +325,12 @@ def shared_radii(curves: Sequence[Curve]) -> list[float]:
     """Radii at which curves can be compared: those of the one that reaches furthest, without infinity."""
     finite = [[radius for radius in curve.radii if math.isfinite(radius)] for curve in curves]
     return max(finite, key=lambda radii: radii[-1] if radii else -1.0)
+
+
+def compare(*runs: str | Path) -> Comparison:
+    """Compare finished runs, or the cells of a sweep, given by their directories.
+
+    Points with the same settings but other seeds are averaged; the first point is what the others are compared with.
+    Raises `StoreError` for a directory that holds no finished run.
+    """
+    return compared(readable([Path(run) for run in runs]))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from crfl_core import run
+from crfl import run
 from crfl_core.testing import parametrize_with_checks
 
 from crfl_breast_cancer import BreastCancer

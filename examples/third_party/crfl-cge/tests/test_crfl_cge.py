@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from crfl_core import run
+from crfl import run
 from crfl_core.extend import OptionError, RuleResult
 from crfl_core.testing import parametrize_with_checks, round_of
 

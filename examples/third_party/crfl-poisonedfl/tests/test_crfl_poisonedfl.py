@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from crfl_core import attack_effect, load_config, run
+from crfl import attack_effect, load_config, run
 from crfl_core.extend import AttackerObservation, State, Streams
 from crfl_core.testing import parametrize_with_checks, round_of
 

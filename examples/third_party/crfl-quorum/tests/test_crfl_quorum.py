@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from crfl_core import RunResult, run
+from crfl import RunResult, run
 from crfl_core.extend import ABSTAIN, GroupVotes, VoteRequest, VoteSettings
 from crfl_core.testing import parametrize_with_checks
 

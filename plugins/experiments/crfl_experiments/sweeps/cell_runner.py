@@ -21,7 +21,9 @@ from crfl_core.plugin_api.hookspecs import hookimpl
 from crfl_core.plugin_api.tracker import RunContext, Tracker
 from crfl_core.records.ledger import Ledger, RoundRecord, RunFacts
 from crfl_core.records.round import Round
+from crfl_core.runs.checkpoints import CheckpointWriter, continue_rounds, read_checkpoint
 from crfl_core.runs.run_directory import RunDirectory
+from crfl_core.runs.stored_votes import has_votes
 
 AnyTracker = TypeVar("AnyTracker", bound=Tracker)
 Shared = Literal["nothing", "training"]
@@ -133,7 +135,7 @@ def take_training(job: Job, source: Path) -> bool:
 
     False if the cell has begun, or if the source is damaged or does not fit: the cell then trains itself.
     """
-    if run_state(job.path) == "training" and RunDirectory(job.path).read_checkpoint() is not None:
+    if run_state(job.path) == "training" and read_checkpoint(RunDirectory(job.path)) is not None:
         return False
     try:
         finished = load(source)
@@ -158,14 +160,15 @@ def copy_training(path: Path, source: RunResult) -> bool:
             source
         ):
             return False
-        target.start_rounds(b"")
+        continue_rounds(target)
+        checkpoints = CheckpointWriter(target, seconds=0.0)
         for _, records in groupby(source.ledger.rounds, key=lambda record: record.round):
-            target.append_rounds(list(records))
+            checkpoints.append_rounds(list(records))
         for number in facts.resampled:
             target.write_resampled(number, source.directory.read_resampled(number))
         copy_votes(target, facts, source)
         target.write_json(ENVIRONMENT_FILE, source.directory.read_json(ENVIRONMENT_FILE))
-        target.write_checkpoint(facts.rounds, {"parameters": source.parameters.numpy()}, [source.ledger.clients])
+        checkpoints.write(facts.rounds, {"parameters": source.parameters.numpy()}, [source.ledger.clients])
     return True
 
 
@@ -188,7 +191,7 @@ def copy_votes(target: RunDirectory, facts: RunFacts, source: RunResult) -> None
     # The ledger that training will write when it resumes: the questions follow from it, and need the votes before.
     run.ledger = Ledger(facts, source.ledger.rounds, source.ledger.clients)
     for question in run.certifier.questions:
-        if question.needs_votes and source.directory.has_votes(question.request):
+        if question.needs_votes and has_votes(source.directory, question.request):
             digest = question.request.digest
             for name in (f"votes/{digest}.npz", f"resample/models-{digest}.safetensors"):
                 if source.directory.has(name):

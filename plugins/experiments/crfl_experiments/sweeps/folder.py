@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple
 import tomli_w
 
 from crfl_core.errors import StoreError
-from crfl_core.files.marked_folder import MarkedFolder
+from crfl_core.runs.recorded_directory import RecordedDirectory
 from crfl_experiments.sweeps.cells import SWEEP, Definition
 
 DEFINITION = "sweep.toml"
@@ -37,7 +37,7 @@ class Note(NamedTuple):
     shares: str = "nothing"
 
 
-class SweepFolder(MarkedFolder):
+class SweepFolder(RecordedDirectory):
     """The files of one sweep."""
 
     kind = "sweep of crfl"

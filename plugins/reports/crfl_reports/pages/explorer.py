@@ -20,6 +20,7 @@ from crfl_core.records.threat import Threat
 from crfl_core.records.votes import VoteRequest, Votes, VoteSettings
 from crfl_core.reporting.metrics import Curve, curves
 from crfl_core.runs.results import RunResult
+from crfl_core.runs.stored_votes import has_votes
 from crfl_reports.pages.figure_data import numbers, stated
 
 Shown = Callable[[int, int], object]
@@ -179,7 +180,7 @@ class Lattice:
         told: dict[str, Any] = {"checks": checks, "levels": {}}
         if question.audit.refusal:
             return told | {"refused": question.audit.refusal}
-        if not self.run.directory.has_votes(question.request):
+        if not has_votes(self.run.directory, question.request):
             return told | {"refused": missing_votes(question.request)}
         found = list(certifier.certify(question, self.votes(question.request, question.settings)))
         for level in question.audit.levels:

@@ -145,7 +145,9 @@ def run_page(directory: Path, *, trust: bool, explore: float, progress: Progress
 def folder_page(directory: Path, *, trust: bool) -> str:
     """The page of several runs."""
     if not directory.is_dir():
-        raise StoreError(f"{directory}: no run directory: give the path that `crfl run` printed, or a folder of runs")
+        raise StoreError(
+            f"{directory}: not a run directory: give the path that `crfl run` printed, or a folder of runs"
+        )
     runs = [load(path, trust=trust) for path in runs_in(directory)]
     if not runs:
         raise StoreError(f"{directory}: holds no finished run: give the path of one, or a folder of several")

@@ -12,7 +12,7 @@ from crfl_core.errors import CrflError
 from crfl_core.plugin_api.certificate import Check, Level
 from crfl_core.records.table import Table
 from crfl_core.reporting.metrics import Metrics
-from crfl_core.reporting.receipts import receipt_of
+from crfl_core.runs.receipts import receipt_of
 from crfl_core.runs.results import RunResult
 from crfl_reports.pages import words
 from crfl_reports.pages.markup import Html, drawn, element, joined, table

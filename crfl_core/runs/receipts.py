@@ -14,9 +14,7 @@ VERSION = 1
 def receipt_of(directory: RunDirectory) -> dict[str, Any]:
     """What is to be known about a finished run: digests of its files and its data, and the versions that took part."""
     if not directory.is_sealed:
-        raise StoreError(
-            f"{directory.path}: has no manifest: finish the run, or bring it up to date with `crfl upgrade`"
-        )
+        raise StoreError(f"{directory.path}: has no manifest: finish it with `crfl resume {directory.path}`")
     facts = directory.read_facts("ledger.json", RunFacts)
     environment = directory.read_json("environment.json")
     return {

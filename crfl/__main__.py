@@ -1,0 +1,6 @@
+"""Run the command line: `python -m crfl` is `crfl`."""
+
+from crfl_core.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,303 @@
+"""A directory that records the digest of each of its files, and that one process at a time writes to.
+
+crfl.json      the marker: says what kind of directory this is
+status.json    how far the work has come, and the SHA-256 of every file that was written so far
+manifest.json  the SHA-256 of every file of finished work; its own digest is in status.json
+.lock          locked by the process that writes
+
+Every reader compares the bytes of a file with its digest. When the work is finished the list moves from `status.json`
+to `manifest.json`: from then on a file that is not listed does not belong to the work.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, TextIO, TypeVar
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from crfl_core.errors import StoreError, one_line
+from crfl_core.files.atomic_files import LOCK, content_digest, explain_os_errors, replace_file
+from crfl_core.files.ownership import is_sealed_here, seal
+
+FORMAT = 1
+"""Format of the directories that this version writes and reads."""
+
+MARKER = "crfl.json"
+STATUS = "status.json"
+MANIFEST = "manifest.json"
+FINISHED = "finished"
+
+REPLACED = ".replaced"
+"""Marks a directory that was set aside to be replaced."""
+
+RECORD_PATTERNS = (MARKER, LOCK, REPLACED, STATUS, MANIFEST, ".*.tmp", "*/.*.tmp", f".*/{LOCK}")
+"""What this module writes, as patterns."""
+
+JSON = TypeAdapter(Any, config=ConfigDict(ser_json_inf_nan="strings"))
+
+Facts = TypeVar("Facts", bound=BaseModel)
+
+
+class RecordedDirectory:
+    """A directory of plain files, each compared with its recorded digest when it is read.
+
+    Reading changes nothing, and writing needs the lock. A file that cannot be read or written is a `StoreError` that
+    names it.
+    """
+
+    kind: ClassVar[str]
+    """What the marker says that this is."""
+
+    sealed_file: ClassVar[str]
+
+    states: ClassVar[tuple[str, ...]] = (FINISHED,)
+    """How far the work can have come."""
+
+    patterns: ClassVar[tuple[str, ...]] = ()
+    """Files that the work writes, as patterns."""
+
+    appended: ClassVar[str] = "what-if"
+    """A folder that may grow when the work is finished; each folder in it has a record of its own."""
+
+    _marker_inode: int | None = None
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    # Files
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file atomically, and note its digest."""
+        replace_file(self.path / name, content)
+        self.digests[name] = content_digest(content)
+
+    def write_json(self, name: str, content: object) -> None:
+        """Write a JSON file; infinities are written as strings."""
+        self.write(name, JSON.dump_json(content, indent=2) + b"\n")
+
+    def has(self, name: str) -> bool:
+        """Return whether a file exists and is recorded."""
+        return (self.path / name).is_file() and name in self.digests
+
+    def read(self, name: str) -> bytes:
+        """Read a file. Raises `StoreError` if it is not the one that was written."""
+        content = self.load(name)
+        self.compare(name, content)
+        return content
+
+    def read_json(self, name: str) -> dict[str, Any]:
+        """Read a JSON file that holds a table."""
+        return self.table(name, self.read(name))
+
+    def read_facts(self, name: str, kind: type[Facts]) -> Facts:
+        """Read a JSON file as an object of a pydantic class."""
+        try:
+            return kind.model_validate_json(self.read(name))
+        except ValidationError as error:
+            raise self.damaged(name, error.errors(include_url=False)[0]["msg"]) from error
+
+    def load(self, name: str) -> bytes:
+        """Read a file without comparing it."""
+        try:
+            with explain_os_errors(f"{self.path / name}: cannot be read"):
+                return (self.path / name).read_bytes()
+        except StoreError as error:
+            if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
+                raise self.missing(name) from None
+            raise
+
+    def compare(self, name: str, content: bytes) -> None:
+        """Raise `StoreError` if the content of a file is not what was written."""
+        if self.is_sealed and name not in self.digests:
+            raise StoreError(
+                f"{self.path / name}: is not listed in {MANIFEST}, so it is not of this run: remove it, or restore "
+                "the directory"
+            )
+        found = content_digest(content)
+        if self.digests.get(name, found) != found:
+            raise self.damaged(name, "it is not what the run wrote, its SHA-256 is another")
+
+    def table(self, name: str, content: bytes) -> dict[str, Any]:
+        """Parse the content of a JSON file that holds a table."""
+        try:
+            found: dict[str, Any] = json.loads(content)
+        except (ValueError, RecursionError) as error:
+            raise self.damaged(name, error) from error
+        if not isinstance(found, dict):
+            raise self.damaged(name, "not a table")
+        return found
+
+    def damaged(self, name: str, reason: object) -> StoreError:
+        """Return the error for a file whose content makes no sense."""
+        return StoreError(
+            f"{self.path / name}: damaged: {one_line(reason)}: restore the file, or run again with --force"
+        )
+
+    def missing(self, name: str) -> StoreError:
+        """Return the error for a file that does not exist."""
+        return StoreError(f"{self.path / name}: missing: restore the file, or run again with --force")
+
+    # The record
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """Return how far the work has come, as `status.json` says."""
+        status = self.table(STATUS, self.load(STATUS))
+        if status.get("format") != FORMAT:
+            raise StoreError(
+                f"{self.path}: written in format {str(status.get('format'))[:40]}, this version of crfl reads format "
+                f"{FORMAT}: use the version that its environment.json names"
+            )
+        if status.get("state") not in self.states:
+            raise self.damaged(STATUS, f"there is no state {str(status.get('state'))[:40]!r}")
+        return status
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """Return the content of `manifest.json`, after comparing it with its digest in the status."""
+        content = self.load(MANIFEST)
+        if content_digest(content) != self.status.get("manifest"):
+            raise self.damaged(MANIFEST, f"it is not what the run wrote, its SHA-256 is not that of {STATUS}")
+        return self.table(MANIFEST, content)
+
+    @cached_property
+    def digests(self) -> dict[str, str]:
+        """Return the SHA-256 of every file that belongs here, by name; nothing for a new directory."""
+        if not (self.path / STATUS).exists():
+            return {}
+        status = self.status
+        if status["state"] == FINISHED:
+            return self.listed(MANIFEST, self.manifest.get("files"))
+        return self.listed(STATUS, status.get("files"))
+
+    @cached_property
+    def is_sealed(self) -> bool:
+        """Return whether the work is finished, so that a file that is not listed does not belong to it."""
+        return (self.path / STATUS).exists() and bool(self.status["state"] == FINISHED)
+
+    def listed(self, source: str, files: object) -> dict[str, str]:
+        """Check the digests that were read from the file `source`."""
+        if not isinstance(files, dict) or not all(isinstance(value, str) for value in files.values()):
+            raise self.damaged(source, "it lists no files")
+        return dict(files)
+
+    def forget(self) -> None:
+        """Read the record again when it is needed next."""
+        for name in ("digests", "is_sealed"):
+            self.__dict__.pop(name, None)
+
+    def set_state(self, state: str) -> None:
+        """Record how far the work has come, and with it every file that was written so far."""
+        self._write_status({"state": state, "files": self.lasting()})
+
+    def keep(self) -> None:
+        """Record the files that were written since the last record.
+
+        A directory without a status needs no record yet.
+        """
+        if (self.path / STATUS).exists():
+            self.set_state(self.status["state"])
+
+    def finish(self, about: Mapping[str, object] | None = None) -> None:
+        """Write the manifest: the work is finished.
+
+        The manifest starts with the entries of `about`. It also names the files that others, such as trackers, have
+        put here.
+        """
+        files = dict(sorted(self.lasting().items()))
+        content = JSON.dump_json({**(about or {}), "files": files, "others": self.others(files)}, indent=2) + b"\n"
+        replace_file(self.path / MANIFEST, content)
+        self._write_status({"state": FINISHED, "manifest": content_digest(content)})
+
+    def lasting(self) -> dict[str, str]:
+        """Return the files that belong to the work when it is finished, with their digests."""
+        return self.digests
+
+    def others(self, files: Mapping[str, str]) -> list[str]:
+        """List the visible files here that are not among `files`, such as those of trackers."""
+        names = set()
+        for file in self.path.rglob("*"):
+            parts = file.relative_to(self.path).parts
+            is_hidden = any(part.startswith(".") for part in parts)
+            if file.is_file() and not is_hidden and parts[0] != self.appended:
+                names.add("/".join(parts))
+        return sorted(names - files.keys() - {STATUS, MANIFEST})
+
+    def _write_status(self, status: Mapping[str, object]) -> None:
+        replace_file(self.path / STATUS, JSON.dump_json({"format": FORMAT, **status}, indent=2) + b"\n")
+
+    # The marker, and the files that go with the directory
+
+    def mark(self, *, mine: bool = True) -> None:
+        """Write the marker."""
+        made_by = seal(self.read(self.sealed_file)) if mine else ""
+        self.write_json(MARKER, {"kind": self.kind, "made_by": made_by})
+
+    @property
+    def is_marked(self) -> bool:
+        """Return whether this is a directory of this kind, in whatever state it is."""
+        try:
+            self._marker_inode = (self.path / MARKER).stat().st_ino
+            return self.table(MARKER, self.load(MARKER)).get("kind") == self.kind
+        except (StoreError, OSError):
+            return False
+
+    @property
+    def is_made_by_others(self) -> bool:
+        """Return whether another installation made this, or the sealed file changed since."""
+        try:
+            made_by = self.table(MARKER, self.load(MARKER)).get("made_by")
+            return not is_sealed_here(self.load(self.sealed_file), made_by)
+        except StoreError:
+            return True
+
+    def own_files(self) -> list[str]:
+        """List the files here that have a name under which the work writes, in order."""
+        found = {file for pattern in (*RECORD_PATTERNS, *self.patterns) for file in self.path.glob(pattern)}
+        return sorted(file.relative_to(self.path).as_posix() for file in found if file.is_file())
+
+    def deletable(self) -> set[str]:
+        """Return the files that go when the directory is replaced."""
+        return set(self.own_files())
+
+    # The lock
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from writing here.
+
+        The lock ends with the process, however the process ends.
+        """
+        with explain_os_errors(f"{self.path / LOCK}: cannot be written"):
+            file = (self.path / LOCK).open("w")
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                    raise StoreError(f"{self.path}: another process is writing this run: wait for it to end") from None
+                raise StoreError(
+                    f"{self.path}: cannot be locked: {error.strerror}: its file system has no locks, choose a place on "
+                    "another disk"
+                ) from error
+            if not self._holds_lock(file):
+                raise StoreError(f"{self.path}: another process has replaced this run: see what it did, then try again")
+            self.forget()  # what was read before the lock may have changed
+            yield
+
+    def _holds_lock(self, lock: TextIO) -> bool:
+        """Return whether the lock, and the marker if it was read, belong to the directory that is here now."""
+        try:
+            if os.fstat(lock.fileno()).st_ino != (self.path / LOCK).stat().st_ino:
+                return False
+            return self._marker_inode is None or self._marker_inode == (self.path / MARKER).stat().st_ino
+        except FileNotFoundError:
+            return False

@@ -1,0 +1,158 @@
+"""Where a run may write: resume, refuse or replace what is there, and lose nothing that a user has.
+
+With `--force` an existing run is set aside as `<name>.previous`, and deleted when the new one is finished. Only files
+that the old run wrote are deleted. A replacement that never got finished is discarded when it is replaced itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import warnings
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+
+from crfl_core.errors import CrflWarning, StoreError
+from crfl_core.files.atomic_files import explain_os_errors, remove_abandoned_folders
+from crfl_core.runs.recorded_directory import FINISHED, MANIFEST, MARKER, REPLACED, STATUS
+from crfl_core.runs.run_directory import CONFIG, RunDirectory, scratch_prefix
+
+
+def claim(path: Path, config: str, *, force: bool) -> RunDirectory | None:
+    """Return the unfinished directory to resume in, or None if a new one may be created.
+
+    `config` is the config of the new run, as TOML. Raises `StoreError` rather than overwrite anything; with `force` an
+    existing run is set aside.
+    """
+    with explain_os_errors(f"{path}: cannot be used as --out"):
+        if path.exists() and Path.cwd().is_relative_to(path.resolve()):
+            raise StoreError(f"{path}: is the current directory, or holds it: give --out the name of a new one")
+        if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+            return None
+    directory = RunDirectory(path)
+    if not directory.is_marked:
+        raise StoreError(f"{path}: exists but is not a run directory: choose another --out")
+    clean_up(directory)
+    if force:
+        set_aside(directory)
+        return None
+    if directory.state == "finished":
+        raise StoreError(
+            f"{path}: holds a finished run: see it with `crfl show {path}`, choose another --out, or replace it "
+            "with --force"
+        )
+    if not directory.same_config(config):
+        raise StoreError(
+            f"{path}: holds an unfinished run with another config: resume it with `crfl resume {path}`, choose another "
+            "--out, or replace it with --force"
+        )
+    return directory
+
+
+def set_aside(directory: RunDirectory) -> None:
+    """Move a run out of the way of a new one.
+
+    A finished run becomes `<name>.previous`. A replacement that never got finished is discarded, and the run that it
+    was to replace stays. The directory is marked before it is moved, so that `clean_up` finds it after a kill.
+    """
+    path = directory.path
+    previous = previous_path(path)
+    with directory.locked(), explain_os_errors(f"{path}: cannot be replaced"):
+        if path.is_symlink():
+            raise StoreError(f"{path}: is a link to {path.readlink()}: --force replaces a directory, not a link to one")
+        if previous.exists() and not is_finished(directory):
+            (path / REPLACED).touch()
+            path.rename(path.with_name(f"{discarded_prefix(path)}{secrets.token_hex(4)}"))
+        else:
+            delete(RunDirectory(previous))
+            if previous.exists():
+                raise StoreError(f"{previous}: is in the way, --force keeps the old run there: move or remove it")
+            (path / REPLACED).touch()
+            path.rename(previous)
+    clean_up(directory)
+
+
+def clean_up(directory: RunDirectory) -> None:
+    """Delete what killed processes left beside a run, and, if it is finished, the run that it replaced."""
+    path = directory.path
+    remove_abandoned_folders(path.parent, scratch_prefix(path))
+    with contextlib.suppress(FileNotFoundError):
+        beside = [entry for entry in path.parent.iterdir() if entry.name.startswith(discarded_prefix(path))]
+        if is_finished(directory):
+            beside.append(previous_path(path))
+        for entry in beside:
+            delete(RunDirectory(entry))
+
+
+def delete(directory: RunDirectory) -> None:
+    """Delete what a run wrote into a directory that was set aside.
+
+    Other files stay, and a warning names them. The marks go last, and before them the lists of files, so that a later
+    command can continue after a kill.
+    """
+    if directory.path.is_symlink() or not (directory.path / REPLACED).exists():
+        with contextlib.suppress(OSError):  # not empty, or not there: it is not ours
+            directory.path.rmdir()
+        return
+    try:
+        with directory.locked():
+            left = remove_files(
+                directory.path, directory.deletable(), last=(MANIFEST, STATUS, CONFIG, MARKER, REPLACED)
+            )
+    except (StoreError, OSError):  # another process deletes it, or nothing can be written here
+        return
+    if left:
+        named = ", ".join(left[:3]) + (f" and {len(left) - 3} more" if len(left) > 3 else "")
+        warnings.warn(f"{directory.path}: keeps {named}, which the run did not write", CrflWarning, stacklevel=2)
+
+
+def is_finished(directory: RunDirectory) -> bool:
+    """Return whether a run is finished, as far as its status can be read."""
+    try:
+        return bool(directory.status["state"] == FINISHED)
+    except StoreError:
+        return False
+
+
+def previous_path(path: Path) -> Path:
+    """Return where the old run is kept until the new one is finished."""
+    return path.with_name(f"{path.name}.previous")
+
+
+def discarded_prefix(path: Path) -> str:
+    """Return how the names of discarded replacements begin."""
+    return f"{path.name}.discarded-"
+
+
+def remove_files(folder: Path, names: Collection[str], last: Sequence[str] = ()) -> list[str]:
+    """Delete the files of a folder that have one of these names, then empty folders; return the files that stay.
+
+    The files in `last` go after all others, in this order.
+    """
+    found = {path.as_posix() for path in files_below(folder)}
+    for name in sorted(found & set(names) - set(last)):
+        (folder / name).unlink()
+    remove_empty_folders(folder)
+    for name in last:
+        if name in found and name in names:
+            (folder / name).unlink()
+    with contextlib.suppress(OSError):  # not empty
+        folder.rmdir()
+    return sorted(found - set(names))
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """Yield every file in a folder, and links as files, by relative path."""
+    for entry in sorted(folder.iterdir()):
+        if entry.is_dir() and not entry.is_symlink():
+            yield from (Path(entry.name) / path for path in files_below(entry))
+        else:
+            yield Path(entry.name)
+
+
+def remove_empty_folders(folder: Path) -> None:
+    """Remove the empty folders in a folder."""
+    folders = [entry for entry in folder.rglob("*") if entry.is_dir() and not entry.is_symlink()]
+    for empty in sorted(folders, reverse=True):
+        with contextlib.suppress(OSError):  # not empty
+            empty.rmdir()
