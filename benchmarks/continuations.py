@@ -30,7 +30,7 @@ def main() -> None:
     federation = Rounds(SETTINGS).federation
     training = LocalTraining(federation)
     starts = 0.1 * torch.randn(CONTINUATIONS, federation.facts.parameters, generator=torch.Generator().manual_seed(0))
-    clients = federation.participation.round(1)
+    clients = federation.participation.participants(1)
     task = TrainingTask(1, starts[:, None], clients, attacked=False)
     one = TrainingTask(1, starts[:1, None], clients, attacked=False)
     times = best_times(
@@ -69,4 +69,4 @@ class Continued:
 
     def __call__(self) -> None:
         """The same round again."""
-        rounds.play(self.run.session, (self.progress,))
+        rounds.play_round(self.run.session, (self.progress,))

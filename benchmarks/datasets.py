@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from crfl_datasets.idx import MNIST
+from crfl_datasets.idx import MNIST_FILE_NAMES
 from crfl_datasets.mnist import Mnist
 
 from benchmarks.emnist import write
@@ -17,7 +17,7 @@ from benchmarks.timing import best_times, report
 
 def loading(folder: Path) -> None:
     """MNIST from the cache, against NumPy reading the same numbers as they will be used."""
-    write(folder / "mnist", MNIST, 60000, 10000, 10)
+    write(folder / "mnist", MNIST_FILE_NAMES, 60000, 10000, 10)
     dataset = Mnist(path=folder / "mnist")
     started = time.process_time()
     data = dataset.load()

@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 
 import numpy as np
-from crfl_datasets.emnist import split_names
-from crfl_datasets.idx import Names
+from crfl_datasets.emnist import split_file_names
+from crfl_datasets.idx import IdxFileNames
 from crfl_experiments.paper import reproduce
 
 from benchmarks.memory import resident, watched
@@ -37,7 +37,7 @@ KINDS: dict[str, tuple[str, ...]] = {
 """What is measured, and what is set for it."""
 
 
-def write(folder: Path, names: Names, train: int, tests: int, classes: int) -> None:
+def write(folder: Path, names: IdxFileNames, train: int, tests: int, classes: int) -> None:
     """Four unpacked files of random strokes: three pixels in four are black, and half of the others those of a class.
 
     No two images are alike: the last pixels of each are its number.
@@ -92,7 +92,7 @@ def figures(folder: Path, out: Path) -> float:
 def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         os.environ["CRFL_CACHE_DIR"] = str(Path(name) / "cache")
-        write(Path(name) / "emnist", split_names("bymerge"), TRAIN, TESTS, CLASSES)
+        write(Path(name) / "emnist", split_file_names("bymerge"), TRAIN, TESTS, CLASSES)
         for place, kind in enumerate(KINDS):
             command = [
                 sys.executable,

@@ -14,13 +14,13 @@ import torch
 from crfl_models.feature_maps.deskew import Deskew
 from crfl_models.feature_maps.group_norm import GroupNorm
 from crfl_models.feature_maps.scattering import Scattering
-from crfl_models.feature_maps.whiten import Whiten, strokes
+from crfl_models.feature_maps.whiten import Whiten, draw_strokes
 from torch import Tensor
 
 from benchmarks.timing import report
 from crfl_core.extend import FeatureMap
 from crfl_core.plugin_api.feature_map import FeatureMaps
-from crfl_core.training.features import features_of
+from crfl_core.training.features import load_or_compute_features
 
 IMAGES = 70_000
 PART = 10
@@ -37,7 +37,7 @@ def chain(angles: int, public: Tensor) -> FeatureMaps:
 
 def main() -> None:
     torch.set_num_threads(1)
-    images = torch.from_numpy(strokes(IMAGES // PART, 28, 28, 1).astype(np.float32))
+    images = torch.from_numpy(draw_strokes(IMAGES // PART, 28, 28, 1).astype(np.float32))
     for angles, target in ((4, 45), (8, 150)):
         with tempfile.TemporaryDirectory() as name:
             os.environ["CRFL_CACHE_DIR"] = name
@@ -46,7 +46,7 @@ def main() -> None:
             maps(images)
             seconds = time.process_time() - started
             report(f"processor seconds for 70,000 images, {angles} angles", PART * seconds, f"at most {target}")
-            features_of(maps, images)
+            load_or_compute_features(maps, images)
             started = time.process_time()
-            features_of(maps, images)
+            load_or_compute_features(maps, images)
             report("features from the cache / computed", (time.process_time() - started) / seconds, "at most 0.05")

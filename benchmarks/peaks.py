@@ -21,7 +21,7 @@ from torch import Tensor
 
 from crfl_core.extend import ClientUpdates, Stage
 from crfl_core.plugin_api.aggregator import AggregationStep, Aggregator
-from crfl_core.training.aggregation import run_chain, staged_by
+from crfl_core.training.aggregation import apply_stage, run_chain
 
 FEW_PARAMETERS = 1000
 GIVEN_BACK = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
@@ -75,7 +75,7 @@ def chained(steps: Steps, updates: ClientUpdates) -> object:
 
 def staged(stage: Stage, updates: ClientUpdates) -> object:
     """What a stage answers."""
-    return staged_by(stage, updates, {})
+    return apply_stage(stage, updates, {})
 
 
 def aggregated(rule: Aggregator, updates: ClientUpdates) -> object:

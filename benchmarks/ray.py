@@ -18,14 +18,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from crfl_engines.ray.cluster import imported
+from crfl_engines.ray.cluster import import_ray
 
 from benchmarks import memory
 from benchmarks.timing import report
 from crfl_core import load_config
 from crfl_core.training import rounds
 from crfl_core.training.federation import build
-from crfl_core.training.ledger_rows import record
+from crfl_core.training.ledger_rows import record_round
 from crfl_core.training.session import Session
 
 SMALL = {
@@ -62,13 +62,13 @@ class Federation:
     def __init__(self, settings: dict[str, Any], engine: dict[str, Any]) -> None:
         federation = build(load_config(settings | {"engine": engine}).config)
         self.session = Session.of(federation, Path())
-        self.progress = rounds.initial(federation)
+        self.progress = rounds.initial_progress(federation)
 
     def __call__(self) -> None:
         """Play the next round."""
-        outcomes = rounds.play(self.session, self.progress)
+        outcomes = rounds.play_round(self.session, self.progress)
         for outcome in outcomes:
-            record(self.session.federation, outcome)
+            record_round(self.session.federation, outcome)
         self.progress = tuple(outcome.after for outcome in outcomes)
 
     @property
@@ -82,7 +82,7 @@ class Federation:
 def opened(settings: dict[str, Any], **engine: Any) -> Iterator[Federation]:
     """A federation that has played two rounds."""
     federation = Federation(settings, engine)
-    with federation.session.opened():
+    with federation.session.open_engine():
         federation()
         federation()
         yield federation
@@ -158,7 +158,7 @@ def play(clients: int) -> None:
     ray = {"type": "ray", "address": "local", "workers": 2, "chunk_clients": 64}
     settings = memory.settings("fedavg", clients)
     federation = Federation(settings | {"rounds": 3}, ray)
-    with federation.session.opened():
+    with federation.session.open_engine():
         federation()  # which hires the workers
         with memory.watched() as peak:
             took = used(federation, 1)
@@ -190,7 +190,7 @@ def sent_here() -> int:
 
 def between_nodes(clients: int = 2000) -> None:
     """What a round sends between two nodes on this machine, one of which is the driver's: half of all updates."""
-    imported()
+    import_ray()
     from ray.cluster_utils import Cluster
 
     node = {"num_cpus": 1, "object_store_memory": 400 * 2**20}

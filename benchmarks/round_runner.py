@@ -10,7 +10,7 @@ from crfl_core import load_config
 from crfl_core.extend import Registry
 from crfl_core.training import rounds
 from crfl_core.training.federation import build
-from crfl_core.training.ledger_rows import record
+from crfl_core.training.ledger_rows import record_round
 from crfl_core.training.local_training import LocalTraining
 from crfl_core.training.session import Session
 
@@ -23,11 +23,11 @@ class Rounds:
         self.federation = build(load_config(settings, registry=registry).config)
         self.session = Session.of(self.federation, Path())
         self.session.engine.open(LocalTraining(self.federation))
-        self.progress = rounds.initial(self.federation)
+        self.progress = rounds.initial_progress(self.federation)
 
     def __call__(self) -> None:
         """Play the next round."""
-        outcomes = rounds.play(self.session, self.progress)
+        outcomes = rounds.play_round(self.session, self.progress)
         for outcome in outcomes:
-            record(self.federation, outcome)
+            record_round(self.federation, outcome)
         self.progress = tuple(outcome.after for outcome in outcomes)

@@ -76,17 +76,17 @@ class CrflWarning(UserWarning):
     """Warning that the user should read while the run continues."""
 
 
-UNEXPECTED = (Exception, SystemExit)
+UNEXPECTED_EXCEPTIONS = (Exception, SystemExit)
 """Exceptions of a plugin that are its failure. Ctrl-C is not among them: the user pressed it."""
 
 
 @contextmanager
-def failures_named(what: str) -> Iterator[None]:
+def wrap_failures(what: str) -> Iterator[None]:
     """Turn any unexpected exception of a plugin into a `PluginFailure`.
 
     `what` begins the message and says which plugin failed in which call. A `CrflError` passes unchanged.
 
-    >>> with failures_named("aggregator 'mine' failed"):
+    >>> with wrap_failures("aggregator 'mine' failed"):
     ...     raise ValueError("no clients")
     Traceback (most recent call last):
     crfl_core.errors.PluginFailure: aggregator 'mine' failed: ValueError: no clients
@@ -95,26 +95,26 @@ def failures_named(what: str) -> Iterator[None]:
         yield
     except CrflError:
         raise
-    except UNEXPECTED as error:
-        raise PluginFailure(f"{what}: {reason(error)}") from error
+    except UNEXPECTED_EXCEPTIONS as error:
+        raise PluginFailure(f"{what}: {describe_exception(error)}") from error
 
 
-def reason(error: BaseException) -> str:
+def describe_exception(error: BaseException) -> str:
     """Describe an exception of a plugin by its type and text.
 
-    >>> reason(KeyError("f")), reason(SystemExit(7))
+    >>> describe_exception(KeyError("f")), describe_exception(SystemExit(7))
     ("KeyError: 'f'", 'SystemExit: 7: a plugin must not end the process')
     """
     ends = ": a plugin must not end the process" if isinstance(error, SystemExit) else ""
     return f"{type(error).__name__}: {error}{ends}"
 
 
-def closest(name: str, known: Iterable[str]) -> str:
+def suggest_names(name: str, known: Iterable[str]) -> str:
     """Return a phrase that offers the known names nearest to a misspelt one, or an empty string.
 
-    >>> closest("fedagv", ["fedavg", "krum"])
+    >>> suggest_names("fedagv", ["fedavg", "krum"])
     "did you mean 'fedavg'?"
-    >>> closest("zzz", ["fedavg", "krum"])
+    >>> suggest_names("zzz", ["fedavg", "krum"])
     ''
     """
     matches = difflib.get_close_matches(name, list(known), n=3)

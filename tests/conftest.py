@@ -64,7 +64,6 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keeps the cache and the key of the person who runs the tests out of them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CRFL_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        patch.setenv("CRFL_CONFIG_DIR", str(tmp_path_factory.mktemp("settings")))
         yield
 
 

@@ -39,8 +39,8 @@ from crfl_core.records.ledger import ClientColumns
 from crfl_core.training import rounds
 from crfl_core.training.aggregation import States
 from crfl_core.training.federation import Federation, build
-from crfl_core.training.ledger_rows import record
-from crfl_core.training.rounds import Outcome
+from crfl_core.training.ledger_rows import record_round
+from crfl_core.training.rounds import RoundOutcome
 from crfl_core.training.session import Session
 
 Vector = NDArray[np.float64]
@@ -189,14 +189,14 @@ def federation_of(config: Mapping[str, Any], plugins: Mapping[str, type[Plugin]]
 class Played(NamedTuple):
     """A round of the run itself: the clipped model, the broadcast one behind it, and the lines of the ledger."""
 
-    outcome: Outcome
+    outcome: RoundOutcome
     record: RoundRecord
     clients: ClientColumns
 
     @property
     def aggregate(self) -> torch.Tensor:
         """The clipped model before noise, (P,)."""
-        return self.outcome.before_noise[0]
+        return self.outcome.clipped[0]
 
     @property
     def parameters(self) -> torch.Tensor:
@@ -212,9 +212,9 @@ class Played(NamedTuple):
 def played(federation: Federation) -> list[Played]:
     """All rounds of a federation, in memory."""
     session = Session.of(federation, Path("nowhere"))
-    with session.opened():
-        outcomes = rounds.train(session, rounds.initial(federation))
-        return [Played(outcome, *record(federation, outcome)) for (outcome,) in outcomes]
+    with session.open_engine():
+        outcomes = rounds.play_rounds(session, rounds.initial_progress(federation))
+        return [Played(outcome, *record_round(federation, outcome)) for (outcome,) in outcomes]
 
 
 def participants(samples: list[int]) -> Clients:

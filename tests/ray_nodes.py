@@ -14,7 +14,7 @@ from subprocess import Popen
 from typing import Any
 
 import pytest
-from crfl_engines.ray.cluster import left_as_it_was
+from crfl_engines.ray.cluster import preserve_process_state
 
 LONGEST = 200
 """Seconds that a test with Ray may take; afterwards it fails, and a little later its process ends."""
@@ -27,9 +27,9 @@ STORE = 90 * 2**20
 
 def ray_or_skip() -> Any:
     """The module `ray`; without it the test is skipped, and fails where everything must be there."""
-    from crfl_engines.ray.cluster import QUIET
+    from crfl_engines.ray.cluster import RAY_ENVIRONMENT
 
-    os.environ.update(QUIET | PATIENT)
+    os.environ.update(RAY_ENVIRONMENT | PATIENT)
     return __import__("ray") if os.environ.get("CI") else pytest.importorskip("ray", reason="pip install 'crfl[ray]'")
 
 
@@ -99,7 +99,7 @@ class Nodes:
 
         self.ray, self.mark = ray, mark
         head = {"num_cpus": 1, "object_store_memory": STORE, "include_dashboard": False}
-        with left_as_it_was():
+        with preserve_process_state():
             self._cluster: Any = Cluster(initialize_head=True, head_node_args=head)
         self._second: Any = None
         self.complete()
@@ -112,7 +112,7 @@ class Nodes:
     def complete(self) -> None:
         """Have a second node, whose processes have the mark of the first whenever it is started."""
         if self._second is None:
-            with left_as_it_was(), pytest.MonkeyPatch.context() as patch:
+            with preserve_process_state(), pytest.MonkeyPatch.context() as patch:
                 patch.setenv(MARK, self.mark)
                 self._second = self._cluster.add_node(num_cpus=1, object_store_memory=STORE)
 
@@ -153,7 +153,7 @@ def cluster() -> Iterator[Nodes]:
 def two_nodes(cluster: Nodes) -> Iterator[Nodes]:
     """The cluster with both nodes. Whatever a test does, no driver is connected and no actor alive afterwards."""
     cluster.complete()
-    with left_as_it_was():
+    with preserve_process_state():
         yield cluster
     assert not cluster.ray.is_initialized()
     assert left_at_work(cluster) == []

@@ -1,6 +1,6 @@
-"""The run-time checks of the sound certificates, each evaluated on the ledger.
+"""The assumptions of the sound certificates, each checked on the ledger of a run.
 
-A check that fails refuses the certificate; one that cannot be verified from the ledger is declared.
+A check that fails refuses the certificate; an assumption that the ledger cannot verify is declared.
 """
 
 from __future__ import annotations
@@ -20,23 +20,24 @@ FIXED_RULE_REMEDY = "use a rule whose weights are fixed, as `crfl plugins` lists
 UNIT_BALL_REMEDY = "set model.features = { type = 'unit-ball' }"
 PLAIN_STEP_REMEDY = "use server.optimiser = { type = 'rate' }, or none"
 WEIGHT_SUM_TOLERANCE = 1e-6
-"""By how much weights may sum to more than 1; what they are off by counts as an expansion of their round."""
+"""Amount by which weights may sum to more than 1; the excess counts as an expansion of their round."""
 
 
 def build_check(name: str, holds: bool, measured: str, required: str, remedy: str = "") -> Check:
-    """A check that is either held or failed."""
+    """Build a check that is either held or failed; a failed one states the remedy."""
     return Check(name, "held" if holds else "failed", measured, required, "" if holds else remedy)
 
 
 def restrict_check(check: Check, *, level: Level | None = None, direction: Direction | None = None) -> Check:
-    """The same check about one level, or about the reading in one direction."""
+    """Restrict a check to one level, or to one direction of the statement."""
     return replace(check, level=level, direction=direction)
 
 
 def check_softmax_regression(ledger: Ledger) -> Check:
-    """Convex cross-entropy, linear in the parameters, trained by SGD, plain or proximal, on gradients as they are.
+    """Check for cross-entropy that is linear in the parameters, and for SGD, plain or proximal.
 
-    Other algorithms remember earlier gradients, and a clipped gradient is that of no convex loss: their steps expand.
+    Other algorithms remember earlier gradients, and a clipped gradient is not the gradient of a convex loss: their
+    steps may expand.
     """
     facts = ledger.facts.model_facts
     training = ledger.facts.training
@@ -59,10 +60,10 @@ def check_softmax_regression(ledger: Ledger) -> Check:
 
 
 def check_step_size(ledger: Ledger, threat: Threat) -> Check:
-    """eta <= 2 / beta for every client in every round, in arithmetic exact enough to be believed.
+    """Check eta <= 2 / beta for every client in every round, in double precision.
 
-    A proximal weight mu counts twice in beta, because it pulls toward another model in each world.
-    Attackers count with the rate they really used, too, unless nothing is assumed about their training.
+    A proximal weight mu counts twice in beta, because it pulls toward another model in each world. Attackers count
+    with their real rate, too, unless the threat assumes nothing about their training.
     """
     norm = input_bound(ledger)
     beta = smoothness(ledger)
@@ -91,7 +92,7 @@ def check_step_size(ledger: Ledger, threat: Threat) -> Check:
 
 
 def check_input_norms(ledger: Ledger, threat: Threat) -> Check:
-    """All clean inputs lie within the declared bound; so do poisoned ones, which need a finite bound."""
+    """Check that clean inputs keep the declared bound, and that poisoned inputs keep a finite one."""
     declared = ledger.facts.feature_norm_bound
     found = max(ledger.facts.feature_norms)
     error = norm_error(ledger.facts)
@@ -114,14 +115,14 @@ def check_input_norms(ledger: Ledger, threat: Threat) -> Check:
 
 
 def declare_if_unmeasured(ledger: Ledger, found: Check) -> Check:
-    """A check of the clients' data, which is no more than declared if nobody could look at them."""
+    """Declare a held check of the clients' data if the data were not measured here."""
     return found if ledger.facts.measured or found.status == "failed" else replace(found, status="declared")
 
 
 def optimiser_objection(ledger: Ledger, rounds: Iterable[int]) -> str:
-    """What is to be said of an optimiser that took these rounds' updates for more than a plain step; empty if none.
+    """Describe a server optimiser that did more than a plain step in these rounds; empty if none did.
 
-    What it made of them is in nobody's weight, and if it has a memory, neither is what it makes of them later.
+    The weights of the clients do not contain its effect, nor that of a memory in later rounds.
     """
     found = next((number for number in rounds if ledger.round(number).server_rate is None), None)
     if found is None:
@@ -131,7 +132,7 @@ def optimiser_objection(ledger: Ledger, rounds: Iterable[int]) -> str:
 
 
 def check_weights(ledger: Ledger) -> Check:
-    """The same weights in both worlds: fixed, or shrunk only where an honest update never is; 1 in all, or less."""
+    """Check that weights agree in both worlds: fixed or capped above honest updates, at most 1 in all."""
     name = "aggregation weights are fixed"
     required = "fixed weights of at most 1 in all, no capped honest client"
     if stepping := optimiser_objection(ledger, range(1, ledger.facts.rounds + 1)):
@@ -179,10 +180,10 @@ def check_weights(ledger: Ledger) -> Check:
 
 
 def check_participation(ledger: Ledger, threat: Threat) -> Check:
-    """Who takes part is drawn from a seed; a bad update is an attacker's, and changed nobody else's weight.
+    """Check that attackers do not decide who takes part or what other clients weigh.
 
-    The server puts zero in place of a bad update. That is some update, but not one of the protocol's. Whoever submitted
-    one in any round counts as an attacker, beside those who are known to be.
+    Participants are drawn from a seed. The server puts zero in place of a bad update, which is not an update of the
+    protocol, so every client that submitted one counts as an attacker, beside the known ones.
     """
     name = "participation does not depend on the attackers"
     required = "no bad updates but those of arbitrary attackers"
@@ -205,7 +206,7 @@ def check_participation(ledger: Ledger, threat: Threat) -> Check:
 
 
 def check_update_size(ledger: Ledger, threat: Threat, *, observed: bool = False) -> Check:
-    """Updates are capped by the server, or known from the run if the statement is about it, or scaled as declared."""
+    """Check that malicious updates are capped, observed in this run, or scaled as declared."""
     rows = ledger.clients.take(np.isin(ledger.clients.round, threat.rounds))
     name = "size of malicious updates"
     required = "an update cap, or a declared scale"
@@ -219,15 +220,19 @@ def check_update_size(ledger: Ledger, threat: Threat, *, observed: bool = False)
 
 
 def check_preprocessing(ledger: Ledger) -> Check:
-    """Scaling, feature maps and start model do not depend on the clients' data, or are declared not to."""
+    """Check that scaling, feature maps and start model do not depend on the clients' data."""
     facts = ledger.facts
-    fitted, (low, high) = " fitted on training data" if facts.scaling_fitted else "", facts.domain
+    low, high = facts.domain
+    fitted = " fitted on training data" if facts.scaling_fitted else ""
     from_file = facts.start.kind == "file"
     start = f", start model from a file ({facts.start.digest:.12}), taken as public and trusted" if from_file else ""
     words = {"curator": "inputs of a curator who is assumed trusted", "public": "public inputs of its own"}
     maps = "".join(f", a feature map with SHA-256 {digest[:12]}..." for digest in facts.feature_digests)
-    maps += "".join(f", {one.feature_map!r} fitted to {one.samples} {words[one.source]}" for one in facts.fitted_maps)
-    curated = any(one.source == "curator" for one in facts.fitted_maps)
+    maps += "".join(
+        f", {fitted_map.feature_map!r} fitted to {fitted_map.samples} {words[fitted_map.source]}"
+        for fitted_map in facts.fitted_maps
+    )
+    curated = any(fitted_map.source == "curator" for fitted_map in facts.fitted_maps)
     trusted = facts.scaling_fitted or from_file or bool(facts.feature_digests) or curated
     return Check(
         "preprocessing is public",
@@ -238,10 +243,7 @@ def check_preprocessing(ledger: Ledger) -> Check:
 
 
 def check_trusted_data(ledger: Ledger) -> tuple[Check, ...]:
-    """What the server kept of the data and handed to plugins is the same in both worlds: no attacker chose it.
-
-    Of data that are elsewhere everything is declared: whoever is no attacker trains on them as the protocol says.
-    """
+    """Declare that reserved data, and honest clients whose data the server cannot see, are trusted."""
     facts = ledger.facts
     found = f"{facts.clients} clients registered {sum(facts.samples)} samples within [{facts.domain[0]:g}, "
     found += f"{facts.domain[1]:g}] before round 1"
@@ -259,7 +261,7 @@ def check_trusted_data(ledger: Ledger) -> tuple[Check, ...]:
 
 
 def check_feature_maps(ledger: Ledger) -> Check:
-    """There is a feature level only if the maps have a Lipschitz constant."""
+    """Check that the feature maps have a Lipschitz constant; only the feature level needs one."""
     constant = ledger.facts.feature_lipschitz
     found = build_check(
         "feature maps are Lipschitz",
@@ -272,7 +274,7 @@ def check_feature_maps(ledger: Ledger) -> Check:
 
 
 def check_attacked_rounds(ledger: Ledger, threat: Threat, last: int) -> Check:
-    """All attacked rounds lie where the certificate can compare the two worlds."""
+    """Check that all attacked rounds lie within 1..`last`, where the certificate compares the worlds."""
     outside = [number for number in threat.rounds if not 1 <= number <= last]
     return build_check(
         "attacked rounds",
@@ -284,7 +286,7 @@ def check_attacked_rounds(ledger: Ledger, threat: Threat, last: int) -> Check:
 
 
 def check_single_round(ledger: Ledger, threat: Threat) -> Check:
-    """Exactly one attacked round, which exists."""
+    """Check that there is exactly one attacked round and that it exists."""
     return build_check(
         "attacked rounds",
         len(threat.rounds) == 1 and 1 <= threat.rounds[0] <= ledger.facts.rounds,
@@ -295,7 +297,7 @@ def check_single_round(ledger: Ledger, threat: Threat) -> Check:
 
 
 def check_noise(ledger: Ledger, number: int) -> Check:
-    """The noise of the attacked round is what hides the attack."""
+    """Check that the attacked round has noise, which hides the attack."""
     final = number >= ledger.facts.rounds
     noise = ledger.facts.test_noise_std if final else ledger.round(max(1, number)).noise_std
     return build_check(
@@ -304,7 +306,7 @@ def check_noise(ledger: Ledger, number: int) -> Check:
 
 
 def check_weights_of_round(ledger: Ledger, number: int) -> Check:
-    """The weights of one round are the same in both worlds; a cap may clip, as long as everybody is capped."""
+    """Check that the weights of one round agree in both worlds; caps may clip every client."""
     record = ledger.round(number)
     return build_check(
         "aggregation weights are fixed",
@@ -318,18 +320,18 @@ def check_weights_of_round(ledger: Ledger, number: int) -> Check:
 
 
 def check_round_acceptance(ledger: Ledger) -> Check:
-    """No plugin may reject the attacked round: it could judge differently in the other world."""
+    """Check that plugins reject no round: in the other world they could decide differently."""
     return build_check(
         "rounds are always accepted",
         not ledger.facts.rejects and all(record.accepted for record in ledger.rounds),
-        "a plugin may reject rounds" if ledger.facts.rejects else "nobody judges rounds",
+        "a plugin may reject rounds" if ledger.facts.rejects else "no plugin judges rounds",
         "no plugin that judges rounds",
         "remove the plugin that judges rounds",
     )
 
 
 def check_plugin_memory(ledger: Ledger, number: int) -> Check:
-    """What later rounds know of the attacked one is hidden by noise; the memory of a plugin would not be."""
+    """Check that plugins carry nothing of a round into later ones: noise hides only the model."""
     carries = ledger.round(number).carries_state and number < ledger.facts.rounds
     return build_check(
         "only the noisy model leaves the attacked round",
@@ -341,7 +343,7 @@ def check_plugin_memory(ledger: Ledger, number: int) -> Check:
 
 
 def check_breakdown(ledger: Ledger, threat: Threat) -> Check:
-    """A rule that looks at the updates knows how far so many attackers can move it."""
+    """Check that a rule that looks at the updates states how far attackers can move it."""
     known = ledger.round(max(threat.rounds)).breakdown
     attackers = len(known) - 1 if known else 0
     if stepping := optimiser_objection(ledger, (max(threat.rounds),)):
@@ -355,12 +357,12 @@ def check_breakdown(ledger: Ledger, threat: Threat) -> Check:
         "a known breakdown, against the honest clean world",
         "use a rule that states its breakdown, bounded inputs, and threat.clean_world = 'honest'",
     )
-    # Nobody but the rule's author can tell how far it moves: the numbers are as good as their proof.
+    # Only the author of the rule can prove how far it moves, so the numbers are as good as that proof.
     return found if found.status == "failed" else replace(found, status="declared")
 
 
 def check_kept_model(ledger: Ledger, number: int) -> Check:
-    """Noise can only be drawn again from a round whose model before noise was kept."""
+    """Check that the model before noise of a round was kept, so that its noise can be drawn again."""
     kept = ", ".join(map(str, ledger.facts.resampled)) or "none"
     return build_check(
         "model before noise was kept",
@@ -372,12 +374,12 @@ def check_kept_model(ledger: Ledger, number: int) -> Check:
 
 
 def check_vote_independence() -> Check:
-    """One vote per continuation, each with noise of its own, also at test time."""
+    """State that every continuation casts one vote, with training and test noise of its own."""
     return Check("votes are independent", "held", "one vote per continuation, noise streams keyed by continuation")
 
 
 def check_vote_secrecy(ledger: Ledger) -> Check:
-    """Nobody could tailor an attack to the noise that votes. A seed in a config is known to whoever reads that."""
+    """Check that attackers could not know the vote noise: every reader of a config knows its seed."""
     secret = ledger.facts.secret_votes
     return Check(
         "vote noise is secret",
@@ -389,5 +391,5 @@ def check_vote_secrecy(ledger: Ledger) -> Check:
 
 
 def check_random_streams() -> Check:
-    """Noise, batches and participation come from streams keyed by purpose, round, client and replica."""
+    """State that both worlds share noise, batches and participation, drawn from keyed streams."""
     return Check("both worlds share their random streams", "held", "keyed by purpose, round, client and replica")

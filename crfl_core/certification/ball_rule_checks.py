@@ -1,4 +1,4 @@
-"""What the audit says of the batch-spectrum rule and of the ball rule: docs/certificates/every-round.md."""
+"""Checks of the batch-spectrum rule and of the ball rule: docs/certificates/every-round.md."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 import crfl_core.certification.formulas as formulas
-from crfl_core.certification import rounding_error as floating
+from crfl_core.certification import rounding_error
 from crfl_core.certification.assumption_checks import build_check, restrict_check
 from crfl_core.certification.contraction import BALL_ROUNDING_SLACK, has_honest_cap, input_bound
 from crfl_core.plugin_api.certificate import Check, Level
@@ -16,13 +16,13 @@ from crfl_core.records.measurements import precision
 from crfl_core.records.threat import Threat
 
 SCALED_BATCHES_WARNING_SHARE = 0.5
-"""The share of scaled batches from which on a limit is called too small."""
+"""Share of scaled batches above which a limit is called too small."""
 
 LEVELS_WITHOUT_BALL_RULE: tuple[Level, ...] = ("feature", "sample")
 
 
 class ScaledBatches(NamedTuple):
-    """How many of all honest `batches` were `scaled`, and by what at least; the largest L_s and F_s among them."""
+    """Count of honest batches and scaled ones, the smallest factor, and the largest L_s and F_s."""
 
     batches: int
     scaled: int
@@ -30,13 +30,15 @@ class ScaledBatches(NamedTuple):
     spectrum: float
     start_gradient: float
 
-    def describe(self, facts: TrainingFacts, asked: float | None) -> str:
-        """What there is to say of them; `asked` is F, if the ball rule is used."""
-        limit = f"L = {facts.spectrum:g}" + ("" if asked is None else f" and F = {asked:g}")
+    def describe(self, facts: TrainingFacts, start_limit: float | None) -> str:
+        """Describe the batches in one sentence; `start_limit` is F, if the ball rule is used."""
+        limit = f"L = {facts.spectrum:g}" + ("" if start_limit is None else f" and F = {start_limit:g}")
         if not self.scaled:
             return f"{limit}: none of {self.batches} honest batches was scaled, the largest L_s is {self.spectrum:.4g}"
         enough = max(facts.spectrum or 0.0, self.spectrum)
-        instead = f"L = {enough:.4g}" + ("" if asked is None else f" and F = {max(asked, self.start_gradient):.4g}")
+        instead = f"L = {enough:.4g}" + (
+            "" if start_limit is None else f" and F = {max(start_limit, self.start_gradient):.4g}"
+        )
         return (
             f"{limit}: {self.scaled} of {self.batches} honest batches were scaled, by {self.factor:.3g} at least; "
             f"{instead} would scale none"
@@ -44,7 +46,7 @@ class ScaledBatches(NamedTuple):
 
 
 def count_scaled_batches(rows: ClientColumns) -> ScaledBatches:
-    """What the rule did to the batches of honest clients."""
+    """Count how many batches of honest clients the rule scaled."""
     honest = rows.take(~rows.attacking)
     return ScaledBatches(
         int(honest.steps.sum()),
@@ -55,34 +57,34 @@ def count_scaled_batches(rows: ClientColumns) -> ScaledBatches:
     )
 
 
-def spectrum_warning(facts: TrainingFacts, rows: ClientColumns, asked: float | None) -> str:
-    """What to warn of: a limit so small that most batches are scaled; empty if it is not."""
+def spectrum_warning(facts: TrainingFacts, rows: ClientColumns, start_limit: float | None) -> str:
+    """Warn of a limit so small that most batches are scaled; empty if it is not."""
     if facts.spectrum is None:
         return ""
     found = count_scaled_batches(rows)
     if found.scaled <= SCALED_BATCHES_WARNING_SHARE * found.batches:
         return ""
-    return f"training.spectrum scales most batches, so models learn slowly: {found.describe(facts, asked)}"
+    return f"training.spectrum scales most batches, so models learn slowly: {found.describe(facts, start_limit)}"
 
 
 def spectrum_checks(ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
-    """How often honest batches were scaled, and whether the ball rule holds; nothing in a run without these rules.
+    """Check the batch-spectrum rule and the ball rule; no checks for a run without them.
 
-    Certificates that rest on `update_bound` or `smoothness` need them.
+    Certificates that rest on `update_bound` or `smoothness` need these checks.
     """
     facts = ledger.facts.training
     if facts.spectrum is None:
         return ()
-    asked = None if facts.ball is None else facts.ball.start_limit
-    found = count_scaled_batches(ledger.clients).describe(facts, asked)
-    scaled = Check("honest clients scale their batches", "held", found, "anybody who does not is an arbitrary client")
+    start_limit = None if facts.ball is None else facts.ball.start_limit
+    found = count_scaled_batches(ledger.clients).describe(facts, start_limit)
+    scaled = Check("honest clients scale their batches", "held", found, "a client that does not is an arbitrary client")
     return (scaled,) if facts.ball is None else (scaled, *ball_checks(ledger, threat, facts.ball, facts.spectrum))
 
 
 def ball_checks(ledger: Ledger, threat: Threat, ball: BallFacts, limit: float) -> tuple[Check, ...]:
-    """Models of both worlds stay in the ball, inside which gradients and curvature are as small as was promised.
+    """Check that models of both worlds stay in the ball, where gradients and curvature are bounded.
 
-    Poisoned data may change factors in a way that is not bounded, so that there is nothing below the client level.
+    Poisoned data change factors without a bound, so there are no feature and sample levels.
     """
     problem, remedy = find_ball_problem(ledger, threat, ball, limit)
     inside = build_check(
@@ -93,13 +95,13 @@ def ball_checks(ledger: Ledger, threat: Threat, ball: BallFacts, limit: float) -
         "capped messages, no training noise, bounded inputs",
         remedy,
     )
-    if not problem and not floating.is_proved(ledger):
+    if not problem and not rounding_error.is_proved(ledger):
         inside = Check(inside.name, "declared", f"{inside.measured}, in single precision", inside.required)
     return inside, *(restrict_check(check_ball_rule_level(level), level=level) for level in LEVELS_WITHOUT_BALL_RULE)
 
 
 def check_ball_rule_level(level: str) -> Check:
-    """Poisoned data may change F_s as they like."""
+    """Refuse a level below clients: poisoned data may change F_s without a bound."""
     name = f"the ball rule has no {level} level"
     return build_check(
         name, False, "factors depend on labels", "the client level", "use that level, or the spectrum rule"
@@ -107,7 +109,7 @@ def check_ball_rule_level(level: str) -> Check:
 
 
 def find_ball_problem(ledger: Ledger, threat: Threat, ball: BallFacts, limit: float) -> tuple[str, str]:
-    """Why a model of some world may leave the ball, and the remedy; empty if none can."""
+    """Find why a model of some world may leave the ball, and the remedy; empty if none can."""
     rows = ledger.clients
     capped = "set server.cap_updates = true"
     attacked = rows.take(np.isin(rows.round, threat.rounds))
@@ -137,13 +139,13 @@ def find_ball_problem(ledger: Ledger, threat: Threat, ball: BallFacts, limit: fl
 
 
 def largest_start_norm(ledger: Ledger) -> float:
-    """The largest norm of a broadcast model."""
+    """Return the largest norm of a broadcast model."""
     return max(record.start_norm for record in ledger.rounds)
 
 
 def ball_rounding_error(ledger: Ledger, ball: BallFacts) -> float:
-    """How far rounding can carry any model out of the ball, in all rounds together: no round makes it more."""
+    """Bound how far rounding carries a model out of the ball, in all rounds together."""
     starts = np.full(ledger.facts.rounds, ball.radius * (1.0 + BALL_ROUNDING_SLACK))
-    found = floating.rounding_of_rounds(ledger, starts, input_bound(ledger), 1.0)
+    found = rounding_error.rounding_of_rounds(ledger, starts, input_bound(ledger), 1.0)
     caps = 4.0 * precision(ledger.facts) * float(ledger.clients.update_bound.max())
-    return float(found.error.sum() + ledger.facts.rounds * caps) if floating.is_proved(ledger) else 0.0
+    return float(found.error.sum() + ledger.facts.rounds * caps) if rounding_error.is_proved(ledger) else 0.0

@@ -18,7 +18,7 @@ import numpy as np
 from crfl_core.certification.assumption_checks import check_trusted_data
 from crfl_core.certification.threat_resolution import enlarge_threat, resolve_threat
 from crfl_core.config import RunConfig
-from crfl_core.errors import OptionError, PluginFailure, failures_named
+from crfl_core.errors import OptionError, PluginFailure, wrap_failures
 from crfl_core.plugin_api.certificate import (
     DIRECTIONS,
     Certificate,
@@ -137,7 +137,7 @@ def build_certifier(config: RunConfig, ledger: Ledger) -> Certifier:
         audit = audit_certificate(certificate, ledger, assumed)
         request = VoteRequest("groups" if ledger.facts.groups else "logits")
         if not has_wrong_model_count(certificate, ledger):
-            with failures_named(f"certificate {certificate.full_name} failed in request"):
+            with wrap_failures(f"certificate {certificate.full_name} failed in request"):
                 request = certificate.request(ledger, assumed, settings)
         any_round = None
         if not rounds_are_stated and not audit.refusal and certificate.round_scope() == "any":
@@ -159,7 +159,7 @@ def compute_guarantee(
 
     Raises `PluginFailure` unless there is one entry per sample and no radius where the certificate abstains.
     """
-    with failures_named(f"certificate {certificate.full_name} failed in certify"):
+    with wrap_failures(f"certificate {certificate.full_name} failed in certify"):
         guarantee = certificate.certify(ledger, votes, threat, level)
     for name, column in vars(guarantee).items():
         if column is not None and column.shape != (len(votes.labels),):
@@ -235,7 +235,7 @@ class Audit:
 def audit_certificate(certificate: Certificate, ledger: Ledger, threat: Threat) -> Audit:
     """Check every assumption of a certificate on a run, for the requested levels."""
     levels = select_levels(certificate)
-    with failures_named(f"certificate {certificate.full_name} failed in audit"):
+    with wrap_failures(f"certificate {certificate.full_name} failed in audit"):
         if has_wrong_model_count(certificate, ledger):
             checks: tuple[Check, ...] = (check_model_count(ledger),)
         else:

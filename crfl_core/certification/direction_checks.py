@@ -1,8 +1,8 @@
-"""What makes two runs stay together, and in which direction a statement about them may be read.
+"""Which checks keep two runs together, and in which direction a statement about them holds.
 
-Backward is the reading of a run that may have been attacked: its clean world would have predicted the same. Forward is
-that of a run as it is: attacks that might come instead would not change the prediction. What drift bounds say about two
-worlds is symmetric; what they were computed from is not, because only one of the two was observed.
+Backward: the run may have been attacked, and its clean world would have predicted the same. Forward: the run is taken
+as it is, and attacks that might come instead would not change the prediction. Drift bounds are symmetric in the two
+worlds; the observations from which they are computed are not, because only one world was observed.
 See docs/certificates.md#two-directions.
 """
 
@@ -20,9 +20,9 @@ from crfl_core.records.threat import Threat
 
 
 def pathwise_checks(ledger: Ledger, threat: Threat, last: int, *, observed: bool) -> tuple[Check, ...]:
-    """What keeps the parameters of two runs with the same noise together, for attacks up to round `last`.
+    """Check everything that bounds the drift of two runs with the same noise, for attacks up to round `last`.
 
-    `observed`: the size of what clients really submitted is used, see `DriftBound`.
+    `observed` says that the size of the really submitted updates is used, see `DriftBound`.
     """
     return (
         assumption_checks.check_softmax_regression(ledger),
@@ -41,17 +41,17 @@ def pathwise_checks(ledger: Ledger, threat: Threat, last: int, *, observed: bool
 
 
 def forward_checks(ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
-    """What the forward reading of a bound by `DriftBound` needs; where one fails, only the backward reading is left."""
+    """Check what the forward direction of a `DriftBound` needs; if one fails, only backward is left."""
     checks = [check_bad_updates(ledger), check_future_caps(ledger, threat), check_clean_run(ledger, threat)]
     if threat.attacked_rounds > 1 and threat.poison != "update":
         checks.append(check_later_starts(ledger, threat))
         if threat.poison in ("features", "features+labels"):
             checks.append(restrict_check(check_poisoned_steps(ledger, threat), level="feature"))
-    return tuple(restrict_check(one, level=one.level, direction="forward") for one in checks)
+    return tuple(restrict_check(check, level=check.level, direction="forward") for check in checks)
 
 
 def check_bad_updates(ledger: Ledger) -> Check:
-    """An attacker whose update is dropped raises everybody else's weight, which it may do in every attack to come."""
+    """Check that bad updates keep their weight: a dropped one would raise the weights of other clients."""
     return build_check(
         "bad updates keep their weight",
         ledger.facts.bad_update == "zero",
@@ -62,7 +62,7 @@ def check_bad_updates(ledger: Ledger) -> Check:
 
 
 def check_future_caps(ledger: Ledger, threat: Threat) -> Check:
-    """An update to come is bounded by the cap alone, which counts only where it is that of honest clients."""
+    """Check that caps bound future updates: they must be those of honest clients."""
     rows = ledger.clients.take(np.isin(ledger.clients.round, threat.rounds))
     above = np.isfinite(rows.cap) & ~has_honest_cap(ledger, rows)
     uncapped = threat.poison == "update" and not np.isfinite(rows.cap).all()
@@ -77,9 +77,9 @@ def check_future_caps(ledger: Ledger, threat: Threat) -> Check:
 
 
 def check_clean_run(ledger: Ledger, threat: Threat) -> Check:
-    """Nobody attacked the run; or whoever did is among the assumed attackers, of whom any update is expected.
+    """Check that the run itself is a clean world, or that the threat covers its attackers.
 
-    Attackers that scale in the clean world as well are not what a run shows in which nobody does.
+    Covered attackers may submit any update. A run without scaling attackers does not show the scaled clean world.
     """
     rows = ledger.clients.take(ledger.clients.attacking)
     attackers = sorted(set(rows.client.tolist()))
@@ -93,14 +93,18 @@ def check_clean_run(ledger: Ledger, threat: Threat) -> Check:
     return build_check(
         "the run is a clean world",
         (not attackers or covered) and not scaled,
-        f"clients {attackers} attacked it" if attackers else "attackers scale in it" if scaled else "nobody attacked",
+        f"clients {attackers} attacked it"
+        if attackers
+        else "attackers scale in it"
+        if scaled
+        else "no client attacked",
         "a run without attackers, or threat.poison = 'update' with those who attacked among the assumed ones",
         "ask a run without an attack, against threat.clean_world = 'honest', or about threat.poison = 'update'",
     )
 
 
 def check_later_starts(ledger: Ledger, threat: Threat) -> Check:
-    """With several attacked rounds, what scaling adds must not depend on models that were never seen."""
+    """Check that the cost of scaling does not depend on models of later attacked rounds, never observed."""
     decays = bool(ledger.clients.weight_decay.any())
     return build_check(
         "later attacked rounds start unseen",
@@ -112,9 +116,9 @@ def check_later_starts(ledger: Ledger, threat: Threat) -> Check:
 
 
 def check_poisoned_steps(ledger: Ledger, threat: Threat) -> Check:
-    """With several attacked rounds the shift of a gradient is known on the clean trajectory only.
+    """Check that poisoned steps are non-expansive, `eta <= 2 / (beta' + 2 (lambda + mu))`.
 
-    So it is the poisoned steps that have to be non-expansive, `eta <= 2 / (beta' + 2 (lambda + mu))`.
+    With several attacked rounds the shift of a gradient is known on the clean trajectory only.
     """
     rows = ledger.clients.take(np.isin(ledger.clients.round, threat.rounds))
     beta = effective_input_bound(ledger, max(input_bound(ledger), domain_bound(ledger, threat))) ** 2 / 2.0
@@ -131,7 +135,7 @@ def check_poisoned_steps(ledger: Ledger, threat: Threat) -> Check:
 
 
 def check_breakdown_direction() -> Check:
-    """A breakdown may rest on what was observed of the attacked round, which tells nothing about another attack."""
+    """Refuse the forward direction of a breakdown, which may rest on the observed attack."""
     found = build_check(
         "breakdown bounds what might come",
         False,

@@ -1,8 +1,9 @@
-"""From the drift that a prediction tolerates to the answer at each level."""
+"""The levels of a guarantee: what a radius counts, and how a tolerated drift becomes a radius at each level."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,37 +14,57 @@ from crfl_core.plugin_api.certificate import ABSTAIN, Guarantee, Level
 Array = NDArray[np.float64]
 
 
-class DriftCosts(Protocol):
-    """The drift that an attack causes, as a function of what is asked for.
+class LevelWords(NamedTuple):
+    """How reports name what a radius counts: its unit, a heading for a row of radii, and its exact meaning."""
 
-    `rounding` is what floating-point arithmetic adds to any of them, `terms` how many numbers were added up for one.
+    unit: str
+    heading: str
+    meaning: str
+
+
+LEVEL_WORDS: Mapping[str, LevelWords] = {
+    "client": LevelWords("clients", "clients that attack", "malicious clients"),
+    "sample": LevelWords("poison ratio", "poisoned share of a batch", "poisoned share of an attacker's samples"),
+    "feature": LevelWords("radius", "change of a poisoned input", "change of a poisoned input, Euclidean norm"),
+}
+"""What the radius of each level counts, strongest attackers first."""
+
+
+class DriftCosts(Protocol):
+    """Drift that an attack causes in parameter space, as a function of the size of the attack.
+
+    `rounding` is what floating-point arithmetic adds to each drift, `terms` how many numbers were added up for one.
     """
 
     @property
     def rounding(self) -> float:
-        """What rounding adds."""
+        """Return the drift that rounding adds."""
 
     @property
     def terms(self) -> int:
-        """How many numbers were added up."""
+        """Return the largest number of terms in a sum."""
 
     def feature_cost(self, delta: Array) -> Array:
-        """For perturbations of inputs by at most delta."""
+        """Return the drift if poisoned inputs move by at most delta, for every delta."""
 
     def sample_cost(self, ratio: Array) -> Array:
-        """For a share of replaced samples."""
+        """Return the drift if a share of every batch is replaced, for every share."""
 
     def sample_costs(self) -> Array:
-        """For 0, 1, 2, ... replaced samples of every attacker."""
+        """Return the drift if 0, 1, 2, ... samples of every attacker are replaced."""
 
     def client_costs(self) -> Array:
-        """For 0, 1, 2, ... arbitrary clients."""
+        """Return the drift caused by 0, 1, 2, ... arbitrary clients."""
 
 
 def build_guarantee(
     costs: DriftCosts, level: Level, first: NDArray[np.int64], threshold: Array, p_a: Array, p_b: Array
 ) -> Guarantee:
-    """The answer for every sample; `threshold` is the drift below which nothing changes."""
+    """Turn tolerated drifts into a guarantee for every sample at one level.
+
+    `threshold` (m,) is the drift below which the prediction `first` does not change. An attack of a size up to the
+    radius causes a smaller drift, rounding included. Samples without any such attack abstain.
+    """
     drift = np.asarray(formulas.largest_attack(threshold, rounding=costs.rounding, terms=costs.terms))
     count: Array | None = None
     if level == "feature":
@@ -52,12 +73,13 @@ def build_guarantee(
         radius = formulas.sample_ratio(drift, costs.sample_cost)
         count = np.asarray(formulas.sample_count(drift, costs.sample_costs()))
     else:
-        radius = count = np.asarray(formulas.client_count(drift, costs.client_costs()))
+        radius = np.asarray(formulas.client_count(drift, costs.client_costs()))
+        count = radius
     with np.errstate(divide="ignore", invalid="ignore"):
         log_radius = np.log(radius)
-    certain = ~np.isnan(drift)
+    is_certain = ~np.isnan(drift)
     return Guarantee(
-        prediction=np.where(certain, first, ABSTAIN),
+        prediction=np.where(is_certain, first, ABSTAIN),
         radius=np.asarray(radius),
         log_radius=log_radius,
         p_a=p_a,

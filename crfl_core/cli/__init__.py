@@ -14,10 +14,10 @@ from typing import NoReturn, TextIO
 
 from crfl_core.errors import CrflError, CrflWarning
 
-BAD_INPUT = 2
-INTERRUPTED = 130
-TERMINATED = 143
-LONGEST_LINE = 2_000
+EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
+LINE_LIMIT = 2_000
 """Of longer lines of a message only the beginning and the end are shown: a log should not drown in them."""
 
 
@@ -29,28 +29,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; what is expected to go wrong ends in one sentence and exit status 2."""
     warnings.showwarning = show_warning
     try:
-        with ending_in_order():
+        with handle_signals():
             from crfl_core.cli.app import app
 
-            without_colours()
+            disable_colours()
             app(args=None if arguments is None else list(arguments), prog_name="crfl")
     except KeyboardInterrupt as stop:
-        say("interrupted: nothing was written yet")
-        sys.exit(status_of(stop))
+        print_message("interrupted: nothing was written yet")
+        sys.exit(exit_status(stop))
     except SystemExit as end:
         # Typer ends with 130 and says nothing, whether it was Ctrl-C or SIGTERM.
         if isinstance(interrupt := getattr(end.__context__, "__cause__", None), KeyboardInterrupt):
-            say("interrupted")
-            sys.exit(status_of(interrupt))
+            print_message("interrupted")
+            sys.exit(exit_status(interrupt))
         raise
     except (CrflError, OSError, MemoryError) as error:
         if os.environ.get("CRFL_DEBUG"):
             raise
-        say("\n".join([f"error: {sentence(error)}", *getattr(error, "__notes__", ())]))
-        sys.exit(BAD_INPUT)
+        print_message("\n".join([f"error: {error_text(error)}", *getattr(error, "__notes__", ())]))
+        sys.exit(EXIT_BAD_INPUT)
 
 
-def without_colours() -> None:
+def disable_colours() -> None:
     """Take colours out of the help if a person wants none."""
     if os.environ.get("NO_COLOR"):
         from typer import rich_utils
@@ -59,7 +59,7 @@ def without_colours() -> None:
 
 
 @contextlib.contextmanager
-def ending_in_order() -> Iterator[None]:
+def handle_signals() -> Iterator[None]:
     """Take SIGTERM and SIGHUP as Ctrl-C is taken, unless somebody wants them ignored, as `nohup` does."""
 
     def end(_number: int, _frame: FrameType | None) -> NoReturn:
@@ -73,12 +73,12 @@ def ending_in_order() -> Iterator[None]:
         yield
 
 
-def status_of(stop: KeyboardInterrupt) -> int:
+def exit_status(stop: KeyboardInterrupt) -> int:
     """The exit status after an interrupt."""
-    return TERMINATED if isinstance(stop, Terminated) else INTERRUPTED
+    return EXIT_TERMINATED if isinstance(stop, Terminated) else EXIT_INTERRUPTED
 
 
-def sentence(error: CrflError | OSError | MemoryError) -> str:
+def error_text(error: CrflError | OSError | MemoryError) -> str:
     """What went wrong, for people; what the operating system says, with the file that it is about."""
     if isinstance(error, CrflError):
         return str(error)
@@ -96,11 +96,11 @@ def passing(text: str) -> None:
             sys.stderr.flush()
 
 
-def say(text: str) -> None:
+def print_message(text: str) -> None:
     """Tell the person at the terminal, if there still is one."""
     passing("")
-    half = LONGEST_LINE // 2
-    lines = (line if len(line) <= LONGEST_LINE else f"{line[:half]} ... {line[-half:]}" for line in text.splitlines())
+    half = LINE_LIMIT // 2
+    lines = (line if len(line) <= LINE_LIMIT else f"{line[:half]} ... {line[-half:]}" for line in text.splitlines())
     with contextlib.suppress(OSError, ValueError):  # the terminal went away, or stderr is closed
         sys.stderr.write("\n".join(lines) + "\n")
         sys.stderr.flush()

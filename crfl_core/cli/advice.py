@@ -1,4 +1,4 @@
-"""What suits a dataset: who its clients are, fixed features for a linear model, and a network."""
+"""Advice of `crfl advise`: from three answers about a federation to a certificate, and to a config that computes it."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ ANY_DATA = Recipe(
 )
 
 
-def recipe_of(dataset: str) -> Recipe:
-    """The recipe for a dataset; one that always works for those that nobody wrote one for."""
+def find_recipe(dataset: str) -> Recipe:
+    """Return the recipe for a dataset; one that works for any data if the dataset has none."""
     return RECIPES.get(dataset.rpartition(":")[2], ANY_DATA)
 
 
@@ -71,40 +71,40 @@ ModelKind = Literal["linear", "network"]
 
 
 class AdviceError(CrflError):
-    """There is no advice for these answers; the sentence says why, and which answers there is advice for."""
+    """Error about answers without advice: why, and for which answers there is advice."""
 
 
 class Answers(Table):
-    """What a person knows about a federation before a config is written."""
+    """Answers of the user about a federation, before a config is written."""
 
     attackers: int | tuple[int, ...] = Field(description="a number of unknown clients, or the ids of known ones")
     clients: int | None = Field(None, description="how many there are; unset: as many as own the data, else 20")
-    when: When = Field(description="in a round among the first tenth, in one that nobody knows, or in every round")
+    when: When = Field(description="in a round among the first tenth, in any one round, or in every round")
     model: ModelKind = Field(description="softmax regression on fixed features, or a neural network")
     dataset: str = Field("digits", description="name of the dataset")
 
     @property
     def recipe(self) -> Recipe:
-        """What suits the dataset."""
-        return recipe_of(self.dataset)
+        """Return what suits the dataset."""
+        return find_recipe(self.dataset)
 
     @property
     def total(self) -> int:
-        """The number of clients N."""
+        """Return the number of clients, N."""
         return self.recipe.owners or 20 if self.clients is None else self.clients
 
     @property
     def number(self) -> int:
-        """The number of attackers R."""
+        """Return the number of attackers, R."""
         return self.attackers if isinstance(self.attackers, int) else len(self.attackers)
 
     @property
-    def outvoted(self) -> bool:
-        """Whether attackers are fewer than half of all clients."""
+    def is_honest_majority(self) -> bool:
+        """Return whether attackers are fewer than half of all clients."""
         return 2 * self.number < self.total
 
     def check(self) -> None:
-        """Raises `AdviceError` if the answers contradict each other."""
+        """Raise `AdviceError` if the answers contradict each other."""
         owners = self.recipe.owners
         total = self.total
         if owners is not None and total != owners:
@@ -121,8 +121,8 @@ class Answers(Table):
             )
 
 
-def clients_from(text: str) -> tuple[int | tuple[int, ...], int | None]:
-    """Who may attack, as a number or as ids with commas between them, and of how many clients, if that is said.
+def parse_clients(text: str) -> tuple[int | tuple[int, ...], int | None]:
+    """Parse who may attack, a number or ids with commas between them, and the number of clients, if given.
 
     >>> clients_from("5"), clients_from("5 of 100"), clients_from("0,3,7 of 20"), clients_from("4,")
     ((5, None), (5, 100), ((0, 3, 7), 20), ((4,), None))
@@ -136,12 +136,12 @@ def clients_from(text: str) -> tuple[int | tuple[int, ...], int | None]:
 
 
 def is_number(word: str) -> bool:
-    """Whether a word is a number of clients that a federation can have."""
+    """Return whether a word is a number of clients that a federation can have."""
     return word.isascii() and word.isdigit() and len(word) <= 7
 
 
 def check_dataset(name: str) -> None:
-    """Raises `AdviceError` if no such dataset is installed, or if its name alone does not say which data it has."""
+    """Raise `AdviceError` if no such dataset is installed, or if it needs options."""
     try:
         Registry().load("dataset", name).model_validate({})
     except PluginError as error:
@@ -153,22 +153,22 @@ def check_dataset(name: str) -> None:
 
 GROUPS_PER_ATTACKER = 10
 FEWEST_GROUPS = 20
-EARLY = 10
-ROUNDS = 100
+EARLY_ROUNDS = 10
+ONE_EARLY_ROUNDS = 100
 """The attacked rounds of "one-early", counted from the first, and all rounds."""
-MANY_ROUNDS = 1000
+ANY_ROUNDS = 1000
 """All rounds of "any"; the drift of one of them falls like one over their number."""
 
-ONE_MODEL = (
+ONE_MODEL_SETTINGS = (
     'dtype = "float64" # single precision leaves one assumption "declared"',
     "server = { noise_std = 0.0, clip_norm = 1000.0 } # no noise is needed; the server caps every update",
 )
-MANY_MODELS = ("server = { noise_std = 0.0, clip_norm = 1000.0 } # neither noise nor clipping is needed",)
+GROUPS_SETTINGS = ("server = { noise_std = 0.0, clip_norm = 1000.0 } # neither noise nor clipping is needed",)
 
 
 @dataclass(frozen=True)
-class Way:
-    """A certificate, the statement that it makes about a prediction, why it is the one, and what it needs in a config.
+class Advice:
+    """A certificate, its statement about a prediction, the reason to choose it, and what it needs in a config.
 
     `settings` are lines of TOML at the top level, and `tables` those below them.
     """
@@ -181,65 +181,68 @@ class Way:
     tables: tuple[str, ...]
 
 
-def chosen(answers: Answers) -> Way:
-    """One linear model if few rounds are attacked, else the vote of groups if honest clients win it.
+def choose_certificate(answers: Answers) -> Advice:
+    """Choose one linear model if few rounds are attacked, else the vote of groups if honest clients win it.
 
     Raises `AdviceError` where neither is the case.
     """
     answers.check()
     if answers.model == "linear" and answers.when != "every":
-        return forgetting(answers) if answers.when == "one-early" else spreading(answers)
-    if answers.outvoted:
-        return vote(answers)
+        if answers.when == "one-early":
+            return advise_early_rounds(answers)
+        return advise_any_round(answers)
+    if answers.is_honest_majority:
+        return advise_group_vote(answers)
     raise AdviceError(
         f"{answers.number} of {answers.total} clients may attack, and half of all outvote the others: assume fewer, or "
         f"that they attack in one round, and train a linear model: --when any --model linear"
     )
 
 
-def forgetting(answers: Answers) -> Way:
-    """One linear model, which forgets what came early."""
-    return Way(
+def advise_early_rounds(answers: Answers) -> Advice:
+    """Advise one linear model, which forgets early rounds."""
+    rounds = f"the first {EARLY_ROUNDS} of {ONE_EARLY_ROUNDS} rounds"
+    return Advice(
         certificate="pathwise-linear",
-        statement=f"whatever {who(answers)} submit in the first {EARLY} of {ROUNDS} rounds, it stays the same",
+        statement=f"whatever {attackers_text(answers)} submit in {rounds}, it stays the same",
         reason="no step enlarges what an attack has left in a linear model, and weight decay shrinks it",
-        rounds=ROUNDS,
-        settings=ONE_MODEL,
+        rounds=ONE_EARLY_ROUNDS,
+        settings=ONE_MODEL_SETTINGS,
         tables=(
             "[training]",
             "learning_rate = 3.5 # at most 2 / (1/2 + 2 weight_decay), for inputs of norm 1",
             "steps = 30",
             "weight_decay = 0.001 # a round keeps (1 - 3.5 * 0.001)^30 = 0.9 of what was there",
             "",
-            *capped(answers, f"{{ first = 1, every = 1, last = {EARLY} }} # one of them, or all"),
+            *threat_tables(answers, f"{{ first = 1, every = 1, last = {EARLY_ROUNDS} }} # one of them, or all"),
         ),
     )
 
 
-def spreading(answers: Answers) -> Way:
-    """One linear model, on which every round has the same influence."""
-    return Way(
+def advise_any_round(answers: Answers) -> Advice:
+    """Advise one linear model, on which every round has the same influence."""
+    return Advice(
         certificate="pathwise-linear",
-        statement=f"whatever {who(answers)} submit in one of {MANY_ROUNDS} rounds, it stays the same",
+        statement=f"whatever {attackers_text(answers)} submit in one of {ANY_ROUNDS} rounds, it stays the same",
         reason="rates fall so that each round moves the final model as much as any other: by little, as they are many",
-        rounds=MANY_ROUNDS,
-        settings=ONE_MODEL,
+        rounds=ANY_ROUNDS,
+        settings=ONE_MODEL_SETTINGS,
         tables=(
             "[training]",
             'learning_rate = { type = "equal-influence" } # rates like 1/t; more rounds certify more',
             "steps = 1",
             "weight_decay = 0.003",
             "",
-            *capped(answers, '"any" # one of them, and nobody knows which'),
+            *threat_tables(answers, '"any" # one of them, and nobody knows which'),
         ),
     )
 
 
-def capped(answers: Answers, rounds: str) -> tuple[str, ...]:
-    """Clients that submit what they like in some rounds, up to what the server lets through, and their certificate."""
+def threat_tables(answers: Answers, rounds: str) -> tuple[str, ...]:
+    """Return the tables of a threat of arbitrary updates below the server's cap, and of its certificate."""
     return (
         "[threat]",
-        f"clients = {listed(answers)}",
+        f"clients = {attackers_toml(answers)}",
         f"rounds = {rounds}",
         'poison = "update" # they may submit anything',
         "",
@@ -249,8 +252,8 @@ def capped(answers: Answers, rounds: str) -> tuple[str, ...]:
     )
 
 
-def vote(answers: Answers) -> Way:
-    """Groups with a model each: a client reaches one of them."""
+def advise_group_vote(answers: Answers) -> Advice:
+    """Advise groups with a model each: a client reaches one of them."""
     count = min(answers.total, max(FEWEST_GROUPS, GROUPS_PER_ATTACKER * answers.number))
     groups = f"count = {count} # more groups stand more attackers, and each of their models sees less data"
     if answers.recipe.owners is not None:
@@ -258,12 +261,12 @@ def vote(answers: Answers) -> Way:
         groups = 'by = "natural" # each owner of data trains a model'
     named = not isinstance(answers.attackers, int)
     covered = "" if answers.when == "every" else ". That is every round, whichever is attacked"
-    return Way(
+    return Advice(
         certificate="group-vote",
-        statement=f"whatever {who(answers)} submit in every round, it stays the same",
+        statement=f"whatever {attackers_text(answers)} submit in every round, it stays the same",
         reason=f"a client reaches one of {count} models, and the others outvote it{covered}",
         rounds=20,
-        settings=MANY_MODELS,
+        settings=GROUPS_SETTINGS,
         tables=(
             "[training]",
             f"learning_rate = {4.0 if answers.model == 'linear' else 0.2}",
@@ -273,7 +276,7 @@ def vote(answers: Answers) -> Way:
             "[groups]",
             groups,
             "",
-            *(("[threat]", f"clients = {listed(answers)}", "") if named else ()),
+            *(("[threat]", f"clients = {attackers_toml(answers)}", "") if named else ()),
             "[[certificates]]",
             'type = "group-vote"',
             *(('candidates = "named" # only the groups of these clients count',) if named else ()),
@@ -281,39 +284,50 @@ def vote(answers: Answers) -> Way:
     )
 
 
-def who(answers: Answers) -> str:
-    """The attackers in a sentence: "any 5 of 20 clients", "clients 0 and 3"."""
+def attackers_text(answers: Answers) -> str:
+    """Return the attackers in words, such as "any 5 of 20 clients" or "clients 0 and 3"."""
     if isinstance(answers.attackers, int):
         return f"any {answers.number} of {answers.total} clients"
     *others, last = map(str, answers.attackers)
     return f"clients {', '.join(others)} and {last}" if others else f"client {last}"
 
 
-def listed(answers: Answers) -> str:
-    """The attackers in TOML: their number, or their ids."""
+def attackers_toml(answers: Answers) -> str:
+    """Return the attackers in TOML: their number, or their ids."""
     return str(answers.attackers if isinstance(answers.attackers, int) else list(answers.attackers))
 
 
-WHEN = {"one-early": "in an early round", "any": "in a round that nobody knows", "every": "in every round"}
+WHEN_TEXTS = {"one-early": "in an early round", "any": "in a round that nobody knows", "every": "in every round"}
 
 
-def written(answers: Answers, way: Way, name: str) -> str:
-    """The TOML of a run that is called `name`; its first lines say what was asked and what will be certified."""
-    return "\n".join([*asked(answers, way), *federation(answers, way, name), "", *model(answers), "", *way.tables, ""])
+def config_text(answers: Answers, way: Advice, name: str) -> str:
+    """Return the TOML of a run called `name`; its first lines say what was asked and what will be certified."""
+    return "\n".join(
+        [
+            *question_comments(answers, way),
+            *federation_lines(answers, way, name),
+            "",
+            *model_lines(answers),
+            "",
+            *way.tables,
+            "",
+        ]
+    )
 
 
-def asked(answers: Answers, way: Way) -> list[str]:
-    """The question and its answer, as comments."""
+def question_comments(answers: Answers, way: Advice) -> list[str]:
+    """Return the question and its answer, as comments."""
     trained = "softmax regression on fixed features" if answers.model == "linear" else "a neural network"
+    when = WHEN_TEXTS[answers.when]
     return [
-        f"# {answers.number} of {answers.total} clients may attack, {WHEN[answers.when]}. What is trained: {trained}.",
+        f"# {answers.number} of {answers.total} clients may attack, {when}. What is trained: {trained}.",
         f"# `{way.certificate}` says of a certified prediction: {way.statement}.",
         f"# Why: {way.reason}.",
     ]
 
 
-def federation(answers: Answers, way: Way, name: str) -> list[str]:
-    """Clients, data and server: all that is no table."""
+def federation_lines(answers: Answers, way: Advice, name: str) -> list[str]:
+    """Return the lines about clients, data and server, outside of tables."""
     recipe = answers.recipe
     sizes = sorted({1, answers.number})
     curated = recipe.curator is not None and answers.model == "linear"
@@ -330,8 +344,8 @@ def federation(answers: Answers, way: Way, name: str) -> list[str]:
     ]
 
 
-def model(answers: Answers) -> list[str]:
-    """The model: a linear one with features that suit the data, or a network."""
+def model_lines(answers: Answers) -> list[str]:
+    """Return the table of the model: a linear one with features that suit the data, or a network."""
     recipe = answers.recipe
     if answers.model == "network":
         return ["[model]", *recipe.network]
@@ -339,8 +353,8 @@ def model(answers: Answers) -> list[str]:
     return [f"# {recipe.why}", "[model]", 'type = "softmax"', "bias = false", "features = [", *maps, "]"]
 
 
-def save(text: str, path: Path) -> None:
-    """Write a config. Raises `AdviceError` if the file exists already, cannot be written, or is none of TOML."""
+def save_config(text: str, path: Path) -> None:
+    """Write a config. Raises `AdviceError` if the file exists, cannot be written, or is not a TOML file."""
     if path.suffix != ".toml":
         raise AdviceError(f"--out {path}: the config is written as TOML: name a file that ends in .toml")
     try:

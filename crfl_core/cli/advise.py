@@ -57,12 +57,12 @@ def advise(
     out: Out = Path("advice.toml"),
 ) -> None:
     """Ask which clients may attack, when, and what is trained; write a config with the certificate that answers."""
-    from crfl_core.cli.advice import Answers, check_dataset, chosen, clients_from, save, written
+    from crfl_core.cli.advice import Answers, check_dataset, choose_certificate, config_text, parse_clients, save_config
 
-    attackers, total = clients_from(clients)
+    attackers, total = parse_clients(clients)
     check_dataset(dataset)
     answers = Answers(attackers=attackers, clients=total, when=when.value, model=model.value, dataset=dataset)
-    way = chosen(answers)
-    save(written(answers, way, out.stem), out)
+    way = choose_certificate(answers)
+    save_config(config_text(answers, way, out.stem), out)
     typer.echo(f"{out}: {way.certificate}\n\nIt says of a certified prediction: {way.statement}.\nWhy: {way.reason}.")
     typer.echo(f"\n  crfl run {out}\n  crfl show runs/{out.stem}")

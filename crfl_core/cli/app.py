@@ -21,7 +21,7 @@ from crfl_core.cli.resume import resume
 from crfl_core.cli.run import run
 from crfl_core.cli.schema import schema
 from crfl_core.cli.show import show
-from crfl_core.errors import CrflError, PluginError, PluginFailure, closest
+from crfl_core.errors import CrflError, PluginError, PluginFailure, suggest_names
 from crfl_core.plugin_api.command import summary_in_source
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class CommandGroup(TyperGroup):
         try:
             return super(TyperGroup, self).resolve_command(ctx, args)  # TyperGroup offers those of the core alone
         except click.UsageError as error:
-            if offer := closest(args[0], self.list_commands(ctx)):
+            if offer := suggest_names(args[0], self.list_commands(ctx)):
                 error.message = f"{error.message.removesuffix('.')}: {offer}"
             raise
 

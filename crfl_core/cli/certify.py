@@ -46,7 +46,7 @@ def certify(
 
     For example against three clients, in a round that nobody knows: crfl certify RUN --set threat.clients=3 --any-round
     """
-    output.starting(quiet=json)
+    output.show_start(quiet=json)
     from crfl_core.runs import certify
     from crfl_core.runs.results import load
 
@@ -57,7 +57,7 @@ def certify(
         asked.append("every")
     if len(asked) > 1:
         raise typer.BadParameter("give one of --any-round, --rounds-at-most and --every-round")
-    with output.plugins_at_work():
+    with output.redirect_plugin_output():
         result = certify.certify(
             load(run, trust=trust),
             overrides or (),

@@ -20,11 +20,11 @@ BYTES_AT_ONCE = 1 << 16
 Report = Callable[[str], None]
 
 
-class Rejected(Exception):
+class RejectedFile(Exception):
     """What a mirror sent is not the published file."""
 
 
-class Truncated(Rejected):
+class TruncatedFile(RejectedFile):
     """What a mirror sent is too short: the rest may come from another one."""
 
 
@@ -55,7 +55,7 @@ def fetch_files(source: DataSource, to: Path | None, report: Report) -> None:
             for file in wanted:
                 report(f"{download(file, folder)} is complete")
         else:
-            with fetched_archive(source.archive, folder) as archive:
+            with fetch_archive(source.archive, folder) as archive:
                 for path in extract(archive, wanted, folder):
                     report(f"{path} is complete")
     except OSError as error:
@@ -63,7 +63,7 @@ def fetch_files(source: DataSource, to: Path | None, report: Report) -> None:
 
 
 @contextmanager
-def fetched_archive(file: DataFile, folder: Path) -> Iterator[Path]:
+def fetch_archive(file: DataFile, folder: Path) -> Iterator[Path]:
     """An archive that is there as long as it is needed: until all is extracted, or it turns out to be bad."""
     archive = folder / file.name
     if file.status(archive if archive.exists() else None, thorough=True) in ("missing", "wrong"):
@@ -88,7 +88,7 @@ def download(file: DataFile, folder: Path) -> Path:
             receive(file, url, part)
         except (ConnectionError, ChunkedEncodingError):  # their texts are nested exceptions
             complaints.append(f"{url}: there is no connection to the server, or it broke off")
-        except (RequestException, Rejected) as error:
+        except (RequestException, RejectedFile) as error:
             complaints.append(f"{url}: {error}")
         else:
             return part.replace(folder / file.name)
@@ -109,9 +109,9 @@ def receive(file: DataFile, url: str, part: Path) -> None:
         if not (resumed and part.stat().st_size == file.size):
             transfer(file, url, part)
         check(file, part)
-    except Truncated:
+    except TruncatedFile:
         raise
-    except Rejected:
+    except RejectedFile:
         if not resumed:
             raise
         part.unlink(missing_ok=True)
@@ -128,7 +128,7 @@ def transfer(file: DataFile, url: str, part: Path) -> None:
 
         def begin(response: Response, *_: object, **__: object) -> None:
             if response.status_code == 416:
-                raise Rejected("there is nothing beyond the part that was fetched before")
+                raise RejectedFile("there is nothing beyond the part that was fetched before")
             if response.status_code == 200:
                 stream.truncate(0)
 
@@ -142,7 +142,7 @@ def check(file: DataFile, part: Path) -> None:
     """Whether the partial file is the whole file. A wrong one is removed, one that is only too short is kept."""
     size = part.stat().st_size
     if file.size is not None and size < file.size:
-        raise Truncated(f"truncated, {size} of {file.size} bytes")
+        raise TruncatedFile(f"truncated, {size} of {file.size} bytes")
     if file.size is not None and size > file.size:
         found = f"{size} bytes"
         expected = str(file.size)
@@ -152,14 +152,16 @@ def check(file: DataFile, part: Path) -> None:
     else:
         return
     part.unlink()
-    raise Rejected(f"not the published file, it has {found} instead of {expected}")
+    raise RejectedFile(f"not the published file, it has {found} instead of {expected}")
 
 
 def extract(archive: Path, wanted: list[DataFile], folder: Path) -> Iterator[Path]:
     """Some files of a zip archive, verified one by one. An archive that reaches out of its folder is refused."""
     try:
         with zipfile.ZipFile(archive) as content:
-            members = {inside(archive, info.filename).name: info for info in content.infolist() if not info.is_dir()}
+            members = {
+                member_path(archive, info.filename).name: info for info in content.infolist() if not info.is_dir()
+            }
             for file in wanted:
                 if file.name not in members:
                     raise DataError(f"{archive}: has no member {file.name}: fetch it again")
@@ -169,7 +171,7 @@ def extract(archive: Path, wanted: list[DataFile], folder: Path) -> Iterator[Pat
         raise DataError(f"{archive}: is no intact zip archive ({error}): fetch it again") from error
 
 
-def inside(archive: Path, member: str) -> PurePosixPath:
+def member_path(archive: Path, member: str) -> PurePosixPath:
     """The path of a member, which must stay below the folder it is extracted to."""
     path = PurePosixPath(member.replace("\\", "/"))
     if path.is_absolute() or ".." in path.parts or ":" in member:
@@ -187,7 +189,7 @@ def unpack(archive: Path, file: DataFile, packed: IO[bytes], folder: Path) -> Pa
                 break  # a bomb would fill the disk
     try:
         check(file, part)
-    except Rejected as error:
+    except RejectedFile as error:
         part.unlink(missing_ok=True)
         raise DataError(f"{archive}: {file.name}: {error}: fetch it again") from error
     return part.replace(folder / file.name)

@@ -13,7 +13,7 @@ from crfl_core.reporting.csv_files import audit_entries
 from crfl_core.runs.results import RunResult
 
 
-class AtFigures(Tracker):
+class FiguresTracker(Tracker):
     """Calls somebody with the directory of a run when nothing but its figures is missing."""
 
     _call: Callable[[Path], None] = PrivateAttr()
@@ -31,7 +31,7 @@ class AtFigures(Tracker):
             self._call(self._path)
 
 
-class Results:
+class RunDisplay:
     """Shows what a run came to, once: early if a person reads along, at the end if a program does."""
 
     def __init__(self, *, full: bool, json: bool, quiet: bool) -> None:
@@ -45,7 +45,7 @@ class Results:
         """Who watches the run: progress, and whoever shows results early."""
         if self.json or self.quiet:
             return output.progress(self.quiet)
-        watching = AtFigures()
+        watching = FiguresTracker()
         watching._call = self._show_early
         return [*output.progress(self.quiet), watching.with_name("results")]  # type: ignore[list-item]  # it is a copy
 
@@ -54,7 +54,7 @@ class Results:
         from crfl_core.reporting import terminal_tables as tables
 
         if not self.shown:
-            output.report(result, quiet=self.quiet, full=self.full, json=self.json)
+            output.show_run(result, quiet=self.quiet, full=self.full, json=self.json)
         elif self.full:
             tables.show_files(output.terminal(), result.path)
 
@@ -62,9 +62,9 @@ class Results:
         from crfl_core.reporting import terminal_tables as tables
 
         result = RunResult(path, trust=True)
-        with output.aloud():
+        with output.restore_stdout():
             if self.full:
                 tables.show_results(output.terminal(), path.name, result.metrics, audit_entries(result.audits))
             else:
-                output.report(result)
+                output.show_run(result)
         self.shown = True

@@ -27,7 +27,7 @@ def explain(
 
     if config is not None and (config / CONFIG).exists():
         config = config / CONFIG
-    with output.plugins_at_work():
+    with output.redirect_plugin_output():
         registry = LenientRegistry(Registry())
         if config is not None and config.name == CONFIG and (run := RunDirectory(config.parent)).is_marked:
             run.read(CONFIG)  # which compares it

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Literal, TextIO
 
 import typer
 
-from crfl_core.cli import passing, say, status_of
-from crfl_core.errors import PluginFailure, reason
+from crfl_core.cli import exit_status, passing, print_message
+from crfl_core.errors import PluginFailure, describe_exception
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from crfl_core.training.clean_twin import AttackEffect
 
 
-OUTSIDE: ContextVar[tuple[int | None, TextIO]] = ContextVar("OUTSIDE")
+ORIGINAL_STDOUT: ContextVar[tuple[int | None, TextIO]] = ContextVar("OUTSIDE")
 """Where stdout went before plugins got to work: a copy of its descriptor, if there is one, and the stream."""
 
 
 @contextlib.contextmanager
-def plugins_at_work() -> Iterator[None]:
+def redirect_plugin_output() -> Iterator[None]:
     """Where plugins may run: what they print goes to stderr, so that stdout holds nothing but what a command says.
 
     This includes the processes that they start. `sys.exit` in a plugin is its failure and does not end the command.
@@ -44,19 +44,19 @@ def plugins_at_work() -> Iterator[None]:
             stack.callback(os.close, stdout)
             stack.callback(os.dup2, stdout, 1)
             os.dup2(2, 1)
-        stack.callback(OUTSIDE.reset, OUTSIDE.set((stdout, sys.stdout)))
+        stack.callback(ORIGINAL_STDOUT.reset, ORIGINAL_STDOUT.set((stdout, sys.stdout)))
         stack.enter_context(contextlib.redirect_stdout(sys.stderr))
         try:
             yield
         except SystemExit as stop:
             frame = traceback.extract_tb(stop.__traceback__)[-1]
-            raise PluginFailure(f"{frame.filename}:{frame.lineno}: {reason(stop)}") from stop
+            raise PluginFailure(f"{frame.filename}:{frame.lineno}: {describe_exception(stop)}") from stop
 
 
 @contextlib.contextmanager
-def aloud() -> Iterator[None]:
-    """Within `plugins_at_work`: where the command itself speaks, and stdout is what it was."""
-    descriptor, stream = OUTSIDE.get()
+def restore_stdout() -> Iterator[None]:
+    """Within `redirect_plugin_output`: where the command itself speaks, and stdout is what it was."""
+    descriptor, stream = ORIGINAL_STDOUT.get()
     with contextlib.redirect_stdout(stream):
         if descriptor is not None:
             os.dup2(descriptor, 1)
@@ -69,7 +69,7 @@ def aloud() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def loading() -> Iterator[None]:
+def pause_garbage_collection() -> Iterator[None]:
     """While libraries are imported: nothing of it is garbage, ever, and a search takes a tenth of a start."""
     looking = gc.isenabled()
     gc.disable()
@@ -96,13 +96,13 @@ def progress(quiet: bool) -> list[Tracker]:
     return [tracker]  # type: ignore[list-item]  # the registry checked the class
 
 
-def starting(quiet: bool) -> None:
+def show_start(quiet: bool) -> None:
     """Tell a person at a terminal at once that something happens: libraries take seconds to load."""
     if not quiet:
         passing("starting")
 
 
-def report(result: RunResult, *, quiet: bool = False, full: bool = False, json: bool = False) -> None:
+def show_run(result: RunResult, *, quiet: bool = False, full: bool = False, json: bool = False) -> None:
     """What a finished run came to: a summary, every table, metrics.json, or only where it is."""
     passing("")
     from crfl_core.reporting import terminal as summary
@@ -114,7 +114,7 @@ def report(result: RunResult, *, quiet: bool = False, full: bool = False, json: 
     elif quiet:
         typer.echo(str(result.path))
     else:
-        show = tables.show if full else summary.show
+        show = tables.show_everything if full else summary.show_summary
         show(terminal(), result.path.name, result.metrics, audit_entries(result.audits), result.path)
 
 
@@ -167,8 +167,8 @@ def show_effect(effect: AttackEffect) -> None:
     terminal().print(effect_table(effect.model_dump()))
 
 
-def interrupted(path: Path, stop: KeyboardInterrupt) -> typer.Exit:
+def report_interrupt(path: Path, stop: KeyboardInterrupt) -> typer.Exit:
     """Say how to resume after Ctrl-C."""
     begun = (path / "status.json").exists()
-    say(f"interrupted: {f'resume with `crfl resume {path}`' if begun else 'nothing was written yet'}")
-    return typer.Exit(status_of(stop))
+    print_message(f"interrupted: {f'resume with `crfl resume {path}`' if begun else 'nothing was written yet'}")
+    return typer.Exit(exit_status(stop))

@@ -34,7 +34,7 @@ WEIGHTS: dict[Dependence, str] = {
 
 
 @dataclass(frozen=True)
-class Option:
+class OptionDescription:
     """One option: what may be written, its default and its meaning."""
 
     name: str
@@ -44,7 +44,7 @@ class Option:
 
 
 @dataclass(frozen=True)
-class Description:
+class PluginDescription:
     """A plugin as a person wants to know it before using it. `facts` are lines `title: text`."""
 
     kind: str
@@ -53,14 +53,14 @@ class Description:
     version: str
     base: str
     about: str
-    options: tuple[Option, ...]
+    options: tuple[OptionDescription, ...]
     facts: dict[str, str]
     example: str
 
 
-def described(found: FoundPlugin, plugin: type[Plugin]) -> Description:
+def describe_plugin(found: FoundPlugin, plugin: type[Plugin]) -> PluginDescription:
     """Everything that the class of a plugin says about it."""
-    return Description(
+    return PluginDescription(
         kind=found.kind,
         name=found.name,
         distribution=found.distribution,
@@ -81,7 +81,7 @@ def base_of(plugin: type[Plugin], kind: str) -> type[Plugin]:
     return near
 
 
-def options_of(plugin: type[Plugin]) -> Iterator[Option]:
+def options_of(plugin: type[Plugin]) -> Iterator[OptionDescription]:
     """The options with limits, defaults and meanings, those of the plugin itself first."""
     fields = plugin.model_fields
     inherited = kind_options(plugin)
@@ -89,7 +89,7 @@ def options_of(plugin: type[Plugin]) -> Iterator[Option]:
         field = fields[name]
         kind = type_text(field.annotation, field.metadata)
         default = default_text(field)
-        yield Option(name, kind.replace("`", ""), default.replace("`", ""), field.description or "")
+        yield OptionDescription(name, kind.replace("`", ""), default.replace("`", ""), field.description or "")
 
 
 def kind_options(plugin: type[Plugin]) -> set[str]:

@@ -14,14 +14,14 @@ from crfl_core.cli import completion, output
 from crfl_core.cli.arguments import JsonOption as Json
 
 if TYPE_CHECKING:
-    from crfl_core.cli.plugin_description import Description
+    from crfl_core.cli.plugin_description import PluginDescription
     from crfl_core.plugin_api.base import Plugin
     from crfl_core.plugin_api.command import Command
     from crfl_core.plugin_loading.registry import PluginListing, Registry
 
-BROKEN_PROMISE = 1
-WIDE = 110
-UNLIMITED = 1_000_000
+EXIT_BROKEN_PROMISE = 1
+WIDE_TERMINAL_COLUMNS = 110
+UNLIMITED_COLUMNS = 1_000_000
 STYLES = {"passed": "green", "failed": "red", "skipped": "yellow", "expected failure": "yellow"}
 
 plugins = typer.Typer(invoke_without_command=True, help="List every installed plugin, show what one is, or check it.")
@@ -52,7 +52,7 @@ def list_(context: typer.Context, json: Json = False) -> None:
         return
     from crfl_core.plugin_loading.registry import Registry
 
-    with output.plugins_at_work():
+    with output.redirect_plugin_output():
         listing = Registry().listing()
     if json:
         import json as codec
@@ -80,30 +80,30 @@ def show_listing(listing: Iterable[PluginListing]) -> None:
         about = Text((plugin.reason or plugin.summary) + hooks)
         origin = f"{plugin.distribution} {plugin.version}".strip()
         table.add_row(plugin.kind, plugin.name, origin, state, about)
-        if console.is_terminal and console.width < WIDE:
+        if console.is_terminal and console.width < WIDE_TERMINAL_COLUMNS:
             console.print(Text(f"{plugin.kind} {plugin.name} ({origin}): ") + state)
             console.print(Padding(about, (0, 0, 0, 4)))
     if not console.is_terminal:
-        console.width = console.measure(table, options=console.options.update(max_width=UNLIMITED)).maximum
-    if console.width >= WIDE:
+        console.width = console.measure(table, options=console.options.update(max_width=UNLIMITED_COLUMNS)).maximum
+    if console.width >= WIDE_TERMINAL_COLUMNS:
         console.print(table)
 
 
 @plugins.command()
 def show(name: Name, kind: Kind = None, json: Json = False) -> None:
     """Show what the plugin NAME is: its description, options, contract, and an example of a config."""
-    from crfl_core.cli.plugin_description import described
+    from crfl_core.cli.plugin_description import describe_plugin
     from crfl_core.errors import PluginError
     from crfl_core.plugin_loading.registry import Registry
 
-    with output.plugins_at_work():
+    with output.redirect_plugin_output():
         registry = Registry()
-        chosen = kind_of(registry, kind, name)
+        chosen = find_kind(registry, kind, name)
         if chosen == "command":
             bare = name.rpartition(":")[2]
             raise PluginError(f"{name!r} is a command: `crfl {bare} --help` says what it does")
         plugin = registry.load(chosen, name)
-        description = described(registry.find(chosen, name), plugin)
+        description = describe_plugin(registry.find(chosen, name), plugin)
     if json:
         import json as codec
 
@@ -112,7 +112,7 @@ def show(name: Name, kind: Kind = None, json: Json = False) -> None:
         show_description(description)
 
 
-def show_description(plugin: Description) -> None:
+def show_description(plugin: PluginDescription) -> None:
     """Who it is, what it does, its options, what follows from its class, and how a config names it."""
     from rich import box
     from rich.padding import Padding
@@ -148,8 +148,8 @@ def check(
     from crfl_core.plugin_loading.registry import Registry
     from crfl_core.testing import check_plugin
 
-    with output.plugins_at_work():
-        results = check_plugin(configured(Registry(), kind, name, options or []))
+    with output.redirect_plugin_output():
+        results = check_plugin(build_plugin(Registry(), kind, name, options or []))
     if json:
         import json as codec
 
@@ -171,18 +171,18 @@ def check(
         counts = Counter(result.status for result in results)
         console.print(", ".join(f"{count} {status}" for status, count in counts.items()))
     if any(result.status == "failed" for result in results):
-        raise typer.Exit(BROKEN_PROMISE)
+        raise typer.Exit(EXIT_BROKEN_PROMISE)
 
 
-def configured(registry: Registry, kind: str | None, name: str, options: Sequence[str]) -> Plugin | Command:
+def build_plugin(registry: Registry, kind: str | None, name: str, options: Sequence[str]) -> Plugin | Command:
     """The installed plugin of this name, with these options."""
     from pydantic import ValidationError
 
-    from crfl_core.config.error_messages import explain
+    from crfl_core.config.error_messages import config_error
     from crfl_core.config.merging import Origins, apply_override
     from crfl_core.errors import ConfigError, PluginError
 
-    kind = kind_of(registry, kind, name)
+    kind = find_kind(registry, kind, name)
     if kind == "command":
         if options:
             raise PluginError(f"--set {options[0]}: command {name!r} has no options of a config")
@@ -195,14 +195,14 @@ def configured(registry: Registry, kind: str | None, name: str, options: Sequenc
     try:
         return plugin.model_validate(values, context={"resolver": registry}).with_name(name, origin)
     except ValidationError as error:
-        problems = str(explain(error, values, Origins())).splitlines()
+        problems = str(config_error(error, values, Origins())).splitlines()
         sentences = [f"{kind} {name!r} of {origin}: {problem} (options are given with --set)" for problem in problems]
         raise ConfigError("\n".join(sentences)) from error
 
 
-def kind_of(registry: Registry, kind: str | None, name: str) -> str:
+def find_kind(registry: Registry, kind: str | None, name: str) -> str:
     """The kind that was given, or the only one that has a plugin of this name."""
-    from crfl_core.errors import PluginError, closest
+    from crfl_core.errors import PluginError, suggest_names
     from crfl_core.plugin_api import KINDS
 
     if kind in KINDS:
@@ -213,7 +213,7 @@ def kind_of(registry: Registry, kind: str | None, name: str) -> str:
     kinds = [kind for kind in KINDS if bare in registry.found[kind]]
     if not kinds:
         known = sorted({known for kind in KINDS for known in registry.names(kind)})
-        raise PluginError(f"there is no plugin {name!r}: {closest(bare, known) or '`crfl plugins` lists them'}")
+        raise PluginError(f"there is no plugin {name!r}: {suggest_names(bare, known) or '`crfl plugins` lists them'}")
     if len(kinds) > 1:
         raise PluginError(f"{name!r} is the name of several plugins: choose with --kind {' or --kind '.join(kinds)}")
     return kinds[0]

@@ -33,7 +33,7 @@ def predict(
 
     result = load(run, trust=trust)
     try:
-        with output.plugins_at_work():
+        with output.redirect_plugin_output():
             prediction = predict_inputs(result, read_inputs(data), scaled=scaled)
     except DataError as error:
         raise DataError(f"{data}: {error}") from error

@@ -8,39 +8,26 @@ from typing import Annotated
 
 import typer
 
-from crfl_core.extend import RunArgument
+from crfl_core.cli.arguments import RunArgument
 
-Sign = Annotated[
-    Path | None,
-    typer.Option(
-        "--sign", metavar="KEY", help="Sign with this Ed25519 private key, PEM or OpenSSH.", show_default=False
-    ),
-]
 Out = Annotated[
     Path | None, typer.Option("--out", help="Where to write; default: RUN.receipt.json.", show_default=False)
 ]
 
 
-def receipt(run: RunArgument, sign: Sign = None, out: Out = None) -> None:
+def receipt(run: RunArgument, out: Out = None) -> None:
     """Write the digests of config, data, model, ledger and certificates of a finished RUN, and its versions, to a file.
 
-    `crfl verify RUN --receipt FILE` says whether a directory is the run of a receipt.
+    `crfl verify RUN --receipt FILE` tells whether a directory is the run of a receipt.
     """
-    from crfl_core.cli import run_checks as checking
-    from crfl_core.cli.receipts import signed_part
-    from crfl_core.errors import StoreError
-    from crfl_core.extend import DataError
-    from crfl_core.runs.receipts import receipt_of
+    from crfl_core.errors import DataError, StoreError
     from crfl_core.runs.run_directory import RunDirectory
+    from crfl_core.runs.verification import build_receipt, check_run
 
     directory = RunDirectory(run)
-    content = receipt_of(directory)
-    if problems := checking.check(directory).problems:
+    content = build_receipt(directory)
+    if problems := check_run(directory).problems:
         raise StoreError(problems[0])
-    if sign is not None:
-        from crfl_core.cli import signing
-
-        content["signature"] = signing.sign(sign, signed_part(content))
     target = out or Path(f"{run.resolve()}.receipt.json")
     try:
         target.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

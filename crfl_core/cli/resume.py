@@ -15,20 +15,20 @@ def resume(
     trust: arguments.TrustOption = False,
 ) -> None:
     """Resume an unfinished run, bit for bit as if it had never stopped; or a sweep."""
-    output.starting(quiet)
-    with output.loading():
-        from crfl_core.cli.early_results import Results
+    output.show_start(quiet)
+    with output.pause_garbage_collection():
+        from crfl_core.cli.early_results import RunDisplay
         from crfl_core.runs.run import resume as resume_run
 
     if (run / "sweep.toml").is_file():
         resume_sweep(run, json=json, quiet=quiet, trust=trust)
         return
-    results = Results(full=full, json=json, quiet=quiet)
-    with output.plugins_at_work():
+    results = RunDisplay(full=full, json=json, quiet=quiet)
+    with output.redirect_plugin_output():
         try:
             result = resume_run(run, trackers=results.trackers, trust=trust)
         except KeyboardInterrupt as stop:
-            raise output.interrupted(run, stop) from None
+            raise output.report_interrupt(run, stop) from None
     results.show(result)
 
 

@@ -47,9 +47,9 @@ def run(
     dry_run: DryRun = False,
 ) -> None:
     """Train, attack, aggregate and certify as CONFIG says; resumes if its directory holds an unfinished run."""
-    output.starting(quiet)
-    with output.loading():
-        from crfl_core.cli.early_results import Results
+    output.show_start(quiet)
+    with output.pause_garbage_collection():
+        from crfl_core.cli.early_results import RunDisplay
         from crfl_core.config import load_config
         from crfl_core.plugin_loading.registry import Registry
         from crfl_core.runs import run as execution
@@ -57,8 +57,8 @@ def run(
         from crfl_core.runs.results import load
 
     refuse_sweep(config)
-    results = Results(full=full, json=json, quiet=quiet)
-    with output.plugins_at_work():
+    results = RunDisplay(full=full, json=json, quiet=quiet)
+    with output.redirect_plugin_output():
         registry = Registry()
         changes = [*(overrides or ()), *([] if start_from is None else [execution.start_at(start_from)])]
         loaded = load_config(config, overrides=changes, registry=registry)
@@ -72,7 +72,7 @@ def run(
                     clean = None if twin is None else load(twin)
                     result = execution.execute(session, registry, loaded.origins, force=force, twin=clean)
         except KeyboardInterrupt as stop:
-            raise output.interrupted(path, stop) from None
+            raise output.report_interrupt(path, stop) from None
     if dry_run:
         show_estimate(estimate, path, json=json)
     else:

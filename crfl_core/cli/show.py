@@ -29,11 +29,11 @@ def show(
         raise StoreError(f"{run}: holds a sweep: see it with `crfl compare {run}`, or one of its cells")
     result = load(run, trust=trust)
     if clean is not None:
-        with output.plugins_at_work():
+        with output.redirect_plugin_output():
             effect = attack_effect(result, load(clean, trust=trust))
         if json:
             typer.echo(effect.model_dump_json(indent=2))
         else:
             output.show_effect(effect)
     else:
-        output.report(result, full=full, json=json)
+        output.show_run(result, full=full, json=json)

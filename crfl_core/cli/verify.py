@@ -1,4 +1,4 @@
-"""`crfl verify`: whether a run is what it was."""
+"""`crfl verify`: whether the files of a run are those that it wrote."""
 
 from __future__ import annotations
 
@@ -7,20 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crfl_core.extend import JsonOption, RunArgument, TrustOption
+from crfl_core.cli.arguments import JsonOption, RunArgument, TrustOption
 
 if TYPE_CHECKING:
-    from crfl_core.cli.run_checks import Findings
-
-    Found = dict[str, Findings | list[str]]
+    from crfl_core.runs.verification import Findings
 
 NOT_AS_WRITTEN = 2
-GOOD = {"written": "files are what the run wrote", "repeated": "files come out the same when the run is repeated"}
+SUCCESS = {"written": "files are what the run wrote", "repeated": "files come out the same when the run is repeated"}
+RECEIPT_FITS = "this is the run of the receipt"
 
 Recompute = Annotated[bool, typer.Option("--recompute", help="Also train again, and compare the bits of every file.")]
-ReceiptFile = Annotated[
-    Path | None, typer.Option("--receipt", help="Also compare with this receipt, and check who signed it.")
-]
+ReceiptFile = Annotated[Path | None, typer.Option("--receipt", help="Also compare with this receipt.")]
 
 
 def verify(
@@ -32,46 +29,43 @@ def verify(
 ) -> None:
     """Compare every file of RUN with what the run wrote; exit with 2 if one is missing or another.
 
-    Without a receipt this tells damage, not forgery: whoever can write to RUN can write a list that fits. A run of
-    somebody else's is trained again with --trust only.
+    Without a receipt this finds damage, not forgery: a person who can write to RUN can write a list that fits.
     """
-    from crfl_core.cli import run_checks as checking
-    from crfl_core.cli.receipts import compared
-    from crfl_core.errors import StoreError
     from crfl_core.runs.run_directory import RunDirectory
+    from crfl_core.runs.verification import check_receipt, check_run, recompute_run
 
     directory = RunDirectory(run)
-    if recompute and directory.is_made_by_others and not trust:
-        raise StoreError(f"{run}: was not made here: read its config.toml, then give --trust to train it again")
-    found: Found = {"written": checking.check(directory)}
-    if receipt is not None and not problems_in(found):
-        found["receipt"] = list(compared(directory, receipt))
-    if recompute and not problems_in(found):
-        found["repeated"] = checking.recompute(directory)
+    found = {"written": check_run(directory)}
+    remarks: list[str] = []
+    if receipt is not None and not list_problems(found):
+        check_receipt(directory, receipt)
+        remarks.append(RECEIPT_FITS)
+    if recompute and not list_problems(found):
+        found["repeated"] = recompute_run(directory, trust=trust)
     if json:
         from pydantic_core import to_json
 
-        typer.echo(to_json(found, indent=2).decode())
+        typer.echo(to_json(found | ({"receipt": remarks} if remarks else {}), indent=2).decode())
     else:
-        tell(found)
-    if problems_in(found):
+        print_findings(found, remarks)
+    if list_problems(found):
         raise typer.Exit(NOT_AS_WRITTEN)
 
 
-def problems_in(found: Found) -> list[str]:
-    """Everything that is wrong."""
-    return [problem for one in found.values() if not isinstance(one, list) for problem in one.problems]
+def list_problems(found: dict[str, Findings]) -> list[str]:
+    """List everything that is wrong."""
+    return [problem for findings in found.values() for problem in findings.problems]
 
 
-def tell(found: Found) -> None:
-    """Say what was found, in sentences."""
-    for name, one in found.items():
-        if isinstance(one, list):
-            typer.echo("\n".join(one))
-            continue
-        for remark in one.remarks:
+def print_findings(found: dict[str, Findings], receipt: list[str]) -> None:
+    """Print findings as sentences: of the files, of the receipt, of the repeated run."""
+    for name, findings in found.items():
+        for remark in findings.remarks:
             typer.echo(remark)
-        for problem in one.problems:
+        for problem in findings.problems:
             typer.echo(f"error: {problem}", err=True)
-        if not one.problems:
-            typer.echo(f"{one.files} {GOOD[name]}")
+        if not findings.problems:
+            typer.echo(f"{findings.files} {SUCCESS[name]}")
+        if name == "written":
+            for remark in receipt:
+                typer.echo(remark)

@@ -12,29 +12,29 @@ from pydantic_core import ErrorDetails
 from crfl_core.config.merging import DEFAULT, KeyPath, Origins
 from crfl_core.errors import ConfigError, one_line
 
-ABSENT = ("missing", "missing_key", "union_tag_not_found")
+ABSENT_KEY_ERRORS = ("missing", "missing_key", "union_tag_not_found")
 """Types of errors about a key that is not there: pydantic's, and that of our own tables."""
 
-PLAIN = re.compile(r"^\s*([-+]?(\d[\d_]*\.?\d*([eE][-+]?\d+)?|inf|nan)|true|false)\s*$")
+UNQUOTED_VALUE = re.compile(r"^\s*([-+]?(\d[\d_]*\.?\d*([eE][-+]?\d+)?|inf|nan)|true|false)\s*$")
 """Text that would be a number or a truth value without its quotes."""
 
 
-def explain(error: ValidationError, tree: Mapping[str, Any], origins: Origins) -> ConfigError:
+def config_error(error: ValidationError, tree: Mapping[str, Any], origins: Origins) -> ConfigError:
     """One sentence per wrong key: where it was written, the key, the value found, what would be right."""
     problems: dict[KeyPath, list[ErrorDetails]] = {}
     inputs: dict[KeyPath, Any] = {}
     for detail in error.errors(include_url=False):
-        path, value, present = walk(tree, detail["loc"])
+        path, value, present = follow_location(tree, detail["loc"])
         if key := inner_key(detail):
             path = (*path, *key)
-            present = detail["type"] not in ABSENT
-            value = walk(value, [int(step) if step.isdecimal() else step for step in key])[1]
+            present = detail["type"] not in ABSENT_KEY_ERRORS
+            value = follow_location(value, [int(step) if step.isdecimal() else step for step in key])[1]
         if present:
             inputs[path] = value
         problems.setdefault(path, []).append(detail)
     # A union tries all its members: what is wrong inside of one says more than that the others did not fit.
     innermost = [path for path in problems if not any(path == other[: len(path)] != other for other in problems)]
-    return ConfigError("\n".join(sentence(path, problems[path], inputs, origins) for path in innermost))
+    return ConfigError("\n".join(problem_text(path, problems[path], inputs, origins) for path in innermost))
 
 
 def inner_key(detail: ErrorDetails) -> KeyPath:
@@ -44,10 +44,10 @@ def inner_key(detail: ErrorDetails) -> KeyPath:
         return (context["discriminator"].strip("'"),)
     if "key" in context:
         return tuple(context["key"].split("."))
-    return (str(detail["loc"][-1]),) if detail["type"] in ABSENT else ()
+    return (str(detail["loc"][-1]),) if detail["type"] in ABSENT_KEY_ERRORS else ()
 
 
-def wording(detail: ErrorDetails) -> str:
+def plain_wording(detail: ErrorDetails) -> str:
     """pydantic's message in the words of a config."""
     if detail["type"] in ("missing", "union_tag_not_found"):
         return "is missing"
@@ -63,19 +63,21 @@ def remedy(value: Any, types: Set[str]) -> str:
     """What to do about a value that is right but for the way it is written."""
     if isinstance(value, bool):
         return ": true and false are no numbers" if types & {"int_type", "float_type"} else ""
-    if isinstance(value, str) and PLAIN.match(value) and types & {"int_type", "float_type", "bool_type"}:
+    if isinstance(value, str) and UNQUOTED_VALUE.match(value) and types & {"int_type", "float_type", "bool_type"}:
         return ": write it without quotes"
     return ": write it in quotes" if isinstance(value, int | float) and "string_type" in types else ""
 
 
-def sentence(path: KeyPath, details: Sequence[ErrorDetails], inputs: Mapping[KeyPath, Any], origins: Origins) -> str:
+def problem_text(
+    path: KeyPath, details: Sequence[ErrorDetails], inputs: Mapping[KeyPath, Any], origins: Origins
+) -> str:
     """`file: key = value: what would be right`."""
     origin = origins.near(path)
     where = [] if origin == DEFAULT else [origin]
     if path:
         shown = path in inputs and not leads_to_table(inputs[path])
         where.append(".".join(path) + (f" = {one_line(repr(inputs[path]))}" if shown else ""))
-    right = ", or ".join(dict.fromkeys(map(wording, details)))
+    right = ", or ".join(dict.fromkeys(map(plain_wording, details)))
     return ": ".join([*where, right + remedy(inputs.get(path), {detail["type"] for detail in details})])
 
 
@@ -84,7 +86,7 @@ def leads_to_table(value: Any) -> bool:
     return isinstance(value, Mapping) or (isinstance(value, list | tuple) and any(map(leads_to_table, value)))
 
 
-def walk(tree: Any, location: Sequence[int | str]) -> tuple[KeyPath, Any, bool]:
+def follow_location(tree: Any, location: Sequence[int | str]) -> tuple[KeyPath, Any, bool]:
     """Follow an error's location as far as the input goes.
 
     pydantic adds the names of union members to a location; they are no keys of the input and are passed over.

@@ -17,10 +17,10 @@ from crfl_core.plugin_api.base import Plugin
 from crfl_core.plugin_loading.registry import Registry, plugin_summary
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
-MARK = "x-crfl-kind"
+PLUGIN_KIND_KEY = "x-crfl-kind"
 
 
-class Choice(NamedTuple):
+class PluginChoice(NamedTuple):
     """A plugin that a config can name, and how; `described` if its options have a JSON Schema."""
 
     kind: str
@@ -31,11 +31,11 @@ class Choice(NamedTuple):
 
 def json_schema(registry: Registry) -> dict[str, Any]:
     """The schema of a config file with every installed plugin that can be loaded. Imports them all."""
-    choices = [choice for kind in CONFIGURABLE for choice in choices_of(registry, kind)]
+    choices = [choice for kind in CONFIGURABLE for choice in list_choices(registry, kind)]
     models: list[type[BaseModel]] = [RunConfig, *(choice.plugin for choice in choices if choice.described)]
     refs, definitions = models_json_schema([(model, "validation") for model in models])
     known = definitions["$defs"]
-    schema = resolve(refs[RunConfig, "validation"], known)
+    schema = resolve_reference(refs[RunConfig, "validation"], known)
     schema["properties"]["extends"] = {
         "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
         "description": "config files to start from, relative to this one, or presets of packages, package:name",
@@ -46,16 +46,16 @@ def json_schema(registry: Registry) -> dict[str, Any]:
         for choice in (choice for choice in choices if choice.kind == kind):
             options: dict[str, Any] = {"type": "object"}
             if choice.described:
-                options = resolve(refs[choice.plugin, "validation"], known)
+                options = resolve_reference(refs[choice.plugin, "validation"], known)
             options["properties"] = {"type": {"enum": choice.names}} | options.get("properties", {})
             options.pop("required", None)  # what a file leaves out may stand in one that it extends
             tables.append(options | {"title": choice.names[0], "description": plugin_summary(choice.plugin)})
             names += choice.names
         known[kind] = {"anyOf": [*tables, {"enum": names, "description": "by name, with its defaults"}]}
-    return cast("dict[str, Any]", linked({"$schema": DRAFT} | schema | {"$defs": known}))
+    return cast("dict[str, Any]", link_plugins({"$schema": DRAFT} | schema | {"$defs": known}))
 
 
-def choices_of(registry: Registry, kind: str) -> Iterator[Choice]:
+def list_choices(registry: Registry, kind: str) -> Iterator[PluginChoice]:
     """Every plugin of a kind that can be loaded; `crfl plugins` says what is wrong with the others."""
     for name in registry.names(kind):
         candidates = [found for found in registry.found[kind][name] if registry.is_usable(found)]
@@ -65,7 +65,7 @@ def choices_of(registry: Registry, kind: str) -> Iterator[Choice]:
                 plugin = registry.load(kind, exact)
             except PluginError:
                 continue
-            yield Choice(kind, [name, exact] if len(candidates) == 1 else [exact], plugin, is_described(plugin))
+            yield PluginChoice(kind, [name, exact] if len(candidates) == 1 else [exact], plugin, is_described(plugin))
 
 
 def is_described(plugin: type[Plugin]) -> bool:
@@ -77,22 +77,22 @@ def is_described(plugin: type[Plugin]) -> bool:
     return True
 
 
-def resolve(schema: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
+def resolve_reference(schema: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
     """A copy of the definition that a reference points to."""
     name = schema["$ref"].rpartition("/")[2]
     return dict(known[name])
 
 
-def linked(schema: Any) -> Any:
+def link_plugins(schema: Any) -> Any:
     """The schema with every mark of a plugin field replaced by a reference to the plugins of its kind."""
     if isinstance(schema, list):
-        return [linked(item) for item in schema]
+        return [link_plugins(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    rest = {key: linked(value) for key, value in schema.items() if key != MARK}
-    if MARK in schema:
-        return {"$ref": f"#/$defs/{schema[MARK]}"} | rest
-    if MARK in schema.get("items", ()):  # a single table stands for a list of one
+    rest = {key: link_plugins(value) for key, value in schema.items() if key != PLUGIN_KIND_KEY}
+    if PLUGIN_KIND_KEY in schema:
+        return {"$ref": f"#/$defs/{schema[PLUGIN_KIND_KEY]}"} | rest
+    if PLUGIN_KIND_KEY in schema.get("items", ()):  # a single table stands for a list of one
         array = {"type": rest.pop("type"), "items": rest.pop("items")}
         beside = {"type": "object", "additionalProperties": {"anyOf": [array, array["items"]]}}
         insertion = {

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import tomli_w
 from pydantic import ValidationError
 
-from crfl_core.config.error_messages import explain
-from crfl_core.config.merging import KeyPath, Origins, Tree, apply_override, leaves, merge, with_lists
+from crfl_core.config.error_messages import config_error
+from crfl_core.config.merging import KeyPath, Origins, Tree, add_default_lists, apply_override, leaves, merge
 from crfl_core.config.schema import RunConfig, Trust
-from crfl_core.errors import ConfigError, closest, one_line
+from crfl_core.errors import ConfigError, one_line, suggest_names
 from crfl_core.plugin_loading.missing_plugins import LenientRegistry
 from crfl_core.plugin_loading.registry import Registry
 
@@ -52,9 +52,9 @@ def load_config(
             steps = [*stages, *config.aggregation]
             config = RunConfig.model_validate({**dict(config), "aggregation": steps}, context=context)
             for _ in stages:
-                found = found.shifted("aggregation", "server.cap_updates")
+                found = found.with_inserted("aggregation", "server.cap_updates")
     except ValidationError as error:
-        raise explain(error, tree, found) from error
+        raise config_error(error, tree, found) from error
     return LoadedConfig(config, found)
 
 
@@ -81,7 +81,7 @@ def read_source(source: ConfigSource | None) -> tuple[Tree, dict[KeyPath, str]]:
         tree = dict(source)
         if "extends" in tree:
             raise ConfigError("extends: only a file can extend another; load the base with crfl_core.load_config")
-        return added(with_lists({}, tree, plugin_defaults()), tree, {}, "the mapping given to crfl_core")
+        return merge_source(add_default_lists({}, tree, plugin_defaults()), tree, {}, "the mapping given to crfl_core")
     return read_file(Path(source), plugin_defaults(), name=str(source))
 
 
@@ -103,21 +103,21 @@ def read_file(
     tree: Tree = {}
     written: dict[KeyPath, str] = {}
     for base in bases:
-        base_path = found_base(path, base, name)
+        base_path = find_base(path, base, name)
         base_name = base if is_preset(base) else str(base_path)
         base_tree, base_written = read_file(base_path, defaults, name=base_name, chain=(*chain, resolved))
         if is_preset(base) and "plugins" in base_tree:
             raise ConfigError(f"{base}: plugins: a preset cannot say whose code may run: write it in {name}")
         tree = merge(tree, base_tree, written, base_written)
-    return added(with_lists(tree, own, defaults), own, written, name)
+    return merge_source(add_default_lists(tree, own, defaults), own, written, name)
 
 
-def added(tree: Tree, own: Tree, written: dict[KeyPath, str], name: str) -> tuple[Tree, dict[KeyPath, str]]:
+def merge_source(tree: Tree, own: Tree, written: dict[KeyPath, str], name: str) -> tuple[Tree, dict[KeyPath, str]]:
     """What was inherited with what the file or mapping of this name says."""
     return merge(tree, own, written, dict.fromkeys(leaves(own), name)), written
 
 
-def found_base(path: Path, base: str, name: str) -> Path:
+def find_base(path: Path, base: str, name: str) -> Path:
     """The file that one entry of `extends` stands for. Raises `ConfigError`."""
     if is_preset(base):
         try:
@@ -178,18 +178,18 @@ def preset_path(reference: str) -> Path:
     """The file of a preset. Raises `ConfigError` that names those that there are."""
     owner, _, name = reference.partition(":")
     try:
-        found = presets_of(distribution(owner))
+        found = list_presets(distribution(owner))
     except PackageNotFoundError:
         raise ConfigError(f"{owner} is not installed: pip install {owner}") from None
     if name not in found:
         known = ", ".join(sorted(found)) or f"none: no package of it has a folder {PRESET_FOLDER} with TOML files"
         raise ConfigError(
-            f"{owner} has no preset {name!r}: {closest(name, found)} there are {known}".replace("  ", " ")
+            f"{owner} has no preset {name!r}: {suggest_names(name, found)} there are {known}".replace("  ", " ")
         )
     return found[name]
 
 
-def presets_of(owner: Distribution) -> dict[str, Path]:
+def list_presets(owner: Distribution) -> dict[str, Path]:
     """The presets of a distribution, by name."""
     files = (path for folder in package_folders(owner) for path in (folder / PRESET_FOLDER).glob("*.toml"))
     return {path.stem: path for path in files}

@@ -32,7 +32,7 @@ class Origins:
                     return origin
         return DEFAULT
 
-    def shifted(self, key: str, origin: str) -> Origins:
+    def with_inserted(self, key: str, origin: str) -> Origins:
         """The same after an item was put in front of a list, because some other setting asked for it."""
         moved = {
             (key, str(int(path[1]) + 1), *path[2:])
@@ -51,7 +51,7 @@ class Origins:
                 return inside[-1]
         return DEFAULT
 
-    def located(self, error: ConfigError) -> ConfigError:
+    def locate(self, error: ConfigError) -> ConfigError:
         """The error with the place where its key was written in front."""
         if error.key is None:
             return error
@@ -74,7 +74,7 @@ def merge(base: Tree, over: Tree, written: dict[KeyPath, str], new: Mapping[KeyP
             mine = as_table(result.get(key))
             if is_insertion(value) and is_list(mine):
                 places = (place for known, place in new.items() if known[: len(here)] == here)
-                result[key] = insert(mine, value, here, written, next(places, ""))
+                result[key] = insert_items(mine, value, here, written, next(places, ""))
                 inserted.append(here)
             elif isinstance(mine, dict) and isinstance(value, dict) and same_type(mine, value):
                 result[key] = combine(mine, value, here)
@@ -134,14 +134,16 @@ def as_items(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def insert(items: Any, wish: Mapping[str, Any], here: KeyPath, written: dict[KeyPath, str], origin: str) -> list[Any]:
+def insert_items(
+    items: Any, wish: Mapping[str, Any], here: KeyPath, written: dict[KeyPath, str], origin: str
+) -> list[Any]:
     """The list with new items at their places; `written` is changed to say where its items come from now.
 
     Items are named by position, `name` or `type`, as `--set` names them; those of one side come in the order in which
     they are written.
     """
     if isinstance(items, Mapping):  # a table that stands for a list of one
-        number(here, written)
+        number_item(here, written)
     result = as_items(items)
     for side, anchors in wish.items():
         for anchor, new in anchors.items():
@@ -151,18 +153,18 @@ def insert(items: Any, wish: Mapping[str, Any], here: KeyPath, written: dict[Key
                 raise ConfigError(f"{origin}: {'.'.join((*here, side, anchor))}: {error}") from error
             for offset, item in enumerate(as_items(new)):
                 result.insert(position + offset, item)
-                shift(position + offset, here, written)
+                shift_items(position + offset, here, written)
                 written[(*here, str(position + offset))] = origin
     return result
 
 
-def number(here: KeyPath, written: dict[KeyPath, str]) -> None:
+def number_item(here: KeyPath, written: dict[KeyPath, str]) -> None:
     """What was written of a table, as what was written of the first item of a list."""
     for path in [path for path in written if path[: len(here)] == here and path != here]:
         written[(*here, "0", *path[len(here) :])] = written.pop(path)
 
 
-def shift(position: int, here: KeyPath, written: dict[KeyPath, str]) -> None:
+def shift_items(position: int, here: KeyPath, written: dict[KeyPath, str]) -> None:
     """Give what was written of items from a position on the next number."""
     depth = len(here)
     moved = [
@@ -196,7 +198,7 @@ def item_position(items: Sequence[Any], part: str, before: KeyPath, behind: KeyP
 Place = tuple[int | str, ...]
 """A path in which items of lists are positions."""
 
-OPENINGS = {"[": "an array", "{": "a table", '"': "a text in quotes", "'": "a text in quotes"}
+TOML_OPENINGS = {"[": "an array", "{": "a table", '"': "a text in quotes", "'": "a text in quotes"}
 
 
 def apply_override(tree: Tree, text: str, written: dict[KeyPath, str], defaults: Mapping[str, Any]) -> Tree:
@@ -213,29 +215,29 @@ def apply_override(tree: Tree, text: str, written: dict[KeyPath, str], defaults:
         tree = tree | {path[0]: defaults[path[0]]} if path[0] in defaults else tree
     try:
         value = parse_value(raw.strip())
-        if inserts(tree, path):
+        if is_insertion_path(tree, path):
             over: Any = value
             for step in reversed(path):
                 over = {step: over}
             return merge(tree, over, written, {path: f"--set {text}"})
-        place = place_of(tree, path)
+        place = find_place(tree, path)
     except ValueError as error:
         raise ConfigError(f"--set {text}: {error}") from error
     before = dict(written)
     target = tuple(map(str, place))
-    result = merge(tree, around(tree, place, value), written, {target: f"--set {text}"})
+    result = merge(tree, wrap_value(tree, place, value), written, {target: f"--set {text}"})
     if any(isinstance(step, int) for step in place):  # only one item of the array changed
         written |= {key: origin for key, origin in before.items() if key[: len(target)] != target}
     return result
 
 
-def with_lists(tree: Tree, over: Mapping[str, Any], defaults: Mapping[str, Any]) -> Tree:
+def add_default_lists(tree: Tree, over: Mapping[str, Any], defaults: Mapping[str, Any]) -> Tree:
     """The tree with the default of every list that something is to be put into and that it does not have."""
     wanted = [key for key, value in over.items() if key not in tree and key in defaults and is_insertion(value)]
     return tree | {key: as_items(defaults[key]) for key in wanted}
 
 
-def inserts(tree: Tree, path: KeyPath) -> bool:
+def is_insertion_path(tree: Tree, path: KeyPath) -> bool:
     """Whether a path such as `aggregation.before.krum` puts something into a list."""
     *outer, side, _ = path if len(path) > 2 else ("", "", "")
     here: Any = tree
@@ -244,7 +246,7 @@ def inserts(tree: Tree, path: KeyPath) -> bool:
     return side in SIDES and (isinstance(here, list | tuple | str) or (isinstance(here, Mapping) and "type" in here))
 
 
-def place_of(tree: Tree, path: KeyPath) -> Place:
+def find_place(tree: Tree, path: KeyPath) -> Place:
     """The path with items of lists as positions. Raises ValueError if it leads nowhere, or to several items."""
     place: list[int | str] = []
     here: Any = tree
@@ -260,15 +262,15 @@ def place_of(tree: Tree, path: KeyPath) -> Place:
     return tuple(place)
 
 
-def around(tree: Tree, place: Place, value: Any) -> Any:
+def wrap_value(tree: Tree, place: Place, value: Any) -> Any:
     """The value inside of new tables that lead to its place, and of copies of the lists there."""
     for depth in range(len(place) - 1, -1, -1):
         step = place[depth]
-        value = {step: value} if isinstance(step, str) else replaced(follow(tree, place[:depth]), step, value)
+        value = {step: value} if isinstance(step, str) else replace_item(value_at(tree, place[:depth]), step, value)
     return value
 
 
-def replaced(items: Sequence[Any], position: int, value: Any) -> list[Any]:
+def replace_item(items: Sequence[Any], position: int, value: Any) -> list[Any]:
     """A copy of a list in which one item has changed: a table is merged with the one that is there."""
     item = as_table(items[position])
     if isinstance(value, dict) and isinstance(item, dict) and same_type(item, value):
@@ -276,7 +278,7 @@ def replaced(items: Sequence[Any], position: int, value: Any) -> list[Any]:
     return [*items[:position], value, *items[position + 1 :]]
 
 
-def follow(tree: Any, place: Place) -> Any:
+def value_at(tree: Any, place: Place) -> Any:
     """The value at a place."""
     for step in place:
         tree = tree[step]
@@ -295,9 +297,9 @@ def parse_value(raw: str) -> Any:
     try:
         parsed = tomllib.loads(f"value = {raw}")
     except (ValueError, RecursionError) as error:
-        if raw[:1] in OPENINGS:
+        if raw[:1] in TOML_OPENINGS:
             reason = re.sub(r" \(at .*\)$", "", one_line(error))
-            what = f"begins like {OPENINGS[raw[0]]} of TOML and is none: {reason}"
+            what = f"begins like {TOML_OPENINGS[raw[0]]} of TOML and is none: {reason}"
             raise ValueError(f"{what}; in a shell, put single quotes around it all") from error
         return raw
     return parsed["value"] if len(parsed) == 1 else raw

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from crfl_core.errors import ConfigError, failures_named
+from crfl_core.errors import ConfigError, wrap_failures
 from crfl_core.plugin_api import KINDS
 from crfl_core.plugin_api.aggregator import AggregationStep, Aggregator, Stage
 from crfl_core.plugin_api.attack import Attack
@@ -65,7 +65,7 @@ class Seeds(Table):
     attack: int | None = Field(None, ge=0, description="attackers and what they draw")
 
 
-class OwnSamples(Table):
+class ReserveSamples(Table):
     """Samples of the training part of a dataset that is not the run's."""
 
     dataset: Annotated[Dataset, PluginField("dataset")] = Field(description="where they come from")
@@ -78,20 +78,20 @@ class Reserve(Table):
     Each set is a number of samples, a share of all, or those of a dataset of its own. No sample is in two of them.
     """
 
-    root: Count | Share | OwnSamples | None = Field(None, description="for aggregation rules that learn from data")
-    curator: Count | Share | OwnSamples | None = Field(None, description="for feature maps that are fitted")
-    validation: Count | Share | OwnSamples | None = Field(
+    root: Count | Share | ReserveSamples | None = Field(None, description="for aggregation rules that learn from data")
+    curator: Count | Share | ReserveSamples | None = Field(None, description="for feature maps that are fitted")
+    validation: Count | Share | ReserveSamples | None = Field(
         None, description="for tuning: a test set beside the clean one, on which everything is certified as well"
     )
 
     @property
     def datasets(self) -> Iterator[Dataset]:
         """Where sets come from that are not the run's."""
-        return (wanted.dataset for _, wanted in self if isinstance(wanted, OwnSamples))
+        return (wanted.dataset for _, wanted in self if isinstance(wanted, ReserveSamples))
 
     def with_own_plugins(self) -> Reserve:
         """The same with instances of its own."""
-        own = {name: wanted for name, wanted in self if isinstance(wanted, OwnSamples)}
+        own = {name: wanted for name, wanted in self if isinstance(wanted, ReserveSamples)}
         return self.model_copy(
             update={name: one.model_copy(update={"dataset": one.dataset.model_copy()}) for name, one in own.items()}
         )
@@ -139,7 +139,7 @@ class Training(Table):
             raise ValueError("set either steps or epochs, not both")
         if self.ball is not None and (self.spectrum is None or not self.weight_decay):
             missing = "spectrum" if self.spectrum is None else "weight_decay"
-            raise misfit("ball", f"the ball rule needs training.{missing}, which is not set")
+            raise misfit_error("ball", f"the ball rule needs training.{missing}, which is not set")
         return self
 
 
@@ -185,14 +185,16 @@ class Groups(Table):
     @model_validator(mode="after")
     def _fit_together(self) -> Groups:
         if (self.by == "natural") != (self.count is None):
-            raise misfit("count", "must be left out of natural groups, and given for others")
+            raise misfit_error("count", "must be left out of natural groups, and given for others")
         if (self.by == "subsets") != (self.size is not None):
-            raise misfit("size", "belongs to by = 'subsets', which needs it")
+            raise misfit_error("size", "belongs to by = 'subsets', which needs it")
         if self.weights is not None:
             if self.count is not None and len(self.weights) != self.count:
-                raise misfit("weights", f"needs one for each of the {self.count} groups, found {len(self.weights)}")
+                raise misfit_error(
+                    "weights", f"needs one for each of the {self.count} groups, found {len(self.weights)}"
+                )
             if not any(self.weights):
-                raise misfit("weights", "some group must count")
+                raise misfit_error("weights", "some group must count")
         return self
 
 
@@ -280,11 +282,15 @@ class RunConfig(Table):
         self._check_aggregation()
         self._check_schedules()
         if self.storage.keep == "distances" and self.attack is None:
-            raise misfit("storage.keep", "there is no attack, and so no clean twin to be distant from: set 'models'")
+            raise misfit_error(
+                "storage.keep", "there is no attack, and so no clean twin to be distant from: set 'models'"
+            )
         titles = [certificate.title for certificate in self.certificates]
         for position, title in enumerate(titles):
             if title in titles[:position]:
-                raise misfit(f"certificates.{position}", f"two are called {title!r}: give one of them another `name`")
+                raise misfit_error(
+                    f"certificates.{position}", f"two are called {title!r}: give one of them another `name`"
+                )
         return self
 
     def named_plugins(self) -> Iterator[tuple[str, Plugin]]:
@@ -339,7 +345,7 @@ class RunConfig(Table):
         there = {step.configured_as.rpartition(":")[2] for step in self.aggregation}
         wanted: dict[str, Mapping[str, Any]] = {}
         for certificate in self.certificates if capping is not False else ():
-            with failures_named(f"certificate {certificate.full_name} failed in stages_to_add"):
+            with wrap_failures(f"certificate {certificate.full_name} failed in stages_to_add"):
                 wanted |= {str(stage["type"]).rpartition(":")[2]: stage for stage in certificate.stages_to_add(capping)}
         if capping and not wanted and len(self.aggregation) == 1:
             raise ConfigError(
@@ -350,14 +356,16 @@ class RunConfig(Table):
 
     def _check_aggregation(self) -> None:
         if not self.aggregation:
-            raise misfit("aggregation", "must end with a rule such as fedavg")
+            raise misfit_error("aggregation", "must end with a rule such as fedavg")
         *stages, rule = self.aggregation
         if not isinstance(rule, Aggregator):
             message = f"{rule.configured_as!r} is a stage: the last entry must be a rule such as fedavg"
-            raise misfit(f"aggregation.{len(stages)}", message)
+            raise misfit_error(f"aggregation.{len(stages)}", message)
         for position, stage in enumerate(stages):
             if not isinstance(stage, Stage):
-                raise misfit(f"aggregation.{position}", f"{stage.configured_as!r} is a rule and must be the last entry")
+                raise misfit_error(
+                    f"aggregation.{position}", f"{stage.configured_as!r} is a rule and must be the last entry"
+                )
 
     def _check_schedules(self) -> None:
         training = self.training
@@ -368,7 +376,7 @@ class RunConfig(Table):
         if isinstance(training.learning_rate, EqualInfluence):
             if training.weight_decay == 0:
                 forgotten = "equal influence needs training.weight_decay above 0: without it no round is ever forgotten"
-                raise misfit("training.learning_rate", forgotten)
+                raise misfit_error("training.learning_rate", forgotten)
         else:
             self._check_schedule("training.learning_rate", training.learning_rate, "above 0", lambda value: value > 0)
         if training.steps is not None:
@@ -379,16 +387,16 @@ class RunConfig(Table):
         self, key: str, schedule: Schedule | PerClient[Any], required: str, fits: Callable[[float], bool]
     ) -> None:
         table = "" if key.startswith("server") or isinstance(schedule, PerClient) else PER_CLIENT
-        for one in schedules.each_of(schedule):
+        for one in schedules.client_schedules(schedule):
             try:
-                numbers = schedules.telling_rounds(one, self.rounds)
+                numbers = schedules.rounds_to_check(one, self.rounds)
             except ValueError as error:
-                raise misfit(key, f"{error}{table}") from error
+                raise misfit_error(key, f"{error}{table}") from error
             for number in numbers:
                 if not fits(value := schedules.value_at(one, number)):
-                    raise misfit(key, f"must be {required} in every round, found {value:g} in round {number}")
+                    raise misfit_error(key, f"must be {required} in every round, found {value:g} in round {number}")
 
 
-def misfit(key: str, message: str) -> PydanticCustomError:
+def misfit_error(key: str, message: str) -> PydanticCustomError:
     """The error for settings that are right by themselves and do not fit together; `key` is the one to change."""
     return PydanticCustomError("misfit", "{message}", {"message": message, "key": key})

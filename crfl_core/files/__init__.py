@@ -1,1 +1,1 @@
-"""Read and write files safely: atomic writes, digests, published data and the cache of features."""
+"""Files on disk: atomic writes, published data files and the cache of features. The layer below records."""

@@ -26,7 +26,7 @@ from crfl_core.records.round import (
     RuleResult,
     StageResult,
     State,
-    worst,
+    most_dependent,
 )
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def chain_dependence(steps: Sequence[AggregationStep], clients: Clients) -> Depe
     Under weight decay a cap on whole updates counts as "all", because it may shorten honest updates.
     """
     shortens = any(isinstance(one, CapStage) and not caps_residuals(one, clients) for one in steps)
-    return "all" if shortens or not is_linear_chain(steps) else worst(*(step.depends for step in steps))
+    return "all" if shortens or not is_linear_chain(steps) else most_dependent(*(step.depends for step in steps))
 
 
 def caps_residuals(stage: CapStage, clients: Clients) -> bool:

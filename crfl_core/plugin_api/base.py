@@ -19,7 +19,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from crfl_core.errors import UNEXPECTED, CrflError, PluginError, reason
+from crfl_core.errors import UNEXPECTED_EXCEPTIONS, CrflError, PluginError, describe_exception
 from crfl_core.files.data_files import from_here
 from crfl_core.plugin_api import LOCAL
 from crfl_core.plugin_api.plugin_errors import function_of, source_location
@@ -146,8 +146,8 @@ class PluginField:
             plugin = plugin_class.model_validate(options, context=info.context)
         except (ValidationError, CrflError):
             raise
-        except UNEXPECTED as error:
-            message = f"{self.kind} {name!r} of {origin} failed to check its options: {reason(error)}"
+        except UNEXPECTED_EXCEPTIONS as error:
+            message = f"{self.kind} {name!r} of {origin} failed to check its options: {describe_exception(error)}"
             raise PydanticCustomError("plugin", "{message}", {"message": message}) from error
         plugin._configured_as = name
         plugin._provided_by = origin

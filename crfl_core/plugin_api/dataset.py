@@ -15,7 +15,7 @@ from pydantic import Field
 from crfl_core.errors import DataError, OptionError
 from crfl_core.files.data_files import DataSource, UserPath, exists, find_or_explain
 from crfl_core.plugin_api.base import Plugin
-from crfl_core.records.inputs import Data, Domain, Scaling, row_blocks, scaled
+from crfl_core.records.inputs import Data, Domain, Scaling, row_blocks, scale_inputs
 
 ScalingKind = Literal["none", "unit-range", "minmax", "standardise"]
 """Kind of scaling; a dataset may override the default of its option `scaling`."""
@@ -50,7 +50,7 @@ class Dataset(Plugin):
             test_y=data.test_y[: self._count("test_samples", len(data.test_x))],
         )
         scaling, domain = fit_scaling(self.scaling, data)
-        x = scaled(data.x, scaling)
+        x = scale_inputs(data.x, scaling)
         test_x = scaling.apply(data.test_x)
         return replace(data, x=x, test_x=test_x, scaling=scaling, domain=domain)
 

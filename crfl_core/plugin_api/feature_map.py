@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, final
 
-from crfl_core.errors import OptionError, PluginFailure, failures_named
+from crfl_core.errors import OptionError, PluginFailure, wrap_failures
 from crfl_core.plugin_api.base import Plugin
 from crfl_core.plugin_api.plugin_errors import errors_of
 from crfl_core.records.inputs import DataFacts
@@ -135,7 +135,7 @@ class FeatureMaps(BoundMap):
     def __call__(self, x: Tensor) -> Tensor:
         """(..., inputs) -> (..., outputs)."""
         for feature_map, link in zip(self.maps, self.links, strict=True):
-            with failures_named(f"feature map {feature_map.full_name} failed"):
+            with wrap_failures(f"feature map {feature_map.full_name} failed"):
                 x = link(x)
         return x
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from crfl_core.errors import ConfigError, OptionError, failures_named
+from crfl_core.errors import ConfigError, OptionError, wrap_failures
 
 if TYPE_CHECKING:
     from crfl_core.plugin_api.base import Plugin
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def errors_of(table: str, plugin: Plugin) -> Iterator[None]:
     """Name the config table and the plugin in errors that the plugin raises."""
     try:
-        with failures_named(f"{table}: {plugin.full_name} failed"):
+        with wrap_failures(f"{table}: {plugin.full_name} failed"):
             yield
     except OptionError as error:
         raise ConfigError(error.message, key=f"{table}.{error.option}") from error

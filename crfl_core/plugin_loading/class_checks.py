@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from crfl_core.errors import ConfigError, PluginError, closest
+from crfl_core.errors import ConfigError, PluginError, suggest_names
 from crfl_core.plugin_api import hookspecs
 from crfl_core.plugin_api.base import API_VERSION, Plugin, ServerStep, refuse_overriding
 from crfl_core.plugin_api.plugin_errors import function_of, source_location
@@ -94,7 +94,7 @@ def hook_problem(name: str, member: Any) -> str:
     function = function_of(member)
     hook = options.get("specname") or name
     if hook not in HOOKS:
-        hint = closest(hook, HOOKS) or f"hooks are {', '.join(HOOKS)}"
+        hint = suggest_names(hook, HOOKS) or f"hooks are {', '.join(HOOKS)}"
         return "" if options.get("optionalhook") else f"there is no hook {hook!r} ({place}): {hint}"
     if inspect.isgeneratorfunction(function):
         return f"{name} ({place}) is a hook wrapper, which a run does not call: write a plain method"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from crfl_core.errors import UNEXPECTED, CrflError, CrflWarning, PluginFailure, reason
+from crfl_core.errors import UNEXPECTED_EXCEPTIONS, CrflError, CrflWarning, PluginFailure, describe_exception
 from crfl_core.plugin_api import hookspecs
 from crfl_core.plugin_api.aggregator import state_key
 from crfl_core.plugin_api.base import Plugin
@@ -102,8 +102,8 @@ class Hooks:
                     answer = method(*given)
             except InputsChanged:
                 raise
-            except UNEXPECTED as error:
-                failure = f"{who} failed in {name}: {reason(error)}"
+            except UNEXPECTED_EXCEPTIONS as error:
+                failure = f"{who} failed in {name}: {describe_exception(error)}"
                 if not isinstance(plugin, Tracker):
                     raise error if isinstance(error, CrflError) else PluginFailure(failure) from error
                 warnings.warn(f"{failure}; the run continues without it", CrflWarning, stacklevel=2)

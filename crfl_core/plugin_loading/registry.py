@@ -13,7 +13,7 @@ from importlib.metadata import Distribution, EntryPoint, distribution, distribut
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from crfl_core.errors import PluginError, closest, reason
+from crfl_core.errors import PluginError, describe_exception, suggest_names
 from crfl_core.plugin_api import KINDS, LOCAL
 from crfl_core.plugin_api.command import Command
 
@@ -83,7 +83,7 @@ class Registry:
     def __init__(self, local: Mapping[str, type[Plugin]] | None = None) -> None:
         self._local = dict(local or {})
         self._allow: Sequence[str] | None = None
-        self._foreign_run: Path | None = None
+        self._run_directory: Path | None = None
         self._loaded: dict[tuple[str, str, str], type[Plugin]] = {}
 
     @cached_property
@@ -114,17 +114,17 @@ class Registry:
         copy._declared = self._declared
         copy._loaded = self._loaded
         copy._allow = entries
-        copy._foreign_run = self._foreign_run
+        copy._run_directory = self._run_directory
         return copy
 
-    def for_foreign_run(self, directory: Path) -> Registry:
-        """Return the same plugins for a run made by another installation: third-party code is refused."""
+    def for_run_directory(self, directory: Path) -> Registry:
+        """Return the same plugins for a run directory without trust: third-party code is refused."""
         copy = self.with_allow_list(self._allow)
-        copy._foreign_run = directory
+        copy._run_directory = directory
         return copy
 
     def is_usable(self, found: FoundPlugin) -> bool:
-        """Whether a plugin may be imported: neither an allow-list nor the origin of the run forbids it."""
+        """Whether a plugin may be imported: neither an allow-list nor an untrusted run directory forbids it."""
         return found.distribution in (OWN_DISTRIBUTION, LOCAL) or not self._refusal_of(found)
 
     def _refusal_of(self, found: FoundPlugin) -> str:
@@ -134,9 +134,10 @@ class Registry:
         """Return what forbids the code that lists call `name`, and the remedy; empty if nothing does."""
         if self._allow is not None and not is_allowed(self._allow):
             return f"plugins.allow, which does not list it: if you trust it, add {name!r} there"
-        if self._foreign_run is not None:
+        if self._run_directory is not None:
             return (
-                f"the origin of {self._foreign_run}, which was not made here: read its config.toml, then give --trust"
+                f"the run directory {self._run_directory}, which may name any code: read its config.toml, then give "
+                "--trust"
             )
         return ""
 
@@ -250,7 +251,7 @@ class Registry:
     def _unknown_name_message(self, kind: str, name: str) -> str:
         names = self.names(kind)
         bare = name.rpartition(":")[2]
-        parts = [f"there is no {kind} {name!r}:", closest(bare, names)]
+        parts = [f"there is no {kind} {name!r}:", suggest_names(bare, names)]
         other_kinds = [other for other in KINDS if name in self.found[other]]
         if other_kinds:
             parts.append(f"{name!r} is the name of another kind, {other_kinds[0]};")
@@ -278,7 +279,7 @@ def read_entry_points() -> DeclaredEntryPoints:
                 first = distribution(name)  # of two with one name, the first on the path counts
                 sort_entry_points(result, name, first.version, first.entry_points)
         except Exception as error:
-            problem = f"its entry points cannot be read: {reason(error)}"
+            problem = f"its entry points cannot be read: {describe_exception(error)}"
             result.broken.append(PluginListing("unknown", "", *identity_of(candidate), "failed", problem, "", ()))
     return result
 
@@ -325,7 +326,7 @@ def import_plugin(found: FoundPlugin) -> object:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        raise PluginError(f"{found.full_name} cannot be imported: {reason(error)}") from error
+        raise PluginError(f"{found.full_name} cannot be imported: {describe_exception(error)}") from error
 
 
 def command_of(found: FoundPlugin) -> Command:

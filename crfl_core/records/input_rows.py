@@ -139,7 +139,7 @@ def fresh(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.frombuffer(pages, dtype=dtype)
 
 
-class Gathering(threading.local):
+class BatchBuffer(threading.local):
     """Rows that are gathered again and again into the same memory, which every thread has its own of.
 
     The first touch of fresh memory costs more than what is put into it.
@@ -148,7 +148,7 @@ class Gathering(threading.local):
     def __init__(self) -> None:
         self._room: dict[torch.dtype, Tensor] = {}
 
-    def room(self, dtype: torch.dtype, device: torch.device, shape: tuple[int, ...]) -> Tensor:
+    def memory_for(self, dtype: torch.dtype, device: torch.device, shape: tuple[int, ...]) -> Tensor:
         """Memory for a tensor of this type and shape; what was in it before is gone."""
         size = math.prod(shape)
         kept = self._room.get(dtype)
@@ -158,9 +158,9 @@ class Gathering(threading.local):
             self._room[dtype] = kept = fresh(size, dtype, device)
         return kept[:size].view(shape)
 
-    def rows_of(self, source: Rows, rows: Tensor) -> Tensor:
+    def gather_rows(self, source: Rows, rows: Tensor) -> Tensor:
         """Some rows, (..., features), in room that is used again by the next call."""
-        out = self.room(source.dtype, source.device, (*rows.shape, source.shape[1]))
+        out = self.memory_for(source.dtype, source.device, (*rows.shape, source.shape[1]))
         self.gather(source, rows.flatten(), out.view(-1, source.shape[1]))
         return out
 
@@ -169,5 +169,5 @@ class Gathering(threading.local):
         if isinstance(source, Tensor):
             torch.index_select(source, 0, rows, out=out)
             return
-        some = self.room(torch.uint8, source.device, tuple(out.shape))
+        some = self.memory_for(torch.uint8, source.device, tuple(out.shape))
         source.fill(torch.index_select(source.raw, 0, rows, out=some), out)

@@ -189,7 +189,7 @@ class ScaledBytes(Unmade):
         return self.scaling.apply(np.arange(256, dtype=np.uint8)[:, None])[:, 0]
 
 
-def scaled(raw: NDArray[np.generic], scaling: Scaling) -> Any:
+def scale_inputs(raw: NDArray[np.generic], scaling: Scaling) -> Any:
     """Inputs after scaling; bytes stay bytes if the scaling is the same for all features."""
     if raw.dtype == np.uint8 and scaling.shift.size == scaling.factor.size == 1:
         return ScaledBytes(raw.view(np.uint8), scaling)
@@ -287,7 +287,7 @@ class Batches:
     round: int
 
 
-def owners_of(data: Data, partition: Sequence[NDArray[np.int64]]) -> NDArray[np.int64] | None:
+def natural_owners(data: Data, partition: Sequence[NDArray[np.int64]]) -> NDArray[np.int64] | None:
     """The natural owner of each client's data; None if there are no owners, or a client has data of several."""
     if data.groups is None:
         return None

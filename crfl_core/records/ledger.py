@@ -52,7 +52,7 @@ class BallFacts(LedgerRecord):
 
     @property
     def radius(self) -> float:
-        """`kappa / lambda`."""
+        """Return the radius of the ball, `kappa / lambda`."""
         return self.gradient_bound / self.weight_decay
 
 
@@ -99,7 +99,7 @@ class GroupFacts(LedgerRecord):
 
     @property
     def votes(self) -> tuple[int, ...]:
-        """How many votes each group has."""
+        """Return how many votes each group has."""
         return self.weights or (1,) * len(self.members)
 
 
@@ -187,7 +187,7 @@ class RunFacts(LedgerRecord):
 
     @property
     def models(self) -> int:
-        """How many global models are trained: one, or one for each group."""
+        """Return the number of global models: one, or one for each group."""
         return 1 if self.groups is None else len(self.groups.members)
 
     reserve: dict[str, ReservedFacts] = {}
@@ -236,7 +236,7 @@ class RoundRecord(LedgerRecord):
 
     @property
     def has_unweighted_part(self) -> bool:
-        """Whether a part of the aggregate that depends on what was submitted is in nobody's weight."""
+        """Return whether a part of the aggregate depends on the updates outside all weights."""
         return self.has_offset and self.depends == "all"
 
 
@@ -288,22 +288,22 @@ class ClientColumns:
         return len(self.round)
 
     def take(self, rows: NDArray[np.bool_] | NDArray[np.int64] | slice) -> ClientColumns:
-        """Some of the rows."""
+        """Return the chosen rows."""
         return ClientColumns(**{name: value[rows] for name, value in vars(self).items()})
 
     def of_round(self, number: int) -> ClientColumns:
-        """The participants of one round."""
+        """Return the participants of one round."""
         first, last = np.searchsorted(self.round, [number, number + 1])
         return self.take(slice(int(first), int(last)))
 
     @staticmethod
     def names() -> tuple[str, ...]:
-        """The columns, in order."""
+        """Return the names of the columns, in order."""
         return tuple(column.name for column in fields(ClientColumns))
 
     @staticmethod
     def concatenate(parts: Sequence[ClientColumns]) -> ClientColumns:
-        """The rows of several parts, one after the other."""
+        """Join the rows of several parts, one after the other."""
         return ClientColumns(
             **{name: np.concatenate([getattr(part, name) for part in parts]) for name in ClientColumns.names()}
         )
@@ -343,11 +343,11 @@ class Ledger:
                 )
 
     def round(self, number: int) -> RoundRecord:
-        """The record of round t = 1, 2, ... of the only model, or of the first one."""
+        """Return the record of round t = 1, 2, ... of the only model, or of the first one."""
         return self.rounds[(number - 1) * self.facts.models]
 
     def of_group(self, group: int) -> Ledger:
-        """The record of one of several models, as if there were no other."""
+        """Return the ledger of one group's model, as if there were no other."""
         return Ledger(
             self.facts.model_copy(update={"groups": None}),
             tuple(record.model_copy(update={"group": 0}) for record in self.rounds if record.group == group),
@@ -356,7 +356,10 @@ class Ledger:
 
     @property
     def twin_distances(self) -> tuple[float, ...]:
-        """The L2 distance to the clean twin after each round, of all groups together; nothing if it was not kept."""
+        """Return the L2 distance to the clean twin after each round; empty if it was not kept.
+
+        With groups, the distance of all models together.
+        """
         if any(record.distance is None for record in self.rounds):
             return ()
         groups = (
@@ -366,5 +369,5 @@ class Ledger:
 
     @property
     def failed_groups(self) -> tuple[int, ...]:
-        """The groups whose training failed."""
+        """Return the groups whose training failed."""
         return tuple(sorted({record.group for record in self.rounds if record.failed is not None}))

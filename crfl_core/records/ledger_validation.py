@@ -1,4 +1,4 @@
-"""Whether what was read could have been written: names, types, shapes, counts, ranges. A `ValueError` says why not."""
+"""Validation of run files: names, types, shapes, counts and ranges. A `ValueError` says what is wrong."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ ANY_SIGN = ("weight", "weight_bound", "scale")
 """Columns that may hold negative numbers."""
 
 MEASURED = ("submitted_norm", "residual_norm", "scale")
-"""Columns that may hold no number: of an update that is none."""
+"""Columns that may hold NaN: for an update that is not finite."""
 
 
 def check_types(arrays: Arrays, kind: type, names: Collection[str]) -> dict[str, NDArray[Any]]:
-    """The arrays under exactly these names, each of the type that a class declares for it."""
+    """Check names and types of arrays against the class that declares them."""
     if set(arrays) != set(names):
         raise ValueError(f"it must hold {', '.join(names)}, found {', '.join(arrays) or 'nothing'}")
     hints = get_type_hints(kind)
@@ -33,21 +33,13 @@ def check_types(arrays: Arrays, kind: type, names: Collection[str]) -> dict[str,
 
 
 def check_values(name: str, array: NDArray[Any], *, negative: bool = False) -> None:
-    """Refuse an array that holds something that is no number, or less than 0."""
+    """Refuse an array with NaN or with negative numbers."""
     if np.isnan(array).any() or (not negative and (array < 0).any()):
         raise ValueError(f"{name} holds a value that cannot be")
 
 
-def before_they_were_kept(shape: tuple[int, ...]) -> Arrays:
-    """Columns that older versions did not write, as they would have been: one group, and no batch was scaled."""
-    zeros = {"group": np.int64, "spectrum": np.float64, "start_gradient": np.float64, "scaled_batches": np.int64}
-    return {**{name: np.zeros(shape, kind) for name, kind in zeros.items()}, "batch_factor": np.ones(shape)}
-
-
 def read_client_columns(arrays: Arrays) -> ClientColumns:
-    """Rows of the ledger."""
-    if "round" in arrays:
-        arrays = {**before_they_were_kept(arrays["round"].shape), **arrays}
+    """Build the rows of the ledger from arrays."""
     columns = check_types(arrays, ClientColumns, ClientColumns.names())
     if any(column.ndim != 1 or len(column) != len(columns["round"]) for column in columns.values()):
         raise ValueError("its columns must have an entry for each row")
@@ -60,7 +52,7 @@ def read_client_columns(arrays: Arrays) -> ClientColumns:
 
 
 def check_columns(facts: RunFacts, clients: ClientColumns) -> None:
-    """Refuse rows of rounds and clients that there are not."""
+    """Refuse rows of rounds and clients beyond the run."""
     if len(clients) and (clients.round[-1] > facts.rounds or clients.client.max() >= facts.clients):
         raise ValueError(f"it has a row beyond {facts.rounds} rounds or {facts.clients} clients")
 
@@ -71,7 +63,7 @@ def check_facts(facts: RunFacts) -> None:
         raise ValueError(f"there is no precision {facts.dtype[:40]!r}")
     sizes = (facts.clients, facts.rounds, facts.classes, facts.inputs, facts.features, facts.parameters)
     if min(sizes) < 1:
-        raise ValueError("it counts something that it says there is none of")
+        raise ValueError("counts of clients, rounds, classes, inputs, features and parameters must be at least 1")
     per_client = (facts.samples, facts.input_norms, facts.feature_norms)
     if any(len(values) != facts.clients for values in per_client):
         raise ValueError(f"it must hold one value for each of {facts.clients} clients")
@@ -90,7 +82,7 @@ def check_facts(facts: RunFacts) -> None:
 
 
 def check_record(record: RoundRecord) -> None:
-    """Refuse norms, noise and counts that cannot be."""
+    """Refuse impossible norms, noise and counts."""
     norms = [record.clip_norm, record.noise_std, record.start_norm, record.start_operator_norm or 0.0, record.rounding]
     check_values(
         f"round {record.round}",
@@ -101,7 +93,7 @@ def check_record(record: RoundRecord) -> None:
 
 
 def read_vote_arrays(request: VoteRequest, arrays: Arrays, samples: int, classes: int) -> dict[str, NDArray[Any]]:
-    """The answer to a request on a test set."""
+    """Check the stored answer to a vote request on one test set."""
     parts = check_types(arrays, request.answer_type, request.answer_type.array_names())
     tables = {"logits", "counts", "selection"}
     for name, part in parts.items():
@@ -121,7 +113,7 @@ def read_vote_arrays(request: VoteRequest, arrays: Arrays, samples: int, classes
 
 
 def check_tensor(tensors: Arrays, name: str, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
-    """One of some tensors, of this shape and type, and finite."""
+    """Return a tensor by its name if it is finite and has this shape and type."""
     if name not in tensors:
         raise ValueError(f"there is no tensor {name!r}, found {', '.join(tensors) or 'none'}")
     found = tensors[name]
@@ -131,7 +123,7 @@ def check_tensor(tensors: Arrays, name: str, shape: tuple[int, ...], dtype: str)
 
 
 def read_saved_round(value: NDArray[Any] | None) -> int | None:
-    """The round that a checkpoint says it is of."""
+    """Return the round that a checkpoint names, or None if it names none."""
     if value is None or value.shape != (1,) or value.dtype.kind != "i" or value[0] < 1:
         return None
     return int(value[0])

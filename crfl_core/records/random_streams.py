@@ -50,7 +50,7 @@ class Streams:
         self, purpose: str, clients: Iterable[int], *, round_number: int = 0
     ) -> Iterator[np.random.Generator]:
         """The generators of many clients, in turn and in less time: use each before the next is asked for."""
-        return generators(self._keys(purpose, round_number, clients, 0))
+        return seed_generators(self._keys(purpose, round_number, clients, 0))
 
     def _keys(self, purpose: str, round_number: int, clients: Iterable[int], replica: int) -> list[bytes]:
         """What makes the seeds of some clients: 16 bytes that are hashed from all that a draw is for."""
@@ -128,7 +128,7 @@ HALF = np.uint32(16)
 Words = NDArray[np.uint32]
 
 
-def generators(keys: Sequence[bytes]) -> Iterator[np.random.Generator]:
+def seed_generators(keys: Sequence[bytes]) -> Iterator[np.random.Generator]:
     """Generators of `SFC64` whose seeds are these keys of 16 bytes, as little-endian numbers.
 
     It is one generator in one state after the other: use each before the next is asked for.
@@ -138,7 +138,7 @@ def generators(keys: Sequence[bytes]) -> Iterator[np.random.Generator]:
     bits = np.random.SFC64(int.from_bytes(keys[0], "little"))
     generator = np.random.Generator(bits)
     first = bits.state
-    found = states(np.frombuffer(b"".join(keys), "<u4").reshape(-1, POOL).astype(np.uint32))
+    found = sfc64_states(np.frombuffer(b"".join(keys), "<u4").reshape(-1, POOL).astype(np.uint32))
     if not np.array_equal(first["state"]["state"], found[0]):  # another NumPy than all that are known
         yield from (np.random.Generator(np.random.SFC64(int.from_bytes(key, "little"))) for key in keys)
         return
@@ -148,15 +148,15 @@ def generators(keys: Sequence[bytes]) -> Iterator[np.random.Generator]:
         yield generator
 
 
-def states(keys: Words) -> NDArray[np.uint64]:
+def sfc64_states(keys: Words) -> NDArray[np.uint64]:
     """The states of `SFC64` that are seeded with these keys, (n, 4) each."""
-    pool = hashed(keys.T, SPREAD[:, :POOL])
+    pool = hash_words(keys.T, POOL_CONSTANTS[:, :POOL])
     for source in range(POOL):
         first = POOL + source * (POOL - 1)
         others = [place for place in range(POOL) if place != source]
-        mixed = LEFT * pool[others] - RIGHT * hashed(pool[source], SPREAD[:, first : first + POOL - 1])
+        mixed = LEFT * pool[others] - RIGHT * hash_words(pool[source], POOL_CONSTANTS[:, first : first + POOL - 1])
         pool[others] = mixed ^ (mixed >> HALF)
-    words = hashed(pool[np.arange(SEED) % POOL], DRAWN).astype(np.uint64)
+    words = hash_words(pool[np.arange(SEED) % POOL], SEED_CONSTANTS).astype(np.uint64)
     a, b, c = words[::2] | (words[1::2] << np.uint64(32))
     for counter in range(1, WARM_UP + 1):
         output = a + b + np.uint64(counter)
@@ -166,7 +166,7 @@ def states(keys: Words) -> NDArray[np.uint64]:
     return np.stack([a, b, c, np.full_like(a, WARM_UP + 1)], axis=1)
 
 
-def hashed(words: Words, constants: Words) -> Words:
+def hash_words(words: Words, constants: Words) -> Words:
     """One row of words with each pair of constants."""
     product = (words ^ constants[0, :, None]) * constants[1, :, None]
     return product ^ (product >> HALF)
@@ -178,5 +178,5 @@ def powers(first: int, factor: int, count: int) -> Words:
     return np.array([found[:-1], found[1:]], np.uint32)
 
 
-SPREAD = powers(0x43B0D7E5, 0x931E8875, POOL * POOL)
-DRAWN = powers(0x8B51F9DD, 0x58F38DED, SEED)
+POOL_CONSTANTS = powers(0x43B0D7E5, 0x931E8875, POOL * POOL)
+SEED_CONSTANTS = powers(0x8B51F9DD, 0x58F38DED, SEED)

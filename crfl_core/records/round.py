@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Literal
 
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 State = Mapping[str, "Tensor"]
 """What a plugin wants to see again in the next round. Kept by the core, stored in the checkpoint."""
 
+ParticipantRows = slice | NDArray[np.int64]
+"""Some participants of a round, by their places in it."""
+
 Dependence = Literal["fixed", "own", "all"]
 """On what an aggregation weight depends: on nothing that was submitted, on that client's own update, on all."""
 
@@ -36,10 +39,10 @@ PARAMETERS_AT_ONCE = 2**26
 """How many parameters the models of clients may have that are trained at once, 256 MiB in single precision."""
 
 
-def worst(*dependences: Dependence) -> Dependence:
+def most_dependent(*dependences: Dependence) -> Dependence:
     """The dependence of a chain is that of its worst link.
 
-    >>> worst("fixed", "own", "fixed")
+    >>> most_dependent("fixed", "own", "fixed")
     'own'
     """
     return max(dependences, key=DEPENDENCE_ORDER.index)
@@ -258,14 +261,39 @@ class BatchMeasurements:
         """Return the measurements of clients that changed no batch and scaled none."""
         ints = np.zeros(clients, np.int64)
         floats = np.zeros(clients)
-        poison = floats, ints, ints, floats, ints, floats
         return BatchMeasurements(
-            *poison, spectrum=floats, start_gradient=floats, batch_factor=np.ones(clients), scaled_batches=ints
+            poisoned_share=floats,
+            poisoned_samples=ints,
+            poisoned_most=ints,
+            delta=floats,
+            label_flips=ints,
+            poisoned_norm=floats,
+            spectrum=floats,
+            start_gradient=floats,
+            batch_factor=np.ones(clients),
+            scaled_batches=ints,
         )
+
+    @staticmethod
+    def writable(clients: int) -> BatchMeasurements:
+        """Return the same with arrays of their own, for `put`."""
+        columns = vars(BatchMeasurements.clean(clients))
+        return BatchMeasurements(**{name: column.copy() for name, column in columns.items()})
+
+    @staticmethod
+    def concatenate(parts: Sequence[BatchMeasurements]) -> BatchMeasurements:
+        """Return the measurements of all parts, one after the other."""
+        names = [field.name for field in fields(BatchMeasurements)]
+        return BatchMeasurements(**{name: np.concatenate([vars(part)[name] for part in parts]) for name in names})
 
     def take(self, rows: NDArray[np.int64]) -> BatchMeasurements:
         """Return the measurements of these clients, in this order."""
         return BatchMeasurements(**{name: column[rows] for name, column in vars(self).items()})
+
+    def put(self, rows: ParticipantRows, part: BatchMeasurements) -> None:
+        """Write the measurements of some clients into arrays that `writable` made."""
+        for name, column in vars(self).items():
+            column[rows] = getattr(part, name)
 
 
 @dataclass(frozen=True)
@@ -274,4 +302,21 @@ class LocalUpdates:
 
     part: slice
     updates: Tensor
+    measurements: BatchMeasurements
+
+
+@dataclass(frozen=True)
+class Submission:
+    """Updates of some participants as the server takes them: crafted by attackers, and zero where they are bad.
+
+    `part` are the places of these participants in the round, `updates` is (K, k, P). `norms` and `bad`, (K, k), are of
+    what was submitted: a bad update is not finite or has the wrong shape. `scale`, (k,), is the measured ratio of the
+    norms of the submitted and the trained update of each attacker, 1 for others.
+    """
+
+    part: ParticipantRows
+    updates: Tensor
+    norms: Tensor
+    bad: Tensor
+    scale: NDArray[np.float64]
     measurements: BatchMeasurements

@@ -74,12 +74,12 @@ def check_length(schedule: Schedule, total: int) -> None:
         raise ValueError(f"a list needs one value per round: found {len(schedule)} for {total} rounds")
 
 
-def telling_rounds(schedule: Schedule, total: int) -> Sequence[int]:
+def rounds_to_check(schedule: Schedule, total: int) -> Sequence[int]:
     """Rounds of 1..total that tell whether all values are whole, positive and finite, and which is the first that is
     not: of a line the ends, and where it passes 0 or 1. There may be many more rounds than anybody could look at. A
     list of another length is a ValueError.
 
-    >>> telling_rounds(0.1, 10**12), telling_rounds(Linear(start=1.0, slope=-0.5), 10**12)
+    >>> rounds_to_check(0.1, 10**12), rounds_to_check(Linear(start=1.0, slope=-0.5), 10**12)
     ((1,), (1, 2, 3, 4, 1000000000000))
     """
     check_length(schedule, total)
@@ -92,7 +92,7 @@ def telling_rounds(schedule: Schedule, total: int) -> Sequence[int]:
     return tuple(sorted({1, min(2, total), total} | {number for number in near if 1 <= number <= total}))
 
 
-def each_of(schedule: Schedule | PerClient[Schedule]) -> tuple[Schedule, ...]:
+def client_schedules(schedule: Schedule | PerClient[Schedule]) -> tuple[Schedule, ...]:
     """The schedules of all clients; a single one if they share it."""
     return schedule.per_client if isinstance(schedule, PerClient) else (schedule,)
 
@@ -103,16 +103,16 @@ def client_values(schedule: Schedule | PerClient[Schedule], clients: int, number
     >>> client_values(PerClient(per_client=(0.5, (0.1, 0.2))), 2, number=2)
     array([0.5, 0.2])
     """
-    each = [value_at(one, number) for one in each_of(schedule)]
+    each = [value_at(one, number) for one in client_schedules(schedule)]
     return np.broadcast_to(np.asarray(each, np.float64), clients).copy()
 
 
-def changes(schedules: Sequence[Schedule | EqualInfluence | PerClient[Schedule] | None]) -> bool:
+def varies(schedules: Sequence[Schedule | EqualInfluence | PerClient[Schedule] | None]) -> bool:
     """Whether some value differs between rounds."""
     known = [schedule for schedule in schedules if schedule is not None and not isinstance(schedule, EqualInfluence)]
     if len(known) < sum(schedule is not None for schedule in schedules):
         return True
-    each = [one for schedule in known for one in each_of(schedule)]
+    each = [one for schedule in known for one in client_schedules(schedule)]
     return any(len(set(one)) > 1 if isinstance(one, tuple) else isinstance(one, Linear) and one.slope for one in each)
 
 
@@ -141,19 +141,19 @@ ThreatRounds = Rounds | AnyRounds | Literal["any", "every"]
 """When attackers attack: in these rounds, in at most k of them, in one of all ("any") or in all ("every")."""
 
 
-def at_most(rounds: ThreatRounds) -> int | None:
+def max_attacked_rounds(rounds: ThreatRounds) -> int | None:
     """In how many of the rounds meant an attack happens at most, if nobody knows in which; None: in all of them.
 
-    >>> at_most("any"), at_most(AnyRounds(any=3)), at_most("every"), at_most((10,))
-    (1, 3, None, None)
+    >>> max_attacked_rounds("any"), max_attacked_rounds(AnyRounds(any=3)), max_attacked_rounds("every")
+    (1, 3, None)
     """
     return 1 if rounds == "any" else rounds.any if isinstance(rounds, AnyRounds) else None
 
 
-def expand(rounds: ThreatRounds, total: int) -> tuple[int, ...]:
+def expand_rounds(rounds: ThreatRounds, total: int) -> tuple[int, ...]:
     """The round numbers meant, in order.
 
-    >>> expand(RoundRange(first=10, every=5), total=22), expand("any", total=3)
+    >>> expand_rounds(RoundRange(first=10, every=5), total=22), expand_rounds("any", total=3)
     ((10, 15, 20), (1, 2, 3))
     """
     if isinstance(rounds, str):

@@ -8,21 +8,21 @@ from typing import Any, cast
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, model_validator
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from crfl_core.errors import closest
+from crfl_core.errors import suggest_names
 
 VALUE_ENTRIES = frozenset({"default", "expected", "metadata", "serialization"})
 """Entries of pydantic's schemas that hold values of a plugin's author, not schemas."""
 
 
 def refuse_non_integer(value: object) -> object:
-    """Refuse what pydantic would take for an integer though it is none."""
+    """Refuse values that pydantic would convert to an integer."""
     if isinstance(value, str | bytes | bool):
         raise PydanticCustomError("int_type", "Input should be a valid integer")
     return value
 
 
 def make_strict(schema: Any) -> Any:
-    """A schema of pydantic that takes numbers and truth values only as such, wherever they stand in it.
+    """Return a pydantic schema that accepts numbers and booleans only as such, at any depth.
 
     pydantic's own strict mode would also refuse `1e5` as an integer, and the lists of a file as tuples.
     """
@@ -41,7 +41,7 @@ def make_strict(schema: Any) -> Any:
 
 
 def build_key_error(problem: str, key: str, message: str) -> PydanticCustomError:
-    """The error about one key of a table, which a validator of the whole table would not name."""
+    """Build the error about one key of a table, for a validator of the whole table."""
     context = {"message": " ".join(message.split()), "key": key}
     return PydanticCustomError(problem, "{message}", context)
 
@@ -65,7 +65,7 @@ class Table(BaseModel):
             for key in value:
                 if key not in cls.model_fields:
                     known = ", ".join(cls.model_fields) or "none, it has no options"
-                    message = f"unknown key; {closest(str(key), cls.model_fields)} known: {known}"
+                    message = f"unknown key; {suggest_names(str(key), cls.model_fields)} known: {known}"
                     raise build_key_error("unknown_key", str(key), message)
             for key, field in cls.model_fields.items():
                 if field.is_required() and key not in value:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from crfl_core.records.schedules import ThreatRounds, at_most, expand
+from crfl_core.records.schedules import ThreatRounds, expand_rounds, max_attacked_rounds
 from crfl_core.records.table import Table
 
 Poison = Literal["features", "labels", "features+labels", "replacement", "update"]
@@ -39,17 +39,17 @@ class Threat(Table):
 
     @property
     def attackers(self) -> int:
-        """Number of attacking clients R."""
+        """Return the number of attacking clients R."""
         return self.clients if isinstance(self.clients, int) else len(self.clients)
 
     @property
     def attacked_rounds(self) -> int:
-        """In how many rounds somebody attacks, at most."""
+        """Return the largest number of attacked rounds."""
         return len(self.rounds) if self.rounds_at_most is None else min(self.rounds_at_most, len(self.rounds))
 
     @property
     def rounds_text(self) -> str:
-        """The attacked rounds in a few words.
+        """Return the attacked rounds in a few words.
 
         >>> Threat(clients=1, rounds=(10,)).rounds_text
         'round 10'
@@ -67,11 +67,11 @@ class Threat(Table):
         return f"any {'one' if self.attacked_rounds == 1 else self.attacked_rounds} of rounds {named}"
 
     def has_too_many_rounds(self, rounds: Iterable[int]) -> bool:
-        """Whether attacks in all of these rounds are more than the unknown ones that are assumed."""
+        """Return whether attacks in all of these rounds exceed `rounds_at_most`."""
         return self.rounds_at_most is not None and len(set(rounds)) > self.rounds_at_most
 
     def excess(self, realised: Threat) -> tuple[str, ...]:
-        """Where an attack that really happened goes beyond this threat; empty if it is covered. Compared exactly.
+        """Return where a real attack exceeds this threat, compared exactly; empty if covered.
 
         >>> assumed = Threat(clients=1, rounds=(10,), poison_ratio=0.05, scale=10)
         >>> assumed.excess(assumed.model_copy(update={"scale": 50.0}))
@@ -97,7 +97,7 @@ class Threat(Table):
         return tuple(found)
 
     def enlarge(self, shares: float, sizes: float) -> Threat:
-        """The same with all shares and sizes enlarged by so much, relatively. Who does not scale, does not at all.
+        """Enlarge all shares and sizes by a relative amount; a scale of 1 stays 1.
 
         >>> Threat(clients=1, rounds=(10,), poison_ratio=0.05, scale=10).enlarge(shares=0.5, sizes=0.1).scale
         11.0
@@ -111,7 +111,7 @@ class Threat(Table):
 
 
 def covers(assumed: Poison, realised: Poison) -> bool:
-    """Whether protection against one kind of poison includes another.
+    """Return whether protection against one kind of poison includes another.
 
     >>> covers("replacement", "labels"), covers("features", "features+labels")
     (True, False)
@@ -145,7 +145,7 @@ class ThreatSettings(Table):
     clean_world: CleanWorld | None = Field(None, description="what the attacked run is compared with")
 
     def resolve(self, attack: Threat | None, total_rounds: int) -> Threat:
-        """The complete threat of a run, `attack` being what its attack did, if there was one.
+        """Return the complete threat of a run; `attack` is what its attack did, if there was one.
 
         >>> ThreatSettings(scale=5).resolve(None, total_rounds=30).rounds
         (30,)
@@ -153,5 +153,8 @@ class ThreatSettings(Table):
         resolved = {} if attack is None else attack.model_dump(exclude={"delta"})
         mine = {key: value for key in type(self).model_fields if (value := getattr(self, key)) is not None}
         if self.rounds is not None:
-            mine |= {"rounds": expand(self.rounds, total_rounds), "rounds_at_most": at_most(self.rounds)}
+            mine |= {
+                "rounds": expand_rounds(self.rounds, total_rounds),
+                "rounds_at_most": max_attacked_rounds(self.rounds),
+            }
         return Threat.model_validate({"clients": 1, "rounds": (total_rounds,)} | resolved | mine)

@@ -44,7 +44,7 @@ class VoteOverrides(Table):
     bound: VoteBound | None = Field(None, description="how probabilities are bounded from counts")
 
     def apply(self, settings: VoteSettings) -> VoteSettings:
-        """The settings with these overrides."""
+        """Return the settings with these overrides."""
         return settings.model_copy(update=self.model_dump(exclude_none=True))
 
 
@@ -65,18 +65,18 @@ class VoteRequest:
 
     @property
     def digest(self) -> str:
-        """Names the file that holds the answer."""
+        """Return the name of the file that holds the answer."""
         text = json.dumps(asdict(self), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property
     def answer_type(self) -> type[Votes]:
-        """The class of the answer."""
+        """Return the class of the answer."""
         return VOTES_BY_KIND[self.kind]
 
     @property
     def needs_training(self) -> bool:
-        """Whether rounds are trained again for the answer, which takes long."""
+        """Return whether the answer needs rounds to be trained again, which takes long."""
         return self.kind == "continuations"
 
 
@@ -96,11 +96,14 @@ class Votes:
 
     @classmethod
     def array_names(cls) -> tuple[str, ...]:
-        """The names of the arrays, each with an entry or a row per sample."""
+        """Return the names of the arrays, each with an entry or a row per sample."""
         return tuple(field.name for field in fields(cls) if field.name not in ("request", "settings"))
 
     def expect(self, kind: type[VotesType]) -> VotesType:
-        """These votes as those that `certify` reads; a `PluginFailure` if `request` asked for others."""
+        """Return these votes as the type that `certify` reads.
+
+        Raises `PluginFailure` if `request` asked for others.
+        """
         if not isinstance(self, kind):
             raise PluginFailure(
                 f"request() asked for {self.request.kind!r}, which are {type(self).__name__}, and certify() reads "

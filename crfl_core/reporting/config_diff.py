@@ -15,7 +15,7 @@ UNSET = "unset"
 Flat = dict[str, Any]
 
 
-def config_of(directory: RunDirectory) -> dict[str, Any]:
+def read_config(directory: RunDirectory) -> dict[str, Any]:
     """The config of a run as a table, whoever wrote its plugins."""
     try:
         return tomllib.loads(directory.load("config.toml").decode())
@@ -23,7 +23,7 @@ def config_of(directory: RunDirectory) -> dict[str, Any]:
         raise directory.damaged("config.toml", error) from error
 
 
-def flattened(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+def flatten(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
     """Every value under its dotted key; items of lists of tables are numbered.
 
     >>> dict(flattened({"server": {"clip_norm": 2.0}, "aggregation": [{"type": "rfa"}]}))
@@ -34,7 +34,7 @@ def flattened(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, A
         if isinstance(value, list) and value and all(isinstance(one, Mapping) for one in value):
             value = {str(number): one for number, one in enumerate(value)}
         if isinstance(value, Mapping) and value:
-            yield from flattened(value, f"{here}.")
+            yield from flatten(value, f"{here}.")
         else:
             yield here, value
 
@@ -48,9 +48,9 @@ def differences(configs: Sequence[Mapping[str, Any]]) -> list[Flat]:
     >>> differences([far, near, {"attack": {"type": "flipped", "seen": 2}}])[1:]
     [{'attack.type': 'scaled', 'attack.scale': 2}, {'attack.type': 'flipped', 'attack.scale': 'unset'}]
     """
-    flat = [dict(flattened(config)) for config in configs]
+    flat = [dict(flatten(config)) for config in configs]
     keys = dict.fromkeys(key for one in flat for key in one if key.partition(".")[0] not in NOT_ABOUT_RESULTS)
-    varied = [key for key in keys if differs(key, flat)]
+    varied = [key for key in keys if is_varied(key, flat)]
     types = [key for key in varied if key.rpartition(".")[2] == "type"]
     shown = []
     for key in varied:
@@ -58,12 +58,12 @@ def differences(configs: Sequence[Mapping[str, Any]]) -> list[Flat]:
         alike: dict[str, list[Flat]] = {}
         for one in flat:
             alike.setdefault(repr([one.get(kind) for kind in above]), []).append(one)
-        if any(differs(key, group) for group in alike.values()):
+        if any(is_varied(key, group) for group in alike.values()):
             shown.append(key)
     return [{key: one.get(key, UNSET) for key in shown} for one in flat]
 
 
-def differs(key: str, configs: Sequence[Flat]) -> bool:
+def is_varied(key: str, configs: Sequence[Flat]) -> bool:
     """Whether not all configs say the same about a key."""
     return any(one.get(key) != configs[0].get(key) for one in configs)
 
@@ -73,7 +73,7 @@ def is_seed(key: str) -> bool:
     return key == "seed" or key.startswith("seeds.")
 
 
-def parts(settings: Mapping[str, Any]) -> tuple[Flat, tuple[tuple[str, Any], ...]]:
+def split_seeds(settings: Mapping[str, Any]) -> tuple[Flat, tuple[tuple[str, Any], ...]]:
     """Settings without seeds, and the seeds."""
     point = {key: value for key, value in settings.items() if not is_seed(key)}
     return point, tuple(sorted((key, value) for key, value in settings.items() if is_seed(key)))

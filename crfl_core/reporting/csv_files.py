@@ -16,7 +16,7 @@ from crfl_core.certification.certifier import Audit
 from crfl_core.plugin_api.certificate import CertificateResult
 from crfl_core.records.ledger import LedgerRecord
 
-NUMBERS = re.compile(r"\[\n([-+.,eE\d\s]+)\]")  # not within a string, which has no line breaks in JSON
+NUMBER_LIST = re.compile(r"\[\n([-+.,eE\d\s]+)\]")  # not within a string, which has no line breaks in JSON
 COLUMNS = (
     "sample",
     "label",
@@ -44,7 +44,7 @@ def certificate_csv(guarantees: Sequence[CertificateResult]) -> bytes:
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(COLUMNS)
     for certified in guarantees:
-        writer.writerows(rows(certified))
+        writer.writerows(guarantee_rows(certified))
     return buffer.getvalue().encode()
 
 
@@ -75,19 +75,19 @@ def prediction_columns(classes: NDArray[np.int64], guarantees: Sequence[Certific
     columns: dict[str, list[Any]] = {"row": list(range(len(classes))), "class": classes.tolist()}
     for certified in guarantees:
         prefix = f"{certified.certificate}.{certified.level}"
-        columns[f"{prefix}.prediction"] = predictions(certified)
-        columns[f"{prefix}.radius"] = cells(certified.guarantee.radius)
+        columns[f"{prefix}.prediction"] = prediction_cells(certified)
+        columns[f"{prefix}.radius"] = number_cells(certified.guarantee.radius)
         columns[f"{prefix}.directions"] = ["+".join(certified.directions)] * len(classes)
     return columns
 
 
-def predictions(certified: CertificateResult) -> list[str]:
+def prediction_cells(certified: CertificateResult) -> list[str]:
     """The predicted classes; empty where the certificate abstains."""
     guarantee = certified.guarantee
     return cast("list[str]", np.where(guarantee.abstained, "", guarantee.prediction.astype(str)).tolist())
 
 
-def rows(certified: CertificateResult) -> Iterable[tuple[Any, ...]]:
+def guarantee_rows(certified: CertificateResult) -> Iterable[tuple[Any, ...]]:
     """The rows of one guarantee, in the order of `COLUMNS`."""
     guarantee = certified.guarantee
     any_round = certified.any_round
@@ -104,28 +104,28 @@ def rows(certified: CertificateResult) -> Iterable[tuple[Any, ...]]:
         constant(certified.level),
         constant(certified.statement),
         constant("+".join(certified.directions)),
-        predictions(certified),
+        prediction_cells(certified),
         guarantee.abstained.tolist(),
-        cells(guarantee.p_a),
-        cells(guarantee.p_b),
-        cells(guarantee.radius),
-        cells(guarantee.log_radius),
+        number_cells(guarantee.p_a),
+        number_cells(guarantee.p_b),
+        number_cells(guarantee.radius),
+        number_cells(guarantee.log_radius),
         constant(bool(certified.conditional or certified.label)),
-        constant("") if guarantee.count is None else cells(guarantee.count),
+        constant("") if guarantee.count is None else number_cells(guarantee.count),
         # The stated rounds are among the unknown ones.
-        constant("") if any_round is None else cells(np.minimum(guarantee.radius, any_round.radius)),
+        constant("") if any_round is None else number_cells(np.minimum(guarantee.radius, any_round.radius)),
         strict=True,
     )
 
 
-def cells(values: NDArray[np.float64]) -> list[str]:
+def number_cells(values: NDArray[np.float64]) -> list[str]:
     """Numbers that read back to the same bits; empty for NaN."""
     return ["" if value != value else repr(value) for value in values.tolist()]
 
 
 def metrics_json(metrics: LedgerRecord) -> str:
     """The text of metrics.json, with every list of numbers on a line of its own instead of a line per number."""
-    return NUMBERS.sub(lambda match: f"[{' '.join(match[1].split())}]", metrics.model_dump_json(indent=2))
+    return NUMBER_LIST.sub(lambda match: f"[{' '.join(match[1].split())}]", metrics.model_dump_json(indent=2))
 
 
 def audit_entries(audits: Sequence[Audit]) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from crfl_core.records.inputs import is_local
 from crfl_core.records.ledger import Ledger, LedgerRecord
 
 Array = NDArray[np.float64]
-GRID = 10
+GRID_STEPS = 10
 
 
 class Curve(LedgerRecord):
@@ -121,7 +121,7 @@ class Metrics(LedgerRecord):
     refused: dict[str, str]
     partition: ClassHistogram
 
-    def proved(self, clients: float) -> tuple[float, Curve] | None:
+    def proven_accuracy(self, clients: float) -> tuple[float, Curve] | None:
         """The largest certified accuracy on clean samples against so many clients, and the curve that it is of.
 
         Only what is a proof without conditions counts; None if there is none.
@@ -136,7 +136,7 @@ class Metrics(LedgerRecord):
         return max(found, key=lambda one: one[0], default=None)
 
 
-def attackers(ledger: Ledger) -> Attackers | None:
+def measure_attackers(ledger: Ledger) -> Attackers | None:
     """Who attacked in a run; None if nobody did."""
     numbers = np.unique(ledger.clients.round[ledger.clients.attacking])
     if not len(numbers):
@@ -155,22 +155,22 @@ def attackers(ledger: Ledger) -> Attackers | None:
     )
 
 
-def curves(guarantees: Sequence[CertificateResult], radii: Sequence[float] | None) -> tuple[Curve, ...]:
+def compute_curves(guarantees: Sequence[CertificateResult], radii: Sequence[float] | None) -> tuple[Curve, ...]:
     """The curves of guarantees, at the given radii, else on grids that the test sets of a level share."""
     grids: dict[tuple[str, str], tuple[float, ...]] = {}
     for certified in guarantees:
-        alike = [one for one in guarantees if group(one) == group(certified)]
+        alike = [one for one in guarantees if table_key(one) == table_key(certified)]
         largest = np.concatenate([one.guarantee.radius for one in alike])
-        grids[group(certified)] = default_grid(largest, certified.level) if radii is None else tuple(radii)
-    return tuple(curve(certified, grids[group(certified)]) for certified in guarantees)
+        grids[table_key(certified)] = default_grid(largest, certified.level) if radii is None else tuple(radii)
+    return tuple(compute_curve(certified, grids[table_key(certified)]) for certified in guarantees)
 
 
-def group(result: CertificateResult | Curve) -> tuple[str, str]:
+def table_key(result: CertificateResult | Curve) -> tuple[str, str]:
     """What is shown in one table: a certificate at one level."""
     return result.certificate, result.level
 
 
-def curve(certified: CertificateResult, grid: tuple[float, ...]) -> Curve:
+def compute_curve(certified: CertificateResult, grid: tuple[float, ...]) -> Curve:
     """The curve of one guarantee at the radii of a grid."""
     guarantee = certified.guarantee
     reaches = guarantee.radius[:, None] >= np.asarray(grid)[None, :]  # NaN reaches nothing
@@ -178,7 +178,10 @@ def curve(certified: CertificateResult, grid: tuple[float, ...]) -> Curve:
     any_round: dict[str, tuple[float, ...]] = {}
     if certified.any_round is not None:  # the stated rounds are among the unknown ones
         stands = reaches & (certified.any_round.radius[:, None] >= np.asarray(grid)[None, :])
-        any_round = {"any_round_accuracy": shares(stands & right[:, None]), "any_round_rate": shares(stands)}
+        any_round = {
+            "any_round_accuracy": sample_shares(stands & right[:, None]),
+            "any_round_rate": sample_shares(stands),
+        }
     return Curve(
         certificate=certified.certificate,
         level=certified.level,
@@ -191,24 +194,24 @@ def curve(certified: CertificateResult, grid: tuple[float, ...]) -> Curve:
         samples=len(right),
         accuracy=float(right.mean()),
         abstained=float(guarantee.abstained.mean()),
-        median_radius=median(guarantee.radius),
+        median_radius=median_radius(guarantee.radius),
         radii=grid,
-        certified_accuracy=shares(reaches & right[:, None]),
-        certified_rate=shares(reaches),
+        certified_accuracy=sample_shares(reaches & right[:, None]),
+        certified_rate=sample_shares(reaches),
         rounds=certified.rounds,
         **any_round,
     )
 
 
-def shares(holds: NDArray[np.bool_]) -> tuple[float, ...]:
+def sample_shares(holds: NDArray[np.bool_]) -> tuple[float, ...]:
     """The share of all samples, (m, k), for which something holds, at every radius."""
     return tuple(map(float, holds.mean(axis=0)))
 
 
-def median(radius: Array) -> float | None:
+def median_radius(radius: Array) -> float | None:
     """The largest radius that at least half of all samples reach; what is not certified reaches none.
 
-    >>> median(np.array([np.nan, 2.0, np.inf, 3.0])), median(np.array([np.nan, np.nan, np.inf]))
+    >>> median_radius(np.array([np.nan, 2.0, np.inf, 3.0])), median_radius(np.array([np.nan, np.nan, np.inf]))
     (3.0, None)
     """
     ordered = np.sort(np.where(np.isnan(radius), -np.inf, radius))[::-1]
@@ -225,9 +228,9 @@ def default_grid(radius: Array, level: Level = "feature") -> tuple[float, ...]:
     finite = radius[np.isfinite(radius)]
     largest = float(finite.max()) if len(finite) else 0.0
     end = (math.inf,) if np.isposinf(radius).any() else ()
-    if largest / GRID == 0:  # also a radius too small to be divided
+    if largest / GRID_STEPS == 0:  # also a radius too small to be divided
         return (0.0, *end)
-    raw = max(1.0, largest / GRID) if level == "client" else largest / GRID
+    raw = max(1.0, largest / GRID_STEPS) if level == "client" else largest / GRID_STEPS
     steps = (1, 2, 5, 10) if level == "client" else (1, 2, 2.5, 5, 10)
     magnitude = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * magnitude for factor in steps if factor * magnitude >= raw * (1 - 1e-12))

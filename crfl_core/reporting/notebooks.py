@@ -7,10 +7,11 @@ from html import escape
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from crfl_core.errors import ConfigError, closest
+from crfl_core.certification.levels import LEVEL_WORDS
+from crfl_core.errors import ConfigError, suggest_names
 from crfl_core.reporting import csv_files
-from crfl_core.reporting.metrics import Curve, group
-from crfl_core.reporting.terminal_tables import footnotes, shown_shares
+from crfl_core.reporting.metrics import Curve, table_key
+from crfl_core.reporting.terminal_tables import footnotes, share_columns
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -18,20 +19,30 @@ if TYPE_CHECKING:
     from crfl_core.plugin_api.certificate import CertificateResult
     from crfl_core.runs.results import Results, RunResult
 
-ALIKE = ("certificate", "level", "test_set", "statement", "clean_world", "label", "samples", "accuracy", "abstained")
+CURVE_COLUMNS = (
+    "certificate",
+    "level",
+    "test_set",
+    "statement",
+    "clean_world",
+    "label",
+    "samples",
+    "accuracy",
+    "abstained",
+)
 """What all points of a curve share."""
-SHARES = ("certified_accuracy", "certified_rate", "any_round_accuracy", "any_round_rate")
-ANSWERS = ("curves", "samples")
-KINDS = (*ANSWERS, "rounds", "clients")
+SHARE_COLUMNS = ("certified_accuracy", "certified_rate", "any_round_accuracy", "any_round_rate")
+RESULT_ROWS = ("curves", "samples")
+RUN_ROWS = (*RESULT_ROWS, "rounds", "clients")
 
 
-def frame(run: RunResult, rows: str) -> DataFrame:
+def run_frame(run: RunResult, rows: str) -> DataFrame:
     """What is asked of a run, as rows."""
-    made = maker(rows, KINDS)
+    made = import_data_frame(rows, RUN_ROWS)
     if rows == "curves":
-        return made(point for curve in run.metrics.curves for point in points(curve))
+        return made(point for curve in run.metrics.curves for point in curve_points(curve))
     if rows == "samples":
-        return samples(run.certified)
+        return samples_frame(run.certified)
     if rows == "rounds":
         return made(record.model_dump(exclude={"notes"}) | record.notes for record in run.ledger.rounds)
     return made(vars(run.ledger.clients))
@@ -39,16 +50,18 @@ def frame(run: RunResult, rows: str) -> DataFrame:
 
 def answers_frame(results: Results, rows: str) -> DataFrame:
     """What is asked of a what-if question, as rows."""
-    made = maker(rows, ANSWERS)
+    made = import_data_frame(rows, RESULT_ROWS)
     if rows == "curves":
-        return made(point for curve in results.curves for point in points(curve))
-    return samples(results.certified)
+        return made(point for curve in results.curves for point in curve_points(curve))
+    return samples_frame(results.certified)
 
 
-def maker(rows: str, kinds: Sequence[str]) -> type[DataFrame]:
+def import_data_frame(rows: str, kinds: Sequence[str]) -> type[DataFrame]:
     """What makes data frames, if there are such rows and pandas."""
     if rows not in kinds:
-        raise ConfigError(f"there are no rows {rows!r}: {closest(rows, kinds) or 'there are ' + ', '.join(kinds)}")
+        raise ConfigError(
+            f"there are no rows {rows!r}: {suggest_names(rows, kinds) or 'there are ' + ', '.join(kinds)}"
+        )
     try:
         import pandas
     except ImportError as error:
@@ -57,64 +70,66 @@ def maker(rows: str, kinds: Sequence[str]) -> type[DataFrame]:
     return made
 
 
-def samples(certified: Sequence[CertificateResult]) -> DataFrame:
+def samples_frame(certified: Sequence[CertificateResult]) -> DataFrame:
     """A row for every guarantee of every sample."""
     from pandas import DataFrame, to_numeric
 
-    told = DataFrame([row for one in certified for row in csv_files.rows(one)], columns=list(csv_files.COLUMNS))
+    told = DataFrame(
+        [row for one in certified for row in csv_files.guarantee_rows(one)], columns=list(csv_files.COLUMNS)
+    )
     numbers = ["prediction", "p_a", "p_b", "radius", "log_radius", "count"]
     told[numbers] = told[numbers].apply(to_numeric, errors="coerce")
     return told
 
 
-def points(curve: Curve) -> Iterator[dict[str, Any]]:
+def curve_points(curve: Curve) -> Iterator[dict[str, Any]]:
     """One row for every radius of a curve; the shares for attacks in any round are missing if they were not asked."""
-    shared = {name: getattr(curve, name) for name in ALIKE} | {"directions": "+".join(curve.directions)}
+    shared = {name: getattr(curve, name) for name in CURVE_COLUMNS} | {"directions": "+".join(curve.directions)}
     for number, radius in enumerate(curve.radii):
-        shares = {name: values[number] if (values := getattr(curve, name)) else None for name in SHARES}
+        shares = {name: values[number] if (values := getattr(curve, name)) else None for name in SHARE_COLUMNS}
         yield shared | {"conditional": bool(curve.conditional or curve.label), "radius": radius} | shares
 
 
-RADIUS = {"feature": "radius", "sample": "poison ratio", "client": "clients"}
-
-
-def summary(run: RunResult) -> str:
+def run_html(run: RunResult) -> str:
     """What the model does, what is certified about it, and what was refused."""
     metrics = run.metrics
     facts = [("clients", str(len(metrics.partition.sizes))), ("clean accuracy", f"{metrics.accuracy:.3f}")]
     if metrics.backdoor is not None:
         facts.append((f"attack success rate (class {metrics.backdoor.target})", f"{metrics.backdoor.success_rate:.3f}"))
-    parts = [f"<b>{escape(run.path.name)}</b>", table([], facts), answers(metrics.curves, metrics.refused)]
+    parts = [f"<b>{escape(run.path.name)}</b>", html_table([], facts), results_html(metrics.curves, metrics.refused)]
     return "\n".join(["<div>", *parts, f"<p><code>{escape(str(run.path))}</code></p>", "</div>"])
 
 
-def answers(curves: Iterable[Curve], refused: Mapping[str, str]) -> str:
+def results_html(curves: Iterable[Curve], refused: Mapping[str, str]) -> str:
     """What is certified, a table for each certificate and level, and what was refused."""
-    parts = [certified([*together]) for _, together in groupby(curves, key=group)]
+    parts = [curves_html([*together]) for _, together in groupby(curves, key=table_key)]
     parts += [f"<p>certificate {escape(name)} refused: {escape(why)}</p>" for name, why in refused.items()]
     return "\n".join(["<div>", *parts, "</div>"])
 
 
-def certified(curves: Sequence[Curve]) -> str:
+def curves_html(curves: Sequence[Curve]) -> str:
     """The table of one certificate and level, with what its numbers hang on."""
     first = curves[0]
     label = f" ({first.label})" if first.label else ""
-    heads = [RADIUS[first.level], *(f"{name}, {one.test_set}" for one in curves for name, _ in shown_shares(one))]
-    columns = [values for one in curves for _, values in shown_shares(one)]
+    heads = [
+        LEVEL_WORDS[first.level].unit,
+        *(f"{name}, {one.test_set}" for one in curves for name, _ in share_columns(one)),
+    ]
+    columns = [values for one in curves for _, values in share_columns(one)]
     rows = [(f"{radius:g}", *(f"{values[row]:.3f}" for values in columns)) for row, radius in enumerate(first.radii)]
     notes = "<br>".join(escape(note.strip()) for note in footnotes(curves))
     title = escape(f"{first.certificate}{label}: {first.level} level")
-    return f"<details open><summary>{title}</summary>{table(heads, rows)}<small>{notes}</small></details>"
+    return f"<details open><summary>{title}</summary>{html_table(heads, rows)}<small>{notes}</small></details>"
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def html_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """An HTML table; the first cell of a row is its name."""
-    lines = [line("", heads)] if heads else []
-    lines += [line(f"<th>{escape(first)}</th>", cells) for first, *cells in rows]
+    lines = [html_row("", heads)] if heads else []
+    lines += [html_row(f"<th>{escape(first)}</th>", cells) for first, *cells in rows]
     return f"<table>{''.join(lines)}</table>"
 
 
-def line(start: str, cells: Sequence[str]) -> str:
+def html_row(start: str, cells: Sequence[str]) -> str:
     """A row of a table: behind the name of a row its cells, without one the heads of columns."""
     tag = "td" if start else "th"
     return f"<tr>{start}{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"

@@ -12,23 +12,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from crfl_core.certification.levels import LEVEL_WORDS
 from crfl_core.plugin_api.certificate import Level
 from crfl_core.reporting.metrics import Curve, Metrics
 
-LINES = 25
+SCREEN_LINES = 25
 """The screen that a summary has: 80 x 24 with a prompt."""
-REMARKS = 6
+REMARK_LINES = 6
 """Lines that are kept for remarks, should there be so many."""
-CELL = 5
-HEADINGS: Mapping[Level, str] = {
-    "client": "clients that attack",
-    "sample": "poisoned share of a batch",
-    "feature": "change of a poisoned input",
-}
-"""What the radius of a level counts, strongest attackers first."""
+CELL_COLUMNS = 5
 
 
-def show(console: Console, name: str, metrics: Metrics, audit: Sequence[Mapping[str, Any]], path: Path) -> None:
+def show_summary(console: Console, name: str, metrics: Metrics, audit: Sequence[Mapping[str, Any]], path: Path) -> None:
     """What a person wants to see at the end of a run, on one screen."""
     head = [*model_lines(name, metrics), ""]
     end = [f"run directory: {path}", f"more: crfl show {path} --full, crfl open {path}"]
@@ -43,19 +38,19 @@ def show_guarantees(
     end: Sequence[str],
 ) -> None:
     """What is certified on the clean test set, between some lines; rows that would not fit are counted."""
-    remarks = [*refusals(audit), *conditions(curves), *open_assumptions(audit), *marks(curves)]
+    remarks = [*refusal_remarks(audit), *condition_remarks(curves), *unchecked_remarks(audit), *label_remarks(curves)]
     blocks = list(blocks_of(curves))
-    room = LINES - height((*head, *end), console.width)
+    room = SCREEN_LINES - height((*head, *end), console.width)
     if height(remarks, console.width) + sum(len(block.rows) + 1 for block in blocks) > room - 3:
-        remarks = [shortened(remark, console.width) for remark in remarks]
-    tables, left_out = fitting(blocks, room - min(REMARKS, height(remarks, console.width)) - 3)
+        remarks = [shorten(remark, console.width) for remark in remarks]
+    tables, left_out = fit_blocks(blocks, room - min(REMARK_LINES, height(remarks, console.width)) - 3)
     for line in head:
         console.print(Text(line), soft_wrap=True)
     if tables:
         samples = next(curve.samples for curve in curves if curve.test_set == "clean")
         console.print(Text(f"certified accuracy on {samples} clean test samples, by", style="bold"))
     names = max((len(row.certificate) for table in tables for row in table.rows), default=0)
-    width = max(names + 2, *(len(heading) for heading in HEADINGS.values()))
+    width = max(names + 2, *(len(words.heading) for words in LEVEL_WORDS.values()))
     for table in tables:
         console.print(block_table(table, width, console.width))
         room -= len(table.rows) + 1
@@ -69,14 +64,14 @@ def show_guarantees(
 def show_remarks(console: Console, remarks: Sequence[str], room: int) -> None:
     """As many remarks as there is room for, and how many more there are."""
     left = list(remarks)
-    while left and lines_of(left[0], console.width) <= room:
-        room -= lines_of(left[0], console.width)
+    while left and line_height(left[0], console.width) <= room:
+        room -= line_height(left[0], console.width)
         console.print(Text(left.pop(0), style="yellow"))
     if left:
         console.print(Text(f"{len(left)} more remark{'s' if len(left) > 1 else ''} with --full", style="yellow"))
 
 
-def fitting(blocks: Sequence[Block], room: int) -> tuple[list[Block], int]:
+def fit_blocks(blocks: Sequence[Block], room: int) -> tuple[list[Block], int]:
     """The first rows of all blocks, as many as there is room for, each block under a heading; and how many do not."""
     kept = []
     left_out = 0
@@ -91,10 +86,10 @@ def fitting(blocks: Sequence[Block], room: int) -> tuple[list[Block], int]:
 
 def height(lines: Iterable[str], width: int) -> int:
     """How many lines of a terminal some lines take."""
-    return sum(lines_of(line, width) for line in lines)
+    return sum(line_height(line, width) for line in lines)
 
 
-def lines_of(line: str, width: int) -> int:
+def line_height(line: str, width: int) -> int:
     """How many lines of a terminal one line takes, by and large: words are not broken."""
     return max(1, -(-len(line) // max(1, width - 8)))
 
@@ -104,13 +99,13 @@ def model_lines(name: str, metrics: Metrics) -> Iterator[str]:
     sizes = metrics.partition.sizes
     samples = f"{min(sizes)}" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
     yield f"{name}: {len(sizes)} clients with {samples} samples each"
-    yield f"accuracy          {share(metrics.accuracy)}"
+    yield f"accuracy          {format_share(metrics.accuracy)}"
     if metrics.backdoor is not None:
         backdoor = metrics.backdoor
-        clean = f"class {backdoor.target}; {share(backdoor.clean_rate)} without the trigger"
-        yield f"backdoor success  {share(backdoor.success_rate)}  ({clean})"
+        clean = f"class {backdoor.target}; {format_share(backdoor.clean_rate)} without the trigger"
+        yield f"backdoor success  {format_share(backdoor.success_rate)}  ({clean})"
     if metrics.attackers is not None and metrics.attackers.mean_weight_share is not None:
-        yield f"attackers' weight {share(metrics.attackers.mean_weight_share)}"
+        yield f"attackers' weight {format_share(metrics.attackers.mean_weight_share)}"
 
 
 @dataclass(frozen=True)
@@ -134,7 +129,7 @@ class Block:
 def blocks_of(curves: Iterable[Curve]) -> Iterator[Block]:
     """The certified accuracy on the clean test set, level by level."""
     clean = [curve for curve in curves if curve.test_set == "clean"]
-    for level in HEADINGS:
+    for level in LEVEL_WORDS:
         if of_level := [curve for curve in clean if curve.level == level]:
             radii = tuple(sorted({radius for curve in of_level for radius in curve.radii}))
             yield Block(level, radii, tuple(row for curve in of_level for row in rows_of(curve, radii)))
@@ -145,15 +140,15 @@ def rows_of(curve: Curve, radii: Sequence[float]) -> Iterator[Row]:
     name = curve.certificate + ("*" if curve.label else "") + ("+" if curve.conditional else "")
     if curve.any_round_accuracy:
         unknown = "any round" if curve.rounds.startswith("round ") else "any such rounds"
-        yield Row(name, unknown, at(radii, curve.radii, curve.any_round_accuracy))
+        yield Row(name, unknown, shares_at(radii, curve.radii, curve.any_round_accuracy))
     if curve.any_round_accuracy != curve.certified_accuracy:
-        yield Row(name, curve.rounds, at(radii, curve.radii, curve.certified_accuracy))
+        yield Row(name, curve.rounds, shares_at(radii, curve.radii, curve.certified_accuracy))
 
 
-def at(radii: Sequence[float], known: Sequence[float], shares: Sequence[float]) -> tuple[float | None, ...]:
+def shares_at(radii: Sequence[float], known: Sequence[float], shares: Sequence[float]) -> tuple[float | None, ...]:
     """A falling curve at other radii than its own: None where it is not known.
 
-    >>> at([0, 1, 2, 3], [0, 2], [0.9, 0.9]), at([0, 1, 2], [0, 2], [0.9, 0.5])
+    >>> shares_at([0, 1, 2, 3], [0, 2], [0.9, 0.9]), shares_at([0, 1, 2], [0, 2], [0.9, 0.5])
     ((0.9, 0.9, 0.9, None), (0.9, None, 0.5))
     """
     found: list[float | None] = []
@@ -167,20 +162,20 @@ def at(radii: Sequence[float], known: Sequence[float], shares: Sequence[float]) 
 def block_table(block: Block, name: int, width: int) -> Table:
     """The table of a level, as wide as the terminal: equal columns are one, and some are left away if need be."""
     when = max(len("every round"), *(len(row.rounds) for row in block.rows))
-    columns = chosen(list(joined(block)), max(1, (width - name - when - 2) // (CELL + 1)))
+    columns = choose_columns(list(join_columns(block)), max(1, (width - name - when - 2) // (CELL_COLUMNS + 1)))
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
-    table.add_column(Text(HEADINGS[block.level]), width=name, no_wrap=True)
+    table.add_column(Text(LEVEL_WORDS[block.level].heading), width=name, no_wrap=True)
     table.add_column(width=when, no_wrap=True)
     for title, _ in columns:
-        table.add_column(title, justify="right", min_width=CELL, no_wrap=True)
+        table.add_column(title, justify="right", min_width=CELL_COLUMNS, no_wrap=True)
     for number, row in enumerate(block.rows):
-        cells = ["" if (found := row.shares[place]) is None else share(found) for _, place in columns]
+        cells = ["" if (found := row.shares[place]) is None else format_share(found) for _, place in columns]
         again = number > 0 and block.rows[number - 1].certificate == row.certificate
         table.add_row(Text("" if again else f"  {row.certificate}"), Text(row.rounds), *cells)
     return table
 
 
-def joined(block: Block) -> Iterator[tuple[str, int]]:
+def join_columns(block: Block) -> Iterator[tuple[str, int]]:
     """The columns: a title, and the last of the radii that it stands for, between which no row changes."""
     places = range(len(block.radii))
     for _, same in groupby(places, key=lambda place: tuple(row.shares[place] for row in block.rows)):
@@ -190,10 +185,10 @@ def joined(block: Block) -> Iterator[tuple[str, int]]:
         yield (radius if len(alike) == 1 or radius == "any" else f"to {radius}"), alike[-1]
 
 
-def chosen(columns: Sequence[tuple[str, int]], fitting: int) -> list[tuple[str, int]]:
+def choose_columns(columns: Sequence[tuple[str, int]], fitting: int) -> list[tuple[str, int]]:
     """As many columns as fit: the first ones, and the last.
 
-    >>> chosen([("0", 0), ("1", 1), ("2", 2), ("9", 3)], 3)
+    >>> choose_columns([("0", 0), ("1", 1), ("2", 2), ("9", 3)], 3)
     [('0', 0), ('1', 1), ('9', 3)]
     """
     if len(columns) <= fitting:
@@ -201,14 +196,14 @@ def chosen(columns: Sequence[tuple[str, int]], fitting: int) -> list[tuple[str, 
     return [*columns[: fitting - 1], columns[-1]]
 
 
-def refusals(audit: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+def refusal_remarks(audit: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     """What nothing is said of, and why."""
     for entry in audit:
         for name, reason in entry["refused"].items():
             yield f"refused: {name}: {reason}"
 
 
-def conditions(curves: Iterable[Curve]) -> Iterator[str]:
+def condition_remarks(curves: Iterable[Curve]) -> Iterator[str]:
     """Under which conditions the numbers stand, once for all certificates that share one."""
     names: dict[str, list[str]] = {}
     for curve in curves:
@@ -218,7 +213,7 @@ def conditions(curves: Iterable[Curve]) -> Iterator[str]:
         yield f"+ conditional: {condition} ({', '.join(dict.fromkeys(certificates))})"
 
 
-def open_assumptions(audit: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+def unchecked_remarks(audit: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     """What the certificates that were not refused take on trust, with those that do."""
     users: dict[str, list[str]] = {}
     for entry in audit:
@@ -230,7 +225,7 @@ def open_assumptions(audit: Iterable[Mapping[str, Any]]) -> Iterator[str]:
         yield f"not checked: {'; '.join(found)}"
 
 
-def marks(curves: Iterable[Curve]) -> Iterator[str]:
+def label_remarks(curves: Iterable[Curve]) -> Iterator[str]:
     """What certificates are that prove nothing, and which statement the others make."""
     labels = dict.fromkeys((curve.certificate, curve.label) for curve in curves if curve.label)
     for certificate, label in labels:
@@ -245,17 +240,17 @@ def marks(curves: Iterable[Curve]) -> Iterator[str]:
         yield f"{', '.join(dict.fromkeys(certificates))}: {text}"
 
 
-def share(value: float) -> str:
+def format_share(value: float) -> str:
     """A share with three digits, without the leading zero.
 
-    >>> share(0.8941), share(1.0)
+    >>> format_share(0.8941), format_share(1.0)
     ('.894', '1.000')
     """
     text = f"{value:.3f}"
     return text.removeprefix("0")
 
 
-def shortened(line: str, width: int) -> str:
+def shorten(line: str, width: int) -> str:
     """A remark on one or two lines of a terminal; the rest of it stands in the full report."""
     longest = max(40, 2 * (width - 8))
     return line if len(line) <= longest else f"{line[: longest - 4]} ..."

@@ -12,9 +12,10 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from crfl_core.reporting.metrics import Curve, Metrics, group
+from crfl_core.certification.levels import LEVEL_WORDS
+from crfl_core.reporting.metrics import Curve, Metrics, table_key
 
-WIDE = 100
+WIDE_TERMINAL_COLUMNS = 100
 """Terminals with fewer columns have no room for four of text."""
 STATUS_STYLES = {
     "held": "green",
@@ -25,7 +26,7 @@ STATUS_STYLES = {
 }
 
 
-def show(console: Console, name: str, metrics: Metrics, audit: Sequence[dict[str, Any]], path: Path) -> None:
+def show_everything(console: Console, name: str, metrics: Metrics, audit: Sequence[dict[str, Any]], path: Path) -> None:
     """Everything a person wants to see at the end of a run."""
     show_results(console, name, metrics, audit)
     show_files(console, path)
@@ -50,7 +51,7 @@ def show_guarantees(console: Console, curves: Sequence[Curve], audit: Sequence[d
     for entry in audit:
         for name, reason in entry["refused"].items():
             console.print(Text(f"certificate {name} refused: {reason}", style="red"))
-    for _, together in groupby(curves, key=group):
+    for _, together in groupby(curves, key=table_key):
         of_level = list(together)
         console.print(curve_table(of_level))
         for note in footnotes(of_level):
@@ -73,13 +74,15 @@ def headline(name: str, metrics: Metrics) -> RenderableType:
         table.add_row("the same without the backdoor", f"{backdoor.clean_rate:.3f}")
     if metrics.attackers is not None:
         shares = metrics.attackers
-        table.add_row("attackers' share of the weights", share(shares.mean_weight_share))
+        table.add_row("attackers' share of the weights", format_weight_share(shares.mean_weight_share))
         if len(shares.rounds) > 1:
-            table.add_row(f"the largest in {len(shares.rounds)} attacked rounds", share(shares.largest_weight_share))
+            table.add_row(
+                f"the largest in {len(shares.rounds)} attacked rounds", format_weight_share(shares.largest_weight_share)
+            )
     return table
 
 
-def share(value: float | None) -> str:
+def format_weight_share(value: float | None) -> str:
     """A share of the weights; there is none if a part of the aggregate is in nobody's."""
     return "not in the weights" if value is None else f"{value:.3f}"
 
@@ -103,19 +106,19 @@ def curve_table(curves: Sequence[Curve]) -> RenderableType:
     """
     first = curves[0]
     label = f" ({first.label})" if first.label else ""
-    radius = {"feature": "radius", "sample": "poison ratio", "client": "clients"}[first.level]
+    radius = LEVEL_WORDS[first.level].unit
     table = Table(title=f"{first.certificate}{label}: {first.level} level", box=box.SIMPLE, title_justify="left")
     table.add_column(radius, justify="right")
     for curve in curves:
-        for name, _ in shown_shares(curve):
+        for name, _ in share_columns(curve):
             table.add_column(f"{name}\n{curve.test_set}", justify="right", overflow="fold")
-    columns = [values for curve in curves for _, values in shown_shares(curve)]
+    columns = [values for curve in curves for _, values in share_columns(curve)]
     for row, value in enumerate(first.radii):
         table.add_row(f"{value:g}", *(f"{values[row]:.3f}" for values in columns))
     return table
 
 
-def shown_shares(curve: Curve) -> tuple[tuple[str, tuple[float, ...]], ...]:
+def share_columns(curve: Curve) -> tuple[tuple[str, tuple[float, ...]], ...]:
     """The two columns of one test set, with their headings."""
     if curve.any_round_accuracy:
         unknown = "any round" if curve.rounds.startswith("round ") else "any such rounds"
@@ -153,13 +156,15 @@ def audit_table(audit: Sequence[dict[str, Any]], width: int) -> RenderableType:
             key = (check["name"], status, check["measured"], check["required"])
             users.setdefault(key, []).append(entry["certificate"])
     table = Table(title="audit", box=box.SIMPLE, title_justify="left")
-    for column in ("assumption", "status", "found", "by") if width >= WIDE else ("status", "assumption"):
+    for column in (
+        ("assumption", "status", "found", "by") if width >= WIDE_TERMINAL_COLUMNS else ("status", "assumption")
+    ):
         table.add_column(column, overflow="fold")
     for (name, status, found, needed), names in users.items():
         by = "all" if len(names) == len(audit) > 1 else ", ".join(names)
         shown = found if status in ("held", "declared") else f"{found}; needed: {needed}"
         judged = Text(status, style=STATUS_STYLES[status])
-        if width >= WIDE:
+        if width >= WIDE_TERMINAL_COLUMNS:
             table.add_row(name, judged, shown, by)
         else:
             table.add_row(judged, Text(f"{name}: {shown} ({by})" if shown else f"{name} ({by})"))

@@ -138,5 +138,5 @@ def new_votes(run: RunResult, config: RunConfig, target: RunDirectory, trackers:
     for name in ("samples", "input_norms", "feature_norms", "reserve"):
         if getattr(federation.facts, name) != getattr(run.ledger.facts, name):
             raise CrflError(f"{run.path}: the training data are not those of this run, {name} differ: restore them")
-    session = Session.of(federation, target.path, hooks).resumed(config.rounds)
+    session = Session.of(federation, target.path, hooks).resume_after(config.rounds)
     return Voter(session, run.directory, target, run.ledger)

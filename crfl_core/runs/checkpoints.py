@@ -25,8 +25,8 @@ from crfl_core.files.atomic_files import explain_os_errors
 from crfl_core.records import ledger_validation as validation
 from crfl_core.records.ledger import ClientColumns, RoundRecord, RunFacts
 from crfl_core.runs.run_directory import CHECKPOINT, ENVIRONMENT, LEDGER, ROUNDS, Arrays, RunDirectory, kept_round
+from crfl_core.training.crafting import initial_attack_state
 from crfl_core.training.federation import Federation
-from crfl_core.training.memory import first_state
 from crfl_core.training.rounds import Progress
 
 SAVED = f"{CHECKPOINT}/state.safetensors"
@@ -214,7 +214,7 @@ def unpacked(number: int, arrays: dict[str, NDArray[Any]], failed: Mapping[int, 
     tensors = {name: torch.from_numpy(array).to(federation.device) for name, array in of_run.items()}
     kept = {key: tensors.pop(key) for key in [*tensors] if key.startswith(f"{ATTACK}/")}
     remembered = {key.removeprefix(f"{ATTACK}/"): tensor for key, tensor in kept.items()}
-    attack_state = None if first_state(federation) is None else remembered
+    attack_state = None if initial_attack_state(federation) is None else remembered
     parameters = tensors.pop(PARAMETERS)
     models = parameters[None] if parameters.ndim == 1 else parameters
     states: list[dict[str, dict[str, Tensor]]] = [{} for _ in models]

@@ -18,7 +18,7 @@ from crfl_core.records.inputs import Scaling
 from crfl_core.records.votes import VoteRequest, Votes, VoteSettings
 from crfl_core.runs.results import RunResult, certify_all, data_facts
 from crfl_core.runs.stored_votes import vote_streams
-from crfl_core.training.features import mapped
+from crfl_core.training.features import map_inputs
 from crfl_core.training.models import build_model
 
 
@@ -49,7 +49,7 @@ def predict(run: RunResult, x: NDArray[Any], *, scaled: bool = False) -> Predict
     measured = rows.square().sum(1).isfinite()
     if not measured.all():
         raise DataError(f"x: the norm of row {int(measured.int().argmin())} is beyond the numbers of {facts.dtype}")
-    features = mapped(maps, rows)
+    features = map_inputs(maps, rows)
     unknown = torch.full((len(features),), -1)
 
     streams = vote_streams(run.config, run.directory)

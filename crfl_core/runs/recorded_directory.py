@@ -25,7 +25,6 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from crfl_core.errors import StoreError, one_line
 from crfl_core.files.atomic_files import LOCK, content_digest, explain_os_errors, replace_file
-from crfl_core.files.ownership import is_sealed_here, seal
 
 FORMAT = 1
 """Format of the directories that this version writes and reads."""
@@ -55,8 +54,6 @@ class RecordedDirectory:
 
     kind: ClassVar[str]
     """What the marker says that this is."""
-
-    sealed_file: ClassVar[str]
 
     states: ClassVar[tuple[str, ...]] = (FINISHED,)
     """How far the work can have come."""
@@ -236,10 +233,9 @@ class RecordedDirectory:
 
     # The marker, and the files that go with the directory
 
-    def mark(self, *, mine: bool = True) -> None:
+    def mark(self) -> None:
         """Write the marker."""
-        made_by = seal(self.read(self.sealed_file)) if mine else ""
-        self.write_json(MARKER, {"kind": self.kind, "made_by": made_by})
+        self.write_json(MARKER, {"kind": self.kind})
 
     @property
     def is_marked(self) -> bool:
@@ -249,15 +245,6 @@ class RecordedDirectory:
             return self.table(MARKER, self.load(MARKER)).get("kind") == self.kind
         except (StoreError, OSError):
             return False
-
-    @property
-    def is_made_by_others(self) -> bool:
-        """Return whether another installation made this, or the sealed file changed since."""
-        try:
-            made_by = self.table(MARKER, self.load(MARKER)).get("made_by")
-            return not is_sealed_here(self.load(self.sealed_file), made_by)
-        except StoreError:
-            return True
 
     def own_files(self) -> list[str]:
         """List the files here that have a name under which the work writes, in order."""

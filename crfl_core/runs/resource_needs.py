@@ -28,11 +28,11 @@ from crfl_core.records.ledger import ClientColumns, RunFacts
 from crfl_core.records.round import clients_at_once
 from crfl_core.records.schedules import AnyRounds, RoundRange
 from crfl_core.records.vote_counting import MODELS_PER_CHUNK
+from crfl_core.training.aggregation import copies_in_memory
 from crfl_core.training.client_sampling import Participation
 from crfl_core.training.continuations import UPDATE_NUMBERS_AT_ONCE
 from crfl_core.training.federation import Fits, Found
 from crfl_core.training.session import Session
-from crfl_core.training.update_memory import SHARE, held_at_once
 
 LEDGER_ROW_BYTES = 8 * len(ClientColumns.names())
 """Memory of one participant of a round in the ledger."""
@@ -114,7 +114,7 @@ class RunSizes:
         config: RunConfig, data: FederatedData, model: BoundModel, maps: FeatureMaps, participation: Participation
     ) -> RunSizes:
         """Return what is known once the data are loaded and partitioned, and the model is sized."""
-        clients = participation.round(1)
+        clients = participation.participants(1)
         return RunSizes(
             rounds=config.rounds,
             clients=data.clients,
@@ -319,15 +319,10 @@ def compares_updates(config: RunConfig) -> bool:
 
 def compared_updates(config: RunConfig, sizes: RunSizes) -> Part:
     """Count the updates of a round that the aggregation compares, and the copies that it makes of them."""
-    held = held_at_once(config.aggregation, streams=False, crafts=False)
     in_group = -(-sizes.participants // sizes.groups)
-    copies = sizes.groups * held.bytes_of(in_group, sizes.parameters, sizes.itemsize)
-    arrived = sizes.participants * sizes.model_bytes
-    memory = resource_limits.memory_left()
-    if memory is not None and arrived > memory.left // SHARE:
-        arrived = 0  # they are kept in a file
+    copies = copies_in_memory(config.aggregation, crafts=False) * sizes.groups * in_group
     purpose = f"all {sizes.participants:,} updates of {sizes.parameters:,} parameters, which the aggregation compares"
-    return Part(arrived + copies, purpose, sizes.clients_key)
+    return Part(copies * sizes.model_bytes, purpose, sizes.clients_key)
 
 
 def models_purpose(config: RunConfig, sizes: RunSizes) -> tuple[str, str]:

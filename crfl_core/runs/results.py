@@ -27,7 +27,7 @@ from crfl_core.records.round import Layout
 from crfl_core.records.threat import Threat
 from crfl_core.records.votes import VoteRequest, Votes, VoteSettings
 from crfl_core.reporting.csv_files import audit_entries, certificate_csv, metrics_json
-from crfl_core.reporting.metrics import Curve, Metrics, curves
+from crfl_core.reporting.metrics import Curve, Metrics, compute_curves
 from crfl_core.runs.environment import used_plugins
 from crfl_core.runs.run_directory import CONFIG, RunDirectory
 from crfl_core.runs.stored_models import flat_parameters, read_fitted, read_models
@@ -83,9 +83,9 @@ class Results:
         return answers_frame(self, rows)
 
     def _repr_html_(self) -> str:
-        from crfl_core.reporting.notebooks import answers
+        from crfl_core.reporting.notebooks import results_html
 
-        return answers(self.curves, self.refused)
+        return results_html(self.curves, self.refused)
 
     def write(self, directory: RunDirectory, metrics: LedgerRecord | None = None) -> None:
         """A table per certificate, audit.json and metrics.json: the given metrics, or else the curves alone."""
@@ -117,7 +117,7 @@ def certify_all(
                 watch(certified)
             own.append(certified)
         found += own
-        shown += curves(own, radii)
+        shown += compute_curves(own, radii)
     return Results(tuple(question.audit for question in certifier.questions), tuple(found), tuple(shown))
 
 
@@ -232,18 +232,22 @@ class RunResult:
         It has a row per point of a curve, per guarantee of a sample, per round, or per round and client. Needs pandas,
         an extra: `pip install "crfl[pandas]"`.
         """
-        from crfl_core.reporting.notebooks import frame
+        from crfl_core.reporting.notebooks import run_frame
 
-        return frame(self, rows)
+        return run_frame(self, rows)
 
     def _repr_html_(self) -> str:
-        from crfl_core.reporting.notebooks import summary
+        from crfl_core.reporting.notebooks import run_html
 
-        return summary(self)
+        return run_html(self)
 
 
 def load(path: str | Path, *, plugins: Mapping[str, type[Plugin]] | None = None, trust: bool = False) -> RunResult:
-    """A finished run, from its directory. Code of third parties that a run of others names runs only with `trust`."""
+    """Open a finished run.
+
+    Its directory may come from another person, so third-party code that its config names is imported only with
+    `trust`. `plugins` adds classes of this program.
+    """
     directory = RunDirectory(Path(path))
     if directory.state != "finished":
         raise StoreError(f"{path}: the run is not finished: continue with `crfl resume {path}`")
@@ -253,9 +257,12 @@ def load(path: str | Path, *, plugins: Mapping[str, type[Plugin]] | None = None,
 def reading(
     directory: RunDirectory, registry: Registry, *, trust: bool, needed: Collection[str] = ()
 ) -> LenientRegistry:
-    """The plugins with which a run is read: for a run of others, those that the person here allows, or trusts."""
-    if directory.is_made_by_others and not trust:
-        registry = registry.for_foreign_run(directory.path)
+    """Return the plugins with which a run is read.
+
+    Without `trust` no third-party code is imported: the directory may come from another person.
+    """
+    if not trust:
+        registry = registry.for_run_directory(directory.path)
     return LenientRegistry(registry, used_plugins(directory), needed)
 
 

@@ -25,7 +25,7 @@ from crfl_core.plugin_loading.class_checks import require_observing_tracker
 from crfl_core.plugin_loading.hooks import Hooks
 from crfl_core.plugin_loading.registry import Registry
 from crfl_core.records.ledger import RunFacts
-from crfl_core.reporting.metrics import Backdoor, ClassHistogram, Metrics, attackers
+from crfl_core.reporting.metrics import Backdoor, ClassHistogram, Metrics, measure_attackers
 from crfl_core.runs import environment
 from crfl_core.runs.checkpoints import continue_rounds, remove_checkpoint
 from crfl_core.runs.replace_run import claim, clean_up
@@ -87,23 +87,46 @@ def resume(
     trackers: Sequence[Tracker] = (),
     trust: bool = False,
 ) -> RunResult:
-    """Go on with an unfinished run; a finished one is returned as it is. One of others needs `trust`."""
+    """Resume an unfinished run; a finished one is returned as it is.
+
+    Resuming does what the config in the directory says, with the rights of the user. `trust` is needed if it names
+    third-party code, or options of trackers or of the engine that say where to write or to connect.
+    """
     directory = RunDirectory(Path(path))
     registry = Registry(plugins)
     if directory.state == "finished":
         clean_up(directory)
         return load(path, plugins=plugins, trust=trust)
-    directory.read(CONFIG)  # which compares it
-    if directory.is_made_by_others and not trust:
-        raise StoreError(
-            f"{path}: was not made here, and resuming does what its config says, with your rights: read its "
-            "config.toml, then give --trust"
-        )
-    installed = reading(directory, registry, trust=True, needed=KINDS)
-    loaded = load_config(directory.path / CONFIG, registry=installed)
+    loaded = load_runnable_config(directory, registry, trust=trust)
     with located(loaded):
         session = prepare(loaded.config, directory.path, trackers, started_with(directory))
         return execute(session, registry, loaded.origins)
+
+
+def load_runnable_config(directory: RunDirectory, registry: Registry, *, trust: bool) -> LoadedConfig:
+    """Load the config of a run in order to train with it. Raises `CrflError` if that needs `trust`."""
+    directory.read(CONFIG)  # read() verifies the digest
+    loaded = load_config(directory.path / CONFIG, registry=reading(directory, registry, trust=trust, needed=KINDS))
+    if not trust:
+        check_outside_effects(directory.path, loaded.config)
+    return loaded
+
+
+def check_outside_effects(path: Path, config: RunConfig) -> None:
+    """Raise `StoreError` if a config that the user does not trust says where to write or to connect.
+
+    Such options are texts and paths of the engine and of trackers; defaults stay inside the run directory.
+    """
+    plugins = {"engine": config.engine}
+    plugins |= {f"trackers.{position}": tracker for position, tracker in enumerate(config.trackers)}
+    for key, plugin in plugins.items():
+        for name, field in type(plugin).model_fields.items():
+            value = getattr(plugin, name)
+            if isinstance(value, str | Path) and value != field.get_default():
+                raise StoreError(
+                    f"{path}: {key}.{name} = {str(value)!r} decides where the run writes or connects to: read its "
+                    "config, then give --trust"
+                )
 
 
 def open_job(specification: str) -> Job:
@@ -150,10 +173,10 @@ def execute(
         write_fitted(directory, federation.fitted)
         saved = continue_rounds(directory) if directory.state == "training" else None
         played = config.rounds if directory.state != "training" else 0 if saved is None else saved.round
-        session = session.resumed(played)
+        session = session.resume_after(played)
         try:
             session.hooks.observe("crfl_run_started", run=session.context)
-            with session.opened():
+            with session.open_engine():
                 if directory.state == "training":
                     environment.record(directory, LoadedConfig(config, origins), registry, played)
                     train(session, directory, saved, twin)
@@ -212,7 +235,7 @@ def certify(session: Session, directory: RunDirectory) -> None:
         loss=figures.loss,
         backdoored_accuracy=None if triggered is None else triggered.accuracy,
         backdoor=measure_backdoor(federation, parameters, ledger.failed_groups),
-        attackers=attackers(ledger),
+        attackers=measure_attackers(ledger),
         curves=results.curves,
         refused=results.refused,
     )
@@ -232,7 +255,7 @@ def located(loaded: LoadedConfig) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        raise loaded.origins.located(error) from error
+        raise loaded.origins.locate(error) from error
 
 
 def measure_backdoor(federation: Federation, parameters: Tensor, failed: Sequence[int]) -> Backdoor | None:

@@ -67,7 +67,6 @@ class RunDirectory(RecordedDirectory):
     """The files of one run. Reading never changes anything; writing needs the lock."""
 
     kind = "run directory of crfl"
-    sealed_file = CONFIG
     states = get_args(RunState)
     patterns = (
         CONFIG,

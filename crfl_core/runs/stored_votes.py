@@ -27,7 +27,7 @@ from crfl_core.records.votes import VoteRequest, Votes, VoteSettings
 from crfl_core.runs.checkpoints import unpacked
 from crfl_core.runs.run_directory import VOTE_SEED, RunDirectory
 from crfl_core.runs.stored_models import read_parameters, write_models
-from crfl_core.training.continuations import continuations, with_test_noise
+from crfl_core.training.continuations import add_test_noise, train_continuations
 from crfl_core.training.federation import streams_of
 from crfl_core.training.session import Session
 
@@ -85,10 +85,10 @@ class Voter:
         tensors = self.directory.read_resampled(request.resample_from)
         (kept,) = unpacked(request.resample_from, tensors, {}, session.federation)
         total = request.selection_models + request.models
-        with nullcontext() if self.is_open else session.opened():
+        with nullcontext() if self.is_open else session.open_engine():
             shown = partial(session.hooks.report_progress, "continuations")
-            batches = list(continuations(session, kept, total, self.ledger, shown))
-        models = with_test_noise(torch.cat(batches), request.noise_std, session)
+            batches = list(train_continuations(session, kept, total, self.ledger, shown))
+        models = add_test_noise(torch.cat(batches), request.noise_std, session)
         write_models(self.target, request, models)
         return models
 

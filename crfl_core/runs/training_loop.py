@@ -14,9 +14,9 @@ from crfl_core.runs.checkpoints import Checkpoint, CheckpointWriter, packed, unp
 from crfl_core.runs.results import RunResult
 from crfl_core.runs.run_directory import CLIENTS, MODEL, RunDirectory
 from crfl_core.training import rounds
+from crfl_core.training.aggregation import check_memory
 from crfl_core.training.clean_twin import CleanTwin
-from crfl_core.training.group_rounds import check_room
-from crfl_core.training.ledger_rows import record
+from crfl_core.training.ledger_rows import record_round
 from crfl_core.training.local_steps import check_independence
 from crfl_core.training.session import Session
 
@@ -30,26 +30,26 @@ def train(session: Session, directory: RunDirectory, saved: Checkpoint | None, c
     federation = session.federation
     twin = CleanTwin(session, clean)
     if saved is None:
-        progress = rounds.initial(federation)
+        progress = rounds.initial_progress(federation)
         clients = []
     else:
         twin.progress = unpacked_twin(saved.round, saved.tensors, federation)
         failed = {record.group: record.failed for record in saved.records if record.failed is not None}
         progress = unpacked(saved.round, saved.tensors, failed, federation)
         clients = saved.clients
-    check_room(session)
+    check_memory(session)
     check_independence(federation)
     checkpoints = CheckpointWriter(directory, federation.config.storage.checkpoint_seconds)
     try:
-        for outcomes in rounds.train(session, progress):
+        for outcomes in rounds.play_rounds(session, progress):
             progress = tuple(outcome.after for outcome in outcomes)
-            lines, rows = zip(*(record(federation, outcome) for outcome in outcomes), strict=True)
-            lines = twin.measured(lines, outcomes)
+            lines, rows = zip(*(record_round(federation, outcome) for outcome in outcomes), strict=True)
+            lines = twin.add_distances(lines, outcomes)
             for line in lines:
                 session.hooks.observe("crfl_round_finished", run=session.context, record=line)
             clients += rows
             if (number := progress[0].number) in federation.resampled:
-                clipped = [outcome.before_noise for outcome in outcomes]
+                clipped = [outcome.clipped for outcome in outcomes]
                 directory.write_resampled(number, packed(progress, clipped))
             checkpoints.append_rounds(lines)
             checkpoints.reached(progress, twin.progress, rows)

@@ -35,13 +35,13 @@ from crfl_core.testing.sample_rounds import (
 )
 from crfl_core.testing.suite import Case, CheckFailed, check_for, difference, usage_of
 from crfl_core.training import aggregator_contract as core
-from crfl_core.training.aggregation import Staged
+from crfl_core.training.aggregation import AppliedStage
 
 FLOATS = (torch.float32, torch.float64)
 
 
 @usage_of(AggregationStep)
-def one_round(step: AggregationStep, case: Case[AggregationStep]) -> RuleResult | Staged:
+def one_round(step: AggregationStep, case: Case[AggregationStep]) -> RuleResult | AppliedStage:
     """The answer in an ordinary round."""
     return run_step(step, ordinary_round(case))
 
@@ -175,7 +175,7 @@ def demand_answer(case: Case[AggregationStep], situation: str, updates: ClientUp
     demand_finite(situation, result)
 
 
-def demand_finite(situation: str, result: RuleResult | Staged) -> None:
+def demand_finite(situation: str, result: RuleResult | AppliedStage) -> None:
     """No NaN and no infinity, except in a cap, where it means none."""
     for name, tensor in tensors(result).items():
         wrong = torch.isnan(tensor) if name == "cap" else ~torch.isfinite(tensor)
@@ -187,7 +187,7 @@ def demand_finite(situation: str, result: RuleResult | Staged) -> None:
             )
 
 
-def same_precision(result: RuleResult | Staged) -> dict[str, Tensor]:
+def same_precision(result: RuleResult | AppliedStage) -> dict[str, Tensor]:
     """The parts of an answer that have the precision of the updates; weights may be more precise."""
     names = ("update", "offset", "values", "mixing")
     found = {name: part for name in names if isinstance(part := getattr(result, name, None), Tensor)}
@@ -294,14 +294,14 @@ def check_caps_follow_their_clients(case: Case[CapStage]) -> None:
             )
 
 
-def staged_rounds(case: Case[Stage]) -> Iterator[tuple[str, ClientUpdates, Staged]]:
+def staged_rounds(case: Case[Stage]) -> Iterator[tuple[str, ClientUpdates, AppliedStage]]:
     """Every situation, and what the stage makes of it."""
     for name, (updates, staged) in case.once(run_situations).items():
-        assert isinstance(staged, Staged)
+        assert isinstance(staged, AppliedStage)
         yield name, updates, staged
 
 
-def matrix_of(staged: Staged) -> Tensor:
+def matrix_of(staged: AppliedStage) -> Tensor:
     """The mixing matrix, (m, n)."""
     return staged.mixing.diag() if staged.mixing.ndim == 1 else staged.mixing
 

@@ -12,7 +12,7 @@ from crfl_core.records.round import State, TrainingTask
 from crfl_core.testing.sample_run import registry_with, small_config
 from crfl_core.testing.suite import Case, CheckFailed, Skipped, check_for, difference, usage_of
 from crfl_core.training.federation import build
-from crfl_core.training.local_steps import directed
+from crfl_core.training.local_steps import apply_direction
 from crfl_core.training.local_training import LocalTraining
 from crfl_core.training.models import training_facts
 
@@ -30,7 +30,7 @@ def use_algorithm(algorithm: LocalAlgorithm, case: Case[LocalAlgorithm]) -> Tens
     registry = registry_with({case.name: type(algorithm)})
     federation = build(load_config(small_config(training=training), registry=registry).config)
     starts = 0.1 * torch.randn(3, 1, federation.model.layout.size, generator=torch.Generator().manual_seed(0))
-    task = TrainingTask(1, starts.to(federation.dtype), federation.participation.round(1), attacked=True)
+    task = TrainingTask(1, starts.to(federation.dtype), federation.participation.participants(1), attacked=True)
     return LocalTraining(federation).train(task, slice(0, len(task.clients))).updates
 
 
@@ -40,7 +40,7 @@ def run_steps(algorithm: LocalAlgorithm, problem: Tensor, start: Tensor) -> Tens
     parameters = start.clone()
     directions = []
     for number in range(1, STEPS + 1):
-        answer = directed(algorithm, LocalStep(number, parameters - problem, parameters, start), state)
+        answer = apply_direction(algorithm, LocalStep(number, parameters - problem, parameters, start), state)
         parameters = parameters - 0.1 * answer.values
         state = answer.state
         directions.append(answer.values)

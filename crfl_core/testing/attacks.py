@@ -163,7 +163,7 @@ def check_others_and_other_rounds_are_left_alone(case: Case[Attack]) -> None:
             plan = plan_of(federation, number)
             with_attack = train(federation, plan)
             without = train(federation, plan_of(federation, number, attacked=False))
-            others = torch.from_numpy(~plan.conduct.attacking)
+            others = torch.from_numpy(~plan.behaviour.attacking)
             gap = float((with_attack.updates[0, others] - without.updates[0, others]).abs().max())
             if gap > 1e-5:
                 raise CheckFailed(

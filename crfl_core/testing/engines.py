@@ -15,9 +15,9 @@ from crfl_core.plugin_api.engine import Engine
 from crfl_core.records.round import LocalUpdates, TrainingTask
 from crfl_core.testing.suite import Case, CheckFailed, check_for, usage_of
 from crfl_core.training import rounds
-from crfl_core.training.collecting import collect, gathered
 from crfl_core.training.federation import Federation, build
 from crfl_core.training.local_training import LocalTraining
+from crfl_core.training.submissions import merge_parts, train_clients
 
 REPLICAS = 3
 CLOSE = 1e-5
@@ -48,9 +48,9 @@ def exercise(_: Case[Engine]) -> Exercise:
     federation = build(config)
     # Other in every parameter: softmax does not notice a constant, and replicas would be trained alike.
     apart = torch.randn(REPLICAS, 1, federation.model.layout.size, generator=torch.Generator().manual_seed(0))
-    starts = rounds.initial(federation)[0].models[None] + 0.1 * apart
+    starts = rounds.initial_progress(federation)[0].models[None] + 0.1 * apart
     fainter = {**federation.prepared, "pattern": federation.prepared["pattern"] / 2}  # as if the attack had learned
-    task = TrainingTask(1, starts, federation.participation.round(1), attacked=True, attack_state=fainter)
+    task = TrainingTask(1, starts, federation.participation.participants(1), attacked=True, attack_state=fainter)
     return Exercise(federation, task, LocalTraining(federation).train(task, slice(0, len(task.clients))))
 
 
@@ -69,7 +69,7 @@ def use_engine(engine: Engine, case: Case[Engine]) -> dict[str, object]:
     """The updates of all clients and what was measured."""
     federation, task, _ = case.once(exercise)
     with open_engine(engine, federation):
-        found = gathered(list(collect(engine, task)), len(task.clients))
+        found = merge_parts(list(train_clients(engine, task)), len(task.clients))
     return {"updates": found.updates, "measurements": found.measurements}
 
 
@@ -79,7 +79,7 @@ def check_everybody_is_trained_once(case: Case[Engine]) -> None:
     federation, task, _ = case.once(exercise)
     with open_engine(case.fresh(), federation) as engine:
         try:
-            list(collect(engine, task))
+            list(train_clients(engine, task))
         except PluginFailure as error:
             raise CheckFailed(
                 "every participant in exactly one part", str(error), "cut the round into slices"
@@ -93,7 +93,7 @@ def check_training_is_that_of_the_job(case: Case[Engine]) -> None:
     engine = case.fresh()
     for attempt in ("first", "second"):
         with open_engine(engine, federation):
-            found = gathered(list(collect(engine, task)), len(task.clients))
+            found = merge_parts(list(train_clients(engine, task)), len(task.clients))
         gap = float((found.updates - expected.updates).abs().max())
         if not gap <= CLOSE:
             raise CheckFailed(

@@ -15,7 +15,7 @@ from crfl_core.records.round import OptimiserResult, Round, State
 from crfl_core.testing.aggregation_steps import FLOATS, through_checkpoint
 from crfl_core.testing.sample_rounds import HUGE, gaussian, round_of
 from crfl_core.testing.suite import Case, CheckFailed, Skipped, check_for, difference, usage_of
-from crfl_core.training.server_optimiser import change, rate_of, step_of
+from crfl_core.training.server_optimiser import ask_rate, ask_step, model_change
 
 CLIENTS = 4
 
@@ -46,7 +46,7 @@ def check_every_aggregate_is_answered(case: Case[ServerOptimiser]) -> None:
 def check_nothing_moves_nothing(case: Case[ServerOptimiser]) -> None:
     """A first aggregate of zero leaves the model where it is."""
     ((answer, aggregate),) = run_optimiser(case.plugin, [np.zeros(6)])
-    moved = float(change(answer, aggregate).norm())
+    moved = float(model_change(answer, aggregate).norm())
     if moved > 0:
         raise CheckFailed("no change by an aggregate of zero", f"one of norm {moved:.3g}", "begin with an empty memory")
 
@@ -97,9 +97,9 @@ def check_memory_survives_a_checkpoint(case: Case[ServerOptimiser]) -> None:
     for number in range(1, 5):
         aggregate = torch.from_numpy(gaussian(1, 6, number)[0])
         current = current_round(number, 6, torch.float64)
-        kept = step_of(steady, aggregate, current, going)
-        resumed = step_of(case.fresh(), aggregate, current, stored)
-        step_of(steady, 2.0 * aggregate, current, {})  # as for another model of the same round
+        kept = ask_step(steady, aggregate, current, going)
+        resumed = ask_step(case.fresh(), aggregate, current, stored)
+        ask_step(steady, 2.0 * aggregate, current, {})  # as for another model of the same round
         going = kept.state
         stored = through_checkpoint(resumed.state)
         if found := difference(kept, resumed):
@@ -114,8 +114,8 @@ def check_memory_survives_a_checkpoint(case: Case[ServerOptimiser]) -> None:
 def check_rate_is_the_same_when_asked_again(case: Case[FixedRate]) -> None:
     """A rate follows from the facts of its round alone: whoever asks again, in whatever order, gets the same."""
     facts = [current_round(number, 6, torch.float64).facts for number in range(1, 6)]
-    forward = [rate_of(case.plugin, one) for one in facts]
-    backward = [rate_of(case.fresh(), one) for one in reversed(facts)][::-1]
+    forward = [ask_rate(case.plugin, one) for one in facts]
+    backward = [ask_rate(case.fresh(), one) for one in reversed(facts)][::-1]
     if forward != backward:
         raise CheckFailed(
             "the same rates in another order",
@@ -150,9 +150,9 @@ def run_optimiser(
         aggregate = torch.from_numpy(values).to(dtype)
         current = current_round(number, len(values), dtype)
         if isinstance(optimiser, FixedRate):
-            answer = OptimiserResult(rate_of(optimiser, current.facts))
+            answer = OptimiserResult(ask_rate(optimiser, current.facts))
         else:
-            answer = step_of(optimiser, aggregate, current, state)
+            answer = ask_step(optimiser, aggregate, current, state)
         answered.append((answer, aggregate))
         state = answer.state
     return answered

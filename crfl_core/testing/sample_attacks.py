@@ -21,11 +21,11 @@ from crfl_core.records.schedules import RoundRange
 from crfl_core.testing.sample_run import SPOTS, registry_with, small_config
 from crfl_core.testing.suite import Case, Skipped
 from crfl_core.training import local_training, rounds
-from crfl_core.training.attackers import state_of
+from crfl_core.training.attackers import attack_state_of
+from crfl_core.training.crafting import observe_round
 from crfl_core.training.federation import Federation, build
 from crfl_core.training.local_training import LocalTraining
-from crfl_core.training.memory import observed
-from crfl_core.training.session import Plan, Session
+from crfl_core.training.session import RoundPlan, Session
 from crfl_core.training.submissions import Submissions
 
 CLIENTS = 20
@@ -35,7 +35,7 @@ class Scene(NamedTuple):
     """A federation with the attack and its first attacked round: the attackers' batches before and after."""
 
     federation: Federation
-    plan: Plan
+    plan: RoundPlan
     clean: Batches
     dirty: Batches
 
@@ -64,26 +64,26 @@ def attack_config(attack: Attack, *, tabular: bool) -> dict[str, Any]:
 
 def start_of(federation: Federation) -> Tensor:
     """The initial model, moved a little so that gradients are not those of zero."""
-    return rounds.initial(federation)[0].models[0] + 0.01
+    return rounds.initial_progress(federation)[0].models[0] + 0.01
 
 
-def plan_of(federation: Federation, number: int, *, attacked: bool = True) -> Plan:
+def plan_of(federation: Federation, number: int, *, attacked: bool = True) -> RoundPlan:
     """A round of the federation."""
-    (plan,) = Session.of(federation, Path()).plans(number, attacked=attacked)
+    (plan,) = Session.of(federation, Path()).plan_round(number, attacked=attacked)
     return plan
 
 
 def scene_of(federation: Federation, attack: Attack, number: int | None = None, state: State | None = None) -> Scene:
     """The first or another attacked round, with batches of which some are short; with what was learned before it."""
     plan = plan_of(federation, number or federation.participation.attack_rounds[0])
-    attackers = plan.clients.take(plan.conduct.attacking)
-    steps = plan.conduct.steps[plan.conduct.attacking]
-    drawn = local_training.draw(federation.data.partition, attackers, steps, plan.number, federation.streams)
+    attackers = plan.clients.take(plan.behaviour.attacking)
+    steps = plan.behaviour.steps[plan.behaviour.attacking]
+    drawn = local_training.draw_batches(federation.data.partition, attackers, steps, plan.number, federation.streams)
     rows = torch.from_numpy(drawn.rows)
     clean = Batches(
         federation.data.x_of(rows), federation.data.y[rows], torch.from_numpy(drawn.sizes), attackers.ids, plan.number
     )
-    return Scene(federation, plan, clean, attack.poison(copy_tensors(clean), state_of(federation, state)))
+    return Scene(federation, plan, clean, attack.poison(copy_tensors(clean), attack_state_of(federation, state)))
 
 
 def all_scenes(case: Case[Attack]) -> dict[str, Scene | str]:
@@ -113,10 +113,10 @@ def measure_attack(scene: Scene) -> RealisedAttack:
     delta = (scene.dirty.x - scene.clean.x).double().norm(dim=-1) * real
     flips = (scene.dirty.y != scene.clean.y) & real
     share = ((delta > 0) | flips).sum(-1).double() / sizes.clamp(min=1)
-    conduct = scene.plan.conduct
+    conduct = scene.plan.behaviour
     clients = scene.plan.clients.take(conduct.attacking)
     steps = conduct.steps[conduct.attacking]
-    (received,) = submissions(scene.federation, scene.plan).of(train(scene.federation, scene.plan))
+    (received,) = submissions(scene.federation, scene.plan).receive(train(scene.federation, scene.plan))
     return RealisedAttack(
         round=np.full(len(clients), scene.plan.number),
         client=clients.ids,
@@ -127,13 +127,13 @@ def measure_attack(scene: Scene) -> RealisedAttack:
     )
 
 
-def train(federation: Federation, plan: Plan) -> LocalUpdates:
+def train(federation: Federation, plan: RoundPlan) -> LocalUpdates:
     """Local training of a whole round."""
     task = TrainingTask(plan.number, start_of(federation)[None, None], plan.clients, plan.attacked)
     return LocalTraining(federation).train(task, slice(0, len(plan.clients)))
 
 
-def submissions(federation: Federation, plan: Plan) -> Submissions:
+def submissions(federation: Federation, plan: RoundPlan) -> Submissions:
     """What is submitted in a round from the initial model, by attackers who have learned nothing yet."""
     return Submissions(federation, plan, start_of(federation), {}, None)
 
@@ -141,9 +141,11 @@ def submissions(federation: Federation, plan: Plan) -> Submissions:
 def attacker_view(attack: Attack, scene: Scene) -> AttackerView:
     """What attackers know when they craft."""
     updates = train(scene.federation, scene.plan).updates[0]
-    attacking = scene.plan.conduct.attacking
+    attacking = scene.plan.behaviour.attacking
     everybody = slice(0, len(attacking))
-    return submissions(scene.federation, scene.plan).known(attack, everybody, updates, np.flatnonzero(attacking))
+    return submissions(scene.federation, scene.plan).crafting.view(
+        attack, everybody, updates, np.flatnonzero(attacking)
+    )
 
 
 def attacker_observation(attack: Attack, scene: Scene) -> AttackerObservation:
@@ -151,7 +153,7 @@ def attacker_observation(attack: Attack, scene: Scene) -> AttackerObservation:
     start = start_of(scene.federation)
     crafted = attack.craft(attacker_view(attack, scene), scene.federation.prepared)
     following = start - 0.01 * torch.arange(1.0, 1.0 + len(start)).to(start) / len(start)
-    return observed(scene.federation, scene.plan, start, following, crafted)
+    return observe_round(scene.federation, scene.plan, start, following, crafted)
 
 
 def select_batches(batches: Batches, rows: slice) -> Batches:

@@ -21,7 +21,7 @@ from crfl_core.records.random_streams import Streams
 from crfl_core.records.round import Clients, ClientUpdates, Layout, Round, RuleResult, State
 from crfl_core.testing.suite import Case, Skipped
 from crfl_core.training import aggregator_contract as core
-from crfl_core.training.aggregation import Staged, staged_by
+from crfl_core.training.aggregation import AppliedStage, apply_stage
 
 SIZES = (12, 25, 60, 120)
 """Numbers of clients that are tried until one fits the options."""
@@ -127,7 +127,7 @@ def every_size(case: Case[AggregationStep]) -> dict[str, ClientUpdates]:
     return case.once(situations) | {"10,000 parameters": round_of(gaussian(case.once(round_size), 10_000))}
 
 
-def run_situations(case: Case[AggregationStep]) -> dict[str, tuple[ClientUpdates, RuleResult | Staged]]:
+def run_situations(case: Case[AggregationStep]) -> dict[str, tuple[ClientUpdates, RuleResult | AppliedStage]]:
     """What the step makes of every situation."""
     return {name: (updates, run_step(case.plugin, updates)) for name, updates in case.once(situations).items()}
 
@@ -151,10 +151,10 @@ def select_clients(updates: ClientUpdates, rows: NDArray[np.int64]) -> ClientUpd
 
 def prepare_state(step: AggregationStep, updates: ClientUpdates) -> State:
     """The state with which the step begins a run of rounds like this one, in the precision of its updates."""
-    return core.prepared(step, updates.round.server)
+    return core.ask_initial_state(step, updates.round.server)
 
 
-def run_step(step: AggregationStep, updates: ClientUpdates, state: State | None = None) -> RuleResult | Staged:
+def run_step(step: AggregationStep, updates: ClientUpdates, state: State | None = None) -> RuleResult | AppliedStage:
     """What the core makes of a step in a round, of the first if there is no state: its answer, with shapes checked."""
     if isinstance(step, Stage):
         return run_stage(step, updates, state)
@@ -162,17 +162,17 @@ def run_step(step: AggregationStep, updates: ClientUpdates, state: State | None 
     return run_rule(step, updates, state)
 
 
-def run_stage(step: Stage, updates: ClientUpdates, state: State | None = None) -> Staged:
+def run_stage(step: Stage, updates: ClientUpdates, state: State | None = None) -> AppliedStage:
     """What the core makes of a stage."""
-    return staged_by(step, updates, prepare_state(step, updates) if state is None else state)
+    return apply_stage(step, updates, prepare_state(step, updates) if state is None else state)
 
 
 def run_rule(step: Aggregator, updates: ClientUpdates, state: State | None = None) -> RuleResult:
     """What the core makes of a rule."""
-    return core.combined(step, updates, prepare_state(step, updates) if state is None else state)
+    return core.ask_aggregate(step, updates, prepare_state(step, updates) if state is None else state)
 
 
-def tensors(result: RuleResult | Staged) -> Mapping[str, Tensor]:
+def tensors(result: RuleResult | AppliedStage) -> Mapping[str, Tensor]:
     """Every tensor of an answer, by name."""
     named = {name: value for name, value in vars(result).items() if isinstance(value, Tensor)}
     return named | {f"state[{name!r}]": tensor for name, tensor in result.state.items()}

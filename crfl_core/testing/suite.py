@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import BaseModel
 from torch import Tensor
 
-from crfl_core.errors import UNEXPECTED, CrflError, reason
+from crfl_core.errors import UNEXPECTED_EXCEPTIONS, CrflError, describe_exception
 from crfl_core.plugin_api import KINDS
 from crfl_core.plugin_api.base import Plugin
 from crfl_core.plugin_api.command import Command
@@ -131,10 +131,10 @@ class Promise:
             raise
         except InputsChanged as error:
             raise CheckFailed("inputs as they were", str(error), "return new tensors: tensor.clone()") from error
-        except UNEXPECTED as error:
+        except UNEXPECTED_EXCEPTIONS as error:
             raise CheckFailed(
                 f"no exception ({self.text.rstrip('.')})",
-                reason(error),
+                describe_exception(error),
                 "handle this input; options that do not fit a run are an OptionError before training",
             ) from error
 

@@ -1,4 +1,4 @@
-"""What the steps of an aggregation answer, checked before it is believed."""
+"""Contract of the steps of an aggregation: every answer is checked against what the step did."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from crfl_core.errors import PluginFailure, failures_named
+from crfl_core.errors import PluginFailure, wrap_failures
 from crfl_core.plugin_api.aggregator import AggregationStep, Aggregator, CapStage, FixedStage, LinearAggregator, Stage
 from crfl_core.plugin_api.plugin_errors import source_location
 from crfl_core.plugin_api.server_view import ServerView
@@ -23,15 +23,15 @@ CHECKED_NUMBERS_AT_ONCE = 2**20
 """How many numbers of the updates an identity is checked on at a time."""
 
 
-def named(step: AggregationStep, method: str) -> str:
-    """A method of a step, as messages name it: the plugin, the method, file and line."""
+def describe_method(step: AggregationStep, method: str) -> str:
+    """Return a method of a step as messages name it: the plugin, the method, file and line."""
     return f"aggregator {step.full_name}: {method}() ({source_location(getattr(step, method))})"
 
 
 def ask(step: AggregationStep, method: str, expected: type[T], *arguments: Any) -> T:
-    """The answer of a step's method, which must be of its type; inputs must be as they were."""
-    who = named(step, method)
-    with failures_named(f"aggregator {step.full_name} failed in {method}"), guard_inputs(who, *arguments):
+    """Call a method of a step; its answer must have the expected type, and its inputs must not change."""
+    who = describe_method(step, method)
+    with wrap_failures(f"aggregator {step.full_name} failed in {method}"), guard_inputs(who, *arguments):
         answer = getattr(step, method)(*arguments)
     if not isinstance(answer, expected):
         raise PluginFailure(f"{who} must return a {expected.__name__}, found {type(answer).__name__}")
@@ -43,7 +43,7 @@ def ask(step: AggregationStep, method: str, expected: type[T], *arguments: Any) 
 
 
 def check_state(who: str, state: object) -> State:
-    """The state, which is tensors by name, or no checkpoint could hold it."""
+    """Return the state if it is tensors by name, or raise `PluginFailure`: no checkpoint could hold it."""
     if not isinstance(state, Mapping):
         raise PluginFailure(f"{who} must return `state` as a mapping of tensors, found {type(state).__name__}")
     for name, value in state.items():
@@ -53,71 +53,75 @@ def check_state(who: str, state: object) -> State:
 
 
 def check_notes(who: str, notes: Mapping[str, float]) -> None:
-    """Notes are finite numbers by name, or the ledger could not hold them."""
+    """Raise `PluginFailure` unless notes are finite numbers by name: the ledger could not hold them."""
     for name, value in notes.items():
         if not isinstance(name, str) or not isinstance(value, int | float) or not math.isfinite(value):
             raise PluginFailure(f"{who}: notes[{name!r}] must be a finite number, found {value!r}")
 
 
-def prepared(step: AggregationStep, server: ServerView) -> State:
-    """The state with which a step begins; one that must not look at the updates has none."""
+def ask_initial_state(step: AggregationStep, server: ServerView) -> State:
+    """Ask a step for the state with which it begins; one that must not look at the updates has none."""
     if step.depends != "all":
         return {}
     state = ask(step, "prepare", object, server if type(step).needs_root else replace(server, root=None))
-    return check_state(named(step, "prepare"), state)
+    return check_state(describe_method(step, "prepare"), state)
 
 
-def shown(step: AggregationStep, updates: ClientUpdates) -> ClientUpdates:
-    """The updates as a step may see them: the server's samples are for those who say that they need them."""
+def hide_root_samples(step: AggregationStep, updates: ClientUpdates) -> ClientUpdates:
+    """Return the updates as a step may see them: only steps with `needs_root` get the server's samples."""
     server = updates.round.server_side
     if server is None or server.root is None or type(step).needs_root:
         return updates
     return replace(updates, round=replace(updates.round, server_side=replace(server, root=None)))
 
 
-def caps_of(stage: CapStage, clients: Clients) -> Tensor:
-    """The caps of a stage, (n,), float64."""
-    return one_per_client(stage, "caps", ask(stage, "caps", Tensor, clients), clients, "not negative", 0.0)
+def ask_caps(stage: CapStage, clients: Clients) -> Tensor:
+    """Ask a stage for its caps, (n,), float64."""
+    return check_per_client(stage, "caps", ask(stage, "caps", Tensor, clients), clients, "not negative", 0.0)
 
 
-def weights_of(rule: LinearAggregator, clients: Clients) -> Tensor:
-    """The weights of a linear rule, (n,), float64."""
-    return one_per_client(rule, "weights", ask(rule, "weights", Tensor, clients), clients, "finite", None)
+def ask_weights(rule: LinearAggregator, clients: Clients) -> Tensor:
+    """Ask a linear rule for its weights, (n,), float64."""
+    return check_per_client(rule, "weights", ask(rule, "weights", Tensor, clients), clients, "finite", None)
 
 
-def one_per_client(
+def check_per_client(
     step: AggregationStep, what: str, values: Tensor, clients: Clients, required: str, least: float | None
 ) -> Tensor:
-    """A number for each participant."""
+    """Return the values as float64 if there is a valid number for each participant, or raise `PluginFailure`."""
     right = values.shape == (len(clients),)
     if not right or not (torch.isfinite(values) if least is None else values >= least).all():
         found = f"shape {tuple(values.shape)}" if not right else "others"
-        raise PluginFailure(f"{named(step, what)} must return {len(clients)} numbers, {required}: found {found}")
+        raise PluginFailure(
+            f"{describe_method(step, what)} must return {len(clients)} numbers, {required}: found {found}"
+        )
     return values.detach().double()
 
 
-def mixing_of(stage: FixedStage, facts: RoundFacts) -> Mixing:
-    """What a fixed stage does in a round, with its shapes checked."""
+def ask_mixing(stage: FixedStage, facts: RoundFacts) -> Mixing:
+    """Ask a fixed stage what it does in a round, and check the shapes."""
     mixing = ask(stage, "mixing", Mixing, facts)
     clients = len(facts.clients)
     size = facts.layout.size
-    rows = max(1, rows_of(mixing.matrix))
+    rows = max(1, count_rows(mixing.matrix))
     shapes = {"matrix": [(rows, clients), (clients,)], "offset": [(rows, size), (size,)]}
     check_shapes(stage, mixing, shapes, (clients, size))
     if not all(torch.isfinite(part).all() for part in (mixing.matrix, mixing.offset) if part is not None):
-        raise PluginFailure(f"{named(stage, 'mixing')} returned numbers that are not finite: guard its divisions")
+        raise PluginFailure(
+            f"{describe_method(stage, 'mixing')} returned numbers that are not finite: guard its divisions"
+        )
     return mixing
 
 
-def rows_of(answer: object) -> int:
-    """How many rows an answer has, if it is a tensor that has some."""
+def count_rows(answer: object) -> int:
+    """Return how many rows an answer has; 0 if it is not a tensor with rows."""
     return len(answer) if isinstance(answer, Tensor) and answer.ndim else 0
 
 
-def transformed(stage: Stage, updates: ClientUpdates, state: State) -> StageResult:
-    """The answer of a stage that looks at the updates, of the right shapes."""
-    result = ask(stage, "transform", StageResult, shown(stage, updates), state)
-    (clients, size), rows = updates.values.shape, rows_of(result.values)
+def ask_transform(stage: Stage, updates: ClientUpdates, state: State) -> StageResult:
+    """Ask a stage that looks at the updates for its answer, and check the shapes."""
+    result = ask(stage, "transform", StageResult, hide_root_samples(stage, updates), state)
+    (clients, size), rows = updates.values.shape, count_rows(result.values)
     mixing: Shapes = [(rows, clients), (clients,)] if rows == clients else [(rows, clients)]
     shapes: dict[str, Shapes] = {"values": [(rows, size)], "mixing": mixing, "offset": [(rows, size), (size,)]}
     check_shapes(stage, result, shapes, (clients, size))
@@ -125,40 +129,44 @@ def transformed(stage: Stage, updates: ClientUpdates, state: State) -> StageResu
     return result
 
 
-def combined(rule: Aggregator, updates: ClientUpdates, state: State) -> RuleResult:
-    """The answer of a rule, finite and of the right shapes. What a linear rule weighs, the core adds up."""
+def ask_aggregate(rule: Aggregator, updates: ClientUpdates, state: State) -> RuleResult:
+    """Ask a rule for its answer, finite and of the right shapes. The core itself adds up what a linear rule weighs."""
     if isinstance(rule, LinearAggregator):
-        weights = weights_of(rule, updates.round.clients).to(updates.values.device)
+        weights = ask_weights(rule, updates.round.clients).to(updates.values.device)
         return RuleResult(update=weights.to(updates.values) @ updates.values, weights=weights, state=state)
-    result = ask(rule, "aggregate", RuleResult, shown(rule, updates), state)
+    result = ask(rule, "aggregate", RuleResult, hide_root_samples(rule, updates), state)
     clients, size = updates.values.shape
     check_shapes(rule, result, {"update": [(size,)], "weights": [(clients,)], "offset": [(size,)]}, (clients, size))
     if not (torch.isfinite(result.update).all() and torch.isfinite(result.weights).all()):
-        raise PluginFailure(f"{named(rule, 'aggregate')} returned a non-finite update or weights for finite updates")
+        raise PluginFailure(
+            f"{describe_method(rule, 'aggregate')} returned a non-finite update or weights for finite updates"
+        )
     check_precision(rule, "update", result.update, updates.values)
     return result
 
 
 def check_precision(step: AggregationStep, what: str, found: Tensor, values: Tensor) -> None:
-    """What becomes a model has the precision of the models, or nobody can train on from there."""
+    """Raise `PluginFailure` unless an answer that becomes a model has the precision of the updates."""
     if found.dtype != values.dtype:
+        who = describe_method(step, answer_method(step))
         raise PluginFailure(
-            f"{named(step, answering(step))} returned {what} in {found.dtype} for updates in {values.dtype}: end with "
-            f"{what}.to(updates.values)"
+            f"{who} returned {what} in {found.dtype} for updates in {values.dtype}: end with {what}.to(updates.values)"
         )
 
 
-def answering(step: AggregationStep) -> str:
-    """The method that a step answers with."""
-    return "aggregate" if isinstance(step, Aggregator) else "mixing" if isinstance(step, FixedStage) else "transform"
+def answer_method(step: AggregationStep) -> str:
+    """Return the name of the method that a step answers with."""
+    if isinstance(step, Aggregator):
+        return "aggregate"
+    return "mixing" if isinstance(step, FixedStage) else "transform"
 
 
 def check_weights(rule: Aggregator, result: RuleResult, values: Tensor) -> None:
-    """`update = sum_i p_i u_i + offset`, with a weight per parameter if the rule has some."""
+    """Check `update = sum_i p_i u_i + offset`, with a weight per parameter if the rule has them."""
     if result.full_weights is None:
         check_identity(rule, result.update[None], result.weights[None], values, result.offset)
         return
-    full = ask_full(rule, result, values)
+    full = ask_full_weights(rule, result, values)
     offset = torch.zeros_like(result.update) if result.offset is None else result.offset
     for columns in column_blocks(values):
         parts = full[:, columns] * values[:, columns]
@@ -168,46 +176,48 @@ def check_weights(rule: Aggregator, result: RuleResult, values: Tensor) -> None:
         refuse_gap(rule, gap, limit, "update = sum_i p_i u_i + offset")
 
 
-def ask_full(rule: Aggregator, result: RuleResult, values: Tensor) -> Tensor:
-    """The weight of every client and parameter, of which `weights` must have each client's largest."""
+def ask_full_weights(rule: Aggregator, result: RuleResult, values: Tensor) -> Tensor:
+    """Ask for the weight of every client and parameter; `weights` must have each client's largest."""
     assert result.full_weights is not None
-    with failures_named(f"aggregator {rule.full_name} failed in full_weights"):
+    with wrap_failures(f"aggregator {rule.full_name} failed in full_weights"):
         full = result.full_weights()
     right = isinstance(full, Tensor) and full.shape == values.shape
     largest = torch.maximum(full.amax(1), -full.amin(1)).to(result.weights) if right else result.weights
     if not right or not torch.allclose(largest, result.weights.abs(), rtol=tolerance(8, full), atol=0):
         raise PluginFailure(
-            f"{named(rule, 'aggregate')}: `weights` must be the largest of each client's "
+            f"{describe_method(rule, 'aggregate')}: `weights` must be the largest of each client's "
             f"{tuple(values.shape)} full weights"
         )
     return full
 
 
 def check_identity(step: AggregationStep, found: Tensor, mixing: Tensor, values: Tensor, offset: Tensor | None) -> None:
-    """`found = mixing @ values + offset` in every coordinate, up to the rounding of these sums in any order."""
+    """Check `found = mixing @ values + offset` in every coordinate, up to the rounding of these sums in any order."""
     is_rule = isinstance(step, Aggregator)
     what = "update = sum_i p_i u_i + offset" if is_rule else "values = mixing @ updates + offset"
-    for gap, limit in gaps(found, mixing, values, offset):
+    for gap, limit in identity_gaps(found, mixing, values, offset):
         refuse_gap(step, gap, limit, what)
 
 
-def gaps(found: Tensor, mixing: Tensor, values: Tensor, offset: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
-    """By how much `found` misses `mixing @ values + offset` where it does, and what rounding explains of that."""
+def identity_gaps(
+    found: Tensor, mixing: Tensor, values: Tensor, offset: Tensor | None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield by how much `found` misses `mixing @ values + offset` where it does, and what rounding explains of that."""
     matrix = mixing.to(values)
     for columns in column_blocks(values):
         block = values[:, columns]
         shift = None if offset is None else offset[..., columns]
-        gap = mixed(matrix, block, shift).sub_(found[:, columns]).abs_()
+        gap = mix(matrix, block, shift).sub_(found[:, columns]).abs_()
         if gap.any():
-            sizes = mixed(matrix.abs(), block.abs(), None if shift is None else shift.abs())
+            sizes = mix(matrix.abs(), block.abs(), None if shift is None else shift.abs())
             yield gap, sizes.mul_(tolerance(len(values), values))
 
 
 def check_reported(who: str, weights: object, reported: RuleResult, values: Tensor) -> None:
-    """Weights that a plugin puts in the place of a chain's must give the same update."""
+    """Check that weights which a plugin puts in the place of a chain's give the same update."""
     if not isinstance(weights, Tensor) or weights.shape != reported.weights.shape:
         raise PluginFailure(f"{who}: crfl_effective_weights must return a tensor of {len(values)} weights")
-    for gap, limit in gaps(reported.update[None], weights[None], values, reported.offset):
+    for gap, limit in identity_gaps(reported.update[None], weights[None], values, reported.offset):
         if not (gap <= limit).all():
             raise PluginFailure(
                 f"{who}: crfl_effective_weights does not reconstruct the aggregate: sum_i p_i u_i + offset misses it "
@@ -216,28 +226,29 @@ def check_reported(who: str, weights: object, reported: RuleResult, values: Tens
 
 
 def refuse_gap(step: AggregationStep, gap: Tensor, limit: Tensor, what: str) -> None:
-    """What a step reports must be what it did: nothing else says which client has moved the model by how much."""
+    """Raise `PluginFailure` if a gap exceeds its limit: only the report says how far each client moved the model."""
     if not (gap <= limit).all():
+        who = describe_method(step, answer_method(step))
         raise PluginFailure(
-            f"{named(step, answering(step))}: what it reports is not what it did: {what} is missed by up to "
+            f"{who}: what it reports is not what it did: {what} is missed by up to "
             f"{float(gap.nan_to_num(torch.inf).max()):.3g}: report the weights that were used, and the rest as `offset`"
         )
 
 
-def mixed(mixing: Tensor, rows: Tensor, offset: Tensor | None) -> Tensor:
-    """`mixing @ rows + offset`, where a vector stands for a diagonal matrix."""
+def mix(mixing: Tensor, rows: Tensor, offset: Tensor | None) -> Tensor:
+    """Return `mixing @ rows + offset`, where a vector stands for a diagonal matrix."""
     product = mixing[:, None] * rows if mixing.ndim == 1 else mixing @ rows
     return product if offset is None else product.add_(offset)
 
 
 def tolerance(terms: int, values: Tensor) -> float:
-    """gamma_k of two sums with this number of terms, however they were added up: their relative rounding."""
+    """Return gamma_k of two sums with this number of terms, in any order: their relative rounding."""
     rounded = (2 * terms + 16) * torch.finfo(values.dtype).eps / 2
     return rounded / (1.0 - rounded)
 
 
 def column_blocks(values: Tensor) -> Iterator[slice]:
-    """The columns of (n, P) values in blocks, all rows in each."""
+    """Yield the columns of (n, P) values in blocks, all rows in each."""
     width = max(512, CHECKED_NUMBERS_AT_ONCE // max(1, len(values)))
     return (slice(first, first + width) for first in range(0, values.shape[1], width))
 
@@ -245,7 +256,7 @@ def column_blocks(values: Tensor) -> Iterator[slice]:
 def check_shapes(
     step: AggregationStep, answer: object, expected: Mapping[str, Shapes], updates: tuple[int, int]
 ) -> None:
-    """Every tensor that a step answered with has a shape that its contract allows."""
+    """Raise `PluginFailure` unless every tensor of an answer has a shape that its contract allows."""
     for name, shapes in expected.items():
         found = getattr(answer, name)
         if found is None and name == "offset":
@@ -253,6 +264,6 @@ def check_shapes(
         if not isinstance(found, Tensor) or tuple(found.shape) not in shapes:
             shape = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
             raise PluginFailure(
-                f"{named(step, answering(step))} returned {name} of {shape} for updates {updates}: "
+                f"{describe_method(step, answer_method(step))} returned {name} of {shape} for updates {updates}: "
                 f"expected {' or '.join(map(str, shapes))}"
             )

@@ -11,10 +11,10 @@ from crfl_core.errors import PluginFailure
 from crfl_core.plugin_api.attack import Attack
 from crfl_core.plugin_api.plugin_errors import errors_of, source_location
 from crfl_core.plugin_loading.mutation_guard import InputsChanged, fingerprint, guard_inputs
-from crfl_core.records.input_rows import Gathering
+from crfl_core.records.input_rows import BatchBuffer
 from crfl_core.records.inputs import Batches, held
 from crfl_core.records.round import BatchMeasurements, State, TrainingTask
-from crfl_core.training.features import check_lipschitz, mapped
+from crfl_core.training.features import check_lipschitz, map_inputs
 from crfl_core.training.federation import Federation
 from crfl_core.training.local_steps import ProtocolSteps
 
@@ -24,8 +24,8 @@ class Poisoner:
 
     def __init__(self, federation: Federation) -> None:
         self._federation = federation
-        self._inputs = Gathering()
-        self._features = Gathering()
+        self._inputs = BatchBuffer()
+        self._features = BatchBuffer()
 
     def poison(
         self, task: TrainingTask, rows: Tensor, labels: Tensor, sizes: Tensor, attackers: NDArray[np.int64]
@@ -42,13 +42,13 @@ class Poisoner:
             return None, nothing
         own = rows[first:]
         source = held(federation.data, "x")
-        x = self._inputs.rows_of(source, own)
+        x = self._inputs.gather_rows(source, own)
         clean = Batches(x, labels[first:].clone(), sizes[first:], attackers, task.number)
-        dirty = poisoned_batches(attack, clean, state_of(federation, task.attack_state))
-        moved = moved_inputs(clean.x, dirty.x)
+        dirty = poison_batches(attack, clean, attack_state_of(federation, task.attack_state))
+        moved = find_moved_inputs(clean.x, dirty.x)
         features = self._mapped(own, clean.x, dirty.x, moved)
         labels[first:] = dirty.y
-        measured = measure(clean, dirty, moved, features, len(rows))
+        measured = measure_poison(clean, dirty, moved, features, len(rows))
         if not np.isfinite(measured.delta).all():
             raise PluginFailure(
                 f"attack {attack.full_name}: poison() made inputs that are not finite: keep to the domain"
@@ -60,18 +60,18 @@ class Poisoner:
         maps = self._federation.maps
         if not maps.links:
             return dirty
-        found = self._features.rows_of(self._federation.features, rows)
+        found = self._features.gather_rows(self._federation.features, rows)
         features = found.flatten(0, 2)
         anew = moved.flatten().nonzero()[:, 0]
-        before = samples(clean, anew)
-        after = samples(dirty, anew)
-        remapped = mapped(maps, after)
+        before = pick_samples(clean, anew)
+        after = pick_samples(dirty, anew)
+        remapped = map_inputs(maps, after)
         check_lipschitz(maps, before, after, features.index_select(0, anew), remapped)
         features.index_copy_(0, anew, remapped)
         return found
 
 
-def poisoned_batches(attack: Attack, clean: Batches, state: State) -> Batches:
+def poison_batches(attack: Attack, clean: Batches, state: State) -> Batches:
     """What the attack makes of its batches, checked."""
     who = f"attack {attack.full_name}: poison() ({source_location(type(attack).poison)})"
     with errors_of("attack", attack), guard_inputs(who, clean, state):
@@ -84,14 +84,14 @@ def poisoned_batches(attack: Attack, clean: Batches, state: State) -> Batches:
     return dirty
 
 
-def moved_inputs(clean: Tensor, dirty: Tensor) -> Tensor:
+def find_moved_inputs(clean: Tensor, dirty: Tensor) -> Tensor:
     """Which samples are not what they were, (attackers, steps, batch)."""
     if clean.device.type == "cpu":  # where NumPy compares several times faster
         return torch.from_numpy((clean.numpy() != dirty.numpy()).any(-1))
     return (clean != dirty).any(-1)
 
 
-def measure(clean: Batches, dirty: Batches, moved: Tensor, features: Tensor, clients: int) -> BatchMeasurements:
+def measure_poison(clean: Batches, dirty: Batches, moved: Tensor, features: Tensor, clients: int) -> BatchMeasurements:
     """What the poison really changed, padding left out; `features` are the poisoned inputs behind the maps."""
     real = torch.arange(clean.x.shape[2], device=clean.sizes.device) < clean.sizes[..., None]
     moved = moved & real
@@ -100,31 +100,31 @@ def measure(clean: Batches, dirty: Batches, moved: Tensor, features: Tensor, cli
     where = changed.flatten().nonzero()[:, 0]
     delta = clean.x.new_zeros(changed.numel())
     norm = clean.x.new_zeros(changed.numel())
-    delta[where] = torch.linalg.vector_norm(samples(dirty.x, where) - samples(clean.x, where), dim=-1)
-    norm[where] = torch.linalg.vector_norm(samples(features, where), dim=-1)
+    delta[where] = torch.linalg.vector_norm(pick_samples(dirty.x, where) - pick_samples(clean.x, where), dim=-1)
+    norm[where] = torch.linalg.vector_norm(pick_samples(features, where), dim=-1)
     count = changed.sum(-1)
     measured = {
-        "poisoned_share": torch.from_numpy(shares(count.cpu().numpy(), clean.sizes.cpu().numpy())),
+        "poisoned_share": torch.from_numpy(sum_poisoned_shares(count.cpu().numpy(), clean.sizes.cpu().numpy())),
         "poisoned_samples": count.sum(-1),
         "poisoned_most": count.amax(-1),
         "delta": delta.view(len(count), -1).amax(-1),
         "label_flips": flips.flatten(1).sum(-1),
         "poisoned_norm": norm.view(len(count), -1).amax(-1),
     }
-    columns = {name: column.copy() for name, column in vars(BatchMeasurements.clean(clients)).items()}
+    measurements = BatchMeasurements.writable(clients)
     for name, values in measured.items():
-        columns[name][-len(values) :] = values.cpu().numpy()
-    return BatchMeasurements(**columns)
+        getattr(measurements, name)[-len(values) :] = values.cpu().numpy()
+    return measurements
 
 
-def shares(count: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.float64]:
+def sum_poisoned_shares(count: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.float64]:
     """The sum over steps of poisoned samples / batch size, of each attacker: one quotient of counts for each size."""
     each = [np.where(sizes == size, count, 0).sum(-1) / size for size in np.unique(sizes[sizes > 0])]
     total: NDArray[np.float64] = np.sum(each, axis=0, dtype=np.float64)
     return total
 
 
-def samples(batches: Tensor, where: Tensor) -> Tensor:
+def pick_samples(batches: Tensor, where: Tensor) -> Tensor:
     """Some samples of (attackers, steps, batch, features), by their place in the order of all."""
     return batches.flatten(0, 2).index_select(0, where)
 
@@ -134,12 +134,17 @@ def overrides(attack: Attack, name: str) -> bool:
     return getattr(type(attack), name) is not getattr(Attack, name)
 
 
-def bends(attack: Attack) -> bool:
+def crafts_from_others(attack: Attack | None) -> bool:
+    """Ask whether attackers craft their updates from those of other participants."""
+    return attack is not None and overrides(attack, "craft") and attack.knowledge != "own"
+
+
+def interferes_with_steps(attack: Attack) -> bool:
     """Whether an attack interferes with single steps of local training."""
     return overrides(attack, "local_gradient") or overrides(attack, "after_step")
 
 
-def state_of(federation: Federation, learned: State | None) -> State:
+def attack_state_of(federation: Federation, learned: State | None) -> State:
     """What attackers remember in a round: what they learned, or if they never learn, what they prepared."""
     return federation.prepared if learned is None else learned
 
@@ -156,10 +161,10 @@ class AttackedSteps(ProtocolSteps):
         self._given = start
         self._start = start.clone()
         self._remembered = state
-        self._marks = marks(state)
+        self._marks = state_marks(state)
         self._bends = overrides(attack, "local_gradient")
         self._projects = overrides(attack, "after_step")
-        self._acting = iter([acting(column > 0) for column in sizes.T])
+        self._acting = iter([acting_rows(column > 0) for column in sizes.T])
         self._now: slice | Tensor | None = None
 
     def adjust_gradient(self, gradient: Tensor, parameters: Tensor) -> Tensor:
@@ -181,19 +186,19 @@ class AttackedSteps(ProtocolSteps):
 
     def parameters(self) -> Tensor:
         """The models as they are now, (R, n, P)."""
-        if not torch.equal(self._start, self._given) or marks(self._remembered) != self._marks:
+        if not torch.equal(self._start, self._given) or state_marks(self._remembered) != self._marks:
             method = type(self._attack).after_step if self._projects else type(self._attack).local_gradient
             who = f"attack {self._attack.full_name}: {method.__name__}() ({source_location(method)})"
             raise InputsChanged(f"{who} changed what it was given: work on a copy")
         return super().parameters()
 
 
-def marks(state: State) -> list[bytes]:
+def state_marks(state: State) -> list[bytes]:
     """What changes with any tensor of a state."""
     return [fingerprint(tensor).tobytes() for tensor in state.values()]
 
 
-def acting(mask: NDArray[np.bool_]) -> slice | Tensor | None:
+def acting_rows(mask: NDArray[np.bool_]) -> slice | Tensor | None:
     """An index of those who make a step: everybody as a slice, which copies nothing; None for nobody."""
     if mask.all():
         return slice(None)

@@ -61,7 +61,7 @@ class Spectra:
             rows = torch.from_numpy(self._data.partition[client]).to(self._features.device)
             x = self._features[rows][None]
             y = self._data.y[rows][None]
-            spectrum, start = measured(x, y, torch.tensor([len(rows)]), self.classes)
+            spectrum, start = batch_spectra(x, y, torch.tensor([len(rows)]), self.classes)
             self._known[client] = float(spectrum[0]), float(start[0])
         return self._known[client]
 
@@ -86,7 +86,7 @@ class BatchScaling:
         self._whole = whole
         self._factors = np.ones((len(clients), steps))
 
-    def of(self, group: slice, step: int, x: Tensor, y: Tensor, sizes: Tensor) -> Tensor:
+    def factors(self, group: slice, step: int, x: Tensor, y: Tensor, sizes: Tensor) -> Tensor:
         """The factors of one step of some clients, (n,); who makes no step any more has the factor 1."""
         fresh = ~self._whole[group]
         if fresh.any():
@@ -96,7 +96,9 @@ class BatchScaling:
                 x = x[rows]
                 y = y[rows]
                 measured_sizes = sizes[rows]
-            self._found[:, group, step][:, fresh] = torch.stack(measured(x, y, measured_sizes, self._classes)).numpy()
+            self._found[:, group, step][:, fresh] = torch.stack(
+                batch_spectra(x, y, measured_sizes, self._classes)
+            ).numpy()
         made = sizes.cpu().numpy() > 0
         self._found[:, group, step][:, ~made] = 0.0
         spectrum, start = self._found[:, group, step]
@@ -104,7 +106,7 @@ class BatchScaling:
         self._factors[group, step] = factors
         return torch.from_numpy(factors).to(x.device, self._dtype)
 
-    def recorded(self, poisoning: BatchMeasurements) -> BatchMeasurements:
+    def add_measurements(self, poisoning: BatchMeasurements) -> BatchMeasurements:
         """With what was found of every client's batches."""
         spectrum, start = self._found.max(axis=2)
         scaled: NDArray[np.int64] = np.count_nonzero(self._factors < 1.0, axis=1)
@@ -112,15 +114,15 @@ class BatchScaling:
         return replace(poisoning, spectrum=spectrum, start_gradient=start, batch_factor=factor, scaled_batches=scaled)
 
 
-def measured(x: Tensor, y: Tensor, sizes: Tensor, classes: int) -> Measured:
+def batch_spectra(x: Tensor, y: Tensor, sizes: Tensor, classes: int) -> Measured:
     """`L_s` and `F_s` of batches (n, b, d) of which the first `sizes` rows count, none of them below the exact one."""
     at_once = max(1, BATCH_NUMBERS_AT_ONCE // max(1, x[0].numel()))
     pieces = zip(x.split(at_once), y.split(at_once), sizes.to(x.device).split(at_once), strict=True)
-    spectra, starts = zip(*(measured_together(*piece, classes) for piece in pieces), strict=True)
+    spectra, starts = zip(*(batch_spectra_in_memory(*piece, classes) for piece in pieces), strict=True)
     return torch.cat(spectra).cpu(), torch.cat(starts).cpu()
 
 
-def measured_together(x: Tensor, y: Tensor, sizes: Tensor, classes: int) -> Measured:
+def batch_spectra_in_memory(x: Tensor, y: Tensor, sizes: Tensor, classes: int) -> Measured:
     """The same for batches that fit into memory in double precision."""
     samples, features = x.shape[1:]
     real = torch.arange(samples, device=x.device) < sizes[:, None]
@@ -138,13 +140,13 @@ def measured_together(x: Tensor, y: Tensor, sizes: Tensor, classes: int) -> Meas
     return spectrum, rounded * float(1.0 + formulas.gamma(classes * features + 16)) / count
 
 
-ROOM = 1e-6
-"""By how much, relatively, kappa is above the smallest: what it leaves of gradients is more than rounding takes."""
-LONGER = {"float32": 1e-3, "float64": 1e-9}
+GRADIENT_BOUND_SLACK = 1e-6
+"""By how much, relatively, kappa is above the smallest: what it arrays_in of gradients is more than rounding takes."""
+INPUT_NORM_SLACK = {"float32": 1e-3, "float64": 1e-9}
 """By how much, relatively, rounding may carry inputs beyond the bound of the feature maps; the audit measures them."""
 
 
-def with_spectrum(
+def apply_batch_rules(
     config: RunConfig, model: BoundModel, honest: HonestTraining, input_bound: float, classes: int
 ) -> HonestTraining:
     """What is known of honest training under the rules that a config asks for; no input is longer than `input_bound`.
@@ -155,16 +157,18 @@ def with_spectrum(
     start_limit = config.training.ball
     if limit is None:
         return honest
-    check_model(model)
+    check_spectrum_model(model)
     bound = min(honest.gradient_bound, float(formulas.spectrum_gradient_bound(limit)))
     facts = honest.facts.model_copy(update={"spectrum": limit})
     if start_limit is None:
         return HonestTraining(facts, bound)
     check_ball(config, facts, input_bound)
     decay = config.training.weight_decay
-    input_bound = input_bound * (1.0 + LONGER[config.dtype])
+    input_bound = input_bound * (1.0 + INPUT_NORM_SLACK[config.dtype])
     least = min(start_limit, math.sqrt(limit * (1.0 - 1.0 / classes)))  # the latter holds for all batches by itself
-    kappa = (1.0 + ROOM) * float(formulas.ball_gradient_bound(least, limit, decay, input_bound, classes))
+    kappa = (1.0 + GRADIENT_BOUND_SLACK) * float(
+        formulas.ball_gradient_bound(least, limit, decay, input_bound, classes)
+    )
     if kappa >= bound:
         raise ConfigError(
             f"the ball rule gains nothing here: gradients of up to {bound:.4g} are in no smaller ball under a weight "
@@ -184,7 +188,7 @@ def smoothness(honest: HonestTraining, classes: int) -> float:
     return float(formulas.ball_smoothness(limit, ball.gradient_bound, ball.weight_decay, ball.input_bound, classes))
 
 
-def check_model(model: BoundModel) -> None:
+def check_spectrum_model(model: BoundModel) -> None:
     """The rule is about the gradients of softmax regression, and of no use with a constant input of 1."""
     if not isinstance(model, LinearModel) or not model.facts.linear:
         raise ConfigError(

@@ -17,7 +17,7 @@ from crfl_core.training import rounds
 from crfl_core.training.evaluation import backdoor_score, score
 from crfl_core.training.federation import build
 from crfl_core.training.groups import server_steps
-from crfl_core.training.rounds import Outcome, Progress
+from crfl_core.training.rounds import Progress, RoundOutcome
 from crfl_core.training.session import Session
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def attack_effect(attacked: RunResult, clean: RunResult) -> AttackEffect:
     """Compare a run with one of `attacked.config.without_attack()`; any other run is a `ConfigError`."""
     if attacked.config.attack is None or clean.config.attack is not None:
         raise ConfigError("compare a run that was attacked with one that was not: set attack = 'none' there")
-    if key := difference(attacked.config, clean.config):
+    if key := differing_key(attacked.config, clean.config):
         message = f"{attacked.path} and {clean.path} differ: only the attack may differ between the two"
         raise ConfigError(message, key=key)
     federation = build(attacked.config, fitted=attacked.fitted)
@@ -60,7 +60,7 @@ def attack_effect(attacked: RunResult, clean: RunResult) -> AttackEffect:
     )
 
 
-def difference(attacked: RunConfig, clean: RunConfig) -> str | None:
+def differing_key(attacked: RunConfig, clean: RunConfig) -> str | None:
     """A key of training in which two configs differ; None if one may be the clean twin of the other."""
     return next((key for key in TRAINING if getattr(attacked, key) != getattr(clean, key)), None)
 
@@ -68,7 +68,7 @@ def difference(attacked: RunConfig, clean: RunConfig) -> str | None:
 def twin_of(run: RunResult, clean: Sequence[RunResult]) -> RunResult:
     """The run among some that trained the same without the attack."""
     for other in clean:
-        if difference(run.config, other.config) is None:
+        if differing_key(run.config, other.config) is None:
             return other
     raise ConfigError(
         f"{run.path}: its clean twin is not among these runs: train it with `crfl run {run.path}/config.toml "
@@ -84,7 +84,7 @@ def check_twin(config: RunConfig, twin: RunResult | None) -> None:
         raise ConfigError("a twin is for runs that keep distances to it: set 'distances'", key="storage.keep")
     if twin.config.attack is not None:
         raise ConfigError(f"{twin.path}: is no clean twin, since it was attacked: set attack = 'none' there")
-    if key := difference(config, twin.config):
+    if key := differing_key(config, twin.config):
         raise ConfigError(f"is not that of {twin.path}, so this is no clean twin: only the attack may differ", key=key)
     check_kept(twin)
 
@@ -95,7 +95,7 @@ def check_kept(run: RunResult) -> None:
         raise ConfigError(f"{run.path}: models of rounds were not kept: set storage.keep = 'models' before the run")
 
 
-def kept_model(run: RunResult, number: int) -> Array:
+def read_kept_model(run: RunResult, number: int) -> Array:
     """The kept model of a round."""
     return np.asarray(run.directory.read_resampled(number)[PARAMETERS], np.float64)
 
@@ -115,40 +115,40 @@ class CleanTwin:
         self._kept = kept
         self._first = min(session.federation.participation.attack_rounds, default=0)
         if self._wanted and kept is None:
-            self._session = apart(session)
+            self._session = separate_session(session)
 
-    def measured(self, lines: Sequence[RoundRecord], outcomes: Sequence[Outcome]) -> tuple[RoundRecord, ...]:
+    def add_distances(self, lines: Sequence[RoundRecord], outcomes: Sequence[RoundOutcome]) -> tuple[RoundRecord, ...]:
         """The lines of a round with the distance to the twin, where it is wanted."""
         if not self._wanted:
             return tuple(lines)
-        clipped = [outcome.before_noise[0].double().cpu().numpy() for outcome in outcomes]
+        clipped = [outcome.clipped[0].double().cpu().numpy() for outcome in outcomes]
         clean = clipped if outcomes[0].plan.number < self._first else self._clipped(outcomes)
         distances = (float(np.linalg.norm(one - other)) for one, other in zip(clipped, clean, strict=True))
         return tuple(
             line.model_copy(update={"distance": distance}) for line, distance in zip(lines, distances, strict=True)
         )
 
-    def _clipped(self, outcomes: Sequence[Outcome]) -> list[Array]:
+    def _clipped(self, outcomes: Sequence[RoundOutcome]) -> list[Array]:
         """The clipped models of the twin after a round, one for each group."""
         number = outcomes[0].plan.number
         if self._kept is not None:
-            return list(np.atleast_2d(kept_model(self._kept, number)))
-        played: Sequence[Outcome] = ()
+            return list(np.atleast_2d(read_kept_model(self._kept, number)))
+        played: Sequence[RoundOutcome] = ()
         while not self.progress or self.progress[0].number < number:
-            played = rounds.play(self._session, self.progress or self._start(outcomes), clean=True)
+            played = rounds.play_round(self._session, self.progress or self._start(outcomes), clean=True)
             self.progress = tuple(outcome.after for outcome in played)
-        return [outcome.before_noise[0].double().cpu().numpy() for outcome in played]
+        return [outcome.clipped[0].double().cpu().numpy() for outcome in played]
 
-    def _start(self, outcomes: Sequence[Outcome]) -> tuple[Progress, ...]:
+    def _start(self, outcomes: Sequence[RoundOutcome]) -> tuple[Progress, ...]:
         """Where the run stood before its first attack. If that is not known any more, before the first round."""
         if outcomes[0].plan.number == self._first:
             start = tuple(outcome.before for outcome in outcomes)
         else:
-            start = rounds.initial(self._session.federation)
+            start = rounds.initial_progress(self._session.federation)
         return tuple(replace(one, attack_state=None) for one in start)
 
 
-def apart(session: Session) -> Session:
+def separate_session(session: Session) -> Session:
     """The same session with plugins of its own, so that the run does not notice what they remember."""
     config = session.federation.config.with_own_plugins()
     servers = server_steps(config, len(session.federation.servers))

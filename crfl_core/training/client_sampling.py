@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 import crfl_core.certification.formulas as formulas
 from crfl_core.config import RunConfig
 from crfl_core.config.schema import Training
-from crfl_core.errors import ConfigError, OptionError, failures_named
+from crfl_core.errors import ConfigError, OptionError, wrap_failures
 from crfl_core.plugin_api.attack import Attack
 from crfl_core.records.ledger import ModelFacts, TrainingFacts
 from crfl_core.records.random_streams import Streams, of_group
@@ -22,11 +22,11 @@ from crfl_core.records.schedules import (
     EqualInfluence,
     PerClient,
     Schedule,
-    changes,
+    client_schedules,
     client_values,
-    each_of,
-    expand,
+    expand_rounds,
     values,
+    varies,
 )
 from crfl_core.training.groups import Members
 
@@ -65,35 +65,35 @@ class Participation:
         self._streams = streams
         self.total = len(samples)
         self.members = members
-        self.attackers = drawn_attackers(config.attack, self.total, streams)
-        self.attack_rounds = attack_rounds(config.attack, config.rounds)
+        self.attackers = draw_attackers(config.attack, self.total, streams)
+        self.attack_rounds = expand_attack_rounds(config.attack, config.rounds)
         check_rates(config, honest.facts.proximal)
         self._samples = np.asarray(samples, np.int64)
-        self._changing = changes((config.training.learning_rate, config.training.steps))
+        self._changing = varies((config.training.learning_rate, config.training.steps))
         self._per_round = [max(1, round(config.training.participation * len(group))) for group in members]
         self._first = honest_clients(config, self._samples, honest, 1)
         self._dealt = self._by_group(self._first)
-        if self.attackers and not any(self.conduct(t).attacking.any() for t in self.attack_rounds):
+        if self.attackers and not any(self.behaviour(t).attacking.any() for t in self.attack_rounds):
             raise ConfigError(
                 "no attacker is drawn in any attacked round, so nothing would be attacked: raise "
                 "training.participation, name more rounds, or change seeds.participation",
                 key="attack.rounds",
             )
 
-    def everybody(self, number: int) -> Clients:
+    def all_clients(self, number: int) -> Clients:
         """All clients of the federation, by ascending id, as the protocol says for a round."""
         if not self._changing or number == 1:
             return self._first
         return honest_clients(self._config, self._samples, self._training, number)
 
-    def round(self, number: int) -> Clients:
+    def participants(self, number: int) -> Clients:
         """The participants of a round, group by group and by ascending id, as the protocol says."""
-        clients = self._by_group(self.everybody(number)) if self._changing else self._dealt
+        clients = self._by_group(self.all_clients(number)) if self._changing else self._dealt
         return clients if sum(self._per_round) == len(clients) else clients.take(self._drawn(number))
 
-    def conduct(self, number: int, *, attacked: bool = True) -> ClientBehaviour:
+    def behaviour(self, number: int, *, attacked: bool = True) -> ClientBehaviour:
         """What the participants of a round really do; if it is not `attacked`, what the protocol says."""
-        clients = self.round(number)
+        clients = self.participants(number)
         attack = self._config.attack
         if attack is None or not attacked or number not in self.attack_rounds:
             return ClientBehaviour(np.zeros(len(clients), np.bool_), clients.learning_rate, clients.steps)
@@ -140,7 +140,7 @@ def honest_clients(config: RunConfig, samples: NDArray[np.int64], honest: Honest
     rates = training.learning_rate
     decay = training.weight_decay
     if isinstance(rates, EqualInfluence):
-        rate = equal_influence(rates, training, steps, number)
+        rate = equal_influence_rates(rates, training, steps, number)
     else:
         rate = per_client("training.learning_rate", rates, total, number)
     pull = decay + honest.facts.proximal
@@ -169,7 +169,7 @@ def check_rates(config: RunConfig, proximal: float) -> None:
     attack = config.attack
     rates: dict[str, float] = {}
     if not isinstance(config.training.learning_rate, EqualInfluence):  # whose rates are below 1 / lambda
-        each = each_of(config.training.learning_rate)
+        each = client_schedules(config.training.learning_rate)
         rates["training.learning_rate"] = max(max(values(one, config.rounds)) for one in each)
     if attack is not None and attack.learning_rate is not None:
         rates["attack.learning_rate"] = attack.learning_rate
@@ -187,35 +187,35 @@ def per_client(key: str, schedule: Schedule | PerClient[Schedule], total: int, n
     return client_values(schedule, total, number)
 
 
-def drawn_attackers(attack: Attack | None, total: int, streams: Streams) -> tuple[int, ...]:
+def draw_attackers(attack: Attack | None, total: int, streams: Streams) -> tuple[int, ...]:
     """The ids of the attackers: as given, or drawn."""
     if attack is None:
         return ()
     try:
-        with failures_named(f"attack: {attack.full_name} failed"):
+        with wrap_failures(f"attack: {attack.full_name} failed"):
             return attack.attackers(total, streams)
     except OptionError as error:
         raise ConfigError(error.message, key=f"attack.{error.option}") from error
 
 
-def attack_rounds(attack: Attack | None, total: int) -> tuple[int, ...]:
+def expand_attack_rounds(attack: Attack | None, total: int) -> tuple[int, ...]:
     """The attacked rounds."""
     if attack is None:
         return ()
-    rounds = expand(attack.rounds, total)
+    rounds = expand_rounds(attack.rounds, total)
     if not rounds or rounds[-1] > total:
         found = f"round {rounds[-1]}" if rounds else "no round at all"
         raise ConfigError(f"found {found}, but rounds are 1..{total}", key="attack.rounds")
     return rounds
 
 
-KEY = "training.learning_rate"
-ROUNDED = 1e-9
-ROOM = 1e-3
+LEARNING_RATE_KEY = "training.learning_rate"
+START_TOLERANCE = 1e-9
+STEP_RULE_SLACK = 1e-3
 """The step rule of certificates is about measured norms, which may exceed declared ones by rounding."""
 
 
-def with_found_start(
+def resolve_equal_influence(
     config: RunConfig, model: ModelFacts, facts: TrainingFacts, smoothness: float, samples: NDArray[np.int64]
 ) -> RunConfig:
     """The same config with the t0 of its equal influence: the smallest one whose rates keep the step rule.
@@ -228,7 +228,7 @@ def with_found_start(
         return config
     if not facts.plain or facts.proximal:
         raise ConfigError(
-            f"equal influence is for plain SGD, found {facts.algorithm!r}: set algorithm = 'sgd'", key=KEY
+            f"equal influence is for plain SGD, found {facts.algorithm!r}: set algorithm = 'sgd'", key=LEARNING_RATE_KEY
         )
     steps = fewest_steps(training, config.rounds, samples)
     if not (model.linear and model.convex and facts.clip_gradients is None and math.isfinite(smoothness)):
@@ -236,21 +236,21 @@ def with_found_start(
             raise ConfigError(
                 "there is no step rule to find t0 from: use softmax regression without clip_gradients on inputs with a "
                 "bound (model.features = { type = 'unit-ball' }), or set its start",
-                key=KEY,
+                key=LEARNING_RATE_KEY,
             )
         return config
     least = formulas.equal_influence_start(smoothness, training.weight_decay, steps)
     if schedule.start is not None:
-        if schedule.start < least * (1.0 - ROUNDED):
-            first = float(equal_influence(schedule, training, np.array([steps]), 1)[0])
+        if schedule.start < least * (1.0 - START_TOLERANCE):
+            first = float(equal_influence_rates(schedule, training, np.array([steps]), 1)[0])
             limit = float(formulas.largest_rate(smoothness, training.weight_decay))
             raise ConfigError(
                 f"start = {schedule.start:g} breaks the step rule, eta <= 2 / (beta + 2 lambda): the rate of round 1 "
                 f"is {first:.4g}, at most {limit:.4g} keeps it: set start to {least:.6g} or more, or leave it out",
-                key=KEY,
+                key=LEARNING_RATE_KEY,
             )
         return config
-    found = formulas.equal_influence_start(smoothness * (1.0 + ROOM), training.weight_decay, steps)
+    found = formulas.equal_influence_start(smoothness * (1.0 + STEP_RULE_SLACK), training.weight_decay, steps)
     rates = schedule.model_copy(update={"start": found})
     return config.model_copy(update={"training": training.model_copy(update={"learning_rate": rates})})
 
@@ -258,11 +258,11 @@ def with_found_start(
 def fewest_steps(training: Training, rounds: int, samples: NDArray[np.int64]) -> int:
     """The fewest local steps that any client takes in any round: whoever takes fewer takes larger ones."""
     if training.steps is not None:
-        return int(min(min(values(one, rounds)) for one in each_of(training.steps)))
+        return int(min(min(values(one, rounds)) for one in client_schedules(training.steps)))
     return int((-(-samples // np.minimum(training.batch_size, samples))).min()) * (training.epochs or 1)
 
 
-def equal_influence(
+def equal_influence_rates(
     schedule: EqualInfluence, training: Training, steps: NDArray[np.int64], number: int
 ) -> NDArray[np.float64]:
     """The rate of every client in round t = 1, 2, ...: all of them keep the same share of their model."""

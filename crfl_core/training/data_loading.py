@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crfl_core.config import RunConfig
-from crfl_core.config.schema import OwnSamples, Reserve
+from crfl_core.config.schema import Reserve, ReserveSamples
 from crfl_core.errors import ConfigError, PluginFailure
 from crfl_core.plugin_api.dataset import Dataset
 from crfl_core.plugin_api.feature_map import FeatureMaps
@@ -28,7 +28,7 @@ from crfl_core.records.inputs import Data, DataFacts, FederatedData, held, is_lo
 from crfl_core.records.ledger import FittedFacts, SetFacts
 from crfl_core.records.random_streams import Streams
 from crfl_core.records.round import State
-from crfl_core.training.features import features_of
+from crfl_core.training.features import load_or_compute_features
 
 
 class Partition(NamedTuple):
@@ -38,11 +38,11 @@ class Partition(NamedTuple):
     names: tuple[str, ...]
 
 
-def load_data(config: RunConfig, streams: Streams) -> tuple[Data, Partition, dict[str, Kept]]:
+def load_data(config: RunConfig, streams: Streams) -> tuple[Data, Partition, dict[str, ReservedSamples]]:
     """The scaled data of the clients, who holds what of the training samples, and what the server keeps of them."""
     with errors_of("dataset", config.dataset):
-        data = data_of(config.dataset)
-    data, kept = set_aside(config.reserve, data, streams)
+        data = load_dataset(config.dataset)
+    data, kept = reserve_samples(config.reserve, data, streams)
     partitioner = config.partition
     with errors_of("partition", partitioner):
         rows = partitioner.split(data, streams)
@@ -60,7 +60,7 @@ def load_data(config: RunConfig, streams: Streams) -> tuple[Data, Partition, dic
 
 def as_tensors(data: Data, partition: Partition, device: torch.device, dtype: torch.dtype) -> FederatedData:
     """The data on the device that trains."""
-    test_x, test_y = as_samples(Kept(data.test_x, data.test_y), device, dtype)
+    test_x, test_y = as_samples(ReservedSamples(data.test_x, data.test_y), device, dtype)
     return FederatedData(
         x=as_rows(held(data, "x"), device, dtype),
         y=torch.from_numpy(data.y.astype(np.int64)).to(device),
@@ -74,31 +74,31 @@ def as_tensors(data: Data, partition: Partition, device: torch.device, dtype: to
     )
 
 
-def as_samples(kept: Kept, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def as_samples(kept: ReservedSamples, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Inputs and labels as tensors."""
     return as_rows(kept.x, device, dtype), torch.from_numpy(kept.y.astype(np.int64)).to(device)
 
 
-class Kept(NamedTuple):
+class ReservedSamples(NamedTuple):
     """Scaled samples before any feature map."""
 
     x: NDArray[np.generic]
     y: NDArray[np.int64]
 
 
-def set_aside(reserve: Reserve, data: Data, streams: Streams) -> tuple[Data, dict[str, Kept]]:
+def reserve_samples(reserve: Reserve, data: Data, streams: Streams) -> tuple[Data, dict[str, ReservedSamples]]:
     """The data that are left for the clients, and what the server keeps, by name. No sample is in two of them."""
     order = streams.generator("data/reserve").permutation(len(data.y))
     taken = 0
     kept = {}
     x = held(data, "x")
     for name, wanted in reserve:
-        if isinstance(wanted, OwnSamples):
-            kept[name] = from_elsewhere(name, wanted, data, streams)
+        if isinstance(wanted, ReserveSamples):
+            kept[name] = load_reserve(name, wanted, data, streams)
         elif wanted is not None:
             count = wanted if isinstance(wanted, int) else max(1, round(wanted * len(order)))
             rows = order[taken : taken + count]
-            kept[name] = Kept(made(x[rows]), data.y[rows])
+            kept[name] = ReservedSamples(made(x[rows]), data.y[rows])
             taken = taken + count
             if taken >= len(order):
                 raise ConfigError(
@@ -112,7 +112,7 @@ def set_aside(reserve: Reserve, data: Data, streams: Streams) -> tuple[Data, dic
     return replace(data, x=x[left], y=data.y[left], groups=groups), kept
 
 
-def from_elsewhere(name: str, wanted: OwnSamples, data: Data, streams: Streams) -> Kept:
+def load_reserve(name: str, wanted: ReserveSamples, data: Data, streams: Streams) -> ReservedSamples:
     """Samples of another dataset, which must be like those of the run; of a curator only the inputs count."""
     table = f"reserve.{name}.dataset"
     with errors_of(table, wanted.dataset):
@@ -133,10 +133,10 @@ def from_elsewhere(name: str, wanted: OwnSamples, data: Data, streams: Streams) 
     if count > available:
         raise ConfigError(f"found {count}, but there are only {available}", key=f"reserve.{name}.samples")
     rows = streams.generator(f"data/reserve-{name}").permutation(available)[:count]
-    return Kept(x[rows], other.y[rows])
+    return ReservedSamples(x[rows], other.y[rows])
 
 
-def users(config: RunConfig, name: str, fitted: Iterable[FittedFacts]) -> Iterator[str]:
+def plugins_using_reserve(config: RunConfig, name: str, fitted: Iterable[FittedFacts]) -> Iterator[str]:
     """The plugins that are handed a set. Measuring on it is no use: nothing that is certified rests on that."""
     if name == "root":
         yield from (step.configured_as for step in config.aggregation if type(step).needs_root)
@@ -168,19 +168,19 @@ class TestSet:
 
 def make_test_sets(config: RunConfig, data: FederatedData, maps: FeatureMaps, prepared: State) -> dict[str, TestSet]:
     """The clean test set and, if the attack has one, the backdoored one."""
-    sets = {"clean": make_test_set(features_of(maps, data.test_x), data.test_y)}
+    sets = {"clean": make_test_set(load_or_compute_features(maps, data.test_x), data.test_y)}
     if config.attack is not None:
         with errors_of("attack", config.attack):
             backdoored = config.attack.backdoor_test_set(data, prepared)
         if backdoored is not None:
-            sets["backdoored"] = make_test_set(features_of(maps, backdoored[0]), backdoored[1])
+            sets["backdoored"] = make_test_set(load_or_compute_features(maps, backdoored[0]), backdoored[1])
     return sets
 
 
-def reserved_sets(kept: Mapping[str, tuple[Tensor, Tensor]], maps: FeatureMaps) -> dict[str, TestSet]:
+def make_reserve_sets(kept: Mapping[str, tuple[Tensor, Tensor]], maps: FeatureMaps) -> dict[str, TestSet]:
     """What the server keeps for itself, behind the maps; that of the curator is what maps are fitted to."""
     return {
-        name: make_test_set(x if name == "curator" else features_of(maps, x), labels)
+        name: make_test_set(x if name == "curator" else load_or_compute_features(maps, x), labels)
         for name, (x, labels) in kept.items()
     }
 
@@ -193,7 +193,7 @@ def make_test_set(features: Tensor, labels: Tensor) -> TestSet:
     return TestSet(features, labels, SetFacts(samples=len(labels), digest=digest.hexdigest()))
 
 
-class Shelf:
+class DatasetCache:
     """The dataset that was read last. Another one takes its place, so no more than one is kept for runs to come."""
 
     def __init__(self) -> None:
@@ -212,7 +212,7 @@ class Shelf:
             return data
 
 
-SHELF: ContextVar[Shelf | None] = ContextVar("SHELF", default=None)
+DATASET_CACHE: ContextVar[DatasetCache | None] = ContextVar("SHELF", default=None)
 """Where runs of this thread look for data before they read them; None: every run reads its own."""
 
 
@@ -222,16 +222,16 @@ def reading_once() -> Iterator[None]:
 
     Threads share it too, if they are started with a copy of the context.
     """
-    before = SHELF.set(Shelf())
+    before = DATASET_CACHE.set(DatasetCache())
     try:
         yield
     finally:
-        SHELF.reset(before)
+        DATASET_CACHE.reset(before)
 
 
-def data_of(dataset: Dataset) -> Data:
+def load_dataset(dataset: Dataset) -> Data:
     """The data of a dataset, read here or found on the shelf."""
-    shelf = SHELF.get()
+    shelf = DATASET_CACHE.get()
     return dataset.load() if shelf is None else shelf.take(dataset)
 
 

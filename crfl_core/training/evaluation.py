@@ -33,11 +33,11 @@ def score(federation: Federation, parameters: Tensor, test_set: str = "clean", f
     The loss of several models is the mean of theirs. `failed` groups vote for class 0.
     """
     chosen = federation.test_sets[test_set]
-    classes, loss = outputs(federation, parameters, (chosen.features, chosen.labels), failed)
+    classes, loss = predict_classes(federation, parameters, (chosen.features, chosen.labels), failed)
     return Score(float((classes == chosen.labels).double().mean()), loss)
 
 
-def outputs(
+def predict_classes(
     federation: Federation, parameters: Tensor, samples: tuple[Tensor, Tensor], failed: Sequence[int]
 ) -> tuple[Tensor, float]:
     """The predicted classes, and the mean cross-entropy; some inputs at a time, since there may be many models."""
@@ -60,12 +60,12 @@ def outputs(
 
 def backdoor_score(federation: Federation, parameters: Tensor, failed: Sequence[int] = ()) -> BackdoorScore | None:
     """How well the backdoor works in a model, or in the vote of several; None without an attack that has a target."""
-    success = taken_for_target(federation, parameters, "backdoored", failed)
-    clean = taken_for_target(federation, parameters, "clean", failed)
+    success = target_rate(federation, parameters, "backdoored", failed)
+    clean = target_rate(federation, parameters, "clean", failed)
     return None if success is None or clean is None else BackdoorScore(success, clean)
 
 
-def taken_for_target(
+def target_rate(
     federation: Federation, parameters: Tensor, test_set: str = "backdoored", failed: Sequence[int] = ()
 ) -> float | None:
     """The share of a test set's inputs of other classes that are taken for the target; None if nothing is attacked."""
@@ -73,5 +73,5 @@ def taken_for_target(
     if target is None or "backdoored" not in federation.test_sets:
         return None
     chosen = federation.test_sets[test_set]
-    classes, _ = outputs(federation, parameters, (chosen.features, chosen.labels), failed)
+    classes, _ = predict_classes(federation, parameters, (chosen.features, chosen.labels), failed)
     return float((classes[chosen.labels != target] == target).double().mean())

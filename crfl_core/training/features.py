@@ -29,7 +29,7 @@ from crfl_core.records.inputs import DataFacts
 from crfl_core.records.ledger import FittedFacts
 from crfl_core.records.round import State
 
-Shown = Callable[[int, int], object]
+OnProgress = Callable[[int, int], object]
 """Told after every block how many inputs of how many are done."""
 Inputs = TypeVar("Inputs", Tensor, ByteRows)
 
@@ -43,12 +43,12 @@ TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 """What rounding may do to them, relatively, when they are computed beside other rows."""
 
 
-def mapped(maps: FeatureMaps, x: Inputs, shown: Shown | None = None) -> Inputs | Tensor:
+def map_inputs(maps: FeatureMaps, x: Inputs, shown: OnProgress | None = None) -> Inputs | Tensor:
     """Inputs behind the feature maps; the inputs themselves if there are none."""
-    return computed(maps, x, shown) if maps.links else x
+    return compute_features(maps, x, shown) if maps.links else x
 
 
-def computed(maps: FeatureMaps, x: Rows, shown: Shown | None) -> Tensor:
+def compute_features(maps: FeatureMaps, x: Rows, shown: OnProgress | None) -> Tensor:
     """The features of all inputs, in memory."""
     result = torch.empty(len(x), maps.outputs, dtype=x.dtype, device=x.device)
     first = 0
@@ -58,7 +58,7 @@ def computed(maps: FeatureMaps, x: Rows, shown: Shown | None) -> Tensor:
     return result
 
 
-def pieces(maps: FeatureMaps, x: Rows, shown: Shown | None) -> Iterator[Tensor]:
+def pieces(maps: FeatureMaps, x: Rows, shown: OnProgress | None) -> Iterator[Tensor]:
     """The features of some inputs at a time."""
     step = min(ROWS_AT_ONCE, max(1, FEATURE_NUMBERS_AT_ONCE // maps.widest))
     for first in range(0, len(x), step):
@@ -67,7 +67,7 @@ def pieces(maps: FeatureMaps, x: Rows, shown: Shown | None) -> Iterator[Tensor]:
             shown(min(first + step, len(x)), len(x))
 
 
-def features_of(maps: FeatureMaps, x: Inputs, shown: Shown | None = None) -> Inputs | Tensor:
+def load_or_compute_features(maps: FeatureMaps, x: Inputs, shown: OnProgress | None = None) -> Inputs | Tensor:
     """The same, kept in the user's cache if a map is slow or there are many: then they are never in memory together.
 
     A file is found by a digest of the inputs, of the maps with versions, options and weights and of what was fitted. It
@@ -76,21 +76,21 @@ def features_of(maps: FeatureMaps, x: Inputs, shown: Shown | None = None) -> Inp
     shape = len(x), maps.outputs
     large = math.prod(shape) * x.dtype.itemsize >= LARGE
     if not maps.links or not (large or any(feature_map.slow for feature_map in maps.maps)):
-        return mapped(maps, x, shown)
-    path = cached(f"{digest_of(x, *maps.fitted.values(), *described(maps))}.npy")
-    found = read(path, maps, x)
+        return map_inputs(maps, x, shown)
+    path = cached(f"{digest_of(x, *maps.fitted.values(), *describe_maps(maps))}.npy")
+    found = read_cached_features(path, maps, x)
     if found is not None:
         return found
-    whole = None if large else computed(maps, x, shown)
+    whole = None if large else compute_features(maps, x, shown)
     parts = pieces(maps, x, shown) if whole is None else [whole]
     with suppress(OSError):  # a full disk, or nobody may write there: the next run computes them again
         seal(path, array_blocks(shape, (part.to(x.dtype).cpu().numpy() for part in parts)))
-        found = read(path, maps, x)
+        found = read_cached_features(path, maps, x)
     found = whole if found is None else found
-    return computed(maps, x, shown) if found is None else found
+    return compute_features(maps, x, shown) if found is None else found
 
 
-def read(path: Path, maps: FeatureMaps, x: Rows) -> Tensor | None:
+def read_cached_features(path: Path, maps: FeatureMaps, x: Rows) -> Tensor | None:
     """The features in a cached file, mapped and not read; None if there are none to be trusted."""
     if not intact(path):
         return None
@@ -109,12 +109,12 @@ def read(path: Path, maps: FeatureMaps, x: Rows) -> Tensor | None:
     return features if bool(same) else None
 
 
-def described(maps: FeatureMaps) -> list[str]:
+def describe_maps(maps: FeatureMaps) -> list[str]:
     """What the output of some maps depends on: names and versions, options, their code and weights, and PyTorch."""
-    return [torch.__version__, *map(describe, maps.maps), *(link.digest or "" for link in maps.links)]
+    return [torch.__version__, *map(describe_plugin, maps.maps), *(link.digest or "" for link in maps.links)]
 
 
-def describe(plugin: Plugin) -> str:
+def describe_plugin(plugin: Plugin) -> str:
     """A plugin by its name, version, options and source."""
     file = getattr(sys.modules.get(type(plugin).__module__), "__file__", None)  # none in an interactive session
     code = sha256(Path(file)) if file and Path(file).is_file() else ""
@@ -137,7 +137,7 @@ FittedMaps = Mapping[int, Fitted]
 """By the place in the chain."""
 
 
-def states(fitted: FittedMaps) -> dict[int, State]:
+def states_of(fitted: FittedMaps) -> dict[int, State]:
     """What the maps need to be bound."""
     return {place: one.state for place, one in fitted.items()}
 
@@ -150,15 +150,15 @@ def fit_maps(
     for place, feature_map in enumerate(maps):
         if not isinstance(feature_map, FittedMap):
             continue
-        front = FeatureMaps(maps[:place], facts.inputs, facts.image_shape, states(fitted))
+        front = FeatureMaps(maps[:place], facts.inputs, facts.image_shape, states_of(fitted))
         with errors_of(f"model.features.{place}", feature_map):
             own = feature_map.public_inputs(facts)
-            samples, source = chosen(feature_map, own, curator)
-            samples = checked_inputs(feature_map, samples.to(dtype), facts.inputs)
-            key = digest_of(samples, *states(fitted).values(), *described(front), describe(feature_map))
-            state = kept_state(key)
+            samples, source = choose_inputs(feature_map, own, curator)
+            samples = check_inputs(feature_map, samples.to(dtype), facts.inputs)
+            key = digest_of(samples, *states_of(fitted).values(), *describe_maps(front), describe_plugin(feature_map))
+            state = read_fitted_state(key)
             if state is None:
-                state = checked_state(feature_map, feature_map.fit(mapped(front, samples.clone())))
+                state = check_fitted_state(feature_map, feature_map.fit(map_inputs(front, samples.clone())))
                 with suppress(OSError):  # a full disk, or nobody may write there
                     seal(cached(f"{key}.safetensors"), [save_tensors(dict(state))])
         fitted[place] = Fitted(
@@ -175,7 +175,7 @@ def fit_maps(
     return fitted
 
 
-def chosen(
+def choose_inputs(
     feature_map: FittedMap, own: Tensor | None, curator: Tensor | None
 ) -> tuple[Tensor, Literal["public", "curator"]]:
     """The inputs that a map is fitted to, and whose they are."""
@@ -190,7 +190,7 @@ def chosen(
     return curator, "curator"
 
 
-def checked_inputs(feature_map: FittedMap, samples: Tensor, inputs: int) -> Tensor:
+def check_inputs(feature_map: FittedMap, samples: Tensor, inputs: int) -> Tensor:
     """Inputs like those of the data, or a failure of who made them."""
     if samples.ndim != 2 or samples.shape[1] != inputs or not len(samples) or not bool(samples.isfinite().all()):
         raise PluginFailure(
@@ -200,7 +200,7 @@ def checked_inputs(feature_map: FittedMap, samples: Tensor, inputs: int) -> Tens
     return samples
 
 
-def checked_state(feature_map: FittedMap, state: object) -> State:
+def check_fitted_state(feature_map: FittedMap, state: object) -> State:
     """What a map wants to keep: finite tensors by name."""
     if not isinstance(state, Mapping) or not all(
         isinstance(name, str) and isinstance(tensor, torch.Tensor) and bool(tensor.isfinite().all())
@@ -210,7 +210,7 @@ def checked_state(feature_map: FittedMap, state: object) -> State:
     return {name: tensor.detach().cpu().contiguous() for name, tensor in sorted(state.items())}
 
 
-def kept_state(key: str) -> State | None:
+def read_fitted_state(key: str) -> State | None:
     """What was fitted to the same inputs before, from the user's cache."""
     path = cached(f"{key}.safetensors")
     if not intact(path):
@@ -239,7 +239,7 @@ def check_apart(curator: Tensor, *others: Rows) -> None:
 SAMPLED = 16
 """On how many inputs the promises of feature maps are tried before a run."""
 REORDERING_TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-9}
-"""Relative change of a computed number if sums run in another order, by precision."""
+"""By how much, relatively, sums in another order may change what a feature map returns."""
 
 
 def check_maps(maps: FeatureMaps, x: Rows) -> None:

@@ -20,26 +20,33 @@ from crfl_core.plugin_api.server_view import RootSamples, ServerView
 from crfl_core.plugin_loading.class_checks import hook_names
 from crfl_core.records import schedules
 from crfl_core.records.input_rows import Rows, norms_of
-from crfl_core.records.inputs import FederatedData, Scaling, held, is_local, owners_of, partition_digest
+from crfl_core.records.inputs import FederatedData, Scaling, held, is_local, natural_owners, partition_digest
 from crfl_core.records.ledger import GroupFacts, ReservedFacts, RunFacts
 from crfl_core.records.random_streams import PURPOSES, Streams, of_group
 from crfl_core.records.round import State
-from crfl_core.training.batch_scaling import smoothness, with_spectrum
-from crfl_core.training.client_sampling import HonestTraining, Participation, with_found_start
+from crfl_core.training.batch_scaling import apply_batch_rules, smoothness
+from crfl_core.training.client_sampling import HonestTraining, Participation, resolve_equal_influence
 from crfl_core.training.data_loading import (
     TestSet,
     as_samples,
     as_tensors,
     check_root,
     load_data,
+    make_reserve_sets,
     make_test_sets,
-    reserved_sets,
-    users,
+    plugins_using_reserve,
 )
-from crfl_core.training.features import FittedMaps, Shown, check_apart, check_maps, features_of, fit_maps
-from crfl_core.training.groups import ServerSteps, check_groups, members_of, server_steps, watching
-from crfl_core.training.models import Start, bind_model, build_model, gradient_bound, start_of, training_facts
-from crfl_core.training.threats import check_stated, check_threat, prepare_attack, resampled_rounds
+from crfl_core.training.features import (
+    FittedMaps,
+    OnProgress,
+    check_apart,
+    check_maps,
+    fit_maps,
+    load_or_compute_features,
+)
+from crfl_core.training.groups import ServerSteps, assign_groups, check_groups, plugins_watching_rounds, server_steps
+from crfl_core.training.models import Start, bind_model, build_model, gradient_bound, initial_model, training_facts
+from crfl_core.training.threats import check_remote_threat, check_threat, prepare_attack, rounds_to_resample
 
 NOT_LOCAL = frozenset({"aggregation", "certificates", "engine", "trackers", "storage"})
 """Tables of a config that play no part in local training."""
@@ -88,15 +95,17 @@ class Federation:
         server = self.config.server.model_copy(update={"optimiser": None})
         return dump_config(self.config.model_copy(update={"server": server}), without=NOT_LOCAL)
 
-    def server(self, number: int) -> ServerView:
+    def server_view(self, number: int) -> ServerView:
         """What steps of the aggregation may see in a round; neither attacks nor hooks are handed it."""
         root = self.reserve.get("root")
         streams = self.streams.only("aggregation")
         samples = None if root is None else RootSamples(root.features, root.labels)
-        return ServerView(self.shown_model, self.participation.everybody(number), self.config.rounds, streams, samples)
+        return ServerView(
+            self.public_model, self.participation.all_clients(number), self.config.rounds, streams, samples
+        )
 
     @cached_property
-    def shown_model(self) -> BoundModel:
+    def public_model(self) -> BoundModel:
         """The model as rules and attackers may ask it: whatever they do to it, training and votes do not notice."""
         return bind_model(self.config, self.maps, self.data.facts)
 
@@ -109,7 +118,7 @@ class Federation:
         """The model of a group before the first round; if it is random, every group has its own."""
         alone = len(self.participation.members) == 1
         generator = self.streams.generator(of_group("initial", None if alone else group))
-        return start_of(self.config.model, self.model, generator)
+        return initial_model(self.config.model, self.model, generator)
 
     @cached_property
     def facts(self) -> RunFacts:
@@ -118,7 +127,11 @@ class Federation:
 
 
 def build(
-    config: RunConfig, *, fitted: FittedMaps | None = None, shown: Shown | None = None, fits: Fits = lambda *_: None
+    config: RunConfig,
+    *,
+    fitted: FittedMaps | None = None,
+    shown: OnProgress | None = None,
+    fits: Fits = lambda *_: None,
 ) -> Federation:
     """The federation that a config describes. Raises before anything is trained or written.
 
@@ -141,20 +154,20 @@ def build(
     check_maps(maps, x if len(x) else data.test_x)
     longest = maps.norm_bound(data.facts.domain.norm_bound(data.facts.inputs))
     bound = gradient_bound(config.model, model, longest)
-    members = members_of(config.groups, len(partition.rows), owners_of(loaded, partition.rows), streams)
+    members = assign_groups(config.groups, len(partition.rows), natural_owners(loaded, partition.rows), streams)
     training = training_facts(config)
     honest = HonestTraining(training, min(bound, training.clip_gradients or bound))
-    honest = with_spectrum(config, model, honest, longest, data.facts.classes)
+    honest = apply_batch_rules(config, model, honest, longest, data.facts.classes)
     samples = np.array([len(rows) for rows in partition.rows])
-    config = with_found_start(config, model.facts, training, smoothness(honest, data.facts.classes), samples)
+    config = resolve_equal_influence(config, model.facts, training, smoothness(honest, data.facts.classes), samples)
     participation = Participation(config, samples.tolist(), honest, streams, members)
     fits(data, model, maps, participation)
-    check_groups(config.aggregation, participation.round(1))
+    check_groups(config.aggregation, participation.participants(1))
     check_root(config)
-    check_stated(config, data)
+    check_remote_threat(config, data)
     check_threat(config, data.clients)
     prepared = prepare_attack(config, data, participation, streams)
-    reserve = reserved_sets({name: as_samples(one, device, dtype) for name, one in kept.items()}, maps)
+    reserve = make_reserve_sets({name: as_samples(one, device, dtype) for name, one in kept.items()}, maps)
     validation = {name: reserve[name] for name in ("validation",) if name in reserve}
     return Federation(
         config=config,
@@ -163,14 +176,14 @@ def build(
         model=model,
         maps=maps,
         fitted=fitted,
-        features=features_of(maps, x, shown),
+        features=load_or_compute_features(maps, x, shown),
         honest=honest,
         participation=participation,
         servers=server_steps(config, len(members)),
         prepared=prepared,
         test_sets=make_test_sets(config, data, maps, prepared) | validation,
         reserve=reserve,
-        resampled=resampled_rounds(config, participation),
+        resampled=rounds_to_resample(config, participation),
         streams=streams,
         device=device,
         dtype=dtype,
@@ -241,7 +254,7 @@ def run_facts(federation: Federation) -> RunFacts:
         secret_votes=config.seeds.votes == "secret",
         exact_shares=True,
         rejects=any("crfl_accept_round" in hook_names(type(plugin)) for _, plugin in config.named_plugins()),
-        watching=watching(config),
+        watching=plugins_watching_rounds(config),
         resampled=federation.resampled,
         attack=None if config.attack is None else config.attack.configured_as,
         attackers=federation.participation.attackers,
@@ -249,7 +262,7 @@ def run_facts(federation: Federation) -> RunFacts:
         test_sets={name: test_set.facts for name, test_set in federation.test_sets.items()},
         groups=group_facts(federation),
         reserve={
-            name: ReservedFacts(**dict(kept.facts), used_by=tuple(users(config, name, fitted)))
+            name: ReservedFacts(**dict(kept.facts), used_by=tuple(plugins_using_reserve(config, name, fitted)))
             for name, kept in federation.reserve.items()
         },
     )

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from crfl_core.config import RunConfig
 from crfl_core.config.schema import Groups
-from crfl_core.errors import ConfigError, OptionError, failures_named
+from crfl_core.errors import ConfigError, OptionError, wrap_failures
 from crfl_core.plugin_api.aggregator import AggregationStep, Stage
 from crfl_core.plugin_api.base import Plugin
 from crfl_core.plugin_api.plugin_errors import errors_of
@@ -27,7 +27,7 @@ Members = tuple[NDArray[np.int64], ...]
 """The clients of each group, ascending."""
 
 
-def members_of(settings: Groups | None, clients: int, owners: NDArray[np.int64] | None, streams: Streams) -> Members:
+def assign_groups(settings: Groups | None, clients: int, owners: NDArray[np.int64] | None, streams: Streams) -> Members:
     """The groups of a federation; everybody in one if none are asked for.
 
     `owners` are the natural owners of each client's data, if every client has one. Raises `ConfigError`.
@@ -35,26 +35,26 @@ def members_of(settings: Groups | None, clients: int, owners: NDArray[np.int64] 
     if settings is None:
         return (np.arange(clients),)
     if settings.by == "natural":
-        return natural(owners, len(settings.weights) if settings.weights is not None else None)
+        return group_by_owner(owners, len(settings.weights) if settings.weights is not None else None)
     assert settings.count is not None
     if settings.by == "subsets":
         assert settings.size is not None
-        return subsets(settings.count, settings.size, clients, streams)
+        return draw_subsets(settings.count, settings.size, clients, streams)
     if settings.count > clients:
         raise ConfigError(
             f"found {settings.count}, but there are only {clients} clients, and no group may be empty",
             key="groups.count",
         )
-    order = sorted(range(clients), key=lambda client: salted(settings.salt, client))
+    order = sorted(range(clients), key=lambda client: deal_key(settings.salt, client))
     return tuple(np.sort(np.asarray(order[group :: settings.count])) for group in range(settings.count))
 
 
-def salted(salt: int, client: int) -> bytes:
+def deal_key(salt: int, client: int) -> bytes:
     """The place of a client in the deal."""
     return hashlib.blake2b(f"{salt}|{client}".encode(), digest_size=16, person=b"crfl-groups").digest()
 
 
-def natural(owners: NDArray[np.int64] | None, weights: int | None) -> Members:
+def group_by_owner(owners: NDArray[np.int64] | None, weights: int | None) -> Members:
     """One group for each natural owner."""
     if owners is None:
         raise ConfigError(
@@ -68,7 +68,7 @@ def natural(owners: NDArray[np.int64] | None, weights: int | None) -> Members:
     return groups
 
 
-def subsets(count: int, size: int, clients: int, streams: Streams) -> Members:
+def draw_subsets(count: int, size: int, clients: int, streams: Streams) -> Members:
     """Random subsets of this size, drawn independently of each other."""
     if size > clients:
         raise ConfigError(f"found {size}, but there are only {clients} clients", key="groups.size")
@@ -90,21 +90,24 @@ def server_steps(config: RunConfig, groups: int) -> tuple[ServerSteps, ...]:
     """
     first = ServerSteps(config.aggregation, config.server.optimiser)
     others = (
-        ServerSteps(tuple(map(own, first.aggregation)), None if first.optimiser is None else own(first.optimiser))
+        ServerSteps(
+            tuple(map(copy_plugin, first.aggregation)),
+            None if first.optimiser is None else copy_plugin(first.optimiser),
+        )
         for _ in range(groups - 1)
     )
     return (first, *others)
 
 
-def own(plugin: T) -> T:
+def copy_plugin(plugin: T) -> T:
     """An instance of its own, with whatever it has set up for itself."""
     if hook_names(type(plugin)):
         return plugin
-    with failures_named(f"{plugin.full_name} cannot be copied, as every group needs its own"):
+    with wrap_failures(f"{plugin.full_name} cannot be copied, as every group needs its own"):
         return plugin.model_copy(deep=True)
 
 
-def watching(config: RunConfig) -> tuple[str, ...]:
+def plugins_watching_rounds(config: RunConfig) -> tuple[str, ...]:
     """The plugins that make models of updates and whose hooks see the rounds of all groups."""
     makers = ("model", "algorithm", "aggregator", "optimiser")
     return tuple(
@@ -112,7 +115,7 @@ def watching(config: RunConfig) -> tuple[str, ...]:
     )
 
 
-def keeps_to_itself(server: ServerSteps) -> bool:
+def has_private_state(server: ServerSteps) -> bool:
     """Whether a plugin that looks at updates can keep something of them beside the state that the core knows of."""
     steps = (*server.aggregation, *(() if server.optimiser is None else (server.optimiser,)))
     usual = Plugin.__private_attributes__.keys()

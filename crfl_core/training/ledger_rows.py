@@ -1,35 +1,43 @@
-"""From a round that was played to its lines in the ledger."""
+"""From a round that was played to its rows in the ledger."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from crfl_core.errors import PluginFailure, failures_named
+from crfl_core.errors import PluginFailure, wrap_failures
 from crfl_core.plugin_api.aggregator import Aggregator
 from crfl_core.records.ledger import ClientColumns, RoundRecord
 from crfl_core.training.aggregation import ChainResult
-from crfl_core.training.evaluation import score, taken_for_target
+from crfl_core.training.evaluation import score, target_rate
 from crfl_core.training.federation import Federation
-from crfl_core.training.groups import keeps_to_itself
-from crfl_core.training.rounds import Outcome
+from crfl_core.training.groups import has_private_state
+from crfl_core.training.rounds import RoundOutcome
 
 UPDATE_BOUND_TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}
 """By how much, relatively, rounding may carry an honest update beyond its bound before the bound is doubted."""
 
 
-def record(federation: Federation, outcome: Outcome) -> tuple[RoundRecord, ClientColumns]:
-    """What the ledger says of a round of the run itself."""
+def record_round(federation: Federation, outcome: RoundOutcome) -> tuple[RoundRecord, ClientColumns]:
+    """Return what the ledger says of a round of the run itself: one line, and a row for each client.
+
+    Raises `PluginFailure` if an honest update is longer than its model allows.
+    """
     plan = outcome.plan
     start = outcome.before.models[0]
-    aggregated = outcome.aggregated
-    (result,), (accepted,) = aggregated.results, outcome.accepted
+    (result,) = outcome.results
+    (accepted,) = outcome.accepted
     if outcome.after.failed is None:
-        check_honest(federation, outcome)
-    model = outcome.before_noise[0]
-    wanted = measured(federation, plan.number)
-    figures, success = (score(federation, model), taken_for_target(federation, model)) if wanted else (None, None)
+        check_honest_updates(federation, outcome)
+    model = outcome.clipped[0]
+    test_score = None
+    success_rate = None
+    if wants_evaluation(federation, plan.number):
+        test_score = score(federation, model)
+        success_rate = target_rate(federation, model)
+    rule_notes = {} if result.rule is None else dict(result.rule.notes)
     combined = start + result.update if accepted else start
     line = RoundRecord(
         round=plan.number,
@@ -42,37 +50,38 @@ def record(federation: Federation, outcome: Outcome) -> tuple[RoundRecord, Clien
         depends=result.depends,
         weights_from=result.weights_from,
         participants=len(plan.clients),
-        quarantined=int(aggregated.bad.sum()),
-        accuracy=None if figures is None else figures.accuracy,
-        loss=None if figures is None else figures.loss,
-        success_rate=success,
-        notes=({} if result.rule is None else dict(result.rule.notes)) | dict(result.notes),
-        breakdown=breakdown(outcome, result),
-        carries_state=any(outcome.after.states[0].values()) or keeps_to_itself(plan.server),
+        quarantined=int(outcome.arrivals.bad.sum()),
+        accuracy=None if test_score is None else test_score.accuracy,
+        loss=None if test_score is None else test_score.loss,
+        success_rate=success_rate,
+        notes=rule_notes | dict(result.notes),
+        breakdown=rule_breakdown(outcome, result),
+        carries_state=any(outcome.after.states[0].values()) or has_private_state(plan.server),
         rounding=result.rounding,
         has_offset=result.has_offset,
         group=plan.group or 0,
         failed=outcome.after.failed,
         server_rate=result.server_rate,
     )
-    return line, columns(outcome, result)
+    return line, client_columns(outcome, result)
 
 
-def check_honest(federation: Federation, outcome: Outcome) -> None:
-    """What honest clients trained is within what the model says about its gradients: certificates rest on it."""
+def check_honest_updates(federation: Federation, outcome: RoundOutcome) -> None:
+    """Raise `PluginFailure` if an honest residual is longer than the model's gradient bound allows.
+
+    Certificates rest on that bound.
+    """
     plan = outcome.plan
-    aggregated = outcome.aggregated
-    rounding = UPDATE_BOUND_TOLERANCE[federation.dtype]
     start = float(torch.linalg.vector_norm(outcome.before.models[0]))
-    errors = torch.finfo(federation.dtype).eps
     bounds = plan.clients.update_bound
-    lengths = aggregated.results[0].residual.numpy()
-    honest = ~plan.conduct.attacking & ~aggregated.bad & np.isfinite(bounds)
+    lengths = outcome.results[0].residual.numpy()
+    honest = ~plan.behaviour.attacking & ~outcome.arrivals.bad & np.isfinite(bounds)
     ball = federation.honest.facts.ball
     if ball is not None and start > ball.radius:  # the bound is for models inside: certificates are refused
         return
     # A step is rounded as a part of its model, which attackers may have made long.
-    rounded = rounding * (bounds + (1.0 - plan.clients.retention) * start) + plan.clients.steps * errors * start
+    relative = UPDATE_BOUND_TOLERANCE[federation.dtype] * (bounds + (1.0 - plan.clients.retention) * start)
+    rounded = relative + plan.clients.steps * torch.finfo(federation.dtype).eps * start
     over = honest & (lengths > bounds + rounded)
     if over.any():
         client = int(np.flatnonzero(over)[0])
@@ -83,43 +92,45 @@ def check_honest(federation: Federation, outcome: Outcome) -> None:
         )
 
 
-def breakdown(outcome: Outcome, result: ChainResult) -> tuple[float, ...] | None:
-    """What the rule knows about its breakdown, if it saw the clients' own updates and all residuals alike.
+def rule_breakdown(outcome: RoundOutcome, result: ChainResult) -> tuple[float, ...] | None:
+    """Return how far 0, 1, 2, ... arbitrary clients can move the model, as far as the rule knows; None if it does not.
 
-    The model moves by the server's rate times as much.
+    A rule knows that only if it saw the clients' own updates and all residuals alike. The model moves by the server's
+    rate times as much.
     """
     *stages, rule = outcome.plan.server.aggregation
     clients = outcome.plan.clients
     rate = result.server_rate
-    same = len(set(clients.retention)) == 1 and result.weights_from == "chain" and result.keeps_bounds
-    if not isinstance(rule, Aggregator) or result.rule is None or rate is None or not same:
+    if not isinstance(rule, Aggregator) or result.rule is None or rate is None:
+        return None
+    if len(set(clients.retention)) > 1 or result.weights_from != "chain" or not result.keeps_bounds:
         return None
     if any(stage.depends != "own" for stage in stages):
         return None
     honest = np.minimum(result.cap.numpy(), clients.update_bound)
-    with failures_named(f"aggregator {rule.full_name} failed in breakdown"):
+    with wrap_failures(f"aggregator {rule.full_name} failed in breakdown"):
         found = rule.breakdown(clients, result.rule, float(honest.max()))
         return None if found is None else tuple(rate * float(drift) for drift in found[np.isfinite(found)])
 
 
-def columns(outcome: Outcome, result: ChainResult) -> ClientColumns:
-    """The round's rows of the ledger. In a rejected round nobody's update reached the model."""
+def client_columns(outcome: RoundOutcome, result: ChainResult) -> ClientColumns:
+    """Return the round's rows of the ledger. In a rejected round no update reached the model: weights are 0."""
 
-    def array(values: Tensor) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    def to_array(values: Tensor) -> NDArray[np.float64]:
         return values.double().cpu().numpy()
 
     clients = outcome.plan.clients
-    conduct = outcome.plan.conduct
-    aggregated = outcome.aggregated
-    poison = aggregated.poisoning
+    behaviour = outcome.plan.behaviour
+    arrivals = outcome.arrivals
+    cap = to_array(result.cap)
     return ClientColumns(
         round=np.full(len(clients), outcome.plan.number),
         client=clients.ids,
         group=clients.group,
-        weight=array(result.weights) * outcome.accepted[0],
-        weight_bound=array(result.weight_bound),
-        learning_rate=conduct.learning_rate,
-        steps=conduct.steps,
+        weight=to_array(result.weights) * outcome.accepted[0],
+        weight_bound=to_array(result.weight_bound),
+        learning_rate=behaviour.learning_rate,
+        steps=behaviour.steps,
         honest_rate=clients.learning_rate,
         honest_steps=clients.steps,
         batch_size=clients.batch_size,
@@ -127,26 +138,17 @@ def columns(outcome: Outcome, result: ChainResult) -> ClientColumns:
         weight_decay=clients.weight_decay,
         retention=clients.retention,
         update_bound=clients.update_bound,
-        cap=array(result.cap),
-        submitted_norm=aggregated.norms,
-        residual_norm=np.minimum(array(result.residual), array(result.cap)),
-        quarantined=aggregated.bad,
-        attacking=conduct.attacking,
-        scale=aggregated.scale,
-        poisoned_share=poison.poisoned_share,
-        poisoned_samples=poison.poisoned_samples,
-        poisoned_most=poison.poisoned_most,
-        delta=poison.delta,
-        label_flips=poison.label_flips,
-        poisoned_norm=poison.poisoned_norm,
-        spectrum=poison.spectrum,
-        start_gradient=poison.start_gradient,
-        batch_factor=poison.batch_factor,
-        scaled_batches=poison.scaled_batches,
+        cap=cap,
+        submitted_norm=arrivals.norms,
+        residual_norm=np.minimum(to_array(result.residual), cap),
+        quarantined=arrivals.bad,
+        attacking=behaviour.attacking,
+        scale=arrivals.scale,
+        **vars(arrivals.measurements),
     )
 
 
-def measured(federation: Federation, number: int) -> bool:
-    """Whether the config asks for accuracy and loss in this round; in the final one they are always wanted."""
+def wants_evaluation(federation: Federation, number: int) -> bool:
+    """Ask whether the ledger has accuracy and loss of this round; it always has those of the final one."""
     every = federation.config.evaluation.every
     return number == federation.config.rounds or (every > 0 and number % every == 0)

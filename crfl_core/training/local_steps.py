@@ -57,12 +57,12 @@ class ProtocolSteps(GradientSteps):
         if self._algorithm is None:
             return gradient
         step = LocalStep(self._made, gradient, parameters, self._anchor)
-        answer = directed(self._algorithm, step, self._state)
+        answer = apply_direction(self._algorithm, step, self._state)
         self._state = answer.state
         return answer.values
 
 
-def directed(algorithm: LocalAlgorithm, step: LocalStep, state: State) -> StepDirection:
+def apply_direction(algorithm: LocalAlgorithm, step: LocalStep, state: State) -> StepDirection:
     """What an algorithm makes of a gradient, checked."""
     place = f"algorithm {algorithm.full_name}: direction() ({source_location(type(algorithm).direction)})"
     with errors_of("training.algorithm", algorithm), guard_inputs(place, step.parameters, step.start):
@@ -113,22 +113,22 @@ def check_independence(federation: Federation) -> None:
     own = isinstance(federation.model, LinearModel)
     if (own and federation.honest.facts.plain) or not federation.data.complete:  # elsewhere, each trains alone
         return
-    start, rows = tried(federation)
+    start, rows = sample_problem(federation)
     with errors_of("model", federation.config.model):
-        together = trained(federation, start, rows)
+        together = train_steps(federation, start, rows)
         for model in range(2):
             for client in range(2):
                 one = slice(model, model + 1), slice(client, client + 1)
-                alone = trained(federation, start[one], rows[one[1]])
-                compare(federation, "a client trains", together[one], alone, together[one] - start[one])
+                alone = train_steps(federation, start[one], rows[one[1]])
+                check_same(federation, "a client trains", together[one], alone, together[one] - start[one])
         models = together.flatten(0, 1)
         x = federation.features[rows.flatten()]
         logits = federation.model.logits(models, x)
         for place in range(len(models)):
-            compare(federation, "a model answers", logits[place], federation.model.logits(models[place, None], x)[0])
+            check_same(federation, "a model answers", logits[place], federation.model.logits(models[place, None], x)[0])
 
 
-def tried(federation: Federation) -> tuple[Tensor, Tensor]:
+def sample_problem(federation: Federation) -> tuple[Tensor, Tensor]:
     """Models to start from, (2, 2, P), which all differ, and rows of the training data, (2, samples)."""
     first = federation.start.parameters.to(federation.device, federation.dtype)
     noise = torch.randn(2, 2, len(first), generator=torch.Generator().manual_seed(0), dtype=federation.dtype)
@@ -137,17 +137,17 @@ def tried(federation: Federation) -> tuple[Tensor, Tensor]:
     return first + 0.1 * noise.to(first), torch.stack([torch.from_numpy(each) for each in rows]).to(federation.device)
 
 
-def trained(federation: Federation, start: Tensor, rows: Tensor) -> Tensor:
+def train_steps(federation: Federation, start: Tensor, rows: Tensor) -> Tensor:
     """Where a few steps lead from `start`, (R, n, P)."""
     models = honest_models(federation, start)
     weights = torch.full(rows.shape, 1.0 / rows.shape[1], device=rows.device, dtype=federation.dtype)
-    rates = weights.new_full((len(rows),), float(federation.participation.everybody(1).learning_rate[0]))
+    rates = weights.new_full((len(rows),), float(federation.participation.all_clients(1).learning_rate[0]))
     for _ in range(STEPS):
         models.step(federation.features[rows], federation.data.y[rows], weights, rates, None)
     return models.parameters().clone()
 
 
-def compare(federation: Federation, what: str, together: Tensor, alone: Tensor, moved: Tensor | None = None) -> None:
+def check_same(federation: Federation, what: str, together: Tensor, alone: Tensor, moved: Tensor | None = None) -> None:
     """Raise unless both are the same up to rounding, as a part of what was moved, or of everything."""
     rounding = REORDERING_TOLERANCE[federation.dtype]
     scale = alone if moved is None else moved

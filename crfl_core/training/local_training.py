@@ -13,11 +13,11 @@ from torch import Tensor
 
 from crfl_core.plugin_api.model import LocalModels
 from crfl_core.plugin_api.plugin_errors import errors_of
-from crfl_core.records.input_rows import Gathering, Rows
+from crfl_core.records.input_rows import BatchBuffer, Rows
 from crfl_core.records.random_streams import Streams
 from crfl_core.records.round import Clients, LocalUpdates, TrainingTask
 from crfl_core.records.vote_counting import CountingTask, PartialCount, count_votes
-from crfl_core.training.attackers import AttackedSteps, Poisoner, bends, state_of
+from crfl_core.training.attackers import AttackedSteps, Poisoner, attack_state_of, interferes_with_steps
 from crfl_core.training.batch_scaling import BatchScaling, Spectra
 from crfl_core.training.federation import Federation
 from crfl_core.training.local_steps import honest_models
@@ -29,7 +29,7 @@ class LocalTraining:
     def __init__(self, federation: Federation) -> None:
         self._federation = federation
         self._spectra = Spectra(federation.data, federation.features)
-        self._gathering = Gathering()
+        self._gathering = BatchBuffer()
         self._poisoner = Poisoner(federation)
 
     @property
@@ -40,12 +40,12 @@ class LocalTraining:
     def train(self, task: TrainingTask, part: slice) -> LocalUpdates:
         """`w_s <- w_{s-1} - eta (g(w_{s-1}) + lambda w_{s-1})` for every client of `part` and each of its models."""
         federation = self._federation
-        conduct = federation.participation.conduct(task.number, attacked=task.attacked).take(part)
+        conduct = federation.participation.behaviour(task.number, attacked=task.attacked).take(part)
         order = np.argsort(conduct.attacking, kind="stable")  # attackers last: they and the others are slices
         clients = task.clients.take(part).take(order)
         conduct = conduct.take(order)
         honest = len(clients) - int(conduct.attacking.sum())
-        drawn = draw(federation.data.partition, clients, conduct.steps, task.number, federation.streams)
+        drawn = draw_batches(federation.data.partition, clients, conduct.steps, task.number, federation.streams)
         device = federation.device
         dtype = federation.dtype
         rows = torch.from_numpy(drawn.rows).to(device)
@@ -59,25 +59,25 @@ class LocalTraining:
         if federation.honest.facts.spectrum is not None:
             own_data = 0 if poisoned is None else len(poisoned)
             scaling = BatchScaling(self._spectra, federation.config.training, clients, own_data, rows.shape[1])
-        start = starts_of(task.starts.to(device, dtype), clients)
+        start = expand_starts(task.starts.to(device, dtype), clients)
         updates = start.new_empty(start.shape)
         with errors_of("model", federation.config.model):
             for group, models in local_models(federation, task, start, honest, drawn.sizes):
                 decays = None if decay is None else decay[group]
                 own = poisoned if group.stop > honest else None
-                seen = inputs(self._gathering, federation.features, rows[group], own)
+                seen = iterate_inputs(self._gathering, federation.features, rows[group], own)
                 for step, x in enumerate(seen):
                     y = labels[group, step]
                     means = weights[group, step]
                     if scaling is not None:
-                        means = means * scaling.of(group, step, x, y, sizes[group, step])[:, None]
+                        means = means * scaling.factors(group, step, x, y, sizes[group, step])[:, None]
                     made = x, y, means, rates[group, step], decays
                     if step < rows.shape[1] - 1:
                         models.step(*made)
                     else:
                         models.last_step(*made, start[:, group], updates[:, group])
         if scaling is not None:
-            poisoning = scaling.recorded(poisoning)
+            poisoning = scaling.add_measurements(poisoning)
         if 0 < honest < len(clients):
             back = np.argsort(order)
             updates = updates[:, back]
@@ -95,7 +95,7 @@ class LocalTraining:
         )
 
 
-def starts_of(starts: Tensor, clients: Clients) -> Tensor:
+def expand_starts(starts: Tensor, clients: Clients) -> Tensor:
     """The models that each client trains from, (K, n, P); one that all share is not copied."""
     if starts.shape[1] == 1:
         return starts.expand(-1, len(clients), -1)
@@ -112,9 +112,9 @@ def local_models(
     """
     attack = federation.attack
     clients = len(sizes)
-    if attack is None or honest == clients or not bends(attack):
+    if attack is None or honest == clients or not interferes_with_steps(attack):
         return [(slice(0, clients), honest_models(federation, start))]
-    state = state_of(federation, task.attack_state)
+    state = attack_state_of(federation, task.attack_state)
     groups: list[tuple[slice, LocalModels]] = [
         (slice(honest, clients), AttackedSteps(federation, attack, state, start[:, honest:], sizes[honest:]))
     ]
@@ -123,7 +123,7 @@ def local_models(
     return groups
 
 
-def inputs(gathering: Gathering, features: Rows, rows: Tensor, poisoned: Tensor | None) -> Iterator[Tensor]:
+def iterate_inputs(gathering: BatchBuffer, features: Rows, rows: Tensor, poisoned: Tensor | None) -> Iterator[Tensor]:
     """What clients see in each step, (clients, batch, features); `poisoned` is what the last of them see.
 
     What was gathered is valid until the next step.
@@ -133,7 +133,7 @@ def inputs(gathering: Gathering, features: Rows, rows: Tensor, poisoned: Tensor 
         yield from poisoned.unbind(1)
         return
     steps = rows[:clean].transpose(0, 1).flatten(1).contiguous()  # (steps, clients * batch): one gather per step
-    x = gathering.room(features.dtype, features.device, (len(rows), rows.shape[2], features.shape[1]))
+    x = gathering.memory_for(features.dtype, features.device, (len(rows), rows.shape[2], features.shape[1]))
     gathered = x[:clean].flatten(0, 1)
     for step in range(len(steps)):
         gathering.gather(features, steps[step], gathered)
@@ -158,7 +158,7 @@ class BatchRows(NamedTuple):
     sizes: NDArray[np.int64]
 
 
-def draw(
+def draw_batches(
     partition: Sequence[NDArray[np.int64]], clients: Clients, steps: NDArray[np.int64], number: int, streams: Streams
 ) -> BatchRows:
     """The batches of some clients in a round, in which each of them makes `steps[i]` steps.

@@ -24,12 +24,12 @@ from crfl_core.plugin_api.softmax_regression import LinearModel, StartedLinear, 
 from crfl_core.records.inputs import DataFacts
 from crfl_core.records.ledger import StartFacts, TrainingFacts
 from crfl_core.records.round import Layout
-from crfl_core.training.features import FittedMaps, states
+from crfl_core.training.features import FittedMaps, states_of
 
 
 def build_model(config: RunConfig, facts: DataFacts, fitted: FittedMaps) -> tuple[FeatureMaps, BoundModel]:
     """The feature maps and the model for data like these."""
-    maps = FeatureMaps(config.model.features, facts.inputs, facts.image_shape, states(fitted))
+    maps = FeatureMaps(config.model.features, facts.inputs, facts.image_shape, states_of(fitted))
     return maps, bind_model(config, maps, facts)
 
 
@@ -95,7 +95,7 @@ def check_linear(plugin: Model, model: BoundModel) -> None:
         )
 
 
-KEY = "model.start"
+START_KEY = "model.start"
 
 
 class Start(NamedTuple):
@@ -105,13 +105,13 @@ class Start(NamedTuple):
     facts: StartFacts
 
 
-def start_of(plugin: Model, model: BoundModel, generator: np.random.Generator) -> Start:
+def initial_model(plugin: Model, model: BoundModel, generator: np.random.Generator) -> Start:
     """The start that a config asks for. Raises `ConfigError` if it names a file that does not fit the model."""
     wanted = plugin.start
     if isinstance(wanted, Path):
-        content = content_of(wanted)
+        content = read_start_file(wanted)
         digest = hashlib.sha256(content).hexdigest()
-        return Start(from_file(wanted, content, model.layout), StartFacts(kind="file", digest=digest))
+        return Start(parse_start_file(wanted, content, model.layout), StartFacts(kind="file", digest=digest))
     if wanted == "zeros":
         return Start(torch.zeros(model.layout.size), StartFacts(kind="zeros"))
     if wanted == "random" and model.facts.linear:
@@ -121,20 +121,20 @@ def start_of(plugin: Model, model: BoundModel, generator: np.random.Generator) -
         return Start(model.initial_parameters(generator), StartFacts(kind=wanted or "own"))
 
 
-def content_of(path: Path) -> bytes:
+def read_start_file(path: Path) -> bytes:
     """The bytes of the file."""
     try:
         return path.read_bytes()
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}", key=KEY) from error
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}", key=START_KEY) from error
 
 
-def from_file(path: Path, content: bytes, layout: Layout) -> Tensor:
+def parse_start_file(path: Path, content: bytes, layout: Layout) -> Tensor:
     """The tensors of a safetensors file as one vector; they must be exactly those of the model."""
     try:
         tensors = load(content)
     except (SafetensorError, ValueError) as error:
-        raise ConfigError(f"{path}: is no safetensors file: {error}", key=KEY) from error
+        raise ConfigError(f"{path}: is no safetensors file: {error}", key=START_KEY) from error
     wanted = {name: tuple(shape) for name, shape in layout.shapes}
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     for name in sorted(wanted.keys() | found.keys()):
@@ -143,9 +143,9 @@ def from_file(path: Path, content: bytes, layout: Layout) -> Tensor:
             raise ConfigError(
                 f"{path}: the tensor {name!r} of the model has shape {ours}, in the file it has {theirs}: it belongs "
                 "to another model, or to other feature maps",
-                key=KEY,
+                key=START_KEY,
             )
     flat = torch.cat([tensors[name].flatten().double() for name in wanted])
     if not bool(torch.isfinite(flat).all()):
-        raise ConfigError(f"{path}: not all of its numbers are finite", key=KEY)
+        raise ConfigError(f"{path}: not all of its numbers are finite", key=START_KEY)
     return flat

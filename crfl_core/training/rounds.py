@@ -1,27 +1,38 @@
-"""Algorithm 1 of the paper: federated averaging with clipping and noise on the global model."""
+"""Algorithm 1 of the paper: federated averaging with clipping and noise on the global model.
+
+`play_round` is the algorithm on one page; `play_rounds` repeats it. Symbols of the paper: `clip_norm` is rho_t,
+`noise_std` is sigma_t, `models` are w~_t, and `clipped` is Clip(w_t) before noise.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from crfl_core.errors import PluginFailure, RunError
 from crfl_core.plugin_api.aggregator import state_key
 from crfl_core.plugin_api.plugin_errors import errors_of
-from crfl_core.records.round import State
-from crfl_core.training import aggregator_contract as answers
-from crfl_core.training import memory, server
-from crfl_core.training.aggregation import States
+from crfl_core.plugin_loading.mutation_guard import InputsChanged
+from crfl_core.records.random_streams import Streams, of_group
+from crfl_core.records.round import LocalUpdates, State, Submission, TrainingTask
+from crfl_core.training import aggregator_contract as contract
+from crfl_core.training.aggregation import Aggregation, ChainResult, States, needs_all_updates, start_aggregation
+from crfl_core.training.crafting import AttackerSubmissions, initial_attack_state, learn_from_round, observe_round
 from crfl_core.training.federation import Federation
-from crfl_core.training.group_rounds import Aggregated
-from crfl_core.training.session import Plan, Session
+from crfl_core.training.server_optimiser import optimise
+from crfl_core.training.session import RoundPlan, Session
+from crfl_core.training.submissions import Arrivals, Submissions, UpdateBuffer, rows_of_group, train_clients
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a group stands after `number` rounds: its models for the next one, (R, P), and every plugin's state.
+    """State of a group after `number` rounds: its models for the next round, (R, P), and the state of every plugin.
 
     `replicas` numbers the models: 0 is the run itself, from 1 on its continuations with other noise. `failed` says why
     the group does not train any more. What attackers remember is the same in all groups, since they may talk to each
@@ -37,104 +48,289 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """A round that a group has played: its plan, the models before and after, what was aggregated, what was accepted.
+class RoundOutcome:
+    """Round that a group has played: its plan, what arrived, the aggregates, and the models before and after.
 
-    `before_noise` are the clipped models that noise is added to.
+    `results` has the change of each of the R models. `clipped` are the models before noise is added.
     """
 
-    plan: Plan
+    plan: RoundPlan
     before: Progress
-    aggregated: Aggregated
+    arrivals: Arrivals
+    results: tuple[ChainResult, ...]
     accepted: tuple[bool, ...]
-    before_noise: Tensor
+    clipped: Tensor
     after: Progress
 
 
-def initial(federation: Federation) -> tuple[Progress, ...]:
-    """Before the first round: w_0 of every group, and what steps of the aggregation have prepared for it."""
-
-    def start(group: int) -> Progress:
-        parameters = federation.start_of_group(group).parameters.to(federation.device, federation.dtype)
-        states = (prepared_states(federation, group),)
-        return Progress(0, parameters[None], states, attack_state=memory.first_state(federation))
-
-    return tuple(map(start, range(len(federation.participation.members))))
-
-
-def prepared_states(federation: Federation, group: int) -> States:
-    """What every step of a group's aggregation wants to see in the first round."""
-    states: dict[str, State] = {}
-    for position, step in enumerate(federation.servers[group].aggregation):
-        with errors_of(f"aggregation.{position}", step):
-            states[state_key(position)] = answers.prepared(step, federation.server(1))
-    return {key: state for key, state in states.items() if state}
-
-
-def train(session: Session, progress: tuple[Progress, ...]) -> Iterator[tuple[Outcome, ...]]:
-    """The rounds after `progress`, one at a time, with an outcome for every group.
+def play_rounds(session: Session, progress: tuple[Progress, ...]) -> Iterator[tuple[RoundOutcome, ...]]:
+    """Play the rounds after `progress`, one at a time, and yield the outcome of every group.
 
     The models of round T are clipped only: Clip(w_T).
     """
     while progress[0].number < session.federation.config.rounds:
-        outcomes = play(session, progress)
+        outcomes = play_round(session, progress)
         progress = tuple(outcome.after for outcome in outcomes)
         yield outcomes
         del outcomes  # what a rule has said about all updates is not kept through the next round
 
 
-def play(session: Session, progress: tuple[Progress, ...], *, clean: bool = False) -> tuple[Outcome, ...]:
-    """One round of every group: broadcast, local training, aggregation, clip, noise. If `clean`, nobody attacks."""
-    plans = session.plans(progress[0].number + 1, attacked=0 in progress[0].replicas and not clean)
-    for plan, before in zip(plans, progress, strict=True):
-        if plan.attacked:
-            session.hooks.observe("crfl_round_started", run=session.context, current=plan.seen_from(before.models[0]))
-    models = torch.stack([before.models for before in progress], dim=1)
-    states = [before.states for before in progress]
-    memories = progress[0].attack_state
-    aggregated = server.aggregate(session, plans, models, states, memories)
-    outcomes = tuple(concluded(session, *group) for group in zip(plans, progress, aggregated, strict=True))
-    state = remembered(session, outcomes)
-    return tuple(replace(one, after=replace(one.after, attack_state=state)) for one in outcomes)
+def play_round(session: Session, progress: tuple[Progress, ...], *, clean: bool = False) -> tuple[RoundOutcome, ...]:
+    """Play one round of Algorithm 1: broadcast, train, attack, aggregate, optimise, clip, accept, add noise.
 
-
-def concluded(session: Session, plan: Plan, before: Progress, aggregated: Aggregated) -> Outcome:
-    """What the aggregate of a group makes of its models."""
-    start = before.models
-    failed = before.failed or aggregated.failed
-    if failed is not None:  # it stands still from now on
-        after = replace(before, number=plan.number, failed=failed)
-        return Outcome(plan, before, aggregated, (False,) * len(start), server.clip(start, plan.clip_norm), after)
-    candidates = server.clip(start + aggregated.updates, plan.clip_norm)
-    accepted = judged(session, plan, start, candidates, aggregated)
-    kept = torch.tensor(accepted, device=start.device)[:, None]
-    clipped = torch.where(kept, candidates, server.clip(start, plan.clip_norm)) if not all(accepted) else candidates
+    All groups train in one pass, and updates stream: `trained` and `submitted` are iterators, so a linear chain keeps
+    no update. Models are (R, P): the run itself, or R of its continuations. If `clean`, attackers are honest.
+    """
     streams = session.federation.streams
-    replicas = before.replicas
-    models = server.add_noise(clipped, plan.noise_std, streams, plan.number, replicas, plan.group)
-
-    new = [result.states for result in aggregated.results]
-    states = tuple(one if keep else old for one, old, keep in zip(new, before.states, accepted, strict=True))
-    after = Progress(plan.number, models, states, replicas)
-    return Outcome(plan, before, aggregated, accepted, clipped, after)
-
-
-def remembered(session: Session, outcomes: tuple[Outcome, ...]) -> State | None:
-    """What the attackers of a run know after a round, of one group after the other; None if they never learn."""
-    state = outcomes[0].before.attack_state
-    for one in outcomes:
-        if state is not None and one.aggregated.own is not None:
-            models = one.before.models[0], one.after.models[0]
-            seen = memory.observed(session.federation, one.plan, *models, one.aggregated.own)
-            state = memory.learned(session.federation, seen, state)
-    return state
+    plans = session.plan_round(progress[0].number + 1, attacked=0 in progress[0].replicas and not clean)
+    groups = [GroupRound(session, plan, before) for plan, before in zip(plans, progress, strict=True)]
+    task = broadcast(session, groups)  # the models w~
+    trained = train_clients(session.engine, task)  # w_i - w~ of every participant, by local SGD
+    submitted = apply_attack(groups, trained)  # u_i
+    aggregates = aggregate_updates(groups, submitted)  # sum_i p_i u_i + offset
+    outcomes = []
+    for group, plan, aggregate in zip(groups, plans, aggregates, strict=True):
+        start = group.before.models
+        steps = apply_server_optimiser(group, aggregate)
+        candidates = clip(start + torch.stack([step.update for step in steps]), plan.clip_norm)
+        accepted = ask_accept_hooks(group, candidates, steps)
+        clipped = choose_models(accepted, candidates, start, plan.clip_norm)
+        models = add_noise(clipped, plan.noise_std, streams, plan.number, group.before.replicas, plan.group)
+        outcomes.append(group.finish(steps, accepted, clipped, models))
+    return update_attack_state(session.federation, groups, outcomes)
 
 
-def judged(session: Session, plan: Plan, start: Tensor, candidates: Tensor, aggregated: Aggregated) -> tuple[bool, ...]:
-    """Whether each model is accepted by everybody who judges models."""
+def broadcast(session: Session, groups: Sequence[GroupRound]) -> TrainingTask:
+    """Tell the hooks that the round starts; return the task: who trains from which models, (R, G, P)."""
+    for group in groups:
+        if group.plan.attacked:
+            current = group.plan.seen_from(group.before.models[0])
+            session.hooks.observe("crfl_round_started", run=session.context, current=current)
+    models = torch.stack([group.before.models for group in groups], dim=1)
+    plan = groups[0].plan
+    clients = session.federation.participation.participants(plan.number)
+    return TrainingTask(plan.number, models, clients, plan.attacked, groups[0].before.attack_state)
+
+
+def apply_attack(
+    groups: Sequence[GroupRound], trained: Iterator[LocalUpdates]
+) -> Iterator[tuple[GroupRound, Submission]]:
+    """Yield what each group's participants submit: attackers may replace their updates, and bad updates become zero."""
+    for part in trained:
+        for group in groups:
+            for submission in group.submit(part):
+                yield group, submission
+    for group in groups:
+        for submission in group.submit_waiting():
+            yield group, submission
+
+
+def aggregate_updates(
+    groups: Sequence[GroupRound], submitted: Iterator[tuple[GroupRound, Submission]]
+) -> list[tuple[ChainResult, ...]]:
+    """Aggregate what each group's participants submit; return the aggregate for each of the group's models."""
+    for group, submission in submitted:
+        group.add(submission)
+    aggregates = []
+    for group in groups:
+        results = group.standstill()
+        with group.isolate_failure():
+            if group.failed is None:
+                group.arrivals.check_usable(group.plan.number)
+                results = group.aggregation.results()
+        aggregates.append(results)
+    return aggregates
+
+
+def apply_server_optimiser(group: GroupRound, aggregate: tuple[ChainResult, ...]) -> tuple[ChainResult, ...]:
+    """Return the change of each model that the server's optimiser makes of its aggregate; mostly the aggregate."""
+    plan = group.plan
+    before = group.before
+    with group.isolate_failure():
+        if group.failed is None:
+            models = zip(before.models, aggregate, before.states, strict=True)
+            steps = tuple(optimise(plan.server.optimiser, plan, *model) for model in models)
+            check_finite(steps, plan.number)
+            return steps
+    return group.standstill()
+
+
+def clip(models: Tensor, norm: float) -> Tensor:
+    """Return `Clip_rho(w) = w / max(1, ||w|| / rho)`: each model, (R, P), projected as a whole vector on a ball."""
+    norms: Tensor = torch.linalg.vector_norm(models, dim=1, keepdim=True)
+    return models / (norms / norm).clamp(min=1.0)
+
+
+def ask_accept_hooks(group: GroupRound, candidates: Tensor, steps: tuple[ChainResult, ...]) -> tuple[bool, ...]:
+    """Ask the hooks of plugins whether they accept each candidate model; a group that has failed accepts none."""
+    session = group.session
+    start = group.before.models
+    if (group.before.failed or group.failed) is not None:
+        return (False,) * len(start)
     if not session.hooks.may_reject:
-        return (True,) * len(candidates)
+        return (True,) * len(start)
     return tuple(
-        session.hooks.accept(session.context, plan.seen_from(model), candidate, result.states)
-        for model, candidate, result in zip(start, candidates, aggregated.results, strict=True)
+        session.hooks.accept(session.context, group.plan.seen_from(model), candidate, step.states)
+        for model, candidate, step in zip(start, candidates, steps, strict=True)
     )
+
+
+def choose_models(accepted: tuple[bool, ...], candidates: Tensor, start: Tensor, clip_norm: float) -> Tensor:
+    """Return each candidate that was accepted, and the clipped model of before in the place of each other one."""
+    if all(accepted):
+        return candidates
+    return torch.where(torch.tensor(accepted, device=start.device)[:, None], candidates, clip(start, clip_norm))
+
+
+def add_noise(
+    models: Tensor, std: float, streams: Streams, number: int, replicas: range, group: int | None = None
+) -> Tensor:
+    """Return `w + N(0, std^2 I)` for each model, (R, P), with the noise of each from a stream of its own.
+
+    Replica 0 is the run. Noise that is drawn again for votes belongs to the votes: it must not be known to attackers.
+    """
+    if std == 0:
+        return models
+    dtype = np.float64 if models.dtype == torch.float64 else np.float32
+    noise = np.empty(models.shape, dtype)
+    for row, replica in zip(noise, replicas, strict=True):
+        purpose = of_group("votes/continuation" if replica else "noise", group)
+        streams.generator(purpose, round_number=number, replica=replica).standard_normal(dtype=dtype, out=row)
+    return models + std * torch.from_numpy(noise).to(models.device)
+
+
+def update_attack_state(
+    federation: Federation, groups: Sequence[GroupRound], outcomes: Sequence[RoundOutcome]
+) -> tuple[RoundOutcome, ...]:
+    """Return the outcomes with what the attackers remember after the round, of one group after the other."""
+    state = outcomes[0].before.attack_state
+    for group, outcome in zip(groups, outcomes, strict=True):
+        if state is not None and group.attacker_submissions is not None:
+            start = outcome.before.models[0]
+            following = outcome.after.models[0]
+            submitted = group.attacker_submissions.rows
+            seen = observe_round(federation, outcome.plan, start, following, submitted)
+            state = learn_from_round(federation, seen, state)
+    return tuple(replace(outcome, after=replace(outcome.after, attack_state=state)) for outcome in outcomes)
+
+
+class GroupRound:
+    """Round of one group that is being played: its plan, where the group stood before, and what arrived so far.
+
+    Of several groups one may fail and keep its models, and the others do not notice. A group that is alone fails with
+    the run.
+    """
+
+    def __init__(self, session: Session, plan: RoundPlan, before: Progress) -> None:
+        federation = session.federation
+        start = before.models[0]
+        clients = len(plan.clients)
+        self.session = session
+        self.plan = plan
+        self.before = before
+        self.failed: str | None = None
+        self.arrivals = Arrivals(clients)
+        self.attacker_submissions: AttackerSubmissions | None = None
+        if before.attack_state is not None:
+            self.attacker_submissions = AttackerSubmissions(federation, plan, start)
+        self._submissions = Submissions(federation, plan, start, before.states[0], before.attack_state)
+        self._buffer = UpdateBuffer(clients) if needs_all_updates(session, plan) else None
+
+    @cached_property
+    def aggregation(self) -> Aggregation:
+        """Return the aggregation of the group, which starts when the first updates arrive."""
+        return start_aggregation(self.session, self.plan, self.before.models, self.before.states)
+
+    def submit(self, part: LocalUpdates) -> Iterator[Submission]:
+        """Yield what the group's participants of a part submit; nothing of a group that has failed."""
+        own_part = rows_of_group(part, self.plan.rows)
+        if own_part is None or self.failed is not None:
+            return
+        ready = own_part if self._buffer is None else self._buffer.add(own_part)
+        if ready is not None:
+            yield from self._isolated(self._submissions.receive(ready))
+
+    def submit_waiting(self) -> Iterator[Submission]:
+        """Yield what attackers who waited for each other submit."""
+        if self.failed is None:
+            yield from self._isolated(self._submissions.receive_waiting())
+
+    def add(self, submission: Submission) -> None:
+        """Add what some participants submitted to the aggregate of the group."""
+        with self.isolate_failure():
+            self.arrivals.add(submission)
+            if self.attacker_submissions is not None:
+                self.attacker_submissions.add(submission)
+            if self._buffer is not None:  # all updates are here
+                self.arrivals.check_usable(self.plan.number)
+            self.aggregation.add(submission)
+
+    def finish(
+        self, steps: tuple[ChainResult, ...], accepted: tuple[bool, ...], clipped: Tensor, models: Tensor
+    ) -> RoundOutcome:
+        """Return the outcome of the round. A group that has failed stands still from now on."""
+        before = self.before
+        failed = before.failed or self.failed
+        if failed is not None:
+            after = replace(before, number=self.plan.number, failed=failed)
+        else:
+            states = tuple(
+                step.states if keep else old for step, old, keep in zip(steps, before.states, accepted, strict=True)
+            )
+            after = Progress(self.plan.number, models, states, before.replicas)
+        return RoundOutcome(self.plan, before, self.arrivals, steps, accepted, clipped, after)
+
+    def standstill(self) -> tuple[ChainResult, ...]:
+        """Return results in which no update reached a model."""
+        clients = len(self.plan.clients)
+        pairs = zip(self.before.models, self.before.states, strict=True)
+        return tuple(ChainResult.standstill(clients, model, states) for model, states in pairs)
+
+    @contextmanager
+    def isolate_failure(self) -> Iterator[None]:
+        """Note a failure of a plugin or of the round as that of this group; raise it if the group is alone."""
+        try:
+            yield
+        except InputsChanged:  # what the plugin changed may be what other groups see
+            raise
+        except (PluginFailure, RunError) as error:
+            if self.plan.group is None:
+                raise
+            self.failed = f"round {self.plan.number}: {error}"
+
+    def _isolated(self, submissions: Iterator[Submission]) -> Iterator[Submission]:
+        """Yield submissions until one of them, or what is done with one of them, fails."""
+        with self.isolate_failure():
+            for submission in submissions:
+                yield submission
+                if self.failed is not None:
+                    return
+
+
+def check_finite(steps: tuple[ChainResult, ...], number: int) -> None:
+    """Raise `PluginFailure` if the change of a model is not finite."""
+    for step in steps:
+        if not torch.isfinite(step.update).all():
+            raise PluginFailure(
+                f"aggregation: round {number}: the aggregate of finite updates is not finite in "
+                f"{step.update.dtype}: an offset or a weight is too large"
+            )
+
+
+def initial_progress(federation: Federation) -> tuple[Progress, ...]:
+    """Return the state of every group before the first round: w_0, and what steps of the aggregation have prepared."""
+    progress = []
+    for group in range(len(federation.participation.members)):
+        parameters = federation.start_of_group(group).parameters.to(federation.device, federation.dtype)
+        states = (prepare_states(federation, group),)
+        progress.append(Progress(0, parameters[None], states, attack_state=initial_attack_state(federation)))
+    return tuple(progress)
+
+
+def prepare_states(federation: Federation, group: int) -> States:
+    """Ask every step of a group's aggregation for its state in the first round."""
+    states: dict[str, State] = {}
+    for position, step in enumerate(federation.servers[group].aggregation):
+        with errors_of(f"aggregation.{position}", step):
+            states[state_key(position)] = contract.ask_initial_state(step, federation.server_view(1))
+    return {key: state for key, state in states.items() if state}

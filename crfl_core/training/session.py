@@ -1,4 +1,4 @@
-"""A federation at work: its engine, the hooks of its plugins, what they may look at, and the plan of each round."""
+"""Session: a federation with its engine and hooks, and the plan of each round."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ from crfl_core.training.models import bind_model
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is fixed about a round of one group: who takes part, what attackers will do, clip norm and noise.
+class RoundPlan:
+    """Plan of one round for one group: participants, behaviour of attackers, clip norm and noise.
 
-    `server` is what becomes of updates, `rows` where the group stands among all participants of the round. Plugins get
-    `facts`; nobody but local training and the ledger sees the `conduct`. `group` is None if it is the only one.
+    `clip_norm` is rho_t, `noise_std` is sigma_t, 0 in the final round. `server` has the steps of the aggregation and
+    the server's optimiser. `rows` is the place of the group among all participants of the round, `group` its number,
+    None if it is the only one. Plugins are shown `facts`; only local training and the ledger see the `behaviour`.
     """
 
     facts: RoundFacts
     server: ServerSteps
-    conduct: ClientBehaviour
+    behaviour: ClientBehaviour
     attacked: bool
     clip_norm: float
     noise_std: float
@@ -43,22 +44,22 @@ class Plan:
 
     @property
     def number(self) -> int:
-        """The round, 1 to T."""
+        """Return the number of the round, 1 to T."""
         return self.facts.number
 
     @property
     def clients(self) -> Clients:
-        """The participants."""
+        """Return the participants."""
         return self.facts.clients
 
     def seen_from(self, start: Tensor) -> Round:
-        """The round as plugins see it, from one of its models."""
+        """Return the round as plugins see it, from one of its models, (P,)."""
         return Round(**vars(self.facts), start=start)
 
 
 @dataclass(frozen=True)
 class Session:
-    """Everything that playing rounds needs. Plugins are those of `federation.config`: one instance for all they do."""
+    """Session in which rounds are played: one instance of each plugin of `federation.config` for all of them."""
 
     federation: Federation
     engine: Engine
@@ -67,7 +68,7 @@ class Session:
 
     @classmethod
     def of(cls, federation: Federation, path: Path, hooks: Hooks | None = None) -> Session:
-        """A session with the plugins that a federation's config names, or with `hooks` of more than those."""
+        """Create a session with the plugins that the config names, or with `hooks` of more than those."""
         config = federation.config
         context = RunContext(
             name=config.name,
@@ -75,19 +76,19 @@ class Session:
             rounds=config.rounds,
             resumed_from=0,
             data=federation.data,
-            model=bind_model(config, federation.maps, federation.data.facts),  # whatever hooks do to it
+            model=bind_model(config, federation.maps, federation.data.facts),  # hooks may change theirs
             features=held(federation, "features"),
         )
         return cls(federation, config.engine, hooks or Hooks(config.named_plugins()), context)
 
-    def resumed(self, played: int) -> Session:
-        """The same after this number of rounds."""
-        kept = held(self.context, "features")  # which may be bytes: `replace` would ask for floats
-        return replace(self, context=replace(self.context, resumed_from=played, features=kept))
+    def resume_after(self, played: int) -> Session:
+        """Return the same session after this number of rounds."""
+        features = held(self.context, "features")  # which may be bytes: `replace` would ask for floats
+        return replace(self, context=replace(self.context, resumed_from=played, features=features))
 
     @contextmanager
-    def opened(self) -> Iterator[None]:
-        """The engine between `open` and `close`, ready for the local training of the federation."""
+    def open_engine(self) -> Iterator[None]:
+        """Open the engine for the local training of the federation, and close it afterwards."""
         with errors_of("engine", self.engine):
             self.engine.open(LocalTraining(self.federation))
         try:
@@ -95,25 +96,31 @@ class Session:
         finally:
             self.engine.close()
 
-    def plans(self, number: int, *, attacked: bool) -> tuple[Plan, ...]:
-        """The plans of round `number`, one for each group; of the run itself, or of an honest continuation."""
+    def plan_round(self, number: int, *, attacked: bool) -> tuple[RoundPlan, ...]:
+        """Plan round `number` for every group, of the run itself or, if not `attacked`, of an honest continuation."""
         federation = self.federation
-        server = self.federation.config.server
+        server = federation.config.server
         total = federation.config.rounds
         participation = federation.participation
-        clients = participation.round(number)
-        conduct = participation.conduct(number, attacked=attacked)
-        ends = np.searchsorted(clients.group, np.arange(len(participation.members) + 1))
-        clip_norm = schedules.value_at(server.clip_norm, number)
-        noise_std = schedules.value_at(server.noise_std, number) if number < total else 0.0
-
-        def plan(index: int) -> Plan:
-            group = index if len(participation.members) > 1 else None
+        groups = len(participation.members)
+        clients = participation.participants(number)
+        behaviour = participation.behaviour(number, attacked=attacked)
+        ends = np.searchsorted(clients.group, np.arange(groups + 1))
+        plans = []
+        for index in range(groups):
+            group = index if groups > 1 else None
             rows = slice(int(ends[index]), int(ends[index + 1]))
-            # Not all streams: those of the attack say who attacks, those of noise and votes what was hidden from whom.
+            # Not all streams: those of the attack say who attacks, those of noise and votes what is hidden.
             streams = federation.streams.only("aggregation", group)
-            facts = RoundFacts(number, total, clients.take(rows), federation.model.layout, streams)
-            server_steps = federation.servers[index]
-            return Plan(facts, server_steps, conduct.take(rows), attacked, clip_norm, noise_std, rows, group)
-
-        return tuple(map(plan, range(len(participation.members))))
+            plan = RoundPlan(
+                facts=RoundFacts(number, total, clients.take(rows), federation.model.layout, streams),
+                server=federation.servers[index],
+                behaviour=behaviour.take(rows),
+                attacked=attacked,
+                clip_norm=schedules.value_at(server.clip_norm, number),
+                noise_std=schedules.value_at(server.noise_std, number) if number < total else 0.0,
+                rows=rows,
+                group=group,
+            )
+            plans.append(plan)
+        return tuple(plans)

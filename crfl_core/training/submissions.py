@@ -1,9 +1,9 @@
-"""What arrives at the server: honest updates as trained, malicious ones as crafted, bad ones as zero."""
+"""Submissions: what the engine trained, checked and put into order; attackers' updates crafted; bad ones zeroed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -11,177 +11,222 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crfl_core.errors import PluginFailure, RunError
-from crfl_core.plugin_api.aggregator import Aggregator, LinearAggregator
-from crfl_core.plugin_api.attack import Attack
+from crfl_core.plugin_api.engine import Engine
 from crfl_core.plugin_api.plugin_errors import errors_of, source_location
 from crfl_core.plugin_loading.mutation_guard import guard_inputs
-from crfl_core.records.attacker_view import AttackerView
-from crfl_core.records.round import BatchMeasurements, ClientUpdates, LocalUpdates, State
-from crfl_core.training import aggregator_contract as answers
-from crfl_core.training import server_optimiser as stepping
-from crfl_core.training.aggregation import States, row_norms, run_chain
-from crfl_core.training.attackers import overrides, state_of
-from crfl_core.training.bad_updates import good_updates, hides
+from crfl_core.records.round import (
+    BatchMeasurements,
+    LocalUpdates,
+    ParticipantRows,
+    State,
+    Submission,
+    TrainingTask,
+)
+from crfl_core.training.aggregation import States
+from crfl_core.training.attackers import overrides
+from crfl_core.training.crafting import Crafting
+from crfl_core.training.effective_weights import row_norms
 from crfl_core.training.federation import Federation
-from crfl_core.training.session import Plan
-from crfl_core.training.update_memory import copied
-
-Rows = slice | NDArray[np.int64]
-"""Some participants of a round, by their place in it."""
+from crfl_core.training.session import RoundPlan
 
 
-@dataclass(frozen=True)
-class Received:
-    """Updates of some participants as the server takes them, (K, k, P); `bad` ones, (K, k), are zero now.
+def train_clients(engine: Engine, task: TrainingTask) -> Iterator[LocalUpdates]:
+    """Let the engine train every participant; yield the parts of the round in order of participants, each checked.
 
-    `scale` is the measured ratio of the submitted to the trained update of each attacker, 1 for others.
+    The engine may yield its parts in any order, but must train each participant exactly once from every model. A part
+    with updates of the wrong shape counts as non-finite: the clients sent it.
     """
+    clients = len(task.clients)
+    times_trained = np.zeros(clients, np.int64)
+    reached = 0
+    waiting: dict[int, LocalUpdates] = {}
+    who = f"engine {engine.full_name}: train() ({source_location(type(engine).train)})"
+    with errors_of("engine", engine), guard_inputs(who, task):
+        for trained in engine.train(task):
+            if not isinstance(trained, LocalUpdates):
+                raise PluginFailure(f"the engine must yield LocalUpdates, found {type(trained).__name__}")
+            rows = range(clients)[trained.part]
+            times_trained[trained.part] += 1
+            if not rows or rows.step != 1 or (times_trained[trained.part] > 1).any():
+                break
+            waiting[rows.start] = check_part(trained, rows, task)
+            while reached in waiting:
+                ready = waiting.pop(reached)
+                yield ready
+                reached = ready.part.stop
+    if (times_trained != 1).any() or reached != clients:
+        wrong = np.append(np.flatnonzero(times_trained != 1), reached)[0]
+        raise PluginFailure(
+            f"the engine must train every participant once: client {task.clients.ids[wrong]} in round {task.number}"
+        )
 
-    part: Rows
-    updates: Tensor
-    norms: Tensor
-    bad: Tensor
-    scale: NDArray[np.float64]
-    poisoning: BatchMeasurements
+
+def check_part(trained: LocalUpdates, rows: range, task: TrainingTask) -> LocalUpdates:
+    """Return the part that an engine returned for these participants, as the server can use it."""
+    replicas, _, size = task.starts.shape
+    measurements = trained.measurements
+    updates = trained.updates.to(task.starts)
+    if not isinstance(measurements, BatchMeasurements) or {len(column) for column in vars(measurements).values()} != {
+        len(rows)
+    }:
+        raise PluginFailure(
+            "the engine must return the measurements of each participant's batches as the job returned them, found "
+            f"others in round {task.number}"
+        )
+    if updates.ndim == 3 and len(updates) != replicas:
+        raise PluginFailure(
+            f"the engine must train every participant from all {replicas} models, found {len(updates)} in round "
+            f"{task.number}"
+        )
+    if updates.shape != (replicas, len(rows), size):
+        updates = task.starts.new_full((replicas, len(rows), size), torch.nan)
+    return LocalUpdates(slice(rows.start, rows.stop), updates, measurements)
 
 
-def needs_others(attack: Attack | None) -> bool:
-    """Whether attackers craft their updates from those of other participants."""
-    return attack is not None and overrides(attack, "craft") and attack.knowledge != "own"
+def rows_of_group(part: LocalUpdates, rows: slice) -> LocalUpdates | None:
+    """Return the rows of a part that lie in a group, counted from the group's first; None if there are none."""
+    first = max(part.part.start, rows.start)
+    last = min(part.part.stop, rows.stop)
+    if first >= last:
+        return None
+    place = slice(first - rows.start, last - rows.start)
+    if last - first == part.part.stop - part.part.start:
+        return replace(part, part=place)
+    inside = slice(first - part.part.start, last - part.part.start)
+    return LocalUpdates(place, part.updates[:, inside], part.measurements.take(np.arange(inside.start, inside.stop)))
+
+
+class UpdateBuffer:
+    """All parts of a group as one. Each is copied when it comes: an engine may use its memory again for the next."""
+
+    def __init__(self, clients: int) -> None:
+        self._clients = clients
+        self._updates: Tensor | None = None
+        self._measurements = BatchMeasurements.writable(clients)
+
+    def add(self, part: LocalUpdates) -> LocalUpdates | None:
+        """Add the next part in order; return all parts as one if this was the last."""
+        if part.part == slice(0, self._clients):
+            return part
+        if self._updates is None:
+            shape = len(part.updates), self._clients, part.updates.shape[2]
+            self._updates = part.updates.new_empty(shape)
+        self._updates[:, part.part] = part.updates
+        self._measurements.put(part.part, part.measurements)
+        if part.part.stop < self._clients:
+            return None
+        return LocalUpdates(slice(0, self._clients), self._updates, self._measurements)
+
+
+def merge_parts(parts: Iterable[LocalUpdates], clients: int) -> LocalUpdates:
+    """Return all parts of a round, which come in order, as one."""
+    buffer = UpdateBuffer(clients)
+    whole = [buffer.add(part) for part in parts][-1]
+    assert whole is not None
+    return whole
 
 
 class Submissions:
-    """What the participants of a round submit, given what they trained.
+    """Submissions of the participants of one group in one round, made of what they trained.
 
-    Attackers of one round craft together. If they know nothing of the others, those need not wait for them.
+    Attackers whose attack has a `craft` method wait for each other and craft together. If they know nothing of the
+    others, those need not wait for them. Other attackers scale what they trained.
     """
 
     def __init__(
-        self, federation: Federation, plan: Plan, start: Tensor, states: States, attack_state: State | None
+        self, federation: Federation, plan: RoundPlan, start: Tensor, states: States, attack_state: State | None
     ) -> None:
         self._federation = federation
         self._plan = plan
-        self._start = start
-        self._states = states
-        self._attack_state = state_of(federation, attack_state)
         self._together = federation.attack is not None and overrides(federation.attack, "craft")
-        self._own: list[tuple[NDArray[np.int64], Tensor, BatchMeasurements]] = []
+        self._waiting: list[tuple[NDArray[np.int64], Tensor, BatchMeasurements]] = []
+        self.crafting = Crafting(federation, plan, start, states, attack_state)
 
-    def of(self, trained: LocalUpdates) -> Iterator[Received]:
-        """What arrives of a part; attackers who craft wait for each other."""
-        attacking = self._plan.conduct.attacking
-        rows = np.arange(len(attacking))[trained.part]
-        mine = attacking[rows]
-        if not self._together or not mine.any() or len(rows) == len(attacking):
-            yield self.received(trained.part, trained.updates, trained.measurements)
+    def receive(self, trained: LocalUpdates) -> Iterator[Submission]:
+        """Yield what participants of a part submit; attackers who craft wait for each other."""
+        all_attacking = self._plan.behaviour.attacking
+        places = np.arange(len(all_attacking))[trained.part]
+        attacking = all_attacking[places]
+        if not self._together or not attacking.any() or len(places) == len(all_attacking):
+            yield self._submit(trained.part, trained.updates, trained.measurements)
             return
-        self._own.append(taken(trained, rows, mine))
-        if not mine.all():
-            yield self.received(*taken(trained, rows, ~mine))
+        self._waiting.append(take_rows(trained, places, attacking))
+        if not attacking.all():
+            yield self._submit(*take_rows(trained, places, ~attacking))
 
-    def rest(self) -> Iterator[Received]:
-        """What the attackers who waited submit, once all have trained."""
-        if self._own:
-            rows, updates, poisonings = zip(*self._own, strict=True)
-            columns = {name: np.concatenate([vars(one)[name] for one in poisonings]) for name in vars(poisonings[0])}
-            yield self.received(np.concatenate(rows), torch.cat(updates, 1), BatchMeasurements(**columns))
+    def receive_waiting(self) -> Iterator[Submission]:
+        """Yield what the attackers who waited for each other submit, once all have trained."""
+        if self._waiting:
+            places, updates, measurements = zip(*self._waiting, strict=True)
+            yield self._submit(
+                np.concatenate(places), torch.cat(updates, 1), BatchMeasurements.concatenate(measurements)
+            )
 
-    def received(self, part: Rows, updates: Tensor, poisoning: BatchMeasurements) -> Received:
-        """What some participants submit who trained these updates, (K, k, P)."""
-        attacking = self._plan.conduct.attacking[part]
-        plan = self._plan
+    def _submit(self, part: ParticipantRows, updates: Tensor, measurements: BatchMeasurements) -> Submission:
+        """Return what participants who trained these updates, (K, k, P), submit: crafted, measured, bad ones zeroed."""
+        attacking = self._plan.behaviour.attacking[part]
         attackers = np.flatnonzero(attacking)
         scale = np.ones(updates.shape[1])
         norms = row_norms(updates)
-        if len(attackers) and self._federation.attack is not None:
-            before = norms[0, attackers]
-            updates = self._crafted(self._federation.attack, part, updates[0], attackers)
+        attack = self._federation.attack
+        if len(attackers) and attack is not None:
+            trained = norms[0, attackers]
+            updates = self.crafting.craft(attack, part, updates[0], attackers)
             norms = row_norms(updates)
-            scale[attackers] = (norms[0, attackers] / before.clamp(min=torch.finfo(updates.dtype).tiny)).numpy()
+            scale[attackers] = (norms[0, attackers] / trained.clamp(min=torch.finfo(updates.dtype).tiny)).numpy()
         bad = ~torch.isfinite(norms)
         if bad.any():
-            if not plan.attacked:  # everybody is honest, and no ledger would say whose update was left out
-                client = plan.clients.ids[part][int(bad.any(0).nonzero()[0])]
-                raise RunError(
-                    f"round {plan.number} of a continuation or clean twin: the update of client {client} is not finite "
-                    "or of the wrong shape: lower training.learning_rate, or mend the engine"
-                )
-            updates = copied(updates)
+            self._check_accepts_bad(part, bad)
+            updates = updates.clone(memory_format=torch.contiguous_format)
             updates[bad.to(updates.device)] = 0.0
             scale[bad[0].numpy() & attacking] = 0.0  # a bad update counts as zero, here as well
-        return Received(part, updates, norms, bad, scale, poisoning)
+        return Submission(part, updates, norms, bad, scale, measurements)
 
-    def _crafted(self, attack: Attack, part: Rows, values: Tensor, attackers: NDArray[np.int64]) -> Tensor:
-        """All updates with those of the attackers replaced. Only a run is attacked, so there is one model."""
-        known = self.known(attack, part, values, attackers)
-        state = self._attack_state
-        who = f"attack {attack.full_name}: craft() ({source_location(type(attack).craft)})"
-        with errors_of("attack", attack), guard_inputs(who, known, state):
-            crafted = attack.craft(known, state)
-        if not isinstance(crafted, Tensor) or crafted.shape != known.own_updates.shape:
-            found = tuple(crafted.shape) if isinstance(crafted, Tensor) else type(crafted).__name__
-            raise PluginFailure(
-                f"attack {attack.full_name}: craft() must return {tuple(known.own_updates.shape)}, found {found}"
-            )
-        if len(attackers) == len(values):
-            return crafted.to(values)[None]
-        submitted = copied(values)
-        submitted[attackers] = crafted.to(values)
-        return submitted[None]
-
-    def known(self, attack: Attack, part: Rows, values: Tensor, attackers: NDArray[np.int64]) -> AttackerView:
-        """What attackers are told: no more than their attack declares."""
-        federation = self._federation
+    def _check_accepts_bad(self, part: ParticipantRows, bad: Tensor) -> None:
+        """Raise `RunError` in a round without attack: no ledger would say whose update counts as zero."""
         plan = self._plan
-        clients = plan.clients.take(part)
-        current = plan.seen_from(self._start)
-        honest = np.flatnonzero(~plan.conduct.attacking[part]) if attack.knowledge != "own" else attackers[:0]
-        seen, others = (
-            replace(current, clients=clients.take(rows), streams=federation.streams.only("attack"))
-            for rows in (attackers, honest)
-        )
-        return AttackerView(
-            round=seen,
-            own_updates=values if len(attackers) == len(values) else values[attackers],
-            weights=nominal_weights(plan)[part][attackers],
-            honest=ClientUpdates(values[honest], others),
-            model=federation.shown_model,
-            features=federation.test_sets["clean"].features,
-            aggregate_candidates=self._through(values, attackers) if attack.knowledge == "rule" else None,
+        if plan.attacked:
+            return
+        client = plan.clients.ids[part][int(bad.any(0).nonzero()[0])]
+        raise RunError(
+            f"round {plan.number} of a continuation or clean twin: the update of client {client} is not finite "
+            "or of the wrong shape: lower training.learning_rate, or correct the engine"
         )
 
-    def _through(self, values: Tensor, attackers: NDArray[np.int64]) -> Callable[[Tensor, Aggregator | None], Tensor]:
-        """The server's step as a function of what attackers submit, in a round of which all updates are here."""
-        server = self._plan.server
-        dropping = self._federation.config.server.bad_update == "drop"
-        current = replace(self._plan.seen_from(self._start), server_side=self._federation.server(self._plan.number))
 
-        def aggregate(candidates: Tensor, rule: Aggregator | None) -> Tensor:
-            steps = server.aggregation if rule is None else (rule,)
-            submitted = values.clone()
-            submitted[attackers] = candidates.to(values)
-            bad = ~torch.isfinite(row_norms(submitted))
-            updates = ClientUpdates(torch.where(bad[:, None].to(values.device), 0.0, submitted), current)
-            if hides(steps, bad.numpy(), drop=dropping):
-                updates = good_updates(updates, bad.numpy())
-            return run_chain(steps, updates, self._states if rule is None else {}).update
-
-        return aggregate
-
-
-def taken(
-    trained: LocalUpdates, rows: NDArray[np.int64], chosen: NDArray[np.bool_]
+def take_rows(
+    trained: LocalUpdates, places: NDArray[np.int64], chosen: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int64], Tensor, BatchMeasurements]:
-    """Some participants of a part: their places in the round, updates and poison."""
-    which = np.flatnonzero(chosen)
-    return rows[which], trained.updates[:, torch.from_numpy(which)], trained.measurements.take(which)
+    """Return places in the round, updates and measurements of the chosen participants of a part."""
+    rows = np.flatnonzero(chosen)
+    return places[rows], trained.updates[:, torch.from_numpy(rows)], trained.measurements.take(rows)
 
 
-def nominal_weights(plan: Plan) -> Tensor:
-    """The weights that attackers expect: those of a linear rule, else by sample counts, times the server's rate."""
-    rule = plan.server.aggregation[-1]
-    rate = stepping.nominal_rate(plan.server.optimiser, plan)
-    if isinstance(rule, LinearAggregator):
-        return rate * answers.weights_of(rule, plan.clients)
-    samples = torch.from_numpy(plan.clients.samples).double()
-    return rate * samples / samples.sum()
+class Arrivals:
+    """What the ledger keeps of the updates that arrived for the first model; memory for a few numbers per client.
+
+    `norms` are the submitted norms, `scale` the measured factors of attackers, `bad` the updates that count as zero.
+    """
+
+    def __init__(self, clients: int) -> None:
+        self.norms = np.zeros(clients)
+        self.scale = np.ones(clients)
+        self.bad = np.zeros(clients, np.bool_)
+        self.measurements = BatchMeasurements.writable(clients)
+        self._any_usable = False
+
+    def add(self, submission: Submission) -> None:
+        """Keep the numbers of some participants."""
+        self.norms[submission.part] = submission.norms[0].numpy()
+        self.scale[submission.part] = submission.scale
+        self.bad[submission.part] = submission.bad[0].numpy()
+        self.measurements.put(submission.part, submission.measurements)
+        self._any_usable = self._any_usable or bool((~submission.bad).all(0).any())
+
+    def check_usable(self, number: int) -> None:
+        """Raise `RunError` if no update of the round can be used."""
+        if not self._any_usable:
+            raise RunError(
+                f"round {number}: no usable update is left, all {len(self.bad)} are non-finite or of the wrong shape: "
+                "lower training.learning_rate"
+            )

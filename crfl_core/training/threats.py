@@ -19,13 +19,13 @@ from crfl_core.training.aggregator_contract import check_state
 from crfl_core.training.client_sampling import Participation
 
 
-def resampled_rounds(config: RunConfig, participation: Participation) -> tuple[int, ...]:
+def rounds_to_resample(config: RunConfig, participation: Participation) -> tuple[int, ...]:
     """The rounds whose model before noise is kept: where some certificate wants to start from again, or all."""
     if config.threat.rounds is not None:
-        attacked = schedules.expand(config.threat.rounds, config.rounds)
+        attacked = schedules.expand_rounds(config.threat.rounds, config.rounds)
     else:  # a round counts as attacked only if an attacker is drawn in it
         rounds = participation.attack_rounds
-        attacked = tuple(number for number in rounds if participation.conduct(number).attacking.any())
+        attacked = tuple(number for number in rounds if participation.behaviour(number).attacking.any())
     wanted: set[int] = set()
     for position, certificate in enumerate(config.certificates if config.groups is None else ()):
         with errors_of(f"certificates.{position}", certificate):
@@ -36,7 +36,7 @@ def resampled_rounds(config: RunConfig, participation: Participation) -> tuple[i
     return tuple(range(1, config.rounds + 1)) if config.storage.keep == "models" else tuple(sorted(wanted))
 
 
-def check_stated(config: RunConfig, data: FederatedData) -> None:
+def check_remote_threat(config: RunConfig, data: FederatedData) -> None:
     """Nobody knows what clients do that are elsewhere: a threat must be stated, and none of them is simulated."""
     if data.complete:
         return
@@ -57,8 +57,8 @@ def check_threat(config: RunConfig, clients: int) -> None:
             found = assumed if isinstance(assumed, int) else list(assumed)
             raise ConfigError(f"found {found}, but there are {clients} clients, 0..{clients - 1}", key="threat.clients")
     if config.threat.rounds is not None:
-        rounds = schedules.expand(config.threat.rounds, config.rounds)
-        most = schedules.at_most(config.threat.rounds)
+        rounds = schedules.expand_rounds(config.threat.rounds, config.rounds)
+        most = schedules.max_attacked_rounds(config.threat.rounds)
         if most is not None and most > len(rounds):
             raise ConfigError(f"found at most {most} attacked rounds, but there are {len(rounds)}", key="threat.rounds")
         if not rounds or rounds[-1] > config.rounds:
@@ -71,7 +71,11 @@ def prepare_attack(config: RunConfig, data: FederatedData, participation: Partic
     if attack is None:
         return {}
     smallest = min(
-        int(participation.round(t).batch_size[participation.conduct(t).attacking].min(initial=np.iinfo(np.int64).max))
+        int(
+            participation.participants(t)
+            .batch_size[participation.behaviour(t).attacking]
+            .min(initial=np.iinfo(np.int64).max)
+        )
         for t in participation.attack_rounds
     )
     with errors_of("attack", attack):

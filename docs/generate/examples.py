@@ -11,7 +11,7 @@ from pathlib import Path
 
 from docs.generate.markdown import DOCS, ROOT, anchor
 
-DOORS = ("crfl_core", "crfl_core.extend")
+DOORS = ("crfl", "crfl_core.extend")
 PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
@@ -69,7 +69,7 @@ def find_uses(page: Path, text: str) -> dict[str, Use]:
 
 
 def public_imports(tree: ast.Module) -> Iterator[str]:
-    """Return the names that code imports from `crfl_core` or `crfl_core.extend`."""
+    """Return the names that code imports from `crfl` or `crfl_core.extend`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module in DOORS:
             yield from (alias.name for alias in node.names)

@@ -11,7 +11,7 @@ from docs.generate.members import bases, own_members
 from docs.generate.source import PACKAGE, Definition, Function, find_definition, find_mentions, parse_module
 from docs.generate.subjects import Subject, place_in, subject_of
 
-STUBS = {"crfl_core": "crfl_core/__init__.pyi", "crfl_core.extend": "crfl_core/extend.pyi"}
+STUBS = {"crfl": "crfl/__init__.pyi", "crfl_core.extend": "crfl_core/extend.pyi"}
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 from docs.generate.markdown import ROOT
 
 PACKAGE = "crfl_core"
-OURS = (PACKAGE, "crfl_reports")
+OURS = (PACKAGE, "crfl_reports", "crfl_experiments")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Node = ast.ClassDef | Function | ast.Assign | ast.AnnAssign | ast.Module
 LONGEST_SIGNATURE = 100

@@ -32,6 +32,8 @@ SUBJECTS = (
             "crfl_core.runs",
             "crfl_core.reporting",
             "crfl_core._version",
+            "crfl_reports",
+            "crfl_experiments",
         ),
     ),
     Subject(
@@ -158,7 +160,7 @@ SUBJECTS = (
     Subject(
         "formulas",
         "The mathematics",
-        "The mathematics of certification as pure functions on arrays; `from crfl_core import formulas`. "
+        "The mathematics of certification as pure functions on arrays; `from crfl import formulas`. "
         "[Certificates](../certificates.md) has the proofs.",
         ("crfl_core.certification.formulas",),
     ),

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from crfl_core.extend import Aggregator, ClientUpdates, Stage
 from crfl_core.testing.aggregation_steps import matrix_of
-from crfl_core.training.aggregation import run_chain, staged_by
+from crfl_core.training.aggregation import apply_stage, run_chain
 from tests.aggregators.support import (
     RULES,
     STAGES,
@@ -95,7 +95,7 @@ def test_the_weights_of_a_bucketed_krum_are_those_of_the_winning_bucket() -> Non
 
 def test_buckets_are_drawn_anew_every_round_and_the_same_for_equal_seeds() -> None:
     stage, values = Bucketing(size=3), gaussian(10, 5)
-    one, again, other = (matrix_of(staged_by(stage, updates_of(values, number=number), {})) for number in (1, 1, 2))
+    one, again, other = (matrix_of(apply_stage(stage, updates_of(values, number=number), {})) for number in (1, 1, 2))
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
     assert one.count_nonzero(dim=1).tolist() == [3, 3, 3, 1]

@@ -12,7 +12,7 @@ from torch import Tensor
 from crfl_core.extend import Aggregator, ClientUpdates, LinearAggregator, Registry, Stage
 from crfl_core.plugin_api.aggregator import AggregationStep
 from crfl_core.testing.aggregation_steps import matrix_of
-from crfl_core.training.aggregation import staged_by
+from crfl_core.training.aggregation import apply_stage
 from tests.aggregators.support import (
     RULES,
     STAGES,
@@ -60,7 +60,7 @@ def test_weights_and_offset_rebuild_the_aggregate(rule: Aggregator, updates: Cli
 @some
 @given(updates=all_kinds_of_updates())
 def test_mixing_and_offset_rebuild_what_a_stage_hands_on(stage: Stage, updates: ClientUpdates) -> None:
-    staged = staged_by(stage, updates, {})
+    staged = apply_stage(stage, updates, {})
     matrix = matrix_of(staged)
     scale = 1.0 + float(updates.values.abs().max())
     expected = matrix @ updates.values + (0.0 if staged.offset is None else staged.offset)
@@ -90,7 +90,7 @@ def test_permuting_clients_permutes_the_weights(rule: Aggregator, updates: Clien
 @given(updates=all_kinds_of_updates(), seed=st.integers(0, 99))
 def test_permuting_clients_permutes_what_a_stage_mixes(stage: Stage, updates: ClientUpdates, seed: int) -> None:
     order = np.random.default_rng(seed).permutation(len(updates.values))
-    before, after = (matrix_of(staged_by(stage, given, {})) for given in (updates, permuted(updates, order)))
+    before, after = (matrix_of(apply_stage(stage, given, {})) for given in (updates, permuted(updates, order)))
     back = torch.from_numpy(np.argsort(order))
     torch.testing.assert_close(in_order(after[:, back]), in_order(before), rtol=0, atol=1e-9)
 
@@ -106,7 +106,7 @@ def test_inputs_are_neither_changed_nor_aliased(step: AggregationStep, clients: 
     updates = updates_of(3 * gaussian(clients, size))
     values, start = updates.values.clone(), updates.round.start.clone()
     if isinstance(step, Stage):
-        staged = staged_by(step, updates, {})
+        staged = apply_stage(step, updates, {})
         staged.values.add_(1.0)
         state = staged.state
     else:
@@ -125,7 +125,7 @@ def test_inputs_are_neither_changed_nor_aliased(step: AggregationStep, clients: 
 def test_results_have_the_precision_of_the_updates(step: AggregationStep, dtype: torch.dtype) -> None:
     updates = updates_of(torch.from_numpy(gaussian(7, 5)).to(dtype))
     if isinstance(step, Stage):
-        staged = staged_by(step, updates, {})
+        staged = apply_stage(step, updates, {})
         assert (staged.values.dtype, staged.mixing.dtype) == (dtype, dtype)
     else:
         assert isinstance(step, Aggregator)
@@ -161,7 +161,7 @@ def test_identical_updates_aggregate_to_themselves(rule: Aggregator, clients: in
 @pytest.mark.parametrize("clients", [1, 2, 3, 8])
 @pytest.mark.parametrize("update", [[0.0, 0.0, 0.0], [0.5, -1.0, 1.5]])
 def test_stages_hand_on_zero_and_identical_updates_as_such(stage: Stage, update: list[float], clients: int) -> None:
-    staged = staged_by(stage, updates_of(np.tile(update, (clients, 1))), {})
+    staged = apply_stage(stage, updates_of(np.tile(update, (clients, 1))), {})
     plain = staged.values if staged.offset is None else staged.values - staged.offset
     np.testing.assert_allclose(plain, np.tile(update, (len(staged.values), 1)), atol=1e-12)
     torch.testing.assert_close(matrix_of(staged).sum(1), torch.ones(len(staged.values), dtype=torch.float64))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from crfl_core.extend import Streams
 from crfl_core.testing.aggregation_steps import matrix_of
-from crfl_core.training.aggregation import run_chain, staged_by
+from crfl_core.training.aggregation import apply_stage, run_chain
 from tests.aggregators.support import aggregate_of, gaussian, updates_of
 from tests.oracle import federation_of, played, tiny
 
@@ -35,7 +35,7 @@ def test_nothing_beyond_weight_decay_exceeds_the_cap(
         torch.from_numpy(gaussian(1, 8, seed + 1)[0]),
     )
     updates = updates_of(values, start=start.to(dtype), retention=np.full(6, retention))
-    staged = staged_by(UpdateCap(bound=bound), updates, {})
+    staged = apply_stage(UpdateCap(bound=bound), updates, {})
     assert staged.cap is not None
     residuals = (staged.values.double() + (1 - retention) * updates.round.start.double()).norm(dim=1)
     rounding = torch.finfo(dtype).eps * (scale * 10 + 10)
@@ -49,7 +49,7 @@ def test_nothing_beyond_weight_decay_exceeds_the_cap(
 def test_the_cap_acts_on_what_remains_without_weight_decay() -> None:
     """w = 4, c = 1/2: an honest update is -2 + r. With a cap of 1 on r, 6 becomes -2 + 1 and -2.5 stays."""
     updates = updates_of(np.asarray([[6.0], [-2.5]]), start=torch.tensor([4.0]).double(), retention=np.full(2, 0.5))
-    staged = staged_by(UpdateCap(bound=1.0), updates, {})
+    staged = apply_stage(UpdateCap(bound=1.0), updates, {})
     assert staged.values[:, 0].tolist() == pytest.approx([-1.0, -2.5])
     assert staged.mixing.tolist() == pytest.approx([1 / 8, 1.0])
     assert staged.offset is None  # nothing as large as the updates
@@ -59,7 +59,7 @@ def test_the_cap_acts_on_what_remains_without_weight_decay() -> None:
 
 def test_honest_caps_differ_between_clients() -> None:
     updates = updates_of(np.full((3, 1), 9.0), update_bound=np.asarray([1.0, 5.0, 20.0]))
-    staged = staged_by(UpdateCap(), updates, {})
+    staged = apply_stage(UpdateCap(), updates, {})
     assert staged.values[:, 0].tolist() == pytest.approx([1.0, 5.0, 9.0])
 
 
@@ -106,7 +106,7 @@ def test_mixtures_of_unlike_clients_have_the_mean_of_their_bounds() -> None:
     bounds = np.asarray([1.0, 3.0, 5.0, 7.0])
     stage = Bucketing(size=2)
     updates = updates_of(100 * gaussian(4, 5), update_bound=bounds)
-    mixing = matrix_of(staged_by(stage, updates, {})).numpy()
+    mixing = matrix_of(apply_stage(stage, updates, {})).numpy()
     capped = aggregate_of([stage, UpdateCap(), FedAvg(weighting="uniform")], updates).update
     longest = float((mixing @ bounds).mean())
     assert 0.0 < float(capped.norm()) <= longest

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from crfl_aggregators.flame import Flame, majority
+from crfl_aggregators.flame import Flame, majority_cluster
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -67,7 +67,7 @@ def test_the_cluster_is_the_first_majority_of_single_linkage(seed: int, clients:
     """With many ties as well: distances are multiples of one step."""
     drawn = np.random.default_rng(seed).integers(0, steps + 1, (clients, clients)) / steps
     distances = np.triu(drawn, 1) + np.triu(drawn, 1).T
-    np.testing.assert_array_equal(majority(1.0 - distances), nearest_majority(distances))
+    np.testing.assert_array_equal(majority_cluster(1.0 - distances), nearest_majority(distances))
 
 
 @pytest.mark.parametrize("clients", [2, 5, 40, 101])
@@ -81,7 +81,7 @@ def test_the_cluster_is_that_of_hdbscan(clients: int, seed: int) -> None:
     clusters = HDBSCAN(
         min_cluster_size=clients // 2 + 1, min_samples=1, metric="precomputed", allow_single_cluster=True, copy=True
     )
-    np.testing.assert_array_equal(majority(cosines), clusters.fit(distances).labels_ >= 0)
+    np.testing.assert_array_equal(majority_cluster(cosines), clusters.fit(distances).labels_ >= 0)
 
 
 def test_a_minority_that_pulls_elsewhere_is_left_out_and_a_long_update_is_clipped() -> None:

@@ -76,8 +76,8 @@ def test_a_whole_round_of_a_run_agrees_as_well() -> None:
     second = played(federation)[1]
     outcome = second.outcome
     start = outcome.before.models[0]
-    own = federation.server(2).local_update(start, learning_rate=0.2, steps=5, batch_size=16, number=2).numpy()
-    aggregate = outcome.aggregated.results[0]
+    own = federation.server_view(2).local_update(start, learning_rate=0.2, steps=5, batch_size=16, number=2).numpy()
+    aggregate = outcome.results[0]
     assert aggregate.rule is not None
     assert aggregate.rule.notes["server_norm"] == pytest.approx(np.linalg.norm(own), rel=1e-12)
     assert np.linalg.norm(aggregate.update) <= np.linalg.norm(own)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from crfl_aggregators.foolsgold import FoolsGold, trust
+from crfl_aggregators.foolsgold import FoolsGold, client_trust
 from crfl_aggregators.geometry import cosines
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,7 +19,7 @@ from tests.aggregators.support import gaussian, updates_of
 @given(seed=st.integers(0, 999), clients=st.integers(2, 10), confidence=st.sampled_from([0.5, 1.0, 2.0]))
 def test_trust_agrees_with_the_papers_algorithm(seed: int, clients: int, confidence: float) -> None:
     histories = gaussian(clients, 3, seed)
-    found = trust(cosines(torch.from_numpy(histories)), confidence)
+    found = client_trust(cosines(torch.from_numpy(histories)), confidence)
     np.testing.assert_allclose(found, oracles.foolsgold_trust(histories, confidence), atol=1e-9)
 
 

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from crfl_core.extend import Aggregator, Stage, State
-from crfl_core.training.aggregation import staged_by
+from crfl_core.training.aggregation import apply_stage
 from tests.aggregators import oracles
 from tests.aggregators.support import Array, gaussian, participants, rebuilt, updates_of
 
@@ -98,7 +98,7 @@ def test_reported_weights_give_the_aggregate_without_huge_terms_that_cancel(
 @sizes
 @pytest.mark.parametrize("stage", STAGES.values(), ids=STAGES)
 def test_stages_hand_on_the_same_honest_updates(stage: Stage, size: float, dtype: torch.dtype) -> None:
-    large, huge = (staged_by(stage, updates_of(attacked(length, dtype)), {}) for length in (1e6, size))
+    large, huge = (apply_stage(stage, updates_of(attacked(length, dtype)), {}) for length in (1e6, size))
     rows = slice(HUGE if len(huge.values) == CLIENTS else 0, None)
     assert torch.equal(huge.mixing[rows], large.mixing[rows])
     assert float(geometry.norms(huge.values[rows]).max()) < 2.0
@@ -108,7 +108,7 @@ def test_stages_hand_on_the_same_honest_updates(stage: Stage, size: float, dtype
 def test_distances_and_angles_of_honest_updates_stay_what_they_are(size: float, dtype: torch.dtype) -> None:
     values = attacked(size, dtype)
     plain = values[HUGE:].double().numpy()
-    found = geometry.squared_distances(geometry.central_products(values))
+    found = geometry.distances_from_products(geometry.central_products(values))
     expected = np.square(plain[:, None] - plain).sum(-1)
     np.testing.assert_allclose(found[HUGE:, HUGE:], expected, atol=1e-12)
     assert np.isfinite(found).all()

@@ -14,7 +14,7 @@ from crfl_aggregators.weak_noise import WeakNoise
 from benchmarks.aggregators import CHAIN, SLOW, STEPS, chains, updates
 from benchmarks.peaks import peaks_of
 from crfl_core.extend import Aggregator, ClientUpdates, RuleResult, State
-from crfl_core.training.aggregation import run_chain, staged_by
+from crfl_core.training.aggregation import apply_stage, run_chain
 from tests.aggregators.support import RULES, STAGES
 
 MODERATE = 400, 40_000
@@ -53,7 +53,7 @@ def test_stages_that_share_a_buffer_do_what_each_of_them_does_with_its_own(rule:
     staged = submitted.values
     stages = [UpdateCap(bound=50.0), WeakNoise(std=0.5), NormBound(bound=40.0), WeakNoise(std=0.1)]
     for stage in stages:
-        staged = staged_by(stage, type(submitted)(staged.clone(), submitted.round), {}).values
+        staged = apply_stage(stage, type(submitted)(staged.clone(), submitted.round), {}).values
     expected = rule.aggregate(type(submitted)(staged, submitted.round), {}).update
     found = run_chain([*stages, rule], submitted, {}).update
     assert torch.equal(found, expected)

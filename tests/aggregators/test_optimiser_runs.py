@@ -80,7 +80,7 @@ def test_weights_over_time_of_momentum_rebuild_the_model() -> None:
     beta, eta = 0.7, 0.5
     optimiser = {"type": "momentum", "beta": beta, "learning_rate": eta}
     lines = played(federation_of(with_optimiser(optimiser, dtype="float64", rounds=5)))
-    moves = [one.outcome.aggregated.updates[0] for one in lines]
+    moves = [one.outcome.results[0].update for one in lines]
     for one, before, move in zip(lines, [torch.zeros_like(moves[0]), *moves], moves, strict=False):
         notes = one.record.notes
         fresh = move - beta * before
@@ -136,15 +136,15 @@ def test_a_rejected_round_leaves_the_memory_as_it_was() -> None:
 def test_continuations_start_from_the_memory_of_the_run_and_each_keeps_its_own(tmp_path: Path) -> None:
     federation = federation_of(with_optimiser("adam", dtype="float64", rounds=4))
     session = Session.of(federation, tmp_path)
-    with session.opened():
-        (before,), *_ = rounds.train(session, rounds.initial(federation))
+    with session.open_engine():
+        (before,), *_ = rounds.play_rounds(session, rounds.initial_progress(federation))
         kept = before.after
         both = rounds.Progress(1, kept.models.repeat(2, 1), kept.states * 2, range(1, 3))
-        (second,), *_, (last,) = rounds.train(session, (both,))
-        (alone,), *_ = rounds.train(session, (kept,))
+        (second,), *_, (last,) = rounds.play_rounds(session, (both,))
+        (alone,), *_ = rounds.play_rounds(session, (kept,))
     # Round 2 starts from the same model and memory in all three; only then comes noise of their own.
-    for model in second.before_noise:
-        torch.testing.assert_close(model, alone.before_noise[0], rtol=1e-9, atol=1e-12)
+    for model in second.clipped:
+        torch.testing.assert_close(model, alone.clipped[0], rtol=1e-9, atol=1e-12)
     one, other = (state["optimiser"]["first"] for state in last.after.states)
     assert not torch.equal(one, other)
 

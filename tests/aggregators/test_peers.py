@@ -28,7 +28,7 @@ from crfl_aggregators.rfa import Rfa
 from crfl_aggregators.trimmed_mean import Median, TrimmedMean
 
 from crfl_core.extend import Aggregator, Stage
-from crfl_core.training.aggregation import staged_by
+from crfl_core.training.aggregation import apply_stage
 from tests.aggregators.support import Array, updates_of
 
 CLIENTS, SIZE, F = 13, 30, 2
@@ -47,7 +47,7 @@ def ours(step: Aggregator | Stage) -> Array:
     """Our answer for clients with equally many samples; of a stage, all its updates in a row."""
     submitted = updates_of(updates(), samples=np.full(CLIENTS, 10))
     if isinstance(step, Stage):
-        return staged_by(step, submitted, {}).values.flatten().numpy()
+        return apply_stage(step, submitted, {}).values.flatten().numpy()
     return step.aggregate(submitted, {}).update.numpy()
 
 

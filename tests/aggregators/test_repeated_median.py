@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from crfl_aggregators import repeated_median
-from crfl_aggregators.repeated_median import FEW, Search, median_slopes, slopes_below
+from crfl_aggregators.repeated_median import SORT_ALL_UP_TO, MedianSearch, count_slopes_below, median_slopes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -54,7 +54,7 @@ def rounding(across: Numbers, expected: Numbers) -> Numbers:
 
 
 @pytest.mark.parametrize("name", DRAWN)
-@pytest.mark.parametrize("count", [2, 3, FEW, FEW + 1, FEW + 2, 300, 401])
+@pytest.mark.parametrize("count", [2, 3, SORT_ALL_UP_TO, SORT_ALL_UP_TO + 1, SORT_ALL_UP_TO + 2, 300, 401])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_it_is_the_median_of_medians(name: str, count: int, dtype: type[np.floating]) -> None:
     across = drawn(name, count, dtype)
@@ -64,7 +64,7 @@ def test_it_is_the_median_of_medians(name: str, count: int, dtype: type[np.float
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(FEW + 1, 120), st.integers(0, 2**32), st.sampled_from([0, 1, 3]))
+@given(st.integers(SORT_ALL_UP_TO + 1, 120), st.integers(0, 2**32), st.sampled_from([0, 1, 3]))
 def test_ties_and_rounded_values_change_nothing(count: int, seed: int, digits: int) -> None:
     values = np.random.default_rng(seed).standard_normal((5, count)).round(digits)
     across = np.sort(values.astype(np.float32), axis=1)
@@ -85,23 +85,23 @@ def test_counting_is_comparing_all_pairs() -> None:
     with np.errstate(invalid="ignore", divide="ignore"):
         slopes = (across[:, None] - across[:, :, None]).astype(float) / (ranks[None] - ranks[:, None])
     expected = (slopes < guess[:, None, None]).sum(axis=2)  # NaN, with itself, is not below
-    np.testing.assert_array_equal(slopes_below(across, guess), expected)
+    np.testing.assert_array_equal(count_slopes_below(across, guess), expected)
 
 
 def test_few_medians_are_left_to_be_computed() -> None:
     across = drawn("normal", 1000, np.float32, rows=40)
-    _, unknown = Search(across).narrowed()
+    _, unknown = MedianSearch(across).narrow()
     assert unknown.sum(axis=1).mean() < 100
 
 
 def test_coordinates_that_nobody_moves_need_no_medians_at_all() -> None:
-    medians, unknown = Search(drawn("all zero", 500, np.float32)).narrowed()
+    medians, unknown = MedianSearch(drawn("all zero", 500, np.float32)).narrow()
     assert not unknown.any()
     assert (median_slopes(np.zeros((2, 500), np.float32)) == 0).all()
     assert np.isfinite(medians).any()
 
 
 def test_more_values_than_bytes_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repeated_median, "SECTION", 7)
+    monkeypatch.setattr(repeated_median, "SECTION_LENGTH", 7)
     across = drawn("heavy tails", 80, np.float64)
     np.testing.assert_allclose(median_slopes(across), by_definition(across), rtol=1e-12)

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from crfl_attacks.alie import Alie, largest_hidden
+from crfl_attacks.alie import Alie, largest_z
 from crfl_attacks.byzantine import Gaussian, InnerProductManipulation, SignFlip
 from crfl_attacks.edge_case import RIDGE, log_densities
 from crfl_attacks.model_replacement import ConstrainAndScale, Pgd
-from crfl_attacks.triggers import FeatureTrigger, PixelTrigger, split
+from crfl_attacks.triggers import FeatureTrigger, PixelTrigger, split_pattern
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
@@ -34,7 +34,7 @@ IMAGES = DataFacts(inputs=64, classes=10, domain=Domain(0.0, 1.0), image_shape=(
 
 def test_the_parts_of_a_distributed_trigger_add_up_to_it_and_share_no_pixel() -> None:
     pattern = PixelTrigger(norm=3.0, size=3).pattern(IMAGES)
-    pieces = split(pattern, 4, IMAGES)
+    pieces = split_pattern(pattern, 4, IMAGES)
     torch.testing.assert_close(pieces.sum(0), pattern)
     assert ((pieces != 0).sum(0) <= 1).all()
     assert [int(torch.count_nonzero(piece)) for piece in pieces] == [3, 2, 2, 2]
@@ -42,14 +42,14 @@ def test_the_parts_of_a_distributed_trigger_add_up_to_it_and_share_no_pixel() ->
 
 def test_the_channels_of_a_pixel_go_to_the_same_attacker() -> None:
     facts = DataFacts(inputs=48, classes=2, domain=Domain(0.0, 1.0), image_shape=(3, 4, 4))
-    first, second = split(PixelTrigger(norm=1.0, size=2).pattern(facts), 2, facts)
+    first, second = split_pattern(PixelTrigger(norm=1.0, size=2).pattern(facts), 2, facts)
     assert torch.nonzero(first).flatten().tolist() == [0, 1, 16, 17, 32, 33]
     assert torch.nonzero(second).flatten().tolist() == [4, 5, 20, 21, 36, 37]
 
 
 def test_features_of_a_table_are_split_too() -> None:
     facts = DataFacts(inputs=5, classes=2, domain=Domain())
-    pieces = split(FeatureTrigger(norm=2.0, features=(1, 4)).pattern(facts), 2, facts)
+    pieces = split_pattern(FeatureTrigger(norm=2.0, features=(1, 4)).pattern(facts), 2, facts)
     assert [torch.nonzero(piece).flatten().tolist() for piece in pieces] == [[1], [4]]
 
 
@@ -212,7 +212,7 @@ def test_the_largest_hidden_deviation_is_the_normal_quantile_of_the_paper(
 ) -> None:
     """s = floor(n / 2 + 1) - m supporters are needed, Phi(z) = (n - m - s) / (n - m)."""
     expected = max(0.0, NormalDist().inv_cdf(share)) if share else 0.0
-    assert largest_hidden(clients, attackers) == pytest.approx(expected)
+    assert largest_z(clients, attackers) == pytest.approx(expected)
 
 
 def test_a_little_is_mean_minus_z_standard_deviations_of_the_honest_updates() -> None:

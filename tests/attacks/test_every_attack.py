@@ -20,7 +20,7 @@ from crfl_core.certification.threat_resolution import measure_attack
 from crfl_core.extend import Batches, ConfigError, Plugin, PluginFailure, Registry, State
 from crfl_core.records.threat import SCALE_TOLERANCE, Poison, covers
 from crfl_core.training.federation import Federation
-from crfl_core.training.local_training import draw
+from crfl_core.training.local_training import draw_batches
 from tests.attacks.support import FITTING, attack_of, attacked, ledger_of
 from tests.oracle import federation_of, played, tiny
 
@@ -175,9 +175,11 @@ def test_what_an_attacker_does_does_not_depend_on_who_shares_its_chunk(name: str
 
 def batches_of(federation: Federation, number: int) -> tuple[Batches, Batches]:
     """The attackers' batches of a round, before and after they were poisoned."""
-    conduct = federation.participation.conduct(number)
-    clients = federation.participation.round(number).take(conduct.attacking)
-    plan = draw(federation.data.partition, clients, conduct.steps[conduct.attacking], number, federation.streams)
+    conduct = federation.participation.behaviour(number)
+    clients = federation.participation.participants(number).take(conduct.attacking)
+    plan = draw_batches(
+        federation.data.partition, clients, conduct.steps[conduct.attacking], number, federation.streams
+    )
     rows = torch.from_numpy(plan.rows)
     x, y = federation.data.x[rows], federation.data.y[rows]
     clean = Batches(x, y, torch.from_numpy(plan.sizes), clients.ids, number)

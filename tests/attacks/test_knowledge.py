@@ -133,8 +133,8 @@ def test_only_who_looks_at_the_others_makes_the_server_keep_them(attack: str, mo
     table = {"type": attack, "clients": [0, 1], "rounds": [1, 2, 3, 4]}
     federation = federation_of(crowd(attack=table), PLUGINS)
     session = Session.of(federation, Path("nowhere"))
-    with session.opened():
-        for _ in rounds.train(session, rounds.initial(federation)):
+    with session.open_engine():
+        for _ in rounds.play_rounds(session, rounds.initial_progress(federation)):
             seen.clear()
     assert max(held) - before < most
     assert attack == "looking" or max(held) - before >= 39

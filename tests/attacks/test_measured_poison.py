@@ -12,7 +12,7 @@ from crfl_attacks.model_replacement import ModelReplacement
 
 import crfl_core
 from crfl_core.extend import RealisedAttack
-from crfl_core.training.local_training import draw
+from crfl_core.training.local_training import draw_batches
 from tests.attacks.support import attack, measured
 from tests.oracle import federation_of, played, tiny
 
@@ -33,8 +33,8 @@ def test_a_last_batch_shorter_than_the_poison_is_poisoned_whole() -> None:
     assert rows.last_batch.tolist() == [1]
     assert rows.poisoned_samples.tolist() == [4 * 3 + 1]
     assert rows.poisoned_share == pytest.approx([4 * 3 / 16 + 1])
-    clients = federation.participation.round(2)
-    plan = draw(federation.data.partition, clients, clients.steps, 2, federation.streams)
+    clients = federation.participation.participants(2)
+    plan = draw_batches(federation.data.partition, clients, clients.steps, 2, federation.streams)
     poisoned = np.concatenate([plan.rows[4, step, : min(3, plan.sizes[4, step])] for step in range(5)])
     assert rows.label_flips.tolist() == [int((federation.data.y.numpy()[poisoned] != 7).sum())]
 

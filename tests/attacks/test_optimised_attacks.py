@@ -11,8 +11,8 @@ import torch
 from crfl_aggregators.krum import Krum
 from crfl_aggregators.trimmed_mean import Median, TrimmedMean
 from crfl_attacks.adaptive import Adaptive
-from crfl_attacks.certificate_seeking import margin_slopes, margins_of, towards_others
-from crfl_attacks.min_max import MinMax, MinSum, largest
+from crfl_attacks.certificate_seeking import easiest_direction, margin_slopes, margins_and_runners_up
+from crfl_attacks.min_max import MinMax, MinSum, search_largest
 from crfl_attacks.model_replacement import Neurotoxin
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -81,10 +81,10 @@ def test_hidden_updates_go_as_far_as_the_closed_form_says(honest: int, kind: Any
 
 def test_the_search_finds_the_last_success_wherever_it_lies() -> None:
     for edge in (1e-4, 0.3, 0.999, 1.0, 1.5, 1.999):
-        found = largest(lambda gamma, edge=edge: gamma <= edge, start=1.0)  # type: ignore[misc]
+        found = search_largest(lambda gamma, edge=edge: gamma <= edge, start=1.0)  # type: ignore[misc]
         assert edge - 2e-6 <= found <= edge
-    assert largest(lambda _: False, start=1.0) == 0.0
-    assert largest(lambda _: True, start=0.0) == 0.0
+    assert search_largest(lambda _: False, start=1.0) == 0.0
+    assert search_largest(lambda _: True, start=0.0) == 0.0
 
 
 @pytest.mark.parametrize("attack", [MinMax(), MinSum(), Adaptive()])
@@ -210,7 +210,7 @@ def test_slopes_of_margins_are_those_of_the_closed_form() -> None:
     known, weight, bias, x = linear_scene()
     logits = torch.from_numpy(x @ weight.T + bias)
     labels = logits.argmax(-1)
-    margins, others = margins_of(logits, labels)
+    margins, others = margins_and_runners_up(logits, labels)
     ordered = np.sort(logits.numpy(), axis=1)
     np.testing.assert_allclose(margins, ordered[:, -1] - ordered[:, -2], rtol=1e-12, atol=1e-15)
     slopes = margin_slopes(known.model, known.round.start, known.features, labels, others).numpy()
@@ -241,7 +241,7 @@ def test_slopes_of_a_network_are_those_of_differences() -> None:
 def test_the_chosen_direction_changes_as_many_near_predictions_as_the_best_candidate(push: float) -> None:
     """Counted anew in NumPy: nearest first, all that came so far, and pairs of classes by themselves."""
     known, weight, bias, x = linear_scene()
-    direction = towards_others(known, known.round.start, push, 32).numpy()
+    direction = easiest_direction(known, known.round.start, push, 32).numpy()
     assert np.linalg.norm(direction) == pytest.approx(1.0)
     logits = x @ weight.T + bias
     labels = logits.argmax(1)

@@ -63,8 +63,8 @@ def batches_of(sizes: list[list[int]]) -> Batches:
 
 def test_a_share_is_rounded_down_to_whole_samples_but_not_below_what_it_says() -> None:
     batches = batches_of([[100, 8, 0], [50, 50, 3]])
-    assert ModelReplacement(poison_ratio=0.29).counts(batches).tolist() == [[29, 2, 0], [14, 14, 0]]
-    assert ModelReplacement(poison_ratio=1.0).counts(batches).tolist() == batches.sizes.tolist()
+    assert ModelReplacement(poison_ratio=0.29).poisoned_counts(batches).tolist() == [[29, 2, 0], [14, 14, 0]]
+    assert ModelReplacement(poison_ratio=1.0).poisoned_counts(batches).tolist() == batches.sizes.tolist()
 
 
 @pytest.mark.parametrize("kind", ["model-replacement", "semantic"])

@@ -218,7 +218,7 @@ def test_a_learning_rate_that_turns_the_sign_of_the_weights_is_refused() -> None
 def test_the_smallest_weight_decay_does_not_shrink_what_honest_clients_may_submit(decay: float) -> None:
     """`(1 - c) / lambda` has to be `eta tau` in the limit; a cap of 0 would silence everybody."""
     federation = federation_of(small(training={"learning_rate": 0.5, "steps": 4, "weight_decay": decay}))
-    clients = federation.participation.round(1)
+    clients = federation.participation.participants(1)
     gradient = 2.0  # sqrt 2 times the norm of an input with its bias
     steps = sum((1 - 0.5 * decay) ** step for step in range(4))
     np.testing.assert_allclose(clients.update_bound, gradient * 0.5 * steps, rtol=1e-12)

@@ -57,7 +57,7 @@ def test_two_starts_end_no_further_apart_than_the_round_contracts(
     rate = share * 2.0 / (beta + 2.0 * (decay + mu))
     training = proximal(mu, learning_rate=rate, steps=steps, weight_decay=decay)
     federation = federation_of(small(model={"type": "softmax", "features": "unit-ball"}, training=training))
-    clients, source = federation.participation.round(1), torch.Generator().manual_seed(seed)
+    clients, source = federation.participation.participants(1), torch.Generator().manual_seed(seed)
     size = federation.model.layout.size
     models = torch.randn(2, 1, size, generator=source, dtype=torch.float64) * torch.tensor([3.0, 3.0])[:, None, None]
     ends = (
@@ -74,7 +74,7 @@ def test_two_starts_end_no_further_apart_than_the_round_contracts(
 def test_a_gap_that_the_data_do_not_see_contracts_exactly_so() -> None:
     """All coins look one way, so nothing but decay and pull acts along the other: the constant is attained."""
     federation = federation_of(coins(proximal(0.5, weight_decay=0.25), rounds=1))
-    clients = federation.participation.round(1)
+    clients = federation.participation.participants(1)
     unseen = torch.zeros(2, 1, federation.model.layout.size, dtype=torch.float64)
     features = made(federation.features)
     orthogonal = torch.tensor([-features[0, 1], features[0, 0]], dtype=torch.float64)

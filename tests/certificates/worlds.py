@@ -36,9 +36,8 @@ from crfl_core.records.threat import ThreatSettings
 from crfl_core.training import continuations, rounds
 from crfl_core.training.client_sampling import Participation
 from crfl_core.training.federation import Federation, build
-from crfl_core.training.ledger_rows import record
-from crfl_core.training.rounds import Progress
-from crfl_core.training.server import add_noise
+from crfl_core.training.ledger_rows import record_round
+from crfl_core.training.rounds import Progress, add_noise
 from crfl_core.training.session import Session
 from tests.certificates.attackers import Knowledge, Steering, Submitting
 from tests.certificates.federations import CachedDigits, Coins, Halves, ZerosAndOnes
@@ -77,7 +76,7 @@ class World:
     def start(self, number: int) -> Tensor:
         """The model that was broadcast in a round."""
         if number == 1:
-            return rounds.initial(self.federation)[0].models[0]
+            return rounds.initial_progress(self.federation)[0].models[0]
         return self.outcomes[number - 2].parameters
 
     @property
@@ -146,9 +145,9 @@ def play(federation: Federation, hooks: Hooks = HOOKS) -> World:
     config = federation.config
     federation = replace(federation, resampled=tuple(range(1, config.rounds + 1)))
     session = Session(federation, config.engine.model_copy(), hooks, context_of(federation))
-    with session.opened():
-        outcomes = rounds.train(session, rounds.initial(federation))
-        return World(federation, [Played(outcome, *record(federation, outcome)) for (outcome,) in outcomes])
+    with session.open_engine():
+        outcomes = rounds.play_rounds(session, rounds.initial_progress(federation))
+        return World(federation, [Played(outcome, *record_round(federation, outcome)) for (outcome,) in outcomes])
 
 
 def continued(world: World, number: int, replicas: range, noise_std: float | None = None) -> Tensor:
@@ -156,8 +155,8 @@ def continued(world: World, number: int, replicas: range, noise_std: float | Non
     federation, outcome = world.federation, world.outcomes[number - 1]
     kept = Progress(number, outcome.aggregate[None], (outcome.states,))
     session = Session(federation, federation.config.engine.model_copy(), HOOKS, context_of(federation))
-    with session.opened():
-        finals = continuations.continued(session, kept, replicas)
+    with session.open_engine():
+        finals = continuations.continue_run(session, kept, replicas)
     std = federation.facts.test_noise_std if noise_std is None else noise_std
     return add_noise(finals, std, federation.streams, federation.config.rounds, replicas)
 

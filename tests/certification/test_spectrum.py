@@ -16,8 +16,8 @@ from crfl_core.certification.formulas import (
     batch_spectrum,
     factor_shift,
     largest_rate,
+    later_products,
     margin_threshold,
-    persistent_drift,
     replacement_shift,
     residual_bound,
     retention,
@@ -171,7 +171,8 @@ def test_the_drift_of_the_federation_is_that_of_its_weights_and_caps() -> None:
     attacking = federation.weights[: federation.attackers].sum()
     terms = np.full(federation.rounds, attacking * federation.cap)
     constant = round_contraction(federation.weights, np.full(len(federation.weights), federation.kept))
-    assert federation.drift == pytest.approx(persistent_drift(terms, np.full(federation.rounds, constant)))
+    fades = later_products(np.full(federation.rounds, constant))
+    assert federation.drift == pytest.approx(2.0 * (terms * fades).sum())
 
 
 @pytest.mark.parametrize("change", ["labels", "features", "replacement"])

@@ -16,7 +16,7 @@ from crfl_core.certification.drift import DriftBound
 from crfl_core.extend import Ledger, RealisedAttack
 from crfl_core.records.measurements import share_error
 from crfl_core.records.threat import ThreatSettings
-from crfl_core.training.attackers import shares
+from crfl_core.training.attackers import sum_poisoned_shares
 from tests.certificates.attackers import Steering
 from tests.certificates.federations import small
 from tests.certificates.ledgers import synthetic_ledger
@@ -168,13 +168,13 @@ def test_clients_that_lost_an_update_are_counted_over_the_whole_run(
 def test_the_poison_ratio_is_a_quotient_of_counts(poisoned: int, batch: int, steps: int) -> None:
     """5 of 100 samples are 0.05, and no sum of 30 numbers in single precision."""
     sizes = np.full((1, steps), batch)
-    (share,) = shares(np.full((1, steps), poisoned), sizes)
+    (share,) = sum_poisoned_shares(np.full((1, steps), poisoned), sizes)
     assert share / steps == pytest.approx(poisoned / batch, rel=2e-16)
 
 
 def test_short_batches_and_missing_steps_count_as_what_they_are() -> None:
     counts, sizes = np.array([[5, 2, 0], [4, 4, 4]]), np.array([[100, 3, 0], [8, 8, 8]])
-    assert shares(counts, sizes).tolist() == [0.05 + 2 / 3, 1.5]
+    assert sum_poisoned_shares(counts, sizes).tolist() == [0.05 + 2 / 3, 1.5]
 
 
 def test_a_run_says_exactly_what_share_of_its_batches_was_poisoned() -> None:

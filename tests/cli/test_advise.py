@@ -13,7 +13,16 @@ from typing import Any
 import pytest
 
 from crfl_core import RunResult, load_config, run
-from crfl_core.cli.advice import RECIPES, AdviceError, Answers, ModelKind, When, chosen, clients_from, written
+from crfl_core.cli.advice import (
+    RECIPES,
+    AdviceError,
+    Answers,
+    ModelKind,
+    When,
+    choose_certificate,
+    config_text,
+    parse_clients,
+)
 
 Crfl = Callable[..., CompletedProcess[str]]
 Advised = Callable[[When, ModelKind], RunResult]
@@ -22,9 +31,9 @@ QUIET = ["storage.figures=[]"]
 
 
 def config(when: When, model: ModelKind, clients: str = "5 of 20", dataset: str = "digits") -> dict[str, Any]:
-    attackers, total = clients_from(clients)
+    attackers, total = parse_clients(clients)
     answers = Answers(attackers=attackers, clients=total, when=when, model=model, dataset=dataset)
-    return tomllib.loads(written(answers, chosen(answers), "advice"))
+    return tomllib.loads(config_text(answers, choose_certificate(answers), "advice"))
 
 
 def quicker(asked: dict[str, Any]) -> dict[str, Any]:
@@ -139,7 +148,7 @@ def test_a_number_of_owners_that_the_data_do_not_have_is_refused() -> None:
 @pytest.mark.parametrize("text", ["", "five", "-1 of 20", "1.5", "5 of", "3,,4", "5 of 20 of 30", "5 of 99999999999"])
 def test_clients_that_are_no_numbers_are_refused(text: str) -> None:
     with pytest.raises(AdviceError, match="needs a number, such as '5 of 20'"):
-        clients_from(text)
+        parse_clients(text)
 
 
 def test_the_command_writes_a_file_and_says_what_it_will_state(crfl: Crfl, tmp_path: Path) -> None:

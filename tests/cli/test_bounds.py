@@ -13,7 +13,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from crfl_core import resource_limits
-from crfl_core.cli import BAD_INPUT
+from crfl_core.cli import EXIT_BAD_INPUT
 from tests.oracle import sealed
 
 Crfl = Callable[..., CompletedProcess[str]]
@@ -37,7 +37,7 @@ def eight_gigabytes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_memory_cannot_hold_is_refused(crfl: Crfl, command: str, override: str, message: str) -> None:
     started = time.process_time()
     result = crfl(command, "--set", override)
-    assert result.returncode == BAD_INPUT
+    assert result.returncode == EXIT_BAD_INPUT
     assert result.stderr.startswith(f"error: --set {override}: ")
     assert "this needs about" in result.stderr
     assert message in result.stderr
@@ -47,7 +47,7 @@ def test_what_memory_cannot_hold_is_refused(crfl: Crfl, command: str, override: 
 def test_questions_to_a_finished_run_are_bounded_as_well(crfl: Crfl, finished_run: Path) -> None:
     started = time.process_time()
     result = crfl("certify", finished_run, "--set", "threat.rounds={first=1,last=1000000000000}")
-    assert result.returncode == BAD_INPUT
+    assert result.returncode == EXIT_BAD_INPUT
     assert "but rounds are 1..3" in result.stderr
     assert time.process_time() - started < 2
 
@@ -64,7 +64,7 @@ def test_a_ledger_that_claims_more_rounds_than_it_has_is_refused(
     result = crfl(command, sealed(copy))
     assert time.process_time() - started < 2
     if command == "certify":
-        assert result.returncode == BAD_INPUT
+        assert result.returncode == EXIT_BAD_INPUT
         assert "the ledger must hold rounds 1 to 1000000000, found 3" in result.stderr
 
 
@@ -79,7 +79,7 @@ def test_a_run_that_is_resumed_is_bounded_as_well(crfl: Crfl, finished_run: Path
     (copy / "status.json").write_text('{"format": 1, "state": "training", "files": {}}')
     started = time.process_time()
     result = crfl("resume", copy, "--trust")
-    assert result.returncode == BAD_INPUT
+    assert result.returncode == EXIT_BAD_INPUT
     assert "lower rounds" in result.stderr
     assert time.process_time() - started < 2
 
@@ -104,5 +104,5 @@ def test_a_dry_run_prints_what_would_run_and_writes_nothing(crfl: Crfl, small: l
 
 def test_a_dry_run_refuses_what_a_run_would_refuse(crfl: Crfl) -> None:
     result = crfl("run", "--set", "rounds=1000000000", "--dry-run")
-    assert result.returncode == BAD_INPUT
+    assert result.returncode == EXIT_BAD_INPUT
     assert "lower rounds" in result.stderr

@@ -216,7 +216,7 @@ def test_ctrl_c_before_anything_was_imported_is_no_traceback(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "ending_in_order", interrupt)
+    monkeypatch.setattr(cli, "handle_signals", interrupt)
     with pytest.raises(SystemExit) as stop:
         cli.main(["show", "nothing"])
     assert stop.value.code == 130

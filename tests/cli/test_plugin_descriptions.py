@@ -11,7 +11,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from crfl_core import load_config
-from crfl_core.cli.plugin_description import described
+from crfl_core.cli.plugin_description import describe_plugin
 from crfl_core.config.options import plugin_places
 from crfl_core.plugin_api import CONFIGURABLE
 from crfl_core.plugin_loading.registry import Registry
@@ -77,7 +77,7 @@ ALSO = {name: ["dataset.path=samples.csv"] for name in ("arrays", "huggingface")
 @pytest.mark.parametrize(("kind", "name"), installed())
 def test_the_example_of_every_plugin_is_a_config_that_loads(kind: str, name: str) -> None:
     registry = Registry()
-    shown = described(registry.find(kind, name), registry.load(kind, name))
+    shown = describe_plugin(registry.find(kind, name), registry.load(kind, name))
     config = load_config(tomllib.loads(shown.example), overrides=ALSO.get(name, ())).config
     assert (kind, name) in [(found, plugin.configured_as) for found, plugin in config.named_plugins()]
     assert {option.name for option in shown.options} == set(registry.load(kind, name).model_fields)

@@ -99,7 +99,7 @@ def test_results_are_shown_once(crfl: Crfl, small: list[str], full: list[str]) -
 def test_programs_get_results_when_the_run_is_finished(
     crfl: Crfl, small: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(output, "aloud", None)  # which nobody may call
+    monkeypatch.setattr(output, "restore_stdout", None)  # which nobody may call
     assert crfl("run", *small, "--quiet", "--out", "quiet").stdout == "quiet\n"
     told = crfl("run", *small, "--json", "--out", "json").stdout
     assert json.loads(told) == json.loads((tmp_path / "json" / "metrics.json").read_text())
@@ -108,9 +108,9 @@ def test_programs_get_results_when_the_run_is_finished(
 def test_what_plugins_print_still_goes_elsewhere_after_the_command_has_spoken(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    with output.plugins_at_work():
+    with output.redirect_plugin_output():
         print("a plugin")
-        with output.aloud():
+        with output.restore_stdout():
             print("the command")
             os.write(1, b"its process\n")
         os.write(1, b"a library\n")
@@ -123,10 +123,10 @@ def test_what_plugins_print_still_goes_elsewhere_after_the_command_has_spoken(
 
 def test_garbage_is_collected_again_once_libraries_are_loaded() -> None:
     assert gc.isenabled()
-    with output.loading():
+    with output.pause_garbage_collection():
         assert not gc.isenabled()
     assert gc.isenabled()
-    with pytest.raises(ImportError), output.loading():
+    with pytest.raises(ImportError), output.pause_garbage_collection():
         raise ImportError
     assert gc.isenabled()
     gc.unfreeze()

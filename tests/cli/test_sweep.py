@@ -88,14 +88,14 @@ def test_failed_cells_are_told_by_the_exit_status(crfl: Crfl, tmp_path: Path) ->
     assert "1/2 cells, 1 failed" in told.stderr
 
 
-def test_the_sweep_of_somebody_else_needs_trust(crfl: Crfl, done: Path, tmp_path: Path) -> None:
+def test_a_sweep_in_a_folder_that_names_other_code_needs_trust(crfl: Crfl, done: Path, tmp_path: Path) -> None:
     shutil.copytree(done, tmp_path / "theirs")
+    assert crfl("resume", "theirs").returncode == 0
     with (tmp_path / "theirs" / "sweep.toml").open("a") as file:
-        file.write("\n")
+        file.write('\n[dataset]\ntype = "arrays"\ncallable = "their_code:samples"\n')
     refused = crfl("resume", "theirs")
     assert refused.returncode == 2
-    assert "was not made here" in refused.stderr
-    assert crfl("resume", "theirs", "--trust").returncode == 0
+    assert "theirs: runs third-party code: read its sweep.toml, then give --trust" in refused.stderr
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,13 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
-from typing import Any
 
 import pytest
 import torch
 
 import crfl_core
-from crfl_core.cli.run_checks import threads_of
 from crfl_core.runs.run_directory import RunDirectory
+from crfl_core.runs.verification import same_thread_count
 from tests.oracle import contents, sealed, tiny
 from tests.runs import runs
 
@@ -110,7 +109,7 @@ class TestVerify:
         """Cells of a sweep have one, whatever the machine of who looks at them would take."""
         before = torch.get_num_threads()
         monkeypatch.setattr(RunDirectory, "read_json", lambda *_: recorded)
-        with threads_of(RunDirectory(run)):
+        with same_thread_count(RunDirectory(run)):
             assert torch.get_num_threads() == recorded.get("threads", before)
         assert torch.get_num_threads() == before
 
@@ -124,22 +123,13 @@ class TestVerify:
         assert crfl("verify", run).returncode == 0
         result = crfl("verify", run, "--recompute")
         assert result.returncode == 2
-        assert f"error: {run / 'model.safetensors'}: another one comes out" in result.stderr
+        assert f"error: {run / 'model.safetensors'}: differs when the run is repeated" in result.stderr
 
     def test_a_secret_seed_is_not_guessed(self, tmp_path: Path, crfl: Crfl) -> None:
         run = crfl_core.run(tiny(rounds=2, seeds={"votes": "secret"}), out=tmp_path / "secret")
         result = crfl("verify", run.path, "--recompute")
         assert result.returncode == 0
         assert "votes were drawn with a secret seed" in result.stdout
-
-    def test_a_run_of_others_is_repeated_with_trust_only(
-        self, run: Path, crfl: Crfl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-    ) -> None:
-        monkeypatch.setenv("CRFL_CONFIG_DIR", str(tmp_path / "reader"))
-        assert crfl("verify", run).returncode == 0
-        result = crfl("verify", run, "--recompute")
-        assert result.returncode == 2
-        assert "was not made here" in result.stderr
 
 
 class TestReceipt:
@@ -154,7 +144,6 @@ class TestReceipt:
         result = crfl("verify", run, "--receipt", f"{run}.receipt.json")
         assert result.returncode == 0
         assert "this is the run of the receipt" in result.stdout
-        assert "the receipt is not signed" in result.stdout
 
     def test_a_forged_directory_is_told_from_a_damaged_one(self, run: Path, crfl: Crfl) -> None:
         crfl("receipt", run, "--out", "receipt.json")
@@ -167,7 +156,7 @@ class TestReceipt:
         sealed(run)
         forged = crfl("verify", run, "--receipt", "receipt.json")
         assert forged.returncode == 2
-        assert f"{run}: is complete in itself and not the run of receipt.json: metrics.json differ" in forged.stderr
+        assert f"{run}: is complete in itself but not the run of receipt.json: metrics.json differ" in forged.stderr
 
     def test_a_damaged_run_gets_none(self, run: Path, crfl: Crfl) -> None:
         (run / "clients.npz").unlink()
@@ -178,34 +167,8 @@ class TestReceipt:
         assert "has no manifest: finish it with `crfl resume" in crfl("receipt", unfinished).stderr
 
     @pytest.mark.parametrize("content", [b"{", b"[]", b'{"receipt": 9}', b"[" * 200_000])
-    def test_what_is_no_receipt_is_said(self, content: bytes, run: Path, crfl: Crfl, tmp_path: Path) -> None:
+    def test_what_is_not_a_receipt_is_said(self, content: bytes, run: Path, crfl: Crfl, tmp_path: Path) -> None:
         (tmp_path / "other.json").write_bytes(content)
         result = crfl("verify", run, "--receipt", "other.json")
         assert result.returncode == 2
-        assert "other.json: is no receipt" in result.stderr
-
-    def test_without_cryptography_nothing_is_signed(self, run: Path, crfl: Crfl, monkeypatch: Any) -> None:
-        monkeypatch.setitem(__import__("sys").modules, "cryptography", None)
-        result = crfl("receipt", run, "--sign", "key.pem")
-        assert result.returncode == 2
-        assert "pip install 'crfl[sign]'" in result.stderr
-
-    def test_a_signature_stands_under_this_receipt(self, run: Path, crfl: Crfl, tmp_path: Path) -> None:
-        pytest.importorskip("cryptography")
-        from cryptography.hazmat.primitives import serialization
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-        key = Ed25519PrivateKey.generate()
-        for name, kind in (
-            ("pem", serialization.PrivateFormat.PKCS8),
-            ("ssh", serialization.PrivateFormat.OpenSSH),
-        ):
-            text = key.private_bytes(serialization.Encoding.PEM, kind, serialization.NoEncryption())
-            (tmp_path / name).write_bytes(text)
-            assert crfl("receipt", run, "--sign", name, "--out", "signed.json").returncode == 0
-            public = key.public_key().public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
-            result = crfl("verify", run, "--receipt", "signed.json")
-            assert f"the receipt is signed with the key {public.hex()}" in result.stdout
-        signed = json.loads((tmp_path / "signed.json").read_text())
-        (tmp_path / "signed.json").write_text(json.dumps(signed | {"run": "another"}))
-        assert "the signature is not one of this receipt" in crfl("verify", run, "--receipt", "signed.json").stderr
+        assert "other.json: is not a receipt" in result.stderr

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from crfl_datasets.idx import MNIST, Names
+from crfl_datasets.idx import MNIST_FILE_NAMES, IdxFileNames
 from numpy.typing import NDArray
 
 
@@ -24,7 +24,7 @@ def write_four(
     pixels: tuple[int, int] = (6, 4),
     classes: int = 10,
     first: int = 0,
-    names: Names = MNIST,
+    names: IdxFileNames = MNIST_FILE_NAMES,
 ) -> None:
     """The four packed files of a small set: random images, and labels that take turns."""
     generator = np.random.default_rng(0)

@@ -28,7 +28,7 @@ from tests.datasets.own_files import X, Y, changed, npz_file
         ),
         ({"x": changed(X, (3, 0), 1e300), "y": Y}, "a.npz, sample 3, feature 0: holds 1e+300 where a finite number"),
         ({"x": X.astype(str), "y": Y}, "a.npz: inputs must be numbers, found an array of <U"),
-        ({"x": X, "y": changed(Y, 3, -1)}, "a.npz, sample 3: the label -1 is no class"),
+        ({"x": X, "y": changed(Y, 3, -1)}, "a.npz, sample 3: the label -1 is not a class"),
         ({"x": X, "y": changed(Y * 1.0, 2, np.nan)}, "a.npz, sample 2: the label nan is not a whole number"),
         ({"x": X, "y": Y + 20}, "a.npz: the largest label is 21, beyond the number of samples: number classes from 0"),
         ({"x": X, "y": Y + 0.5}, "a.npz, sample 0: the label 0.5 is not a whole number"),
@@ -47,10 +47,10 @@ def test_unusable_arrays_are_named_with_the_place(tmp_path: Path, arrays: dict[s
 
 def test_a_label_beyond_the_named_classes_is_an_error_that_names_them(tmp_path: Path) -> None:
     path = npz_file(tmp_path / "a.npz", x=X, y=changed(Y, 4, 2))
-    with pytest.raises(DataError, match=r"a.npz, sample 4: the label 2 is no class: there are 2, .*called no, yes"):
+    with pytest.raises(DataError, match=r"a.npz, sample 4: the label 2 is not a class: there are 2, .*called no, yes"):
         Arrays(path=path, class_names=("no", "yes")).read()
     words = npz_file(tmp_path / "w.npz", x=X, y=np.array(["no", "maybe"])[Y])
-    with pytest.raises(DataError, match=r"w.npz, sample 1: the label maybe is no class"):
+    with pytest.raises(DataError, match=r"w.npz, sample 1: the label maybe is not a class"):
         Arrays(path=words, class_names=("no", "yes")).read()
 
 

@@ -47,7 +47,7 @@ def test_text_in_another_encoding_than_utf_8_is_named_with_the_place(tmp_path: P
         ("a,label,label\n1,2,0\n", "there is 2 columns 'label'"),
         ("a,b,label\n", "has a header but no rows"),
         ("", "cannot be read (Empty CSV file)"),
-        ("a,b,label\n1,2,-1\n", "row 2: the label -1 is no class"),
+        ("a,b,label\n1,2,-1\n", "row 2: the label -1 is not a class"),
         ("a,b,label\n1,2,0\n1,2,NaN\n", "row 3, column 'label': is NaN: fill the cell or remove the row"),
         ("a,b,label\n1,2,0\n1,2,=1+1\n", "row 3, column 'label': found '=1+1' where others are numbers: correct it"),
         (f"a,b,label\n1,2,0\n1,2,{'9' * 5000}\n", f"row 3, column 'label': found '{'9' * 40}' where others are"),

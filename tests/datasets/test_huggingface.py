@@ -129,7 +129,7 @@ def test_a_set_without_numbers_has_no_inputs(save: Save) -> None:
     [
         ({"a": [1.0, None, 2.0], "label": [0, 1, 0]}, "sample 1, feature 0: holds nan where a finite number is needed"),
         ({"a": [[1], [1, 2], [3]], "label": [0, 1, 0]}, "column 'a', rows from 0 on: there is something else than"),
-        ({"a": [1, 2, 3], "label": [0, -1, 0]}, "sample 1: the label -1 is no class"),
+        ({"a": [1, 2, 3], "label": [0, -1, 0]}, "sample 1: the label -1 is not a class"),
         ({"a": [1, 2, 3], "label": [0, None, 0]}, "labels must be numbers or text, found none at sample 1"),
     ],
 )

@@ -47,10 +47,10 @@ def test_images_and_labels_are_read_as_they_were_written(pack: Callable[[bytes],
 def test_blocks_put_together_are_the_whole(shape: tuple[int, int, int], turned: bool) -> None:
     array = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(idx_format, "BYTES_AT_ONCE", 20)
+        patch.setattr(idx_format, "BYTES_PER_READ", 20)
         path = Path(os.environ["CRFL_CACHE_DIR"]).parent / "any"
         path.write_bytes(idx(array))
-        with idx_format.opened(path, 3, turned=turned) as file:
+        with idx_format.open_idx(path, 3, turned=turned) as file:
             whole = np.concatenate(list(file.blocks()))
     np.testing.assert_array_equal(whole, array.swapaxes(1, 2) if turned else array)
     assert file.shape == whole.shape
@@ -59,7 +59,7 @@ def test_blocks_put_together_are_the_whole(shape: tuple[int, int, int], turned: 
 def test_the_second_time_images_are_mapped_from_the_cache(images: Path, cache: Path) -> None:
     read_images(images)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(idx_format, "opened", None)  # whoever parses again fails
+        patch.setattr(idx_format, "open_idx", None)  # whoever parses again fails
         again = read_images(images)
     np.testing.assert_array_equal(again, IMAGES)
     assert isinstance(again.base, np.memmap)

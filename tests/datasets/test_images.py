@@ -8,8 +8,8 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from crfl_datasets.emnist import CHARACTERS, Emnist, Split, split_names
-from crfl_datasets.idx import MNIST, ImageDataset
+from crfl_datasets.emnist import CHARACTERS, Emnist, Split, split_file_names
+from crfl_datasets.idx import MNIST_FILE_NAMES, ImageDataset
 from crfl_datasets.mnist import FashionMnist, Mnist
 
 from crfl_core.extend import DataError, Domain
@@ -42,11 +42,11 @@ def test_pixels_are_divided_by_255(folder: Path) -> None:
 @pytest.mark.parametrize("split", get_args(Split))
 def test_every_split_of_emnist_has_its_classes_and_upright_images(split: Split, tmp_path: Path) -> None:
     count, first = len(CHARACTERS[split]), int(split == "letters")
-    write_four(tmp_path, train=70, classes=count, first=first, names=split_names(split))
+    write_four(tmp_path, train=70, classes=count, first=first, names=split_file_names(split))
     data = Emnist(split=split, path=tmp_path, scaling="none").load()
     assert data.class_names == tuple(CHARACTERS[split])
     np.testing.assert_array_equal(data.y, np.arange(70) % count)
-    content = gzip.decompress((tmp_path / split_names(split).train_images).read_bytes())[16:]
+    content = gzip.decompress((tmp_path / split_file_names(split).train_images).read_bytes())[16:]
     stored = np.frombuffer(content, np.uint8).reshape(70, 6, 4)
     assert data.image_shape == (4, 6)
     np.testing.assert_array_equal(data.x.reshape(70, 4, 6), stored.swapaxes(1, 2))
@@ -78,7 +78,7 @@ def test_every_file_has_a_checksum_a_size_and_a_place_to_get_it_from(dataset: ty
 
 
 def test_images_without_labels_are_noticed(folder: Path) -> None:
-    (folder / MNIST.train_labels).write_bytes(gzip.compress(idx(np.zeros(49))))
+    (folder / MNIST_FILE_NAMES.train_labels).write_bytes(gzip.compress(idx(np.zeros(49))))
     with pytest.raises(DataError, match=r"train-labels-idx1-ubyte.gz: has 49 labels, but .* has 50 images: check it"):
         Mnist(path=folder).load()
 
@@ -86,18 +86,18 @@ def test_images_without_labels_are_noticed(folder: Path) -> None:
 def test_a_label_out_of_range_is_named_with_its_position(folder: Path) -> None:
     labels = np.zeros(20)
     labels[7] = 10
-    (folder / MNIST.test_labels).write_bytes(gzip.compress(idx(labels), mtime=0))
+    (folder / MNIST_FILE_NAMES.test_labels).write_bytes(gzip.compress(idx(labels), mtime=0))
     with pytest.raises(DataError, match=r"t10k-labels-idx1-ubyte.gz: label 10 at position 7 is not within 0..9: check"):
         Mnist(path=folder).load()
 
 
 def test_letters_have_no_label_zero(tmp_path: Path) -> None:
-    write_four(tmp_path, classes=26, first=0, names=split_names("letters"))
+    write_four(tmp_path, classes=26, first=0, names=split_file_names("letters"))
     with pytest.raises(DataError, match=r"label 0 at position 0 is not within 1..26"):
         Emnist(split="letters", path=tmp_path).load()
 
 
 def test_test_images_of_another_size_are_noticed(folder: Path) -> None:
-    (folder / MNIST.test_images).write_bytes(gzip.compress(idx(np.zeros((20, 5, 5)))))
+    (folder / MNIST_FILE_NAMES.test_images).write_bytes(gzip.compress(idx(np.zeros((20, 5, 5)))))
     with pytest.raises(DataError, match=r"t10k-images.*: images are 5 x 5, but those for training are 6 x 4"):
         Mnist(path=folder).load()

@@ -12,7 +12,7 @@ from crfl_datasets.synthetic import Synthetic
 
 from crfl_core import reading_once, run
 from crfl_core.extend import Data
-from crfl_core.training.data_loading import SHELF, data_of
+from crfl_core.training.data_loading import DATASET_CACHE, load_dataset
 
 
 @pytest.fixture
@@ -34,26 +34,26 @@ def small(**options: Any) -> Synthetic:
 
 
 def test_every_run_reads_its_own_unless_asked(reads: list[Synthetic]) -> None:
-    assert data_of(small()) is not data_of(small())
+    assert load_dataset(small()) is not load_dataset(small())
     assert len(reads) == 2
-    assert SHELF.get() is None
+    assert DATASET_CACHE.get() is None
 
 
 def test_a_dataset_with_the_same_options_is_read_once(reads: list[Synthetic]) -> None:
     with reading_once():
-        assert data_of(small()) is data_of(small())
-        assert data_of(small(seed=1)) is not data_of(small())
+        assert load_dataset(small()) is load_dataset(small())
+        assert load_dataset(small(seed=1)) is not load_dataset(small())
     assert [one.seed for one in reads] == [0, 1, 0]
-    assert SHELF.get() is None
+    assert DATASET_CACHE.get() is None
 
 
 @pytest.mark.parametrize("name", ["x", "y", "test_x"])
 def test_data_that_were_changed_are_read_again(reads: list[Synthetic], name: str) -> None:
     with reading_once():
-        first = data_of(small())
+        first = load_dataset(small())
         before = getattr(first, name).copy()
         getattr(first, name)[3] += 1
-        again = data_of(small())
+        again = load_dataset(small())
     assert len(reads) == 2
     assert np.array_equal(getattr(again, name), before)
 
@@ -73,10 +73,10 @@ def test_bytes_are_looked_at_too() -> None:
 
     with reading_once():
         photos = Photos(train_samples=40, test_samples=8, scaling="unit-range")
-        first = data_of(photos)
-        assert data_of(photos) is first
+        first = load_dataset(photos)
+        assert load_dataset(photos) is first
         vars(first)["x"].raw[7, 3] = 1
-        assert data_of(photos) is not first
+        assert load_dataset(photos) is not first
 
 
 def test_a_dataset_that_cannot_be_read_is_tried_again(monkeypatch: pytest.MonkeyPatch, reads: list[Synthetic]) -> None:
@@ -87,8 +87,8 @@ def test_a_dataset_that_cannot_be_read_is_tried_again(monkeypatch: pytest.Monkey
         with monkeypatch.context() as broken:
             broken.setattr(Synthetic, "read", fail)
             with pytest.raises(OSError, match="the disk is gone"):
-                data_of(small())
-        data_of(small())
+                load_dataset(small())
+        load_dataset(small())
     assert len(reads) == 1
 
 
@@ -96,7 +96,7 @@ def test_threads_wait_for_the_first(reads: list[Synthetic]) -> None:
     found: list[Data] = []
     with reading_once():
         threads = [
-            threading.Thread(target=copy_context().run, args=(lambda: found.append(data_of(small())),))
+            threading.Thread(target=copy_context().run, args=(lambda: found.append(load_dataset(small())),))
             for _ in range(4)
         ]
         for thread in threads:

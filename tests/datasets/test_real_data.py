@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from crfl_datasets.emnist import split_names
+from crfl_datasets.emnist import split_file_names
 from crfl_datasets.idx import ImageDataset
 from crfl_datasets.mnist import FashionMnist, Mnist
 
@@ -71,7 +71,7 @@ def test_a_trained_model_is_accurate(dataset: type[ImageDataset], tmp_path: Path
 
 
 def test_the_example_of_emnist_runs_on_files_of_its_format(tmp_path: Path) -> None:
-    names = split_names("bymerge")
+    names = split_file_names("bymerge")
     write_four(tmp_path / "emnist", train=500, tests=60, pixels=(28, 28), classes=47, names=names)
     short = ["rounds=2", "attack.rounds=[1]", "training.steps=1", "training.batch_size=5", "votes.models=20"]
     data = [f"dataset.path={tmp_path}", "dataset.test_samples=40"]

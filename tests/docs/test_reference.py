@@ -9,8 +9,9 @@ from types import ModuleType
 
 import pytest
 
-import crfl_core
-from crfl_core import extend, formulas
+import crfl
+from crfl import formulas
+from crfl_core import extend
 from crfl_core.extend import assumption_checks
 from docs.generate import markdown, written_pages
 from docs.generate.examples import REFERENCE, Examples
@@ -21,7 +22,7 @@ from docs.generate.subjects import SUBJECTS as SUBJECTS_OF_PAGES
 WRITTEN = written_pages()
 PAGES = {path.name: text for path, text in reference_pages(WRITTEN, Examples.of(WRITTEN)).items()}
 SUBJECTS = {name: text for name, text in PAGES.items() if name != "README.md"}
-DOORS = (crfl_core, extend)
+DOORS = (crfl, extend)
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -91,7 +92,7 @@ def test_lines_are_at_most_120_characters_long_and_rows_have_as_many_cells_as_th
     for line in FENCE.sub("", PAGES[page]).splitlines():
         if not line.startswith("|"):
             width = 0
-            assert len(line) <= 120, line
+            assert len(line) <= 120 or line.startswith("["), line  # a link cannot be wrapped
             continue
         cells = len(re.findall(r"(?<!\\)\|", line))
         assert cells == (width := width or cells), line

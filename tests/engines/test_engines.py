@@ -37,7 +37,7 @@ from tests.oracle import OTHER_CONFIG, Median, contents, federation_of, tiny
 def task_of(federation: Federation, number: int = 2) -> TrainingTask:
     """The local training of an attacked round of a federation, from some model."""
     start = torch.from_numpy(np.random.default_rng(0).standard_normal(federation.facts.parameters)) * 0.1
-    clients = federation.participation.round(number)
+    clients = federation.participation.participants(number)
     return TrainingTask(number, start.to(federation.dtype)[None, None], clients, attacked=True)
 
 
@@ -135,7 +135,7 @@ def test_clients_of_large_models_train_in_smaller_chunks(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(("batch", "parts"), [(6, [256, 44]), (32, [128, 128, 44]), (100, [64, 64, 64, 64, 44])])
 def test_more_clients_train_at_once_if_models_and_batches_are_small(batch: int, parts: list[int]) -> None:
     """At most 4,096 samples, unless 64 clients have more."""
-    clients = federation_of(tiny()).participation.round(1).take(np.zeros(300, np.int64))
+    clients = federation_of(tiny()).participation.participants(1).take(np.zeros(300, np.int64))
     clients = replace(clients, batch_size=np.full(300, batch))
     small, large = (TrainingTask(1, torch.zeros(1, 1, size), clients, attacked=False) for size in (7850, 100_000))
     assert [part.stop - part.start for part in small.parts()] == parts

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from crfl_engines.ray.engine import Ray
-from crfl_engines.ray.worker import SentCount, SentTask, Worker, own_versions, received
+from crfl_engines.ray.worker import SentCount, SentTask, Worker, local_versions, receive_updates
 
 import crfl_core
 from crfl_core.extend import (
@@ -81,7 +81,7 @@ def test_workers_are_on_both_nodes_and_open_the_job_once(two_nodes: Nodes) -> No
     try:
         for number in (1, 2, 3):
             assert sorted(part.part.start for part in engine.train(task_of(federation, number))) == list(range(8))
-        processes = [int(hand.place.rpartition(" ")[2]) for hand in engine._crew._hands]
+        processes = [int(hand.place.rpartition(" ")[2]) for hand in engine._pool._hands]
         parents = {re.search(r"^PPid:\s*(\d+)", Path(f"/proc/{one}/status").read_text(), re.M)[1] for one in processes}  # type: ignore[index]
         assert len(parents) == 2  # every node has a process that starts its workers
     finally:
@@ -164,7 +164,7 @@ def test_an_address_where_somebody_else_answers_is_a_sentence(
     tmp_path: Path, says: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ray would wait for minutes."""
-    monkeypatch.setattr("crfl_engines.ray.cluster.PATIENCE", 1.0)
+    monkeypatch.setattr("crfl_engines.ray.cluster.ANSWER_SECONDS", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
 
@@ -205,22 +205,22 @@ def test_without_ray_the_error_names_the_extra(tmp_path: Path, monkeypatch: pyte
 
 def test_a_worker_refuses_work_of_another_version() -> None:
     with pytest.raises(RunError, match=r"has torch .*, and the run was started with 0\.1: install the same"):
-        Worker().open("", own_versions() | {"torch": "0.1"})
+        Worker().open("", local_versions() | {"torch": "0.1"})
 
 
 def test_what_travels_arrives_as_it_was() -> None:
     federation = federation_of(tiny())
     job, task = LocalTraining(federation), task_of(federation)
     state = {"pattern": torch.arange(3.0)}
-    sent = SentTask.of(TrainingTask(2, task.starts, task.clients, attacked=True, attack_state=state))
-    arrived = sent.with_clients(vars(task.clients))
+    sent = SentTask.from_task(TrainingTask(2, task.starts, task.clients, attacked=True, attack_state=state))
+    arrived = sent.to_task(vars(task.clients))
     assert torch.equal(arrived.starts, task.starts)
     assert arrived.attack_state is not None
     assert torch.equal(arrived.attack_state["pattern"], state["pattern"])
     worker = Worker()
-    worker.open(job.specification, own_versions())
-    answer = worker.train(SentTask.of(task), vars(task.clients), slice(2, 5))[1]
-    trained: LocalUpdates = received(slice(2, 5), answer)
+    worker.open(job.specification, local_versions())
+    answer = worker.train(SentTask.from_task(task), vars(task.clients), slice(2, 5))[1]
+    trained: LocalUpdates = receive_updates(slice(2, 5), answer)
     expected = job.train(task, slice(2, 5))
     assert torch.equal(trained.updates, expected.updates)
     for name, column in vars(expected.measurements).items():
@@ -228,4 +228,4 @@ def test_what_travels_arrives_as_it_was() -> None:
     models = torch.randn(1, federation.model.layout.size, generator=torch.Generator().manual_seed(0))
     votes = CountingTask("clean", 60, NoisyModels(models, 20, 0.1, Streams(3)))
     counted: PartialCount = job.count_votes(votes, slice(0, 60))
-    np.testing.assert_array_equal(worker.count(SentCount.of(votes), slice(0, 60))[1], counted.counts)
+    np.testing.assert_array_equal(worker.count(SentCount.from_task(votes), slice(0, 60))[1], counted.counts)

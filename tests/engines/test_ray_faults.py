@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import tomli_w
-from crfl_engines.ray.worker_pool import TRIES, Shift, WorkerPool
+from crfl_engines.ray.worker_pool import MAX_TRIES, PartQueue, WorkerPool
 from pydantic import PrivateAttr
 
 import crfl_core
@@ -109,7 +109,7 @@ def test_a_worker_that_is_killed_is_replaced_and_changes_no_bit(
 def test_too_few_workers_after_a_fault_stop_the_run_which_resumes(
     two_nodes: Nodes, tmp_path: Path, local: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gather = WorkerPool.gather
+    gather = WorkerPool.start
 
     def impatient(self: WorkerPool) -> None:
         gather(self)
@@ -152,35 +152,35 @@ def test_whoever_ends_a_run_ends_its_workers_and_its_cluster(
 
 
 def test_parts_are_handed_out_in_order_and_not_far_ahead() -> None:
-    shift = Shift([slice(one, one + 1) for one in range(5)])
+    shift = PartQueue([slice(one, one + 1) for one in range(5)])
     assert [shift.take(3) for _ in range(4)] == [0, 1, 2, None]
-    shift.hold(2, "updates")
+    shift.store(2, "updates")
     assert shift.take(3) is None  # the first is still missing
-    shift.hold(0, "updates")
+    shift.store(0, "updates")
     assert shift.next == 0
-    shift.done()
+    shift.finish_next()
     assert [shift.take(3), shift.take(3)] == [3, None]
-    shift.again([1], "its node burnt down")
+    shift.requeue([1], "its node burnt down")
     assert shift.take(3) == 1
     for number in (1, 2, 3):
-        shift.hold(number, "updates")
-    shift.again([2], "its updates were lost")
-    shift.done()
+        shift.store(number, "updates")
+    shift.requeue([2], "its updates were lost")
+    shift.finish_next()
     assert shift.next is None
     assert shift.take(3) == 2
-    shift.hold(2, "updates")
-    shift.done()
-    shift.done()
+    shift.store(2, "updates")
+    shift.finish_next()
+    shift.finish_next()
     assert shift.take(3) == 4
     assert not shift.is_over
-    shift.hold(4, "updates")
-    shift.done()
+    shift.store(4, "updates")
+    shift.finish_next()
     assert shift.is_over
 
 
 def test_a_part_that_costs_one_worker_after_the_other_stops_the_run() -> None:
-    shift = Shift([slice(0, 64), slice(64, 100)])
-    for attempt in range(TRIES - 1):
-        shift.again([0, 1] if attempt == 0 else [1], "no memory")
+    shift = PartQueue([slice(0, 64), slice(64, 100)])
+    for attempt in range(MAX_TRIES - 1):
+        shift.requeue([0, 1] if attempt == 0 else [1], "no memory")
     with pytest.raises(RunError, match=r"3 workers were lost with the same part, 64 to 99 \(no memory\)"):
-        shift.again([1], "no memory")
+        shift.requeue([1], "no memory")

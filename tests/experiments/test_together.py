@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from crfl_engines.stacked import MEETING, Meeting, Parted, Stacked, Turns
+from crfl_engines.stacked import CURRENT_BARRIER, RoundBarrier, Stacked, StackInterrupted, VoteTurns
 from crfl_experiments.sweeps import SweepResult, sweep
 from crfl_experiments.sweeps.cells import MOST_MODELS, define
 
@@ -61,18 +61,18 @@ def job() -> LocalTraining:
 def task_of(job: LocalTraining, number: int, seed: int) -> TrainingTask:
     """A round from a model of its own."""
     federation = job._federation
-    start = rounds.initial(federation)[0].models[None]
+    start = rounds.initial_progress(federation)[0].models[None]
     start = start + torch.randn(start.shape, generator=torch.Generator().manual_seed(seed))
-    return TrainingTask(number, start, federation.participation.round(number), attacked=True)
+    return TrainingTask(number, start, federation.participation.participants(number), attacked=True)
 
 
 def attended(jobs: dict[int, Job], tasks: dict[int, list[TrainingTask]], models: int = 3) -> dict[int, list[Any]]:
     """What each of some runs is given for its tasks."""
-    meeting = Meeting(list(tasks), models, hands=2)
+    meeting = RoundBarrier(list(tasks), models, hands=2)
     given: dict[int, list[Any]] = {place: [] for place in tasks}
 
     def attend(place: int) -> None:
-        MEETING.set(meeting)
+        CURRENT_BARRIER.set(meeting)
         engine = Stacked(models=models, place=place)
         engine.open(jobs[place])
         try:
@@ -142,10 +142,10 @@ def test_an_error_of_the_training_reaches_everybody(job: LocalTraining) -> None:
             raise OSError("no disk")
 
     errors: list[BaseException] = []
-    meeting = Meeting([0, 1], 2, hands=1)
+    meeting = RoundBarrier([0, 1], 2, hands=1)
 
     def attend(place: int) -> None:
-        MEETING.set(meeting)
+        CURRENT_BARRIER.set(meeting)
         engine = Stacked(models=2, place=place)
         engine.open(Broken(job))
         try:
@@ -164,28 +164,28 @@ def test_an_error_of_the_training_reaches_everybody(job: LocalTraining) -> None:
 
 
 def test_a_meeting_that_ends_sends_everybody_away(job: LocalTraining) -> None:
-    meeting = Meeting([0, 1], 2, hands=1)
-    MEETING.set(meeting)
+    meeting = RoundBarrier([0, 1], 2, hands=1)
+    CURRENT_BARRIER.set(meeting)
     try:
         engine = Stacked(models=2, place=0)
         engine.open(job)
         threading.Timer(0.1, meeting.end).start()
-        with pytest.raises(Parted):
+        with pytest.raises(StackInterrupted):
             list(engine.train(task_of(job, 1, 0)))  # place 1 never comes
     finally:
-        MEETING.set(None)
+        CURRENT_BARRIER.set(None)
 
 
 @pytest.mark.parametrize("hands", [1, 2])
 def test_votes_are_counted_in_turns_by_as_many_as_there_are_hands(hands: int) -> None:
-    meeting, lock = Meeting(range(4), 4, hands), threading.Lock()
+    meeting, lock = RoundBarrier(range(4), 4, hands), threading.Lock()
     inside: set[int] = set()
     counted: list[int] = []
     most = 0
 
     def vote(place: int) -> None:
         nonlocal most
-        turns = Turns(place=place)
+        turns = VoteTurns(place=place)
         for done in range(3):
             turns.crfl_progress("votes", done, 3)
             with lock:
@@ -197,7 +197,7 @@ def test_votes_are_counted_in_turns_by_as_many_as_there_are_hands(hands: int) ->
                 inside.discard(place)
         turns.crfl_progress("votes", 3, 3)
 
-    MEETING.set(meeting)
+    CURRENT_BARRIER.set(meeting)
     try:
         threads = [threading.Thread(target=copy_context().run, args=(vote, place)) for place in range(4)]
         for busy in range(4, 4 + hands):
@@ -207,18 +207,18 @@ def test_votes_are_counted_in_turns_by_as_many_as_there_are_hands(hands: int) ->
         while len(meeting._queue) < 4:
             time.sleep(0.01)
         for busy in range(4, 4 + hands):
-            meeting.give_turn(busy)
+            meeting.end_turn(busy)
         for thread in threads:
             thread.join(60)
     finally:
-        MEETING.set(None)
+        CURRENT_BARRIER.set(None)
     assert most <= hands
     assert sorted(counted) == sorted([*range(4)] * 3)
     assert set(counted[:4]) == set(range(4))  # nobody comes again before everybody was there
 
 
 def test_who_leaves_or_ends_lets_others_count() -> None:
-    meeting = Meeting(range(3), 3, hands=1)
+    meeting = RoundBarrier(range(3), 3, hands=1)
     meeting.take_turn(0)
     threading.Timer(0.1, meeting.leave, [0]).start()
     meeting.take_turn(1)  # 0 failed while it counted

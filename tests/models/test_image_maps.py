@@ -11,7 +11,7 @@ from crfl_models.feature_maps.deskew import Deskew
 from crfl_models.feature_maps.group_norm import GroupNorm
 from crfl_models.feature_maps.rescaling import UnitSphere
 from crfl_models.feature_maps.scattering import Scattering
-from crfl_models.feature_maps.whiten import Whiten, strokes
+from crfl_models.feature_maps.whiten import Whiten, draw_strokes
 from numpy.typing import NDArray
 
 from crfl_core.extend import ConfigError, FeatureMap, OptionError
@@ -206,7 +206,7 @@ def test_whitening_is_the_definition_by_eigenvectors(samples: int, features: int
 
 def test_whitened_strokes_have_equal_spread_where_the_floor_is_low() -> None:
     plugin = Whiten(components=8, floor=50, samples=400, radius=1e6)
-    public = torch.from_numpy(strokes(400, 12, 12, 0))
+    public = torch.from_numpy(draw_strokes(400, 12, 12, 0))
     z = plugin.bind_fitted(144, plugin.fit(public))(public) * 1e6
     spread = z.var(0, correction=0)
     assert float(spread.max()) < 1.0  # the floor takes a little

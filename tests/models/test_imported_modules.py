@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from crfl_models.feature_maps.encoders import FrozenModule, StoredLayers
-from crfl_models.imported_modules import AnyModule
+from crfl_models.imported_modules import ImportedModule
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
@@ -35,7 +35,7 @@ def small(**changes: Any) -> dict[str, Any]:
 
 
 def test_a_module_is_made_with_what_it_asks_for_and_what_is_given() -> None:
-    model = AnyModule(path=NET, arguments={"width": 7}).build(TABLE)
+    model = ImportedModule(path=NET, arguments={"width": 7}).build(TABLE)
     assert dict(model.layout.shapes) == {
         "first.weight": (7, 12),
         "first.bias": (7,),
@@ -45,7 +45,7 @@ def test_a_module_is_made_with_what_it_asks_for_and_what_is_given() -> None:
 
 
 def test_logits_and_gradients_are_those_of_the_module() -> None:
-    model = AnyModule(path=NET).build(TABLE)
+    model = ImportedModule(path=NET).build(TABLE)
     net = Net(12, 3).double()
     flat = torch.cat([parameter.detach().flatten() for parameter in net.parameters()])
     x, y = torch.rand(6, 12, dtype=torch.float64), torch.arange(6) % 3
@@ -57,10 +57,10 @@ def test_logits_and_gradients_are_those_of_the_module() -> None:
 
 
 def test_a_function_makes_a_module_for_images() -> None:
-    model = AnyModule(path=POOLED, images=True).build(PICTURES)
+    model = ImportedModule(path=POOLED, images=True).build(PICTURES)
     assert model.logits(torch.zeros(2, model.layout.size), torch.rand(3, 64)).shape == (2, 3, 5)
     with pytest.raises(OptionError, match="these data are no images"):
-        AnyModule(path=POOLED, images=True).build(TABLE)
+        ImportedModule(path=POOLED, images=True).build(TABLE)
 
 
 def test_a_run_trains_a_module_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +88,7 @@ def test_a_run_trains_a_module_of_a_file(tmp_path: Path, monkeypatch: pytest.Mon
 )
 def test_what_is_no_module_is_refused_by_name(path: str, message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        AnyModule(path=path).build(TABLE)
+        ImportedModule(path=path).build(TABLE)
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def alone(problem: Problem, start: Vector, client: int, direct: Direct, longest:
 
 def problem_of(federation: Federation) -> Problem:
     """The same for the loops below."""
-    clients, data = federation.participation.round(1), federation.data
+    clients, data = federation.participation.participants(1), federation.data
     return Problem(
         x=data.x.numpy(),
         y=data.y.numpy(),
@@ -123,7 +123,7 @@ def test_an_algorithm_equals_loops_over_clients_and_samples(name: str, clip: flo
     training = TRAINING | {"algorithm": table} | ({} if clip is None else {"clip_gradients": clip})
     federation = federation_of(tiny(dtype="float64", training=training, attack="none"))
     starts, problem = starts_of(federation), problem_of(federation)
-    task = TrainingTask(1, starts, federation.participation.round(1), attacked=False)
+    task = TrainingTask(1, starts, federation.participation.participants(1), attacked=False)
     found = LocalTraining(federation).train(task, slice(0, 8)).updates
     for model in range(2):
         for client in range(8):
@@ -134,7 +134,7 @@ def test_an_algorithm_equals_loops_over_clients_and_samples(name: str, clip: flo
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_results_do_not_depend_on_who_is_trained_together(name: str) -> None:
     federation = federation_of(tiny(dtype="float64", training=TRAINING | {"algorithm": ALGORITHMS[name][0]}))
-    task = TrainingTask(2, starts_of(federation, 1), federation.participation.round(2), attacked=True)
+    task = TrainingTask(2, starts_of(federation, 1), federation.participation.participants(2), attacked=True)
     job = LocalTraining(federation)
     together = job.train(task, slice(0, 8)).updates
     parts = [job.train(task, slice(first, first + 3)).updates for first in (0, 3)] + [
@@ -151,7 +151,7 @@ def test_attackers_that_bend_their_gradients_follow_the_algorithm_all_the_same()
     for chosen in (attack, plain):
         training = TRAINING | {"algorithm": "adam", "clip_gradients": 0.5}
         federation = federation_of(tiny(dtype="float64", training=training, attack=chosen))
-        task = TrainingTask(1, starts_of(federation, 1), federation.participation.round(1), attacked=True)
+        task = TrainingTask(1, starts_of(federation, 1), federation.participation.participants(1), attacked=True)
         updates.append(LocalTraining(federation).train(task, slice(0, 8)).updates)
     torch.testing.assert_close(updates[0], updates[1], rtol=1e-10, atol=1e-12)
 
@@ -176,7 +176,7 @@ def test_what_attackers_remember_is_not_what_their_algorithm_remembers(algorithm
         attack = {"type": name, "clients": [5], "rounds": [1], "scale": 1.0}
         config = tiny(dtype="float64", training=TRAINING | {"algorithm": algorithm}, attack=attack)
         federation = federation_of(config, {"keeping": Keeping})
-        task = TrainingTask(1, starts_of(federation, 1), federation.participation.round(1), attacked=True)
+        task = TrainingTask(1, starts_of(federation, 1), federation.participation.participants(1), attacked=True)
         updates.append(LocalTraining(federation).train(task, slice(0, 8)).updates)
     torch.testing.assert_close(updates[0], updates[1], rtol=1e-10, atol=1e-12)
 
@@ -208,7 +208,7 @@ class Wandering(LocalAlgorithm):
 def test_what_an_algorithm_answers_is_checked(way: str, message: str) -> None:
     training = {"learning_rate": 0.1, "algorithm": {"type": "wandering", "way": way}}
     federation = federation_of(tiny(training=training), {"wandering": Wandering})
-    task = TrainingTask(1, starts_of(federation, 1).float(), federation.participation.round(1), attacked=False)
+    task = TrainingTask(1, starts_of(federation, 1).float(), federation.participation.participants(1), attacked=False)
     with pytest.raises(PluginFailure, match=message):
         LocalTraining(federation).train(task, slice(0, 8))
 
@@ -230,7 +230,7 @@ def test_a_proximal_weight_below_zero_is_refused_before_training() -> None:
 def test_plain_steps_are_made_in_the_layout_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever asks for nothing else pays for nothing else."""
     federation = federation_of(tiny(training={"learning_rate": 0.1}))
-    task = TrainingTask(1, starts_of(federation, 1).float(), federation.participation.round(1), attacked=False)
+    task = TrainingTask(1, starts_of(federation, 1).float(), federation.participation.participants(1), attacked=False)
 
     def refuse(*_: object) -> None:
         raise AssertionError("flat gradients were asked for")

@@ -129,7 +129,7 @@ def test_no_honest_update_is_longer_than_the_ledger_says(federation: Federation)
     start = torch.zeros(650)
     for outcome in played(federation):
         number = outcome.record.round
-        clients = federation.participation.round(number)
+        clients = federation.participation.participants(number)
         task = TrainingTask(number, start[None, None], clients, attacked=False)
         updates = job.train(task, slice(0, 8)).updates[0].double()
         shrunk = torch.from_numpy(1 - clients.retention)[:, None] * start.double()

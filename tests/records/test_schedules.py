@@ -14,12 +14,12 @@ from crfl_core.records.schedules import (
     Linear,
     PerClient,
     RoundRange,
-    changes,
     client_values,
-    expand,
-    telling_rounds,
+    expand_rounds,
+    rounds_to_check,
     value_at,
     values,
+    varies,
 )
 
 
@@ -47,7 +47,7 @@ def test_a_few_rounds_tell_the_first_value_of_a_line_that_is_too_small(
     line = Linear(start=start, slope=slope)
     first, telling = (
         next((number for number in numbers if value_at(line, number) <= limit), None)
-        for numbers in (range(1, total + 1), telling_rounds(line, total))
+        for numbers in (range(1, total + 1), rounds_to_check(line, total))
     )
     assert first == telling
 
@@ -57,13 +57,13 @@ def test_a_few_rounds_tell_whether_all_values_of_a_line_are_whole(start: int, sl
     line = Linear(start=start / 4, slope=slope / 4)
     every, telling = (
         all(value_at(line, number) % 1 == 0 for number in numbers)
-        for numbers in (range(1, total + 1), telling_rounds(line, total))
+        for numbers in (range(1, total + 1), rounds_to_check(line, total))
     )
     assert every == telling
 
 
 def test_more_rounds_than_there_can_be_are_not_listed() -> None:
-    assert expand(RoundRange(first=2, every=3, last=10**30), total=4) == (2, 5, 8, 11, 10**30 - 2)
+    assert expand_rounds(RoundRange(first=2, every=3, last=10**30), total=4) == (2, 5, 8, 11, 10**30 - 2)
 
 
 @pytest.mark.parametrize(
@@ -92,10 +92,10 @@ def test_every_client_may_have_a_schedule_of_its_own() -> None:
 
 
 def test_only_what_differs_between_rounds_is_a_change() -> None:
-    assert not changes((0.5, (1.0, 1.0), None, PerClient(per_client=(0.1, 0.2)), Linear(start=1.0, slope=0.0)))
+    assert not varies((0.5, (1.0, 1.0), None, PerClient(per_client=(0.1, 0.2)), Linear(start=1.0, slope=0.0)))
     differing: list[Any] = [(1.0, 2.0), Linear(start=1.0, slope=0.1), PerClient(per_client=(1.0, (1.0, 2.0)))]
     for schedule in differing:
-        assert changes([schedule])
+        assert varies([schedule])
 
 
 def test_no_noise_at_all_is_allowed() -> None:
@@ -105,11 +105,11 @@ def test_no_noise_at_all_is_allowed() -> None:
 @given(first=st.integers(1, 30), every=st.integers(1, 7), last=st.integers(1, 30))
 def test_a_range_of_rounds_counts_from_first_to_last(first: int, every: int, last: int) -> None:
     expected = tuple(number for number in range(1, 31) if number >= first and not (number - first) % every)
-    assert expand(RoundRange(first=first, every=every), total=30) == expected
-    assert expand(RoundRange(first=first, every=every, last=last), total=30) == tuple(
+    assert expand_rounds(RoundRange(first=first, every=every), total=30) == expected
+    assert expand_rounds(RoundRange(first=first, every=every, last=last), total=30) == tuple(
         number for number in expected if number <= last
     )
 
 
 def test_a_list_of_rounds_is_sorted_and_each_counts_once() -> None:
-    assert expand((7, 2, 7), total=10) == (2, 7)
+    assert expand_rounds((7, 2, 7), total=10) == (2, 7)

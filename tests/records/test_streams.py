@@ -97,7 +97,7 @@ def test_many_clients_draw_together_what_each_draws_alone(seed: int, number: int
 def test_states_are_those_of_numpy(keys: list[bytes]) -> None:
     """Also of keys that begin or end with zeros."""
     keys = [*keys, bytes(16), keys[0][:3] + bytes(13), bytes(13) + keys[0][:3]]
-    found = random_streams.states(np.frombuffer(b"".join(keys), "<u4").reshape(-1, 4).astype(np.uint32))
+    found = random_streams.sfc64_states(np.frombuffer(b"".join(keys), "<u4").reshape(-1, 4).astype(np.uint32))
     for key, state in zip(keys, found, strict=True):
         expected = np.random.SFC64(int.from_bytes(key, "little")).state["state"]["state"]
         np.testing.assert_array_equal(state, expected)
@@ -106,6 +106,6 @@ def test_states_are_those_of_numpy(keys: list[bytes]) -> None:
 def test_another_numpy_is_asked_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     streams = Streams(3)
     expected = [generator.random() for generator in streams.generators("batches", range(5))]
-    known = random_streams.states
-    monkeypatch.setattr(random_streams, "states", lambda keys: known(keys) + np.uint64(1))
+    known = random_streams.sfc64_states
+    monkeypatch.setattr(random_streams, "sfc64_states", lambda keys: known(keys) + np.uint64(1))
     assert [generator.random() for generator in streams.generators("batches", range(5))] == expected

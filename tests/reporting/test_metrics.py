@@ -110,8 +110,8 @@ def test_only_proofs_without_conditions_are_proved(run: RunResult) -> None:
     strong = weak.model_copy(update={"certified_accuracy": (0.9, 0.6)})
     doubtful = [weak.model_copy(update={"certified_accuracy": (1.0, 1.0), **one}) for one in DOUBTS]
     found = run.metrics.model_copy(update={"curves": (weak, *doubtful, strong)})
-    assert found.proved(1) == (0.6, strong)
-    assert found.proved(2) is None
+    assert found.proven_accuracy(1) == (0.6, strong)
+    assert found.proven_accuracy(2) is None
 
 
 DOUBTS: tuple[dict[str, object], ...] = (
@@ -130,7 +130,7 @@ def test_a_radius_counts_as_reached_at_itself_and_an_abstention_nowhere() -> Non
     certified = CertificateResult(
         "mine", "feature", "clean", "pathwise", ("backward",), "honest", "", (), labels, guarantee
     )
-    found = metrics.curve(certified, (0.0, 0.5, 0.6, 1.0, 1e300))
+    found = metrics.compute_curve(certified, (0.0, 0.5, 0.6, 1.0, 1e300))
     assert found.certified_rate == (0.75, 0.75, 0.5, 0.5, 0.25)
     assert found.certified_accuracy == (0.5, 0.5, 0.25, 0.25, 0.25)
     assert (found.accuracy, found.abstained, found.median_radius) == (0.5, 0.25, 1.0)

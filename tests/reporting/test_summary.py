@@ -88,7 +88,7 @@ def test_twenty_certificates_fit_on_one_screen(width: int) -> None:
         for number in range(20)
     ]  # fmt: skip
     shown = lines(*many, width=width)
-    assert len(shown) <= summary.LINES
+    assert len(shown) <= summary.SCREEN_LINES
     assert all(len(line) <= width for line in shown)
     assert any("more rows with --full" in line for line in shown)
     assert any("more remarks with --full" in line for line in shown)
@@ -112,14 +112,14 @@ def test_refusals_conditions_and_what_is_not_checked_are_remarks() -> None:
 
 def test_numbers_are_those_of_the_run(finished_run: Path) -> None:
     result, console = load(finished_run), Console(file=io.StringIO(), width=110)
-    summary.show(console, "run", result.metrics, audit_entries(result.audits), result.path)
+    summary.show_summary(console, "run", result.metrics, audit_entries(result.audits), result.path)
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
-    assert len(text.splitlines()) <= summary.LINES
-    assert f"accuracy          {summary.share(result.metrics.accuracy)}" in text
+    assert len(text.splitlines()) <= summary.SCREEN_LINES
+    assert f"accuracy          {summary.format_share(result.metrics.accuracy)}" in text
     (found,) = (one for one in result.metrics.curves if one.test_set == "clean")
     for share in found.certified_accuracy:
-        assert summary.share(share) in text
+        assert summary.format_share(share) in text
 
 
 def test_a_refusal_says_what_would_help_where_there_is_room() -> None:
@@ -130,4 +130,4 @@ def test_a_refusal_says_what_would_help_where_there_is_room() -> None:
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
     assert "set this key" in text.replace("\n", " ")
-    assert len(text.splitlines()) <= summary.LINES
+    assert len(text.splitlines()) <= summary.SCREEN_LINES

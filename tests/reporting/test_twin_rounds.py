@@ -89,7 +89,7 @@ def test_the_models_of_a_twin_are_not_trained_again(
     tmp_path: Path, whole: RunResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     twin = clean(tmp_path / "twin")
-    monkeypatch.setattr("crfl_core.training.clean_twin.apart", None)
+    monkeypatch.setattr("crfl_core.training.clean_twin.separate_session", None)
     found = crfl_core.run(config("distances"), out=tmp_path / "run", plugins=PLUGINS, twin=twin)
     assert contents(found.path) == contents(whole.path)
 

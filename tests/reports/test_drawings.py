@@ -44,13 +44,6 @@ def test_many_clients_share_columns() -> None:
     assert np.dot(sizes, found["totals"]) == pytest.approx(counts.sum())
 
 
-def test_a_run_of_others_draws_nothing(own_run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("CRFL_CONFIG_DIR", str(tmp_path / "somebody-else"))
-    text = crfl_reports.pages.write_report(own_run, explore=0).read_text(encoding="utf-8")
-    assert not PICTURE.findall(text)
-    assert "crfl report RUN --trust" in text
-
-
 def test_a_folder_sets_a_run_beside_its_clean_twin(tmp_path: Path) -> None:
     kept = (*SMALL, "storage.keep='models'", "storage.figures=[]")
     crfl_core.run(overrides=kept, out=tmp_path / "attacked")

@@ -70,7 +70,7 @@ def test_cells_of_the_matrix_are_means_over_seeds(opened: Opened, folder: Path) 
 def test_what_is_proved_can_be_shown_in_the_cells(opened: Opened, folder: Path) -> None:
     page = opened(folder / "report.html")
     page.select_option("#figure-matrix select", label="certified, 1 client")
-    proved = [run.metrics.proved(1) for run in runs_of(folder, "clean-0", "clean-1")]
+    proved = [run.metrics.proven_accuracy(1) for run in runs_of(folder, "clean-0", "clean-1")]
     shares = [one[0] for one in proved if one is not None]
     assert shares
     assert cell(page, "#figure-matrix", 1, 0) == percent(float(np.mean(shares)))

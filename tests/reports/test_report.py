@@ -133,17 +133,6 @@ def test_names_in_a_run_never_become_markup(tmp_path: Path) -> None:
     assert EVIL in data_of(report)["classes"]
 
 
-def test_a_run_of_others_is_shown_without_its_data(
-    own_run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("CRFL_CONFIG_DIR", str(tmp_path / "somebody-else"))
-    samples = data_of(crfl_reports.pages.write_report(own_run, explore=0))["samples"]
-    assert "--trust" in samples["without"]
-    assert "pictures" not in samples["sets"]["clean"]
-    trusted = data_of(crfl_reports.pages.write_report(own_run, explore=0, trust=True))["samples"]
-    assert trusted["sets"]["clean"]["pictures"]["count"] == len(trusted["sets"]["clean"]["labels"])
-
-
 def test_a_damaged_run_has_no_report(own_run: Path, crfl: Crfl) -> None:
     table = next((own_run / "certificates").glob("*.csv"))
     table.write_text(table.read_text().replace("1", "2", 1))

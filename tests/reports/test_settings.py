@@ -54,7 +54,7 @@ def test_of_runs_that_recorded_no_origins_only_defaults_are_known(tmp_path: Path
 
 
 def test_receipts_hold_versions_and_no_paths(tmp_path: Path) -> None:
-    from crfl_core.runs.receipts import receipt_of
+    from crfl_core.runs.verification import build_receipt
 
     run = crfl_core.run(overrides=("rounds=3", *FAST), out=tmp_path / "run")
-    assert "origins" not in receipt_of(run.directory)["versions"]
+    assert "origins" not in build_receipt(run.directory)["versions"]

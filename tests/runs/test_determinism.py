@@ -89,9 +89,9 @@ def test_another_seed_for_noise_leaves_the_batches_alone() -> None:
     """The first round starts from the same model and trains on the same batches, so only the noise differs."""
     plain, other = (federation_of(tiny(seeds=seeds)) for seeds in ({}, {"noise": 77}))
     plans = [
-        local_training.draw(federation.data.partition, clients, clients.steps, 3, federation.streams)
+        local_training.draw_batches(federation.data.partition, clients, clients.steps, 3, federation.streams)
         for federation in (plain, other)
-        for clients in (federation.participation.round(3),)
+        for clients in (federation.participation.participants(3),)
     ]
     np.testing.assert_array_equal(plans[0].rows, plans[1].rows)
     first, second = (played(federation)[0] for federation in (plain, other))

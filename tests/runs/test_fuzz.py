@@ -18,9 +18,9 @@ import pytest
 
 import crfl_core
 from crfl_core import CrflError
-from crfl_core.cli.run_checks import check
 from crfl_core.runs.checkpoints import read_checkpoint
 from crfl_core.runs.run_directory import RunDirectory
+from crfl_core.runs.verification import check_run
 from tests.oracle import contents, sealed, tiny
 from tests.runs import runs
 from tests.runs.fuzzing import FORGED, MEANT, Mutation, damaged_bytes
@@ -107,7 +107,7 @@ def test_a_damaged_file_of_a_finished_run_gives_the_right_answer_or_an_error(fin
     for what in damages(finished, 1_500, "finished"):
         cases += 1
         if what.startswith(FOR_PEOPLE):
-            assert outcome(what, lambda: check(RunDirectory(finished)).problems), what
+            assert outcome(what, lambda: check_run(RunDirectory(finished)).problems), what
             continue
         found = outcome(what, lambda: answers(finished))
         assert isinstance(found, CrflError) or found == expected, what

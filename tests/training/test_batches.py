@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from crfl_core.extend import Clients, ConfigError, Streams
-from crfl_core.training.local_training import BatchRows, draw
+from crfl_core.training.local_training import BatchRows, draw_batches
 from tests.oracle import federation_of, tiny
 
 STREAMS = Streams(seed=5)
@@ -44,7 +44,7 @@ def clients(sizes: Sequence[int], steps: Sequence[int], batch_size: int) -> Clie
 
 def drawn(sizes: Sequence[int], participants: Clients, number: int = 1) -> BatchRows:
     """The batches of clients who make the steps that the protocol says."""
-    return draw(holdings(sizes), participants, participants.steps, number, STREAMS)
+    return draw_batches(holdings(sizes), participants, participants.steps, number, STREAMS)
 
 
 @settings(deadline=None, max_examples=40)
@@ -121,13 +121,13 @@ def test_steps_and_rates_may_differ_between_clients() -> None:
             }
         )
     )
-    chosen = federation.participation.round(1)
+    chosen = federation.participation.participants(1)
     assert chosen.steps.tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
     assert chosen.learning_rate.tolist() == [0.1] * 7 + [0.4]
 
 
 def test_epochs_become_as_many_steps_as_a_client_needs() -> None:
-    chosen = federation_of(tiny(training={"epochs": 2, "batch_size": 16})).participation.round(1)
+    chosen = federation_of(tiny(training={"epochs": 2, "batch_size": 16})).participation.participants(1)
     np.testing.assert_array_equal(chosen.steps, 2 * np.ceil(chosen.samples / 16))
     assert len(np.unique(chosen.steps)) > 1
 
@@ -136,7 +136,7 @@ def test_steps_and_rates_may_differ_between_rounds_and_clients() -> None:
     rates = {"per_client": [0.1] * 6 + [[0.4, 0.3, 0.2, 0.1], {"start": 1.0, "slope": -0.2}]}
     federation = federation_of(tiny(training={"steps": [4, 3, 2, 1], "learning_rate": rates, "weight_decay": 0.5}))
     for number in (1, 2, 3, 4):
-        chosen = federation.participation.round(number)
+        chosen = federation.participation.participants(number)
         expected = np.array([0.1] * 6 + [0.5 - number / 10, 1.0 - 0.2 * number])
         assert chosen.steps.tolist() == [5 - number] * 8
         np.testing.assert_allclose(chosen.learning_rate, expected)
@@ -152,7 +152,7 @@ def test_schedules_of_too_few_clients_name_the_key(key: str) -> None:
 
 def test_participation_draws_the_share_of_clients_anew_in_every_round() -> None:
     federation = federation_of(tiny(attack="none", training={"participation": 0.5}))
-    drawn = [tuple(federation.participation.round(number).ids.tolist()) for number in range(1, 21)]
+    drawn = [tuple(federation.participation.participants(number).ids.tolist()) for number in range(1, 21)]
     assert {len(ids) for ids in drawn} == {4}
     assert all(sorted(set(ids)) == list(ids) for ids in drawn)
     assert set().union(*drawn) == set(range(8))
@@ -161,7 +161,7 @@ def test_participation_draws_the_share_of_clients_anew_in_every_round() -> None:
 
 def test_at_least_one_client_takes_part() -> None:
     federation = federation_of(tiny(attack="none", training={"participation": 0.01}))
-    assert len(federation.participation.round(1)) == 1
+    assert len(federation.participation.participants(1)) == 1
 
 
 @settings(deadline=None, max_examples=40)
@@ -185,7 +185,7 @@ def test_without_short_batches_all_are_whole_and_an_epoch_shows_no_sample_twice(
 
 def test_who_leaves_short_batches_out_makes_fewer_steps_in_an_epoch() -> None:
     short, whole = (
-        federation_of(tiny(training={"epochs": 2, "batch_size": 16, "drop_last": drop})).participation.round(1)
+        federation_of(tiny(training={"epochs": 2, "batch_size": 16, "drop_last": drop})).participation.participants(1)
         for drop in (False, True)
     )
     np.testing.assert_array_equal(whole.steps, 2 * (whole.samples // 16))
@@ -196,6 +196,6 @@ def test_who_leaves_short_batches_out_makes_fewer_steps_in_an_epoch() -> None:
 
 def test_a_client_with_less_than_a_batch_keeps_its_only_one() -> None:
     chosen = federation_of(tiny(training={"epochs": 1, "batch_size": 1000, "drop_last": True}, attack="none"))
-    everybody = chosen.participation.round(1)
+    everybody = chosen.participation.participants(1)
     assert everybody.steps.tolist() == [1] * 8
     np.testing.assert_array_equal(everybody.last_batch, everybody.samples)

@@ -17,11 +17,11 @@ from crfl_core import load_config, run
 from crfl_core.extend import Attack, Data, Dataset, Domain, FederatedData, Registry, RunContext, State, Streams
 from crfl_core.plugin_api.feature_map import FeatureMaps
 from crfl_core.plugin_loading.mutation_guard import InputsChanged, guard_inputs
-from crfl_core.records.input_rows import ByteRows, Gathering, as_rows
-from crfl_core.records.inputs import ScaledBytes, Scaling, held, scaled
+from crfl_core.records.input_rows import BatchBuffer, ByteRows, as_rows
+from crfl_core.records.inputs import ScaledBytes, Scaling, held, scale_inputs
 from crfl_core.records.round import TrainingTask
 from crfl_core.training import features as features_module
-from crfl_core.training.features import features_of, mapped
+from crfl_core.training.features import load_or_compute_features, map_inputs
 from crfl_core.training.federation import Federation, build
 from crfl_core.training.local_training import LocalTraining
 from crfl_core.training.session import Session
@@ -83,10 +83,10 @@ def test_numbers_are_those_that_the_scaling_gives_bit_for_bit(scaling: Scaling, 
     raw = np.random.default_rng(0).integers(0, 256, (300, 7), dtype=np.uint8)
     raw[:256, 0] = np.arange(256)
     expected = torch.from_numpy(scaling.apply(raw)).to(dtype)
-    rows = as_rows(scaled(raw, scaling), CPU, dtype)
+    rows = as_rows(scale_inputs(raw, scaling), CPU, dtype)
     assert isinstance(rows, ByteRows)
     some, gathered = torch.tensor([5, 3, 299, 5]), torch.empty(4, 7, dtype=dtype)
-    Gathering().gather(rows, some, gathered)
+    BatchBuffer().gather(rows, some, gathered)
     for found, wanted in (
         (rows.whole(), expected),
         (rows[some], expected[some]),
@@ -196,7 +196,7 @@ def test_hooks_see_floats(tmp_path: Path) -> None:
     run_context = session.context
     assert torch.equal(run_context.features, run_context.data.x)
     assert torch.equal(run_context.features_of(slice(3)), run_context.data.x[:3])
-    assert isinstance(held(session.resumed(2).context, "features"), ByteRows)
+    assert isinstance(held(session.resume_after(2).context, "features"), ByteRows)
 
 
 class Writer(Attack):
@@ -219,7 +219,7 @@ def test_who_changes_the_bytes_is_found_out(tmp_path: Path) -> None:
 
 def test_rounds_gather_into_the_same_memory() -> None:
     federation = federation_of({})
-    training, clients = LocalTraining(federation), federation.participation.round(1)
+    training, clients = LocalTraining(federation), federation.participation.participants(1)
     starts = federation.start.parameters[None, None]
     seen = []
     for number in (1, 2, 3):
@@ -230,11 +230,11 @@ def test_rounds_gather_into_the_same_memory() -> None:
 
 
 def test_every_thread_gathers_into_memory_of_its_own() -> None:
-    gathering = Gathering()
-    mine = gathering.room(torch.float32, CPU, (4, 3))
-    assert gathering.room(torch.float32, CPU, (2, 3)).data_ptr() == mine.data_ptr()
+    gathering = BatchBuffer()
+    mine = gathering.memory_for(torch.float32, CPU, (4, 3))
+    assert gathering.memory_for(torch.float32, CPU, (2, 3)).data_ptr() == mine.data_ptr()
     with ThreadPoolExecutor(1) as pool:
-        theirs = pool.submit(gathering.room, torch.float32, CPU, (4, 3)).result()
+        theirs = pool.submit(gathering.memory_for, torch.float32, CPU, (4, 3)).result()
     assert theirs.data_ptr() != mine.data_ptr()
 
 
@@ -243,13 +243,13 @@ def test_many_features_are_mapped_from_a_file(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("CRFL_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(features_module, "FEATURE_NUMBERS_AT_ONCE", 12 * 32)
     maps, x = FeatureMaps([UnitBall()], 12), held(federation_of({}).data, "x")
-    expected = mapped(maps, x)
-    assert torch.equal(features_of(maps, x), expected)
+    expected = map_inputs(maps, x)
+    assert torch.equal(load_or_compute_features(maps, x), expected)
     assert not list(tmp_path.rglob("*.npy"))
     monkeypatch.setattr(features_module, "LARGE", expected.nbytes)
-    monkeypatch.setattr(features_module, "computed", None)  # whoever computes them in memory fails
+    monkeypatch.setattr(features_module, "compute_features", None)  # whoever computes them in memory fails
     for _ in range(2):
-        assert torch.equal(features_of(maps, x), expected)
+        assert torch.equal(load_or_compute_features(maps, x), expected)
     assert len(list(tmp_path.rglob("*.npy"))) == 1
 
 
@@ -260,4 +260,4 @@ def test_many_features_are_computed_where_nothing_can_be_written(
     monkeypatch.setenv("CRFL_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(features_module, "LARGE", 1)
     maps, x = FeatureMaps([UnitBall()], 12), held(federation_of({}).data, "x")
-    assert torch.equal(features_of(maps, x), mapped(maps, x))
+    assert torch.equal(load_or_compute_features(maps, x), map_inputs(maps, x))

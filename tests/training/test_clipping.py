@@ -94,13 +94,13 @@ def test_a_bound_of_the_model_that_is_smaller_stays() -> None:
     ball = {"type": "softmax", "bias": False, "features": "unit-ball"}
     for clip, expected in ((0.5, 0.5), (99.0, 2**0.5)):
         training = {"learning_rate": 1.0, "steps": 1, "clip_gradients": clip}
-        clients = federation_of(tiny(model=ball, training=training)).participation.round(1)
+        clients = federation_of(tiny(model=ball, training=training)).participation.participants(1)
         np.testing.assert_allclose(clients.update_bound, expected)
 
 
 def test_other_algorithms_have_no_bound_even_with_clipped_gradients() -> None:
     training = {"learning_rate": 0.1, "clip_gradients": 0.5, "algorithm": "momentum", "weight_decay": 0.1}
-    clients = federation_of(tiny(training=training)).participation.round(1)
+    clients = federation_of(tiny(training=training)).participation.participants(1)
     assert np.isinf(clients.update_bound).all()
     assert (clients.retention == 1.0).all()
 

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 import crfl_core
 from crfl_core.extend import BatchMeasurements, CrflError, Engine, Job, LocalUpdates, PluginFailure, TrainingTask
 from crfl_core.training import rounds
-from crfl_core.training.collecting import collect, gathered
-from crfl_core.training.continuations import continued
+from crfl_core.training.continuations import continue_run
 from crfl_core.training.rounds import Progress
 from crfl_core.training.session import Session
+from crfl_core.training.submissions import merge_parts, train_clients
 from tests.oracle import Momentum, federation_of, participants, played, tiny
 
 Parts = list[LocalUpdates]
@@ -45,11 +45,11 @@ FAULTS: dict[str, tuple[Callable[[Parts], Iterable[Any]], str]] = {
     "yields nothing": (spoilt(lambda _: None), "the engine must yield LocalUpdates, found NoneType"),
     "measures the poison of others": (
         spoilt(lambda part: replace(part, measurements=BatchMeasurements.clean(2))),
-        "the engine must return the measured poison of each participant",
+        "the engine must return the measurements of each participant's batches",
     ),
     "measures no poison": (
         spoilt(lambda part: replace(part, measurements=None)),  # type: ignore[arg-type]
-        "the engine must return the measured poison of each participant",
+        "the engine must return the measurements of each participant's batches",
     ),
     "returns lists": (
         spoilt(lambda part: replace(part, updates=part.updates.tolist())),  # type: ignore[arg-type]
@@ -123,9 +123,9 @@ def test_whatever_the_rule_needs_to_see(fault: str, aggregation: list[str]) -> N
         tiny(engine=engine, aggregation=aggregation, attack="none"), {"faulty": Faulty, "momentum": Momentum}
     )
     session = Session.of(federation, Path("nowhere"))
-    kept = Progress(2, rounds.initial(federation)[0].models, ({},))
-    with session.opened(), pytest.raises(CrflError, match=re.escape((FAULTS | BY_MODELS)[fault][1])):
-        continued(session, kept, range(1, 25))
+    kept = Progress(2, rounds.initial_progress(federation)[0].models, ({},))
+    with session.open_engine(), pytest.raises(CrflError, match=re.escape((FAULTS | BY_MODELS)[fault][1])):
+        continue_run(session, kept, range(1, 25))
 
 
 @pytest.mark.parametrize("aggregation", [["fedavg"], ["median"]], ids=["streamed", "gathered"])
@@ -163,8 +163,8 @@ def test_parts_of_any_size_in_any_order_are_put_together_bit_for_bit(
     engine = Dealt()
     engine._parts, engine._updates = data.draw(st.permutations(parts)), updates
     task = TrainingTask(1, torch.zeros(models, 1, 5, dtype=torch.float64), participants([1] * clients), attacked=True)
-    received = list(collect(engine, task))
+    received = list(train_clients(engine, task))
     assert [part.part for part in received] == parts
-    whole = gathered(received, clients)
+    whole = merge_parts(received, clients)
     assert torch.equal(whole.updates, updates)
     np.testing.assert_array_equal(whole.measurements.delta, updates[0, :, 0].numpy())

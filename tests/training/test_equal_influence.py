@@ -16,7 +16,7 @@ from crfl_core import Threat
 from crfl_core.certification import certifier
 from crfl_core.certification.drift import DriftBound
 from crfl_core.extend import ConfigError
-from crfl_core.training.client_sampling import ROOM
+from crfl_core.training.client_sampling import STEP_RULE_SLACK
 from tests.certificates.attackers import Knowledge, Submitting
 from tests.certificates.federations import certifiable, coins
 from tests.certificates.worlds import World, attacked, federation_of, honest_world, play, with_attack
@@ -35,7 +35,7 @@ def equal(steps: Any = 1, rate: Any = EQUAL, **changes: Any) -> dict[str, Any]:
 
 def by_hand(steps: int) -> float:
     """t0 from the rule `eta_1 <= 2 / (beta + 2 lambda)`, found by halving instead of the closed form."""
-    beta = LONGEST**2 / 2 * (1 + ROOM)
+    beta = LONGEST**2 / 2 * (1 + STEP_RULE_SLACK)
     low, high = 0.0, 1e6
     for _ in range(200):
         middle = (low + high) / 2
@@ -48,7 +48,7 @@ def by_hand(steps: int) -> float:
 def test_rates_keep_the_share_that_gives_every_round_the_same_influence(steps: int) -> None:
     federation = federation_of(equal(steps))
     start, rounds = by_hand(steps), federation.config.rounds
-    rates = np.array([federation.participation.round(t).learning_rate[0] for t in range(1, rounds + 1)])
+    rates = np.array([federation.participation.participants(t).learning_rate[0] for t in range(1, rounds + 1)])
     kept = (1 - rates * DECAY) ** steps
     np.testing.assert_allclose(kept, [(t + start - 1) / (t + start) for t in range(1, rounds + 1)], rtol=1e-9)
     influence = [(1 - kept[t]) / DECAY * kept[t + 1 :].prod() for t in range(rounds)]
@@ -58,7 +58,7 @@ def test_rates_keep_the_share_that_gives_every_round_the_same_influence(steps: i
 def test_whoever_takes_more_steps_takes_smaller_ones_and_keeps_as_much() -> None:
     federation = federation_of(equal({"per_client": [1, 2] * 10}))
     for number in (1, 7, 30):
-        clients = federation.participation.round(number)
+        clients = federation.participation.participants(number)
         assert clients.learning_rate[0] > 1.9 * clients.learning_rate[1]
         np.testing.assert_allclose(clients.retention, clients.retention[0], rtol=1e-12)
     assert federation.config.training.learning_rate == federation_of(equal(1)).config.training.learning_rate
@@ -68,7 +68,7 @@ def test_epochs_and_steps_that_fall_count_with_their_fewest_steps() -> None:
     falling = federation_of(equal([3] * 29 + [2]))
     assert falling.config.training.learning_rate == federation_of(equal(2)).config.training.learning_rate
     limit = 2 / (LONGEST**2 / 2 + 2 * DECAY)
-    assert max(falling.participation.round(t).learning_rate.max() for t in range(1, 31)) <= limit
+    assert max(falling.participation.participants(t).learning_rate.max() for t in range(1, 31)) <= limit
 
 
 def test_every_single_round_costs_the_same_and_less_than_the_last_at_a_constant_rate() -> None:
@@ -140,8 +140,8 @@ def test_under_the_ball_rule_the_first_round_takes_the_largest_rate_that_is_smoo
     assert ball is not None
     inside = formulas.ball_smoothness(0.2, ball.gradient_bound, 0.3, ball.input_bound, classes=10)
     assert ball.gradient_bound**2 / 4 < 0.9 * inside < 0.09  # neither kappa nor L alone gives it
-    first = federation.participation.round(1).learning_rate[0]
-    assert first == pytest.approx(formulas.largest_rate(inside * (1 + ROOM), 0.3), rel=1e-9)
+    first = federation.participation.participants(1).learning_rate[0]
+    assert first == pytest.approx(formulas.largest_rate(inside * (1 + STEP_RULE_SLACK), 0.3), rel=1e-9)
     world = honest_world(federation)
     assert certifier.audit_certificate(PathwiseLinear(levels=("client",)), world.ledger, world.threat()).refusal == ""
 

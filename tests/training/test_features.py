@@ -19,7 +19,7 @@ from crfl_core.extend import BoundMap, FeatureMap
 from crfl_core.files import feature_cache as sealed
 from crfl_core.plugin_api.feature_map import FeatureMaps
 from crfl_core.records.blocks import array_blocks
-from crfl_core.training.features import features_of, mapped
+from crfl_core.training.features import load_or_compute_features, map_inputs
 from tests.oracle import federation_of, tiny
 
 calls: list[int] = []
@@ -68,7 +68,7 @@ def chain(**options: Any) -> FeatureMaps:
 def computed(x: Tensor, **options: Any) -> tuple[Tensor, int]:
     """The features and how many rows were computed for them."""
     calls.clear()
-    return features_of(chain(**options), x), sum(calls)
+    return load_or_compute_features(chain(**options), x), sum(calls)
 
 
 def test_features_are_computed_once_and_then_mapped() -> None:
@@ -108,7 +108,7 @@ def test_other_weights_at_the_same_place_are_another_file(tmp_path: Path, folder
     x = inputs()
     for number, exponent in enumerate(("2.0", "2.000001"), start=1):
         (tmp_path / "weights").write_text(exponent)
-        features = features_of(FeatureMaps([Weighted(file=tmp_path / "weights")], 6), x)
+        features = load_or_compute_features(FeatureMaps([Weighted(file=tmp_path / "weights")], 6), x)
         assert torch.equal(features, x ** float(exponent))
         assert len(list(folder.iterdir())) == number
 
@@ -169,7 +169,7 @@ def test_a_cache_that_cannot_be_written_costs_time_only(folder: Path) -> None:
 def test_writers_at_the_same_time_leave_one_whole_file(folder: Path) -> None:
     x = inputs()
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda _: features_of(chain(), x), range(16)))
+        found = list(pool.map(lambda _: load_or_compute_features(chain(), x), range(16)))
     assert all(torch.equal(one, x**2) for one in found)
     (file,) = folder.iterdir()
     assert sealed.intact(file)
@@ -197,7 +197,7 @@ def test_quick_maps_leave_nothing_behind(folder: Path) -> None:
 def test_wide_maps_are_computed_some_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("crfl_core.training.features.FEATURE_NUMBERS_AT_ONCE", 600)
     shown: list[tuple[int, int]] = []
-    result = mapped(chain(), inputs(), lambda done, total: shown.append((done, total)))
+    result = map_inputs(chain(), inputs(), lambda done, total: shown.append((done, total)))
     assert torch.equal(result, inputs() ** 2)
     assert shown == [(100, 300), (200, 300), (300, 300)]
 

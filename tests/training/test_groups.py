@@ -23,7 +23,7 @@ ATTACKS: list[Any] = ["none", tiny()["attack"] | {"clients": [2, 5], "steps": 9,
 
 def task_of(federation: Federation, starts: Tensor, groups: NDArray[np.int64]) -> TrainingTask:
     """The second round, with a group for each client."""
-    clients = replace(federation.participation.round(2), group=groups)
+    clients = replace(federation.participation.participants(2), group=groups)
     return TrainingTask(2, starts, clients, attacked=True)
 
 
@@ -73,7 +73,7 @@ def test_with_one_model_for_all_the_group_does_not_matter() -> None:
     """As in every federation of today, where it is 0 for everybody."""
     federation = federation_of(tiny())
     job, starts = LocalTraining(federation), starts_of(federation, models=2, groups=1)
-    assert not federation.participation.round(2).group.any()
+    assert not federation.participation.participants(2).group.any()
     for groups in (np.zeros(8, np.int64), GROUPS):
         updates = job.train(task_of(federation, starts, groups), slice(0, 8)).updates
         assert torch.equal(updates, job.train(task_of(federation, starts, GROUPS), slice(0, 8)).updates)

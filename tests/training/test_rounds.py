@@ -199,7 +199,7 @@ def test_without_noise_every_broadcast_model_lies_in_the_ball() -> None:
 def task_of(federation: Federation, count: int) -> TrainingTask:
     """The second round, which is attacked, from several models."""
     starts = torch.from_numpy(np.random.default_rng(0).standard_normal((count, 1, federation.facts.parameters)))
-    return TrainingTask(2, starts.to(federation.dtype) * 0.1, federation.participation.round(2), attacked=True)
+    return TrainingTask(2, starts.to(federation.dtype) * 0.1, federation.participation.participants(2), attacked=True)
 
 
 @pytest.mark.parametrize("model", [{"type": "softmax"}, {"type": "mlp", "hidden": [6]}], ids=["softmax", "mlp"])
@@ -254,9 +254,9 @@ def test_a_rejected_round_goes_on_from_the_broadcast_model_clipped_and_with_fres
 
 def test_the_initial_model_comes_from_its_own_stream() -> None:
     mlp = {"type": "mlp", "hidden": [6]}
-    plain = rounds.initial(federation_of(tiny(model=mlp)))[0].models
-    same = rounds.initial(federation_of(tiny(model=mlp, seeds={"noise": 5})))[0].models
-    other = rounds.initial(federation_of(tiny(model=mlp, seeds={"initial": 5})))[0].models
+    plain = rounds.initial_progress(federation_of(tiny(model=mlp)))[0].models
+    same = rounds.initial_progress(federation_of(tiny(model=mlp, seeds={"noise": 5})))[0].models
+    other = rounds.initial_progress(federation_of(tiny(model=mlp, seeds={"initial": 5})))[0].models
     assert torch.equal(plain, same)
     assert not torch.equal(plain, other)
 

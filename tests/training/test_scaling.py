@@ -57,8 +57,8 @@ def built(**training: Any) -> Federation:
 def looped(federation: Federation, start: Array, client: int) -> tuple[Array, list[float], list[float], list[float]]:
     """A client's update by plain loops, with L_s, F_s and factor of every batch; eigenvalues by singular values."""
     settings, classes = federation.config.training, federation.data.facts.classes
-    clients = federation.participation.round(1)
-    drawn = local_training.draw(
+    clients = federation.participation.participants(1)
+    drawn = local_training.draw_batches(
         federation.data.partition,
         clients.take(slice(client, client + 1)),
         clients.steps[[client]],
@@ -90,7 +90,7 @@ def looped(federation: Federation, start: Array, client: int) -> tuple[Array, li
 @pytest.mark.parametrize("ball", [None, 0.2], ids=["spectrum", "ball"])
 def test_updates_and_columns_are_those_of_plain_loops(batch_size: int, ball: float | None) -> None:
     federation = built(batch_size=batch_size, **({} if ball is None else {"ball": ball}))
-    clients = federation.participation.round(1)
+    clients = federation.participation.participants(1)
     size = federation.model.layout.size
     start = torch.randn(1, 1, size, generator=torch.Generator().manual_seed(3), dtype=torch.float64) * 0.05
     trained = LocalTraining(federation).train(TrainingTask(1, start, clients, attacked=True), slice(0, 5))
@@ -109,7 +109,7 @@ def test_updates_and_columns_are_those_of_plain_loops(batch_size: int, ball: flo
 def test_spectra_are_not_below_those_of_thirty_digits(shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randn(4, *shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     y, sizes = torch.zeros(4, shape[0], dtype=torch.int64), torch.tensor([shape[0], 2, 1, 0])
-    spectra, _ = batch_scaling.measured(x, y, sizes, 3)
+    spectra, _ = batch_scaling.batch_spectra(x, y, sizes, 3)
     for batch, count, found in zip(x, sizes.tolist(), spectra.tolist(), strict=True):
         with mpmath.workdps(40):
             rows = mpmath.matrix(batch[:count].tolist()) if count else mpmath.matrix(1, shape[1])
@@ -118,18 +118,18 @@ def test_spectra_are_not_below_those_of_thirty_digits(shape: tuple[int, int], mo
     assert spectra[3] == 0.0
     np.testing.assert_allclose(spectra[0], formulas.batch_spectrum(x[0].numpy()), rtol=1e-12)
     monkeypatch.setattr(batch_scaling, "BATCH_NUMBERS_AT_ONCE", 1)  # one batch at a time
-    torch.testing.assert_close(batch_scaling.measured(x, y, sizes, 3)[0], spectra, rtol=1e-13, atol=0.0)
+    torch.testing.assert_close(batch_scaling.batch_spectra(x, y, sizes, 3)[0], spectra, rtol=1e-13, atol=0.0)
 
 
 def test_a_client_that_always_trains_on_everything_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    federation, calls, measured = built(batch_size=1000, steps=4), [], batch_scaling.measured
+    federation, calls, measured = built(batch_size=1000, steps=4), [], batch_scaling.batch_spectra
 
     def counted(x: torch.Tensor, y: torch.Tensor, sizes: torch.Tensor, classes: int) -> batch_scaling.Measured:
         calls.append(len(x))
         return measured(x, y, sizes, classes)
 
-    monkeypatch.setattr(batch_scaling, "measured", counted)
-    clients, training = federation.participation.round(1), LocalTraining(federation)
+    monkeypatch.setattr(batch_scaling, "batch_spectra", counted)
+    clients, training = federation.participation.participants(1), LocalTraining(federation)
     start = torch.zeros(1, 1, federation.model.layout.size, dtype=torch.float64)
     for _ in range(3):
         training.train(TrainingTask(2, start, clients, attacked=False), slice(0, 5))
@@ -138,7 +138,7 @@ def test_a_client_that_always_trains_on_everything_is_measured_once(monkeypatch:
 
 def test_replicas_share_their_factors() -> None:
     federation = built()
-    clients, training = federation.participation.round(2), LocalTraining(federation)
+    clients, training = federation.participation.participants(2), LocalTraining(federation)
     starts = torch.randn(3, 1, federation.model.layout.size, dtype=torch.float64)
     together = training.train(TrainingTask(2, starts, clients, attacked=False), slice(0, 5))
     for start, updates in zip(starts, together.updates, strict=True):
@@ -148,7 +148,7 @@ def test_replicas_share_their_factors() -> None:
 
 
 def test_the_update_bound_is_that_of_the_rule() -> None:
-    clients = built(weight_decay=0.0).participation.round(1)
+    clients = built(weight_decay=0.0).participation.participants(1)
     np.testing.assert_allclose(clients.update_bound, 0.8 * 5 * np.sqrt(2 * 0.6))
     federation = built(ball=0.2)
     kappa = formulas.ball_gradient_bound(0.2, 0.6, 0.5, 1.0, classes=10)

@@ -35,7 +35,7 @@ from crfl_core.extend import (
     TrainingTask,
     hookimpl,
 )
-from crfl_core.training import server
+from crfl_core.training import rounds
 from tests.oracle import Median, Played, federation_of, played, tiny
 
 
@@ -92,7 +92,7 @@ def test_a_zeroed_update_moves_the_model_by_nothing() -> None:
     federation = federation_of(tiny(dtype="float64", attack="none"))
     job = extend.open_job(federation.specification)
     zero = torch.zeros(federation.facts.parameters, dtype=torch.float64)
-    task = TrainingTask(1, zero[None, None], federation.participation.round(1), attacked=True)
+    task = TrainingTask(1, zero[None, None], federation.participation.participants(1), attacked=True)
     updates = job.train(task, slice(0, 8)).updates[0]
     missing = sum(float(whole.clients.weight[client]) * updates[client] for client in (2, 5))
     torch.testing.assert_close(some.parameters, whole.parameters - missing)
@@ -165,20 +165,20 @@ def test_an_engine_that_forgets_a_client_is_named() -> None:
 def test_the_clip_is_the_projection_on_a_ball(size: int, norm: float, rho: float, seed: int) -> None:
     vector = torch.randn(size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     vector *= norm / vector.norm()
-    clipped = server.clip(vector[None], rho)[0]
+    clipped = rounds.clip(vector[None], rho)[0]
     torch.testing.assert_close(clipped, vector * min(1.0, rho / norm), rtol=1e-12, atol=0)
     assert norm > rho * (1 - 1e-9) or torch.equal(clipped, vector)
 
 
 def test_zero_is_clipped_to_zero() -> None:
-    assert torch.equal(server.clip(torch.zeros(2, 5), 1.0), torch.zeros(2, 5))
+    assert torch.equal(rounds.clip(torch.zeros(2, 5), 1.0), torch.zeros(2, 5))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_noise_is_gaussian_with_the_given_deviation_on_every_parameter(dtype: torch.dtype) -> None:
     """200,000 draws: each moment within five of its standard errors."""
     start = torch.ones(1, 200_000, dtype=dtype)
-    noise = (server.add_noise(start, 0.3, Streams(seed=4), number=2, replicas=range(1)) - start)[0].double() / 0.3
+    noise = (rounds.add_noise(start, 0.3, Streams(seed=4), number=2, replicas=range(1)) - start)[0].double() / 0.3
     error = 1 / math.sqrt(len(noise))
     assert abs(float(noise.mean())) < 5 * error
     assert abs(float(noise.var()) - 1) < 5 * error * math.sqrt(2)
@@ -191,7 +191,7 @@ def test_noise_differs_between_rounds_and_replicas_and_scales_with_sigma() -> No
     start, streams = torch.zeros(1, 50, dtype=torch.float64), Streams(seed=4)
 
     def noisy(std: float, number: int, replica: int = 0) -> Tensor:
-        return server.add_noise(start, std, streams, number, range(replica, replica + 1))
+        return rounds.add_noise(start, std, streams, number, range(replica, replica + 1))
 
     first = noisy(0.1, 1)
     assert torch.equal(first, noisy(0.1, 1))
@@ -205,14 +205,14 @@ def test_noise_differs_between_rounds_and_replicas_and_scales_with_sigma() -> No
 def test_the_noise_of_a_model_does_not_depend_on_the_models_beside_it() -> None:
     """And that of continuations is drawn from the stream of the votes, whose seed attackers need not know."""
     start, streams = torch.zeros(3, 50, dtype=torch.float64), Streams(seed=4)
-    together = server.add_noise(start, 0.1, streams, 2, range(1, 4))
+    together = rounds.add_noise(start, 0.1, streams, 2, range(1, 4))
     for row, replica in enumerate(range(1, 4)):
         drawn = streams.generator("votes/continuation", round_number=2, replica=replica).standard_normal(50)
         np.testing.assert_allclose(together[row], 0.1 * drawn, rtol=1e-15)
         assert torch.equal(
-            together[row : row + 1], server.add_noise(start[:1], 0.1, streams, 2, range(replica, replica + 1))
+            together[row : row + 1], rounds.add_noise(start[:1], 0.1, streams, 2, range(replica, replica + 1))
         )
-    other = server.add_noise(start, 0.1, Streams(seed=4, seeds={"votes": 9}), 2, range(1, 4))
+    other = rounds.add_noise(start, 0.1, Streams(seed=4, seeds={"votes": 9}), 2, range(1, 4))
     assert (together != other).all()
 
 
@@ -234,7 +234,7 @@ def test_exact_replacement_puts_the_attackers_model_in_place_of_the_global_one()
     """With p = 1 / p_i and honest clients that stand still, the aggregate is the attacker's own update."""
     own = torch.randn(1, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     federation = federation_of(tiny())
-    current = Round(1, 4, federation.participation.round(1), federation.model.layout, federation.streams, own[0])
+    current = Round(1, 4, federation.participation.participants(1), federation.model.layout, federation.streams, own[0])
     weight = torch.tensor([0.05], dtype=torch.float64)
     nobody = ClientUpdates(own[:0], current)
     known = AttackerView(current, own, weight, nobody, federation.model, federation.test_sets["clean"].features)

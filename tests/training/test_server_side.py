@@ -54,7 +54,7 @@ def sgd(server: ServerView, start: Array, rate: float, steps: int, batch: int, d
 
 
 def test_loss_and_gradient_are_those_of_the_root_samples() -> None:
-    server = federation().server(1)
+    server = federation().server_view(1)
     models = 0.3 * np.random.default_rng(0).standard_normal((3, server.layout.size))
     x, y = root_of(server).x.numpy(), root_of(server).y.numpy()
     expected = [loss_and_gradient(model, x, y) for model in models]
@@ -71,14 +71,14 @@ def test_loss_and_gradient_are_those_of_the_root_samples() -> None:
 @pytest.mark.parametrize("decay", [0.0, 0.3])
 def test_a_local_update_is_that_of_a_client_with_the_root_samples(steps: int, batch: int, decay: float) -> None:
     training = {"learning_rate": 0.2, "steps": 5, "weight_decay": decay}
-    server = federation(training=training).server(1)
+    server = federation(training=training).server_view(1)
     start = 0.1 * np.random.default_rng(1).standard_normal(server.layout.size)
     found = server.local_update(torch.from_numpy(start), learning_rate=0.4, steps=steps, batch_size=batch, number=5)
     np.testing.assert_allclose(found, sgd(server, start, 0.4, steps, batch, decay), atol=1e-13)
 
 
 def test_any_model_has_a_loss_and_an_update() -> None:
-    server = federation(model={"type": "mlp", "hidden": [7]}).server(1)
+    server = federation(model={"type": "mlp", "hidden": [7]}).server_view(1)
     start = torch.from_numpy(0.3 * np.random.default_rng(1).standard_normal(server.layout.size))
     step = server.local_update(start, learning_rate=0.1, steps=1, batch_size=23, number=1)
     torch.testing.assert_close(step, -0.1 * server.gradient(start))
@@ -86,7 +86,7 @@ def test_any_model_has_a_loss_and_an_update() -> None:
 
 
 def test_the_server_knows_the_whole_federation() -> None:
-    server = federation(training={"steps": 1, "participation": 0.5}, attack="none").server(1)
+    server = federation(training={"steps": 1, "participation": 0.5}, attack="none").server_view(1)
     assert server.clients.ids.tolist() == list(range(8))
     assert server.rounds == 4
     with pytest.raises(ValueError, match="not drawn here"):
@@ -94,7 +94,7 @@ def test_the_server_knows_the_whole_federation() -> None:
 
 
 def test_without_root_samples_it_is_said_how_to_get_them() -> None:
-    server = federation_of(tiny()).server(1)
+    server = federation_of(tiny()).server_view(1)
     with pytest.raises(PluginFailure, match=r"set `needs_root = True` .* a config without reserve.root is refused"):
         server.loss(torch.zeros(server.layout.size))
 

@@ -28,7 +28,7 @@ def starting(start: Any, **model: Any) -> dict[str, Any]:
 
 def first(config: dict[str, Any]) -> torch.Tensor:
     """The model that round 1 starts from."""
-    return rounds.initial(federation_of(config))[0].models[0]
+    return rounds.initial_progress(federation_of(config))[0].models[0]
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,9 @@ def test_a_model_starts_where_it_likes_at_zero_or_at_random() -> None:
 def test_a_file_is_taken_as_it_is_and_its_digest_is_in_the_ledger(trained: RunResult, dtype: str) -> None:
     path = trained.path / "model.safetensors"
     federation = federation_of(starting(str(path)) | {"dtype": dtype})
-    torch.testing.assert_close(rounds.initial(federation)[0].models[0].float(), trained.parameters, rtol=0, atol=0)
+    torch.testing.assert_close(
+        rounds.initial_progress(federation)[0].models[0].float(), trained.parameters, rtol=0, atol=0
+    )
     facts = federation.facts.start
     assert (facts.kind, facts.digest) == ("file", hashlib.sha256(path.read_bytes()).hexdigest())
 

@@ -25,7 +25,7 @@ from crfl_core.extend import (
 )
 from crfl_core.plugin_api import hookspecs
 from crfl_core.plugin_api.aggregator import AggregationStep
-from crfl_core.training.aggregation import run_chain, staged_by
+from crfl_core.training.aggregation import apply_stage, run_chain
 from tests.aggregators.support import gaussian, updates_of
 
 STEPS: list[type[AggregationStep]] = [Stage, FixedStage, CapStage, Aggregator, LinearAggregator]
@@ -99,7 +99,7 @@ def test_a_cap_projects_on_the_ball_around_what_weight_decay_takes_off(
     start = torch.from_numpy(gaussian(1, size, seed + 1)[0]).to(dtype)
     updates = updates_of(values, start=start, retention=retention)
     kind = Given if centred else GivenAtZero
-    staged = staged_by(kind(bounds=tuple(caps)), updates, {})
+    staged = apply_stage(kind(bounds=tuple(caps)), updates, {})
 
     centres = -np.outer(1 - retention, start.double()) if centred else np.zeros((clients, size))
     before, after = (tensor.double().numpy() - centres for tensor in (values, staged.values))
@@ -116,7 +116,7 @@ def test_a_cap_projects_on_the_ball_around_what_weight_decay_takes_off(
 
 def test_a_cap_of_zero_leaves_what_weight_decay_takes_off() -> None:
     updates = updates_of(np.full((2, 3), 5.0), start=torch.ones(3).double(), retention=np.asarray([0.25, 1.0]))
-    staged = staged_by(Given(bounds=(0.0, 0.0)), updates, {})
+    staged = apply_stage(Given(bounds=(0.0, 0.0)), updates, {})
     assert staged.values.tolist() == [[-0.75] * 3, [0.0] * 3]
 
 

@@ -19,15 +19,15 @@ from torch import Tensor
 
 from crfl_core.extend import BatchMeasurements, LocalUpdates, Plugin, Stage, TrainingTask
 from crfl_core.plugin_api.aggregator import chain_dependence
+from crfl_core.records.round import Submission
 from crfl_core.training import rounds
-from crfl_core.training.aggregation import row_norms, run_chain
-from crfl_core.training.aggregations import LinearSums
+from crfl_core.training.aggregation import StreamedSums, run_chain
 from crfl_core.training.client_sampling import ClientBehaviour
-from crfl_core.training.continuations import continued
+from crfl_core.training.continuations import continue_run
+from crfl_core.training.effective_weights import row_norms
 from crfl_core.training.groups import ServerSteps
 from crfl_core.training.rounds import Progress
-from crfl_core.training.session import Plan, Session
-from crfl_core.training.submissions import Received
+from crfl_core.training.session import RoundPlan, Session
 from tests.aggregators.support import gaussian, updates_of
 from tests.oracle import federation_of, played, tiny
 from tests.training.test_chain import Cap, CapAtZero, Move, Pairs, Shift
@@ -81,8 +81,8 @@ def play_and_forget(config: dict[str, Any]) -> None:
     """All rounds, none of which is kept."""
     federation = federation_of(config, PLUGINS)
     session = Session.of(federation, Path("nowhere"))
-    with session.opened():
-        deque(rounds.train(session, rounds.initial(federation)), maxlen=0)
+    with session.open_engine():
+        deque(rounds.play_rounds(session, rounds.initial_progress(federation)), maxlen=0)
 
 
 @pytest.fixture
@@ -112,8 +112,8 @@ def test_a_norm_bound_under_weight_decay_needs_no_other_update(before: int) -> N
 def test_nor_does_that_of_continuations(before: int) -> None:
     federation = federation_of(crowd(attack="none"), PLUGINS)
     session = Session.of(federation, Path("nowhere"))
-    with session.opened():
-        continued(session, Progress(2, rounds.initial(federation)[0].models, ({},)), range(1, 5))
+    with session.open_engine():
+        continue_run(session, Progress(2, rounds.initial_progress(federation)[0].models, ({},)), range(1, 5))
     assert len(held) == 2
     assert max(held) - before < 12 * 4
 
@@ -141,18 +141,22 @@ def test_parts_in_any_order_give_the_same_bits(aggregation: list[str]) -> None:
             assert all(np.array_equal(rows[name], columns[name], equal_nan=True) for name in rows)
 
 
-def summed(steps: Sequence[Any], values: Tensor, updates: Any, cuts: list[int]) -> LinearSums:
+def summed(steps: Sequence[Any], values: Tensor, updates: Any, cuts: list[int]) -> StreamedSums:
     """The sums of a linear chain over updates that come in parts."""
     current = updates.round
     nobody = ClientBehaviour(np.zeros(len(values), np.bool_), current.clients.learning_rate, current.clients.steps)
     server = ServerSteps(tuple(steps), None)
-    plan = Plan(current.facts, server, nobody, attacked=True, clip_norm=1.0, noise_std=0.0, rows=slice(0, len(values)))
-    sums = LinearSums(plan, current.start[None], [{}])
+    plan = RoundPlan(
+        current.facts, server, nobody, attacked=True, clip_norm=1.0, noise_std=0.0, rows=slice(0, len(values))
+    )
+    sums = StreamedSums(plan, current.start[None], [{}])
     for first, last in zip([0, *cuts], [*cuts, len(values)], strict=True):
         rows = values[None, first:last]
         good = torch.zeros(1, last - first, dtype=torch.bool)
         sums.add(
-            Received(slice(first, last), rows, row_norms(rows), good, np.ones(last - first), BatchMeasurements.clean(0))
+            Submission(
+                slice(first, last), rows, row_norms(rows), good, np.ones(last - first), BatchMeasurements.clean(0)
+            )
         )
     return sums
 

@@ -1,13 +1,13 @@
-"""The mathematics of certification: pure functions on numpy arrays, float64, in log space where it matters.
+"""The mathematics of certification: pure functions on NumPy arrays, float64, in log space where it matters.
 
-From an attack to a certificate: `shift` (one sample's gradient) -> `drift` (one round's aggregate, `breakdown` for
-aggregators that look at the updates) -> `propagation`, `budget` or `hockey_stick` (the end of the run). From the votes:
-`confidence` or `exact_votes` -> `rules`. `inversion` puts the two together, and `rounding` says what floating-point
+From an attack to the drift of the final model: `shift` (one sample's gradient) -> `drift` (one round's aggregate) ->
+`propagation`, `budget` or `hockey_stick` (the end of the run). From votes to the drift that a prediction tolerates:
+`confidence` or `exact_votes` -> `rules`. `inversion` compares the two, and `rounding` bounds what floating-point
 arithmetic adds. `paper` is the paper's own radius.
 
-Against attackers in every round, or in one that nobody knows: `group_vote` and `ensemble` (votes of models from
-different clients), `median` (of models that are sent once), `spectrum` and `ball` (smaller bounds for batches that
-honest clients scale), `influence` (rates that give all rounds the same influence).
+Against attackers in every round, or in unknown rounds: `group_vote` (votes of models from different clients),
+`spectrum` and `ball` (smaller bounds for batches that honest clients scale) and `influence` (rates that give all
+rounds the same influence).
 """
 
 from crfl_core.certification.formulas._arrays import Array
@@ -59,7 +59,6 @@ from crfl_core.certification.formulas.influence import (
     worst_rounds,
 )
 from crfl_core.certification.formulas.inversion import client_count, feature_radius, sample_count, sample_ratio
-from crfl_core.certification.formulas.median import Box, median_box, median_count
 from crfl_core.certification.formulas.paper import (
     attack_divergence,
     divergence_by_round,
@@ -70,11 +69,8 @@ from crfl_core.certification.formulas.paper import (
     log_radius,
 )
 from crfl_core.certification.formulas.propagation import (
-    accumulated_drift,
     averagedness,
     later_products,
-    persistent_drift,
-    persistent_drift_limit,
     round_contraction,
     round_expansion,
     round_expansion_with_caps,
@@ -162,12 +158,9 @@ __all__ = [
     "equal_influence_start",
     "worst_rounds",
     # from drift to the end of the run
-    "accumulated_drift",
     "averagedness",
     "round_expansion_with_caps",
     "later_products",
-    "persistent_drift",
-    "persistent_drift_limit",
     "round_contraction",
     "round_expansion",
     "budget_per_unit_drift",
@@ -210,10 +203,6 @@ __all__ = [
     "ensemble_count",
     "group_costs",
     "vote_counts",
-    # a median of local models
-    "Box",
-    "median_box",
-    "median_count",
     # the answers
     "client_count",
     "feature_radius",

@@ -9,5 +9,5 @@ Array = NDArray[np.float64]
 
 
 def floats(*values: ArrayLike) -> tuple[Array, ...]:
-    """The arguments as float64 arrays, not copied if they already are."""
+    """Convert the arguments to float64 arrays, without a copy if they already are."""
     return tuple(np.asarray(value, np.float64) for value in values)

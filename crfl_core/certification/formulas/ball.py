@@ -25,8 +25,9 @@ ALLOWANCE = 128.0 * UNIT_ROUNDOFF
 def ball_gradient_bound(
     start_limit: ArrayLike, limit: ArrayLike, weight_decay: ArrayLike, input_bound: ArrayLike, classes: int
 ) -> Array:
-    """`kappa`: the smallest solution of `F + (L / B) I(B kappa / lambda) <= kappa`, or `sqrt(2 L)` if none is smaller.
+    """Return kappa, the longest gradient of a scaled batch inside the ball.
 
+    The smallest solution of `F + (L / B) I(B kappa / lambda) <= kappa`, or `sqrt(2 L)` if none is smaller.
     `start_limit` F bounds the gradients of scaled batches at the model 0 (see `batch_factor`), `limit` L their
     spectrum, `input_bound` B their inputs with the bias. `F = sqrt(L (1 - 1/C))` holds for all batches by itself.
     Rounded up, to a value that fulfils the condition.
@@ -56,8 +57,9 @@ def ball_room(
     input_bound: ArrayLike,
     classes: int,
 ) -> Array:
-    """`kappa - F - (L / B) I(B kappa / lambda)`: what gradients in the ball of a given kappa leave of it at least.
+    """Return how much gradients inside the ball stay below kappa, at least.
 
+    `kappa - F - (L / B) I(B kappa / lambda)`.
     Below 0 the rule does not hold for this kappa. Above 0 a step of rate eta ends inside the ball even if rounding adds
     eta times the room. The smallest kappa leaves none; one that is a little larger usually does. Rounded down.
 
@@ -71,7 +73,9 @@ def ball_room(
 def ball_smoothness(
     limit: ArrayLike, gradient_bound: ArrayLike, weight_decay: ArrayLike, input_bound: ArrayLike, classes: int
 ) -> Array:
-    """`L h(B kappa / lambda)`: how smooth losses are inside the ball, at most `L / 2`; for `largest_rate`.
+    """Return the smoothness of losses inside the ball, at most `L / 2`.
+
+    `L h(B kappa / lambda)`, the `smoothness` of `largest_rate`.
 
     >>> ball_smoothness(0.0526, 0.1578, 0.5, 1.0, classes=10).round(6)
     np.float64(0.007058)
@@ -81,7 +85,7 @@ def ball_smoothness(
 
 
 def _turning_point(limit: Array, decay: Array, bound: Array, classes: int) -> Array:
-    """Where `(L / lambda) h = 1`; infinite if h never is that large, 0 if it is from the start."""
+    """Return kappa where `(L / lambda) h = 1`: infinite if h stays smaller, 0 if it starts there."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = limit / decay - 1.0
         reach = np.log((classes - 1.0) / ratio) / _growth(classes)
@@ -93,13 +97,13 @@ def _holds(kappa: Array, start: Array, limit: Array, decay: Array, bound: Array,
 
 
 def _longest(kappa: Array, start: Array, limit: Array, decay: Array, bound: Array, classes: int) -> Array:
-    """`F + (L / B) I(B kappa / lambda)`, rounded up."""
+    """Return `F + (L / B) I(B kappa / lambda)`, rounded up."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return (start + limit / bound * _integral(bound * kappa / decay, classes)) * (1.0 + ALLOWANCE)
 
 
 def _integral(reach: Array, classes: int) -> Array:
-    """`I(a)`, the integral of h from 0 to a."""
+    """Return `I(a)`, the integral of h from 0 to a."""
     growth = _growth(classes)
     half = math.log(classes - 1.0) / growth
     below = np.log1p(np.expm1(growth * np.minimum(reach, half)) / classes) / growth
@@ -107,10 +111,13 @@ def _integral(reach: Array, classes: int) -> Array:
 
 
 def _slope(reach: Array, classes: int) -> Array:
-    """`h(a) = min(1/2, 1 / (1 + (C - 1) exp(-s a)))`: no `diag P - P P^T` of logits of norm a has a larger norm."""
+    """Return a bound on the norm of `diag P - P P^T` for logits of norm a.
+
+    `h(a) = min(1/2, 1 / (1 + (C - 1) exp(-s a)))`.
+    """
     return np.minimum(0.5, 1.0 / (1.0 + (classes - 1.0) * np.exp(-_growth(classes) * reach)))
 
 
 def _growth(classes: int) -> float:
-    """`s = sqrt(C / (C - 1))`: how fast one logit can leave the mean of the others."""
+    """Return `s = sqrt(C / (C - 1))`: how fast one logit can leave the mean of the others."""
     return math.sqrt(classes / (classes - 1.0))

@@ -18,8 +18,9 @@ from crfl_core.certification.formulas.propagation import later_products
 
 
 def tradeoff_budget(drifts: ArrayLike, noise_stds: ArrayLike, lipschitz: ArrayLike) -> Array:
-    """`mu` of any number of attacked rounds. Rounds stand along the last axis; `drifts` may have more axes.
+    """Return the trade-off budget mu of any number of attacked rounds.
 
+    Rounds stand along the last axis; `drifts` may have more axes.
     With `d_t = Delta_t prod_{r>t} c_r` and `v_t = (s_t prod_{r>t} c_r)^2`, noise may hide a drift in its own round or
     later. The best way to share it out is isotonic: pool adjacent rounds until `sum d / sum v` increases from
     block to block, then `mu^2 = sum_blocks (sum d)^2 / sum v`. Infinite if a drift meets no noise from its round on.
@@ -39,8 +40,9 @@ def tradeoff_budget(drifts: ArrayLike, noise_stds: ArrayLike, lipschitz: ArrayLi
 
 
 def budget_per_unit_drift(noise_stds: ArrayLike, lipschitz: ArrayLike) -> Array:
-    """`mu` of a unit drift injected in round t alone, for every t; a single attack of drift D costs D times as much.
+    """Return the trade-off budget of a unit drift in round t alone, for every t.
 
+    A single attack of drift D costs D times as much.
     Without contraction `1 / sqrt(sum_{r >= t} s_r^2)`. Infinite where no noise follows, 0 where a later round forgets
     everything. An unknown attacked round costs the maximum over its window.
 

@@ -29,13 +29,14 @@ class Bounds(NamedTuple):
 
     @property
     def abstains(self) -> NDArray[np.bool_]:
-        """Where the vote is not clear enough for a prediction: `p_a <= p_b`."""
+        """Return where the vote is too close for a prediction: `p_a <= p_b`."""
         return np.less_equal(self.p_a, self.p_b)
 
 
 def hoeffding(counts: Counts, alpha: float) -> Bounds:
-    """The paper's bounds (its Section 3.2): `p_A = n_A / M - sqrt(log(1/alpha) / 2M)`, `p_B = n_B / M + sqrt(...)`.
+    """Bound the probabilities as the paper does (Section 3.2), by Hoeffding's inequality.
 
+    `p_A = n_A / M - sqrt(log(1/alpha) / 2M)`, `p_B = n_B / M + sqrt(log(1/alpha) / 2M)`.
     Each bound fails with probability at most alpha for a fixed class, not for the pair and not for classes that are
     chosen by the same votes. Both are clamped to [0, 1]. The paper prints N, the number of clients, in place of M.
 
@@ -51,7 +52,9 @@ def hoeffding(counts: Counts, alpha: float) -> Bounds:
 
 
 def clopper_pearson_lower(successes: ArrayLike, trials: ArrayLike, alpha: float) -> Array:
-    """The probability at which this number of successes or more would occur with probability alpha; 0 for no success.
+    """Bound a probability from below by its successes; wrong with probability at most alpha.
+
+    The probability at which this number of successes or more occurs with probability alpha; 0 for no success.
 
     >>> clopper_pearson_lower([0, 990, 1000], 1000, 0.0005).round(6)
     array([0.      , 0.974937, 0.992428])
@@ -64,7 +67,9 @@ def clopper_pearson_lower(successes: ArrayLike, trials: ArrayLike, alpha: float)
 
 
 def clopper_pearson_upper(successes: ArrayLike, trials: ArrayLike, alpha: float) -> Array:
-    """The probability at which so few successes or fewer would occur with probability alpha; 1 if all succeed.
+    """Bound a probability from above by its successes; wrong with probability at most alpha.
+
+    The probability at which this number of successes or fewer occurs with probability alpha; 1 if all succeed.
 
     >>> clopper_pearson_upper([0, 6, 1000], 1000, 0.0005).round(6)
     array([0.007572, 0.018931, 1.      ])
@@ -127,5 +132,5 @@ def one_stage_bonferroni(counts: Counts, alpha: float) -> Bounds:
 
 
 def _inaccuracy(probability: Array, trials: Array) -> Array:
-    """How far the inverse of the incomplete beta function may be off; tests find a third of it."""
+    """Return the possible error of the inverse incomplete beta function; tests find a third of it."""
     return UNIT_ROUNDOFF * (8.0 + (64.0 + trials / 64.0) * probability)

@@ -17,8 +17,9 @@ from crfl_core.certification.formulas._arrays import Array, floats
 
 
 def retention(learning_rate: ArrayLike, steps: ArrayLike, weight_decay: ArrayLike, proximal: ArrayLike = 0.0) -> Array:
-    """`c = (1 - eta lambda)^tau`: the share of the broadcast model that weight decay leaves after local training.
+    """Return c, the share of the broadcast model that local training leaves.
 
+    `c = (1 - eta lambda)^tau` for weight decay lambda.
     With a proximal weight mu, `c = a^tau + (1 - a^tau) mu / (lambda + mu)`, `a = 1 - eta (lambda + mu)`.
 
     >>> retention(0.1, 10, [0.0, 0.01]).round(6)
@@ -34,8 +35,9 @@ def retention(learning_rate: ArrayLike, steps: ArrayLike, weight_decay: ArrayLik
 
 
 def effective_steps(learning_rate: ArrayLike, steps: ArrayLike, weight_decay: ArrayLike) -> Array:
-    """`sum_s (1 - eta lambda)^(tau - 1 - s) = (1 - c) / (eta lambda)`, which is tau without weight decay.
+    """Return how many undamped steps a constant push in every step amounts to.
 
+    `sum_s (1 - eta lambda)^(tau - 1 - s) = (1 - c) / (eta lambda)`, which is tau without weight decay.
     What a constant push in every step amounts to, counted in undamped steps.
 
     >>> effective_steps(0.1, 10, [0.0, 0.01]).round(6)
@@ -48,8 +50,9 @@ def effective_steps(learning_rate: ArrayLike, steps: ArrayLike, weight_decay: Ar
 
 
 def largest_rate(smoothness: ArrayLike, weight_decay: ArrayLike = 0.0) -> Array:
-    """`2 / (beta + 2 lambda)`: up to this rate a step on a convex, beta-smooth loss with decay contracts by its decay.
+    """Return the largest rate at which a step contracts by its weight decay.
 
+    `2 / (beta + 2 lambda)`, for a convex, beta-smooth loss.
     `smoothness` beta is that of the loss without its decay: `B^2 / 2`, with the batch-spectrum rule `L / 2`, with the
     ball rule `ball_smoothness`. Exact: a gap of two models becomes `1 - eta lambda` times as long, or less.
 
@@ -64,8 +67,9 @@ def largest_rate(smoothness: ArrayLike, weight_decay: ArrayLike = 0.0) -> Array:
 def residual_bound(
     gradient_bound: ArrayLike, learning_rate: ArrayLike, steps: ArrayLike, weight_decay: ArrayLike = 0.0
 ) -> Array:
-    """`U = kappa (1 - c) / lambda`, the longest centred residual of steps with gradients of at most kappa.
+    """Bound the longest centred residual of steps with gradients of at most kappa.
 
+    `U = kappa (1 - c) / lambda`.
     `eta tau kappa` without weight decay. kappa is `sqrt 2 B`, `spectrum_gradient_bound` or `ball_gradient_bound`.
 
     >>> residual_bound(0.324345, 1.0, 4, [0.0, 0.01]).round(6)
@@ -83,7 +87,7 @@ def update_bound(
     start_norm: ArrayLike = 0.0,
     proximal: ArrayLike = 0.0,
 ) -> Array:
-    """`U`, the norm that no clean local update exceeds.
+    """Return U, the norm that no clean local update exceeds.
 
     Unrolled, a clean update is `u = -(1 - c) w + r` with `||r|| <= sqrt 2 B (1 - c) / lambda`, or `eta tau sqrt 2 B`
     without weight decay. The default bounds the centred residual r, which is what a server should cap; with the
@@ -103,8 +107,9 @@ def update_bound(
 def worst_poisoned_share(
     poisoned: ArrayLike, batch_sizes: ArrayLike, steps_per_epoch: int, step_retention: float = 1.0
 ) -> Array:
-    """The largest `sum_s k_s / n_s` that `poisoned` samples can have, wherever they fall; an array over `poisoned`.
+    """Return the largest `sum_s k_s / n_s` of `poisoned` samples, wherever they fall.
 
+    The answer is an array over `poisoned`.
     `batch_sizes` are the n_s of a client's tau steps. Each epoch of `steps_per_epoch` steps shows every sample at most
     once, so there `sum_s k_s <= q` and `k_s <= n_s`. With weight decay, `step_retention` = 1 - eta lambda weighs step
     s by its power tau - 1 - s. A sample counts most in the smallest batches, so these are filled first.
@@ -129,8 +134,9 @@ def worst_poisoned_share(
 
 
 def attack_strength(weight: ArrayLike, scale: ArrayLike, learning_rate: ArrayLike, share: ArrayLike) -> Array:
-    """`S = p gamma eta sum_s k_s / n_s`: what an attacker makes of a unit shift of one sample's gradient.
+    """Return S, the drift per unit shift of one poisoned sample's gradient.
 
+    `S = p gamma eta sum_s k_s / n_s`.
     `share` is the sum: `worst_poisoned_share`, or `effective_steps` times q/n for a fixed number in every batch.
 
     >>> attack_strength(0.05, 10.0, 0.001, 30 * 0.05)
@@ -141,8 +147,9 @@ def attack_strength(weight: ArrayLike, scale: ArrayLike, learning_rate: ArrayLik
 
 
 def scale_terms(weight: ArrayLike, scale: ArrayLike, clean_update_bound: ArrayLike) -> Array:
-    """`(gamma - 1) p U`: what scaling alone moves if the clean world is honest. U bounds u itself, not its residual.
+    """Return the drift of scaling alone against the honest clean world.
 
+    `(gamma - 1) p U`. U bounds the update u itself, not its residual.
     A data attack costs `S G` against the scaled clean world, `S G + (gamma - 1) p U` against the honest one. Who
     does not scale, or has no weight, costs nothing, even if U is infinite.
 
@@ -155,8 +162,9 @@ def scale_terms(weight: ArrayLike, scale: ArrayLike, clean_update_bound: ArrayLi
 
 
 def byzantine_terms(weight: ArrayLike, submitted_bound: ArrayLike, other_bound: ArrayLike) -> Array:
-    """`p (C_u + V)`: an attacker that submits anything the server lets through.
+    """Return the drift of an attacker that submits anything the server lets through.
 
+    `p (C_u + V)`.
     `submitted_bound` bounds what it submits in this run: the server's cap, or the smaller of the cap and the observed
     norm if the statement is about this run only. `other_bound` is V, the longest that the other world may have in its
     place: what honest training can reach, U, if that world is the clean one, the cap if it is any other attack. Both
@@ -173,7 +181,7 @@ def byzantine_terms(weight: ArrayLike, submitted_bound: ArrayLike, other_bound: 
 
 
 def worst_totals(terms: ArrayLike, *, clip_norm: ArrayLike = np.inf) -> Array:
-    """The drift of the 0, 1, ..., N worst of N attackers of the last axis, each at most 2 rho.
+    """Return the drift of the 0, 1, ..., N worst attackers of the last axis, at most 2 rho.
 
     Both worlds' aggregates are clipped to the ball of radius `clip_norm`, so they are never further apart than its
     diameter.
@@ -188,7 +196,7 @@ def worst_totals(terms: ArrayLike, *, clip_norm: ArrayLike = np.inf) -> Array:
 
 
 def variable_attackers_drift(terms: ArrayLike, fades: ArrayLike, *, clip_norms: ArrayLike = np.inf) -> Array:
-    """The drift of the 0, 1, ..., N worst attackers if they may be others in every round.
+    """Return the drift of the 0, 1, ..., N worst attackers that may differ between rounds.
 
     `terms` (rounds, clients) holds what each client costs in each attacked round, 0 where it takes no part; `fades`
     (rounds,) what the rounds that follow leave of a drift. The worst clients of every round count, at most 2 rho_t.
@@ -202,8 +210,9 @@ def variable_attackers_drift(terms: ArrayLike, fades: ArrayLike, *, clip_norms: 
 
 
 def fixed_attackers_drift(terms: ArrayLike, fades: ArrayLike, *, clip_norms: ArrayLike = np.inf) -> Array:
-    """The drift of the 0, 1, ..., N worst attackers if they are the same in all rounds. Arguments as above.
+    """Return the drift of the 0, 1, ..., N worst attackers that stay the same in all rounds.
 
+    Arguments are those of `variable_attackers_drift`.
     The clients with the largest `sum_t terms_t fade_t` count. Attackers that may change are no weaker, so their drift
     is a bound as well; with clip norms neither is always the smaller one.
 
@@ -224,8 +233,9 @@ def _log_retention(learning_rate: ArrayLike, steps: ArrayLike, weight_decay: Arr
 
 
 def krum_drift(update_bound: ArrayLike, clients: int, attackers: int) -> Array:
-    """`2 U + 2 U sqrt((N - R - 2) / (N - 2 R - 1))` for Krum that expects R attackers among N clients.
+    """Bound the drift of Krum that expects R attackers among N clients.
 
+    `2 U + 2 U sqrt((N - R - 2) / (N - 2 R - 1))`.
     Needs `N >= 2 R + 3`, infinite otherwise.
 
     >>> krum_drift(1.0, clients=20, attackers=3).round(6), krum_drift(1.0, clients=8, attackers=3)

@@ -59,7 +59,7 @@ class ExactVotes(NamedTuple):
 
 
 def exact_votes(logits: ArrayLike, noise_stds: ArrayLike, relative_error: float = 1e-12) -> ExactVotes:
-    """The class probabilities of a noisy linear model, for all m samples.
+    """Compute the class probabilities of a noisy linear model, for all m samples.
 
     `logits` (m, C) are those without noise, `noise_stds` (m,) the std `sigma ||x~||` of the noise on each. Correct to
     `relative_error` for gaps up to 40 noise stds, valid bounds beyond.
@@ -85,7 +85,10 @@ def exact_votes(logits: ArrayLike, noise_stds: ArrayLike, relative_error: float 
 
 
 def _union_bounds(gaps: Array) -> tuple[Array, Array, Array]:
-    """A loses only to somebody who beats it alone, which class j does with probability `Phi(-g_j / sqrt 2)`."""
+    """Bound the probabilities by a union over the other classes.
+
+    Class j beats A with probability `Phi(-g_j / sqrt 2)`, and A loses only if some class beats it.
+    """
     beaten = special.log_ndtr(-gaps / math.sqrt(2.0)) * (1.0 - LOGARITHM)
     log_rest = special.logsumexp(beaten, axis=1) * (1.0 - LOGARITHM)
     return np.log1p(-np.exp(log_rest)) * (1.0 + LOGARITHM), log_rest, beaten[:, 0]
@@ -117,7 +120,7 @@ class _Quadrature:
         )
 
     def integrate(self) -> tuple[Array, Array, Array]:
-        """log p_A, log(1 - p_A) and log p_B."""
+        """Return log p_A, log(1 - p_A) and log p_B."""
         p_a, not_a, p_b = np.empty((3, len(self.gaps)))
         order = np.lexsort((-self.active, self.bins))
         for rows in np.split(order, np.flatnonzero(np.diff(self.bins[order])) + 1):
@@ -181,7 +184,7 @@ class _TailTable:
             self.coefficients.append(hermite * scaled)
 
     def reader(self, first: int, length: int) -> Callable[[Array], Array]:
-        """Reads `Q(v + g)` for gaps (n,) on the `length` grid points from `first` on, as (n, length)."""
+        """Return a function that reads `Q(v + g)` for gaps (n,) on `length` grid points from `first`."""
         windows = [sliding_window_view(values, length, axis=1) for values in self.coefficients]
 
         def read(gaps: Array) -> Array:
@@ -200,7 +203,7 @@ class _TailTable:
 
 
 def _highest_mode(classes: int) -> float:
-    """The solution of `v = (C - 1) phi(v) / Phi(v)`, which no integrand's mode exceeds, rounded up."""
+    """Bound the mode of every integrand: the solution of `v = (C - 1) phi(v) / Phi(v)`, rounded up."""
     low = 0.0
     high = math.sqrt(2.0 * math.log(classes)) + 1.0
     while high - low > 1e-3:

@@ -25,8 +25,9 @@ VOTES_AT_ONCE = 1 << 20
 
 
 def vote_counts(votes: ArrayLike, classes: int, weights: ArrayLike = 1) -> NDArray[np.int64]:
-    """How many groups vote for each class, (m, C), or with `weights` (G,) the sum of theirs. `argmax` is the winner.
+    """Count the groups that vote for each class, (m, C); `argmax` is the winner.
 
+    With `weights` (G,), add up the weights of the groups.
     Weights are whole numbers of at least 0 that are fixed and public before training; sample counts that clients report
     are not.
 
@@ -62,7 +63,7 @@ def certified_groups(counts: ArrayLike) -> Array:
 
 
 def weighted_group_radius(votes: ArrayLike, classes: int, weights: ArrayLike, reachable: ArrayLike = True) -> Array:
-    """The same for a vote with fixed public `weights` (G,), see `vote_counts`: exact for every class, in every order.
+    """Return how many clients a vote with fixed public `weights` (G,) tolerates, exactly.
 
     Attackers take the groups that move the lead over a class c most: `2 v_g` where g votes for the winner, `v_g` where
     it votes for a third class, nothing where it votes for c. `reachable` (G,) says which groups have a client that may
@@ -93,8 +94,9 @@ def weighted_group_radius(votes: ArrayLike, classes: int, weights: ArrayLike, re
 
 
 def group_costs(certified: ArrayLike, members: ArrayLike) -> Array:
-    """`k_g = r_g + 1`: how many clients it takes to change a group's vote, (m, G) or any shape that broadcasts.
+    """Return how many clients it takes to change each group's vote, (m, G) or broadcast.
 
+    `k_g = r_g + 1`.
     `certified` is how many attackers among its own members the group's prediction stands, r_g (NaN or 0: none),
     `members` how many clients of the group may attack: all of them, or the candidates that the threat names. Infinite
     where these are too few.
@@ -108,8 +110,9 @@ def group_costs(certified: ArrayLike, members: ArrayLike) -> Array:
 
 
 def group_radius(votes: ArrayLike, classes: int, costs: ArrayLike) -> Array:
-    """How many clients may attack if it takes `costs` of them to change a group's vote; (m, G), or (G,) for all.
+    """Return how many clients may attack if a group's vote costs them `costs`.
 
+    `costs` are (m, G), or (G,) for all samples.
     For every class c other than the winner, the lead is gone after `D_c = n_A - n_c + 1 - [c < A]` votes. A group that
     votes for the winner and changes to c takes two of them, one that votes for a third class takes one. With the prefix
     sums PA and PO_c of both kinds' costs, in increasing order,
@@ -146,7 +149,7 @@ def group_radius(votes: ArrayLike, classes: int, costs: ArrayLike) -> Array:
 
 
 def _prefix_sums(costs: Array, chosen: NDArray[np.bool_]) -> Array:
-    """The cost of the cheapest 0, 1, ..., G + 1 chosen groups; infinite beyond their number."""
+    """Return the cost of the cheapest 0, 1, ..., G + 1 chosen groups; infinite beyond their number."""
     ordered = np.sort(np.where(chosen, costs, np.inf), axis=1)
     return np.pad(ordered, ((0, 0), (1, 1)), constant_values=((0.0, 0.0), (0.0, np.inf))).cumsum(axis=1)
 
@@ -177,7 +180,7 @@ WHOLE = 2**51
 
 
 def ensemble_count(p_a: ArrayLike, p_b: ArrayLike, clients: int, subset: int) -> Array:
-    """The largest number m of clients that may do anything without changing what the ensemble predicts.
+    """Return the largest number m of clients that cannot change the ensemble's prediction.
 
     `p_a` bounds the share of subsets that vote for the predicted class from below, `p_b` that of any other class from
     above, and `subset` is k. Only subsets that hold one of the m clients can change their vote, so m is certified if

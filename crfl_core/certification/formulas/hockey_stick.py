@@ -39,7 +39,7 @@ FINE_BUDGETS = 256
 
 
 def log_theta(log_gamma: ArrayLike, distance: ArrayLike) -> Array:
-    """The logarithm of theta, `E_gamma` of two unit Gaussians at a distance r, rounded up by a few units.
+    """Return log theta, `E_gamma` of two unit Gaussians at distance r, rounded up a little.
 
     `theta = Phi(r/2 - log(gamma)/r) - gamma Phi(-r/2 - log(gamma)/r)`, also where it underflows. With
     `a = log(gamma)/r - r/2`, `b = a + r` and Mills' ratio M this is `phi(a) (M(a) - M(b))`: gamma has cancelled.
@@ -65,7 +65,7 @@ def log_theta(log_gamma: ArrayLike, distance: ArrayLike) -> Array:
 
 
 def log_divergence(log_gamma: ArrayLike, budget: ArrayLike, diameters: ArrayLike) -> Array:
-    """The logarithm of a bound on `E_gamma` between the two worlds' final models, in both directions.
+    """Bound log `E_gamma` between the two worlds' final models, in both directions.
 
     The attacked round costs a `budget` mu (its drift over its noise, or any trade-off budget so far), which gives
     `d = theta_gamma(mu)`; every later round turns d into `d theta_{1 + (gamma - 1)/d}(2 rho_t / sigma_t)`. Broadcasts
@@ -96,7 +96,7 @@ def log_divergence(log_gamma: ArrayLike, budget: ArrayLike, diameters: ArrayLike
 def hockey_stick_threshold(
     p_a: ArrayLike, p_b: ArrayLike, diameters: ArrayLike, largest_budget: float = np.inf
 ) -> Array:
-    """The largest budget mu of the attacked round that the vote rule certifies, for many votes at once.
+    """Return the largest certified budget mu of the attacked round, for many votes at once.
 
     At least `gaussian_threshold`, which ignores contraction; infinite where `largest_budget` (the diameter of the
     attacked round's own clip) is certified, that is any attack; 0 where `p_a <= p_b`. Every finite value
@@ -132,7 +132,7 @@ def _last_certified(p_a: Array, p_b: Array, diameters: ArrayLike, budgets: Array
 
 
 def _refined(budgets: Array, places: NDArray[np.int64]) -> Array:
-    """More budgets between the same ends: half of them where the votes were found to lie, half evenly."""
+    """Place more budgets between the same ends: half near the votes, half evenly."""
     cells = len(budgets) - 1
     votes = np.bincount(np.clip(places, 0, cells - 1), minlength=cells) / len(places)
     share = np.append(0.0, np.cumsum(0.5 * votes + 0.5 / cells))
@@ -168,7 +168,7 @@ class _VoteTable:
             self.gained_slope[row] = inverse[choice]
 
     def last_certified(self, p_a: Array, p_b: Array) -> NDArray[np.int64]:
-        """By bisection, a row that is certified and whose successor is not; -1 if not even the first is."""
+        """Find a certified row with an uncertified successor, by bisection; -1 if there is none."""
         low = np.full(len(p_a), -1)
         high = np.full(len(p_a), len(self.kept))
         column_a = _nearest_quantile(p_a)
@@ -193,5 +193,5 @@ def _nearest_quantile(p: Array) -> NDArray[np.int64]:
 
 
 def _mills(x: Array) -> Array:
-    """`(1 - Phi(x)) / phi(x)`, for x of any size above -35 or so."""
+    """Return Mills' ratio `(1 - Phi(x)) / phi(x)`, for x above about -35."""
     return math.sqrt(math.pi / 2.0) * special.erfcx(x / math.sqrt(2.0))

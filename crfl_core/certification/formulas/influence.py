@@ -18,8 +18,9 @@ ROUNDED = 1e-9
 
 
 def equal_influence_start(smoothness: ArrayLike, weight_decay: ArrayLike, steps: ArrayLike) -> float:
-    """`t0 = c / (1 - c)`, `c = (beta / (beta + 2 lambda))^tau`: the smallest t0 whose rates all keep the step rule.
+    """Return the smallest t0 with which all rates keep the step rule.
 
+    `t0 = c / (1 - c)`, `c = (beta / (beta + 2 lambda))^tau`.
     Clients may differ; then it is the largest of theirs. `smoothness` beta and the rule are those of `largest_rate`.
 
     >>> round(equal_influence_start(0.5 * 0.0526, 0.003, 1), 9), round(equal_influence_start(0.5, 0.01, [10, 20]), 6)
@@ -37,8 +38,9 @@ def equal_influence_start(smoothness: ArrayLike, weight_decay: ArrayLike, steps:
 def equal_influence_rates(
     rounds: int, steps: ArrayLike, weight_decay: ArrayLike, start: float, largest: ArrayLike = np.inf
 ) -> Array:
-    """`eta_t = (1 - c_t^(1/tau)) / lambda` with `c_t = (t + t0 - 1) / (t + t0)`: rates of equal influence.
+    """Return rates that give all rounds the same influence on the final model.
 
+    `eta_t = (1 - c_t^(1/tau)) / lambda` with `c_t = (t + t0 - 1) / (t + t0)`.
     (rounds,), or (rounds, clients) if `steps` or decays are one for each client: whoever takes more steps takes smaller
     ones, so that all of a round keep the same share c_t. `start` is t0, from `equal_influence_start`, or larger for
     smaller rates. No rate is above the `largest_rate`, if `largest` gives it, not even by rounding.
@@ -72,8 +74,9 @@ def equal_influence_drift(
 
 
 def worst_rounds(drifts: ArrayLike, count: int) -> Array:
-    """The largest sum of `count` of the rounds' drifts, which stand along the first axis: what k unknown rounds cost.
+    """Return the largest sum of `count` of the drifts along the first axis.
 
+    That is what attacks in `count` unknown rounds cost.
     Each drift is faded to the end of the run. One round: the largest; as many as there are: all of them.
 
     >>> worst_rounds([[0.5, 0.1], [0.25, 0.3], [0.0, 0.2]], count=2)
@@ -89,7 +92,7 @@ def worst_rounds(drifts: ArrayLike, count: int) -> Array:
 def unknown_rounds_drift(
     terms: ArrayLike, fades: ArrayLike, count: int, *, clip_norms: ArrayLike = np.inf, lasting: bool = True
 ) -> Array:
-    """The drift of the 0, 1, ..., N worst clients that attack in at most `count` rounds, nobody knows which.
+    """Return the drift of the 0, 1, ..., N worst clients in at most `count` unknown rounds.
 
     `terms` (rounds, clients), `fades` (rounds,) and `clip_norms` are those of `variable_attackers_drift`, for all
     rounds of the run. Attackers who may be others in every round cost the worst `count` rounds of the worst clients in

@@ -26,7 +26,7 @@ RADII_AT_ONCE = 2048
 
 
 def feature_radius(drift: ArrayLike, total_drift: Callable[[Array], Array]) -> Array:
-    """The largest perturbation delta of each poisoned sample with `total_drift(delta) <= D`.
+    """Return the largest perturbation delta with `total_drift(delta) <= D`.
 
     `total_drift` maps perturbations (k,) to the drift of all attackers (k,), non-decreasing, also at 0 and infinity.
     Infinite if even an unlimited perturbation fits; NaN if what does not depend on delta, flipped labels or scaled
@@ -51,7 +51,7 @@ def feature_radius(drift: ArrayLike, total_drift: Callable[[Array], Array]) -> A
 
 
 def sample_ratio(drift: ArrayLike, total_drift: Callable[[Array], Array]) -> Array:
-    """The largest share q/n of an attacker's samples, at most 1, with `total_drift(share) <= D`.
+    """Return the largest poisoned share q/n, at most 1, with `total_drift(share) <= D`.
 
     The same share in every batch, or whole epochs of equal batches; for other schedules see `sample_count`. NaN if
     attackers exceed D without any poison. Rounded down.
@@ -63,7 +63,7 @@ def sample_ratio(drift: ArrayLike, total_drift: Callable[[Array], Array]) -> Arr
 
 
 def sample_count(drift: ArrayLike, costs: ArrayLike) -> Array:
-    """The largest number q of poisoned samples of each attacker with `costs[q] <= D`.
+    """Return the largest number q of poisoned samples per attacker with `costs[q] <= D`.
 
     `costs` is the drift for q = 0, 1, ..., from `worst_poisoned_share` over the actual schedule. NaN if not even
     `costs[0]` fits; the end of the table if all of it does.
@@ -75,8 +75,9 @@ def sample_count(drift: ArrayLike, costs: ArrayLike) -> Array:
 
 
 def client_count(drift: ArrayLike, costs: ArrayLike) -> Array:
-    """The largest number R of attackers with `costs[R] <= D`, if `costs` is the drift of the 0, 1, ... worst clients.
+    """Return the largest number R of attackers with `costs[R] <= D`.
 
+    `costs` is the drift of the 0, 1, ... worst clients.
     `worst_totals` makes such a table from what each client can do.
 
     >>> client_count([0.1, 0.5, 0.65, 5.0], [0.0, 0.4, 0.6, 0.7])
@@ -93,7 +94,10 @@ def _largest_count(drift: ArrayLike, costs: ArrayLike) -> Array:
 
 
 def _largest_below(limits: Array, total_drift: Callable[[Array], Array], table: Array) -> Array:
-    """The lower ends of brackets around `total_drift(delta) = limit`, by false position (the Illinois variant)."""
+    """Return lower ends of brackets around `total_drift(delta) = limit`, by false position.
+
+    The Illinois variant.
+    """
     place = np.searchsorted(table, limits, side="right") - 1
     # Where the table does not reach, 0 and its end are lower ends, too.
     found = np.where(place < 0, 0.0, POWERS[np.maximum(place, 0)])

@@ -11,8 +11,9 @@ Array = NDArray[np.float64]
 
 
 def kl_budget(p_a: ArrayLike, p_b: ArrayLike) -> Array:
-    """The KL divergence below which a vote cannot change (Theorem 3), 0 where `p_a <= p_b`.
+    """Return the KL divergence below which a vote cannot change (Theorem 3).
 
+    It is 0 where `p_a <= p_b`.
     `eps = -log(1 - (sqrt p_A - sqrt p_B)^2)`. The square is taken of `(p_A - p_B) / (sqrt p_A + sqrt p_B)`, and the
     difference from 1, where it is small, is computed as `(1 - p_A - p_B) + 2 sqrt(p_A p_B)`: neither cancels.
 
@@ -29,7 +30,9 @@ def kl_budget(p_a: ArrayLike, p_b: ArrayLike) -> Array:
 
 
 def gradient_lipschitz(clip_norm: float) -> float:
-    """The paper's `L_Z = sqrt(2 + 2 rho + rho^2)` (Lemma 1). True for inputs of norm at most 2, false beyond.
+    """Return the paper's `L_Z = sqrt(2 + 2 rho + rho^2)` (Lemma 1).
+
+    It is true for inputs of norm at most 2, false beyond.
 
     >>> round(gradient_lipschitz(3.0), 12)
     4.123105625618
@@ -38,8 +41,9 @@ def gradient_lipschitz(clip_norm: float) -> float:
 
 
 def log_contraction(clip_norms: ArrayLike, noise_stds: ArrayLike) -> float:
-    """`sum_t log(2 Phi(rho_t / sigma_t) - 1)` over the rounds after the attack; 0 for none.
+    """Return the log of the contraction by the rounds after the attack; 0 for none.
 
+    `sum_t log(2 Phi(rho_t / sigma_t) - 1)`.
     `2 Phi(x) - 1 = erf(x / sqrt 2)`, as `1 - erfc(x / sqrt 2)` where it is close to 1, so the sum stays exact where
     the factor rounds to 1. A round without noise contracts nothing: its factor is 1.
 
@@ -50,7 +54,7 @@ def log_contraction(clip_norms: ArrayLike, noise_stds: ArrayLike) -> float:
 
 
 def _log_factors(clip_norms: ArrayLike, noise_stds: ArrayLike) -> Array:
-    """`log(2 Phi(rho_t / sigma_t) - 1)` of every round."""
+    """Return `log(2 Phi(rho_t / sigma_t) - 1)` of every round."""
     norms = np.asarray(clip_norms, np.float64)
     stds = np.asarray(noise_stds, np.float64)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -60,8 +64,9 @@ def _log_factors(clip_norms: ArrayLike, noise_stds: ArrayLike) -> Array:
 
 
 def attack_divergence(deltas: ArrayLike, *, noise_std: float, lipschitz: float, strengths: ArrayLike) -> float:
-    """What an attacked round adds to the KL divergence of the two models, with a `delta` for every attacker.
+    """Return what an attacked round adds to the KL divergence of the two models.
 
+    There is a `delta` for every attacker.
     `2 R sum_i (S_i L_Z delta_i)^2 / sigma^2`, the bound of Theorem 2 before any later round. Theorem 1 says of a vote
     that it is unchanged if what later rounds leave of this is at most `kl_budget`. Infinite without noise.
 
@@ -75,8 +80,9 @@ def attack_divergence(deltas: ArrayLike, *, noise_std: float, lipschitz: float, 
 
 
 def divergence_by_round(added: ArrayLike, clip_norms: ArrayLike, noise_stds: ArrayLike) -> Array:
-    """The bound on the KL divergence after each of some rounds (Theorem 2); the last one is that of the final models.
+    """Bound the KL divergence after each of some rounds (Theorem 2).
 
+    The last entry is the bound for the final models.
     `added` is what the attack adds in a round, 0 if there is none: such a round multiplies what there is by
     `2 Phi(rho_t / sigma_t) - 1`. An attacked round contracts nothing, and adds: that is what the paper's remark on
     attacks of a fixed frequency comes to, by the chain rule of the KL divergence.
@@ -95,8 +101,9 @@ def divergence_by_round(added: ArrayLike, clip_norms: ArrayLike, noise_stds: Arr
 
 
 def joint_log_radius(log_radii: ArrayLike) -> Array:
-    """The logarithm of the radius if all of some rounds are attacked, each of which alone has one, along axis 0.
+    """Return the log of the joint radius of several attacked rounds, along axis 0.
 
+    Each round has a radius of its own if it is attacked alone.
     The divergences of the rounds add up and grow with the square of delta: `RAD^-2 = sum_t RAD_t^-2`, each RAD_t with
     the contraction of those later rounds in which nobody attacks.
 
@@ -114,7 +121,7 @@ def log_radius(
     strengths: ArrayLike,
     contraction: float,
 ) -> Array:
-    """The logarithm of Corollary 1's radius.
+    """Return the logarithm of Corollary 1's radius.
 
     `RAD = sigma sqrt(eps / 2) exp(-contraction / 2) / (L_Z sqrt(R sum_i S_i^2))` with
     `S_i = p_i gamma_i tau_i eta_i q_i/n_i` for the R attackers in `strengths`, sigma the noise of the attacked round

@@ -47,7 +47,7 @@ class ModelSize(NamedTuple):
 
     @property
     def parameters(self) -> int:
-        """P, with the bias."""
+        """Return P, the number of parameters with the bias."""
         return (self.features + 1) * self.classes
 
 
@@ -87,7 +87,7 @@ class Rounding(NamedTuple):
 
 
 def gamma(count: ArrayLike) -> Array:
-    """`gamma_k = k u / (1 - k u)`: the relative error of k roundings.
+    """Return the relative error of k roundings, `gamma_k = k u / (1 - k u)`.
 
     >>> float(gamma(1000)) / 2.0**-53
     1000.0000000001111
@@ -97,7 +97,7 @@ def gamma(count: ArrayLike) -> Array:
 
 
 def logit_rounding(features: int, model_norm: ArrayLike) -> Array:
-    """The drift of parameters that the rounding of logits, and of their inputs' norms, amounts to.
+    """Return the parameter drift that amounts to the rounding of logits and input norms.
 
     Computed logits are the exact ones of a model this far away: their error `gamma_{d+1} ||x|| ||W||` is that of a
     matrix of rank one and of norm `gamma_{d+1} ||W||`; a wrong norm of x only scales the model.
@@ -110,7 +110,7 @@ def logit_rounding(features: int, model_norm: ArrayLike) -> Array:
 
 
 def local_rounding(size: ModelSize, local: LocalSteps, start_norm: ArrayLike) -> Rounding:
-    """What float64 does to one client's update, for each client, if training starts at a model of norm `start_norm`.
+    """Bound what float64 does to each client's update, from a model of norm `start_norm`.
 
     Covers the honest update that a cap shortens only because it, the bound or the retention was rounded.
 
@@ -130,7 +130,7 @@ def local_rounding(size: ModelSize, local: LocalSteps, start_norm: ArrayLike) ->
 
 
 def weight_norm_bound(size: ModelSize, operator_norm: ArrayLike, local: LocalSteps, start_norm: ArrayLike) -> Array:
-    """A spectral norm for `gradient_shift` that also holds for models as they are computed, one for each client.
+    """Bound the spectral norm of each client's computed weights, for `gradient_shift`.
 
     `operator_norm` was computed from the Gram matrix of the centred weights, C x C, and local models leave the path of
     exact ones by their `local_rounding`.
@@ -146,7 +146,9 @@ def weight_norm_bound(size: ModelSize, operator_norm: ArrayLike, local: LocalSte
 
 
 def server_rounding(parameters: int, aggregation: Aggregation, start_norm: ArrayLike) -> Rounding:
-    """What float64 does to the model when updates are capped, added up, clipped and noised; the updates as they are.
+    """Bound what float64 does to the model on the server: cap, sum, clip and noise.
+
+    The updates are taken as they are.
 
     >>> server_rounding(7850, Aggregation(np.full(20, 0.05), 0.4, 1.0, 15.0), 3.0).error < 1e-12
     np.True_
@@ -171,7 +173,7 @@ def server_rounding(parameters: int, aggregation: Aggregation, start_norm: Array
 
 
 def round_rounding(size: ModelSize, local: LocalSteps, aggregation: Aggregation, start_norm: ArrayLike) -> Rounding:
-    """What float64 does to a whole round, from one broadcast model to the next.
+    """Bound what float64 does to a whole round, from one broadcast model to the next.
 
     Rounds may stand along leading axes, of `start_norm` and `clip_norm` too.
 
@@ -188,7 +190,7 @@ def round_rounding(size: ModelSize, local: LocalSteps, aggregation: Aggregation,
 
 
 def rounding_drift(rounding: Rounding, lipschitz: ArrayLike) -> Array:
-    """How much further apart rounding lets two worlds end that part in round t, for every t.
+    """Return how much rounding drives worlds apart that part in round t, for every t.
 
     `sum_{r >= t} 2 error_r f_r`, `f_r` being the product of `c + growth` over the rounds after r. Until they part, both
     worlds are the same bit for bit.
@@ -202,8 +204,9 @@ def rounding_drift(rounding: Rounding, lipschitz: ArrayLike) -> Array:
 
 
 def rounding_budget(rounding: Rounding, noise_stds: ArrayLike, lipschitz: ArrayLike) -> float:
-    """The trade-off budget that rounding costs in rounds whose noise is drawn again, to be taken from the threshold.
+    """Return the trade-off budget of rounding in rounds whose noise is drawn again.
 
+    It is subtracted from the threshold.
     One entry per round. Every round adds a drift of `2 error`, which its noise and that of later rounds hides; the
     budgets of an attack and of rounding add up. After the last noise both worlds are the same bit for bit.
 
@@ -217,7 +220,7 @@ def rounding_budget(rounding: Rounding, noise_stds: ArrayLike, lipschitz: ArrayL
 
 
 def noisy_norm(clip_norm: ArrayLike, noise_std: ArrayLike, parameters: int) -> Array:
-    """A norm that no clipped and noised model exceeds, but for a probability that is 0 in floating point.
+    """Bound the norm of every clipped and noised model, up to probability exp(-800).
 
     For rounds whose noise is drawn again, where no norm was observed: `rho + sigma (sqrt P + 40)`.
 

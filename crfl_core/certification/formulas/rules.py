@@ -28,8 +28,9 @@ NEWTON_BELOW = -500.0
 
 
 def gaussian_threshold(p_a: ArrayLike, p_b: ArrayLike) -> Array:
-    """`mu* = (Phi^-1(p_A) - Phi^-1(p_B)) / 2`: below it, a trade-off budget cannot change the vote.
+    """Return mu*, the trade-off budget below which a vote cannot change.
 
+    `mu* = (Phi^-1(p_A) - Phi^-1(p_B)) / 2`.
     Exact for shifted Gaussians. 0 where `p_a <= p_b`, infinite for `p_a = 1` or `p_b = 0`.
 
     >>> gaussian_threshold([0.7, 0.5, 1.0], [0.1, 0.5, 0.0]).round(12)
@@ -40,7 +41,9 @@ def gaussian_threshold(p_a: ArrayLike, p_b: ArrayLike) -> Array:
 
 
 def gaussian_threshold_of_logs(log_p_a: ArrayLike, log_rest: ArrayLike, log_p_b: ArrayLike) -> Array:
-    """`mu*` from log p_A, log(1 - p_A) and log p_B, for votes that are too clear for floating-point probabilities.
+    """Return mu* from log p_A, log(1 - p_A) and log p_B.
+
+    For votes that are too clear for floating-point probabilities.
 
     >>> gaussian_threshold_of_logs(-1e-300, np.log(1e-300), np.log(1e-300)).round(9)
     np.float64(37.047096299)
@@ -54,8 +57,9 @@ def gaussian_threshold_of_logs(log_p_a: ArrayLike, log_rest: ArrayLike, log_p_b:
 def margin_threshold(
     logits: ArrayLike, input_norms: ArrayLike, *, features: int = 0, model_norm: ArrayLike = 0.0
 ) -> Array:
-    """`min_c (z_A - z_c) / (sqrt 2 ||x~||)`: the drift of a linear model's parameters below which no logit overtakes.
+    """Return the parameter drift below which no logit of a linear model overtakes.
 
+    `min_c (z_A - z_c) / (sqrt 2 ||x~||)`.
     Pathwise, without noise, and exact. `logits` is (..., C); they may come from the aggregate before its clip, which
     rescales all of them. 0 for ties; an input of norm 0 always is one. Logits and norms that were computed in float64
     need `features` and `model_norm` (Frobenius): then no logit overtakes in computed predictions either.
@@ -74,8 +78,9 @@ def margin_threshold(
 def largest_attack(
     threshold: ArrayLike, per_unit: ArrayLike = 1.0, *, rounding: ArrayLike = 0.0, terms: int = 0
 ) -> Array:
-    """The largest attack that stays below a threshold, `threshold / per_unit`, if an attack of size 1 costs `per_unit`.
+    """Return the largest attack below a threshold, `threshold / per_unit`.
 
+    An attack of size 1 costs `per_unit`.
     `rounding` is subtracted from the threshold first: what floating-point training adds to an attack, see
     `rounding_drift`. `terms` says how many numbers (clients, rounds, steps, parameters) were added up for what
     the size will be compared with, so it stays certified although those sums were rounded. NaN where nothing is left
@@ -95,7 +100,7 @@ def largest_attack(
 
 
 def _half_distance(upper: Array, lower: Array, certain: ArrayLike) -> Array:
-    """Half the distance of two quantiles, less what they and the difference may be off by; 0 where not certain."""
+    """Return half the distance of two quantiles, rounded down; 0 where not certain."""
     with np.errstate(invalid="ignore"):
         unsure = QUANTILE * (np.abs(upper) + np.abs(lower))
         distance = np.where(np.isinf(unsure), upper - lower, upper - lower - unsure)
@@ -103,7 +108,7 @@ def _half_distance(upper: Array, lower: Array, certain: ArrayLike) -> Array:
 
 
 def _quantile_of_log(log_p: Array) -> Array:
-    """`Phi^-1(exp(log_p))`, also where exp underflows."""
+    """Return `Phi^-1(exp(log_p))`, also where exp underflows."""
     z = np.asarray(special.ndtri_exp(log_p))
     deep = (log_p < NEWTON_BELOW) & np.isfinite(z)
     start = np.where(deep, z, -1.0)

@@ -22,8 +22,9 @@ SQRT2 = math.sqrt(2.0)
 
 
 def gradient_shift_rate(reach: ArrayLike) -> Array:
-    """`F(c)`, the largest `||P - e_k + c S(P) u||` over all probabilities P, labels k and unit vectors u.
+    """Return F(c), the rate at which a moved input moves its gradient.
 
+    The largest `||P - e_k + c S(P) u||` over all probabilities P, labels k and unit vectors u.
     Here `S(P) = diag(P) - P P^T`. With `reach` c = ||x~|| ||W||, moving the input by d moves the gradient by at most
     `F(c) d`. Exact: `sqrt 2` up to `c = 1/sqrt 2`, then `c/2 + 1/sqrt 2 + 1/(4c)`, two expressions that meet there.
 
@@ -36,8 +37,9 @@ def gradient_shift_rate(reach: ArrayLike) -> Array:
 
 
 def saturating_shift(delta: ArrayLike, input_bound: ArrayLike, weight_norm: ArrayLike) -> Array:
-    """`sqrt 2 delta + sqrt 2 B tanh(sqrt 2 ||W|| delta / 4)`: the change of P saturates, whatever the poisoned input.
+    """Bound the gradient shift of a moved input by the saturating change of P.
 
+    `sqrt 2 delta + sqrt 2 B tanh(sqrt 2 ||W|| delta / 4)`, whatever the poisoned input.
     Only the clean input must be bounded, by `input_bound` B. An infinite weight norm gives `sqrt 2 (delta + B)`.
 
     >>> saturating_shift(0.1, 9.25, 3.4).round(12)
@@ -50,7 +52,7 @@ def saturating_shift(delta: ArrayLike, input_bound: ArrayLike, weight_norm: Arra
 
 
 def input_bound_under_poison(delta: ArrayLike, input_bound: ArrayLike, domain_bound: ArrayLike = np.inf) -> Array:
-    """`B'`, a bound on poisoned inputs: what delta allows, and never more than the declared domain.
+    """Return B', a bound on poisoned inputs: what delta allows within the domain.
 
     >>> input_bound_under_poison([0.5, 100.0], 1.0, 28.02)
     array([ 1.5 , 28.02])
@@ -60,8 +62,9 @@ def input_bound_under_poison(delta: ArrayLike, input_bound: ArrayLike, domain_bo
 
 
 def local_weight_norm(start_norm: ArrayLike, largest_input: ArrayLike, path: ArrayLike) -> Array:
-    """`rho_loc`, a bound on the weights during local training that starts at a broadcast model of norm `start_norm`.
+    """Return rho_loc, a bound on the weight norm during local training.
 
+    Training starts at a broadcast model of norm `start_norm`.
     Each step adds a gradient of norm at most `sqrt 2 max(B, B')`; `path` is the sum of the steps' learning rates,
     eta tau. Weight decay only shrinks the weights.
 
@@ -81,8 +84,9 @@ def feature_shift(
     path: ArrayLike,
     domain_bound: ArrayLike = np.inf,
 ) -> Array:
-    """`G_feat(delta)`: no input of norm at most B, moved by at most delta, moves its gradient by more.
+    """Return the largest gradient shift if an input of norm B moves by delta.
 
+    `G_feat(delta)`.
     The smallest of four bounds: `F(B_seg rho_loc) delta`, the saturating one, `sqrt 2 (delta + B)` and
     `sqrt 2 (B + B')`. Without a declared `domain_bound`, `B' = B + delta`. `start_norm` is the norm of the broadcast
     weights, infinite if unknown; `path` is eta tau. Non-decreasing in delta and 0 at 0; at an infinite delta
@@ -103,8 +107,9 @@ def feature_shift(
 
 
 def label_shift(input_bound: ArrayLike) -> Array:
-    """`sqrt 2 B`: changing the label of an input of norm B moves its gradient by exactly this, for all weights.
+    """Return the gradient shift of a changed label, `sqrt 2 B`, exact for all weights.
 
+    `input_bound` B is the norm of the input.
     It also bounds the removal of a sample, and with B' its insertion.
 
     >>> label_shift(1.0).round(6)
@@ -114,7 +119,9 @@ def label_shift(input_bound: ArrayLike) -> Array:
 
 
 def replacement_shift(input_bound: ArrayLike, domain_bound: ArrayLike) -> Array:
-    """`sqrt 2 (B + B')`: replacing a sample by any other of the domain; not improvable without a bound on the weights.
+    """Return the gradient shift of a replaced sample, `sqrt 2 (B + B')`.
+
+    It cannot be improved without a bound on the weights.
 
     >>> replacement_shift(1.0, 1.0).round(6)
     np.float64(2.828427)
@@ -131,8 +138,9 @@ def gradient_shift(
     path: ArrayLike,
     domain_bound: ArrayLike = np.inf,
 ) -> Array:
-    """`G`, the largest shift of one sample's gradient for a kind of poison, capped by `sqrt 2 (B + B')`.
+    """Return G, the largest shift of one sample's gradient for a kind of poison.
 
+    It is at most `sqrt 2 (B + B')`.
     "labels" and "replacement" do not depend on delta; the latter needs a domain bound to be finite.
 
     >>> bounds = dict(input_bound=1.0, start_norm=3.0, path=0.03, domain_bound=1.0)

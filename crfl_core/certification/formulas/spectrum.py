@@ -18,8 +18,9 @@ from crfl_core.certification.formulas.shift import SampleChange, input_bound_und
 
 
 def batch_spectrum(inputs: ArrayLike, samples: ArrayLike | None = None) -> Array:
-    """`L_s = lambda_max(X^T X / n)` of batches (..., n, d), not below the exact one.
+    """Return the spectrum of batches (..., n, d), not below the exact one.
 
+    `L_s = lambda_max(X^T X / n)`.
     A bias counts as a column of its constant input. Batches that are filled up with rows of zeros need their numbers of
     `samples`.
 
@@ -35,8 +36,9 @@ def batch_spectrum(inputs: ArrayLike, samples: ArrayLike | None = None) -> Array
 
 
 def start_gradient(inputs: ArrayLike, labels: ArrayLike, classes: int, samples: ArrayLike | None = None) -> Array:
-    """`F_s = ||(1/C - Y)^T X|| / n`, the length of a batch's gradient at the model 0, not below the exact one.
+    """Return the length of a batch's gradient at the model 0, not below the exact one.
 
+    `F_s = ||(1/C - Y)^T X|| / n`.
     `inputs` are (..., n, d), `labels` (..., n); rows of zeros as above.
 
     >>> start_gradient([[1.0, 0.0], [1.0, 0.0]], [0, 1], classes=2).round(12)
@@ -53,8 +55,9 @@ def start_gradient(inputs: ArrayLike, labels: ArrayLike, classes: int, samples: 
 def batch_factor(
     limit: ArrayLike, spectrum: ArrayLike, start_limit: ArrayLike = np.inf, start: ArrayLike = 0.0
 ) -> Array:
-    """`min(1, L / L_s)`, what a client multiplies the loss of a batch by; decay is not multiplied.
+    """Return the factor on the loss of a batch, `min(1, L / L_s)`.
 
+    Weight decay is not multiplied.
     With the ball rule `min(1, L / L_s, F / F_s)`: `start_limit` F and the `start_gradient` F_s of the batch.
 
     >>> batch_factor(0.06, [0.05, 0.08, 0.0]).round(6), batch_factor(0.06, 0.05, start_limit=0.1, start=0.2)
@@ -68,7 +71,7 @@ def batch_factor(
 
 
 def spectrum_gradient_bound(limit: ArrayLike) -> Array:
-    """`sqrt(2 L)`: no batch of an honest client has a longer gradient, at any model.
+    """Return `sqrt(2 L)`, which no gradient of an honest batch exceeds at any model.
 
     >>> spectrum_gradient_bound(0.0526).round(6)
     np.float64(0.324345)
@@ -79,7 +82,7 @@ def spectrum_gradient_bound(limit: ArrayLike) -> Array:
 def spectrum_change(
     change: SampleChange, delta: ArrayLike, *, input_bound: ArrayLike, domain_bound: ArrayLike = np.inf
 ) -> Array:
-    """`M`: poisoning a share k/n of a batch changes its L_s by at most `(k/n) M`.
+    """Return M: poisoning a share k/n of a batch changes L_s by at most `(k/n) M`.
 
     0 for labels, `max(B, B')^2` for a replaced sample, `(B + B') delta` if that is less for a moved one.
 
@@ -99,8 +102,9 @@ def spectrum_change(
 
 
 def factor_shift(change: ArrayLike, limit: ArrayLike, spectrum: ArrayLike = np.inf, share: ArrayLike = 1.0) -> Array:
-    """`M sqrt(2 / L)`: what a changed factor adds to the shift of a poisoned sample's gradient, G.
+    """Return what a changed factor adds to the gradient shift G of a poisoned sample.
 
+    `M sqrt(2 / L)`.
     `change` is M. Nothing where the factor stays 1 in both worlds: `L_s + (k/n) M <= L` for the observed `spectrum` of
     the batch and the `share` k/n of it that is poisoned.
 

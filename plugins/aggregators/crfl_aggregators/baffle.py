@@ -46,7 +46,7 @@ class Baffle(Stage):
         return self
 
     def transform(self, updates: ClientUpdates, state: State) -> StageResult:
-        """The updates as they are; the history with the model that was broadcast."""
+        """Pass the updates on, and add the broadcast model to the history."""
         values = updates.values
         start = updates.round.start[None]
         seen = [state["history"][-self.lookback :]] if "history" in state else []
@@ -69,7 +69,7 @@ class Baffle(Stage):
         return suspicions - self.lying < min(self.quorum, len(drawn))
 
     def _suspects(self, run: RunContext, models: Tensor, client: int) -> bool:
-        """Whether one client finds the last of the models unlike those before it."""
+        """Check whether one client finds the last model unlike those before it."""
         rows = torch.from_numpy(run.data.partition[client]).to(models.device)
         predictions = run.model.logits(models, run.features_of(rows)).argmax(-1)
         changes = np.diff(class_errors(predictions, run.data.y[rows], run.data.facts.classes), axis=0)
@@ -79,7 +79,10 @@ class Baffle(Stage):
 
 
 def class_errors(predictions: Tensor, labels: Tensor, classes: int) -> Array:
-    """Errors of R models by true class and by predicted class, as shares of all samples: (R, b), (b,) -> (R, 2 C)."""
+    """Compute errors by true and by predicted class, as shares of all samples.
+
+    For R models: (R, b), (b,) -> (R, 2 C).
+    """
     wrong = (predictions != labels).double()
     by_source = wrong @ one_hot(labels, classes).double()
     by_target = (wrong[..., None] * one_hot(predictions, classes)).sum(1)
@@ -88,7 +91,7 @@ def class_errors(predictions: Tensor, labels: Tensor, classes: int) -> Array:
 
 
 def outlier_factors(history: Array, new: Array, neighbours: int, resolution: float) -> tuple[Array, float]:
-    """Local outlier factors of the points of a history among themselves, and of a new point among them.
+    """Compute local outlier factors of a history's points, and of a new point among them.
 
     With reach `r(a, b) = max(k-distance of b, |a - b|, resolution)` and density `1 / mean of r(a, b) over the k nearest
     b`, the factor is the mean density of the k nearest points over the point's own: about 1 inside a cluster.

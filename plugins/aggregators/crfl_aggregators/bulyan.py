@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from crfl_aggregators.coordinates import Choice, CoordinateWise, sorted_columns
-from crfl_aggregators.filters import ranking
+from crfl_aggregators.coordinates import Choice, CoordinateWise, sort_columns
+from crfl_aggregators.filters import rank_clients
 from crfl_aggregators.geometry import Array, pairwise_distances, row_blocks
 from crfl_core.extend import Clients, ClientUpdates, OptionError
 
@@ -25,7 +25,7 @@ class Bulyan(CoordinateWise):
     f: int = Field(1, ge=0, description="malicious clients that are tolerated; needs clients >= 4 f + 3")
 
     def check(self, clients: Clients) -> None:
-        """Enough clients that a majority is left after both steps."""
+        """Raise `OptionError` unless a majority is left after both steps."""
         if len(clients) < 4 * self.f + 3:
             raise OptionError(
                 "f",
@@ -33,24 +33,30 @@ class Bulyan(CoordinateWise):
                 "clients take part",
             )
 
-    def rows(self, updates: ClientUpdates) -> Tensor:
-        """Those that Krum selects, in ascending order."""
+    def select_clients(self, updates: ClientUpdates) -> Tensor:
+        """Select clients by repeated Krum, in ascending order."""
         keep = max(1, len(updates.values) - 2 * self.f)
-        chosen = repeated_krum(pairwise_distances(updates.values), updates.round.clients.ids, self.f, keep)
+        chosen = select_by_krum(pairwise_distances(updates.values), updates.round.clients.ids, self.f, keep)
         return torch.from_numpy(np.sort(chosen)).to(updates.values.device)
 
-    def averaged(self, rows: int) -> int:
-        """All that were selected but 2 f; the one or two in the middle if so few updates arrived."""
+    def averaging_count(self, rows: int) -> int:
+        """Return the number of selected clients but 2 f.
+
+        It is one or two, those in the middle, if few updates arrived.
+        """
         return rows - 2 * min(self.f, (rows - 1) // 2)
 
     def choose(self, block: Tensor) -> Choice:
-        """The mean of the values within the smallest distance of the median that holds enough of them."""
-        across = sorted_columns(block)
+        """Average the values nearest to the median.
+
+        They lie within the smallest distance of the median that holds enough of them.
+        """
+        across = sort_columns(block)
         total = len(block)
-        kept = self.averaged(len(block))
+        kept = self.averaging_count(len(block))
         low = across[:, (total - 1) // 2]
         high = across[:, total // 2]
-        distance = from_median(across, low[:, None], high[:, None])
+        distance = distance_to_median(across, low[:, None], high[:, None])
         # The nearest values are neighbours in the order: the best of all windows of this width.
         reach = torch.maximum(distance[:, : total - kept + 1], distance[:, kept - 1 :]).amin(1)
         near = (distance < reach[:, None]).to(across)
@@ -58,32 +64,35 @@ class Bulyan(CoordinateWise):
         share = (kept - near.sum(1)) / tied.sum(1)
         return Choice(((near + share[:, None] * tied) * across).sum(1) / kept, (low, high, reach, share))
 
-    def weights_in(self, block: Tensor, choice: Choice) -> Tensor:
-        """1 for those nearer than the last place, a share of the places left for those at its distance."""
+    def block_weights(self, block: Tensor, choice: Choice) -> Tensor:
+        """Give 1 to nearer clients, and a share of the places left to those at the last distance."""
         low, high, reach, share = choice.facts
-        distance = from_median(block, low, high)
+        distance = distance_to_median(block, low, high)
         return torch.where(distance == reach, share, (distance < reach).to(block))
 
 
-def from_median(values: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Twice the distance from the middle of `low` and `high`. These two tie, and rounding must not tell them apart."""
+def distance_to_median(values: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Compute twice the distance from the middle of `low` and `high`.
+
+    These two tie, and rounding must not tell them apart.
+    """
     return ((values - low) + (values - high)).abs_()
 
 
-def repeated_krum(distances: Array, ids: NDArray[np.int64], f: int, keep: int) -> NDArray[np.int64]:
-    """The clients that Krum selects if it is asked `keep` times and each winner taken away; ties go to the lower id.
+def select_by_krum(distances: Array, ids: NDArray[np.int64], f: int, keep: int) -> NDArray[np.int64]:
+    """Apply Krum `keep` times, each time without the winners before; ties go to the lower id.
 
     The distances are overwritten: row i becomes those to the others from near to far. Winners are taken out of it, and
     the last row takes the place of theirs, so that the first rows and columns are always what counts.
     """
     order = np.argsort(ids)
     clients = len(distances)
-    others = nearest_first(distances, order)
+    others = sort_by_distance(distances, order)
     left = np.argsort(order)
     chosen = []
     for count in range(clients, clients - keep, -1):
         neighbours = max(1, count - f - 2)
-        winner = int(ranking(distances[:count, 1 : neighbours + 1].sum(axis=1), left[:count])[0])
+        winner = int(rank_clients(distances[:count, 1 : neighbours + 1].sum(axis=1), left[:count])[0])
         chosen.append(left[winner])
         for table in (distances, others, left):
             table[winner] = table[count - 1]
@@ -95,8 +104,11 @@ def repeated_krum(distances: Array, ids: NDArray[np.int64], f: int, keep: int) -
     return result
 
 
-def nearest_first(distances: Array, order: NDArray[np.int64]) -> NDArray[np.integer]:
-    """Sorts every row, and says whose the distances are by their places in this order, which also decides ties."""
+def sort_by_distance(distances: Array, order: NDArray[np.int64]) -> NDArray[np.integer]:
+    """Sort every row, and return whose the distances are.
+
+    Clients are numbered by their places in `order`, which also decides ties.
+    """
     clients = len(distances)
     others = np.empty(distances.shape, np.min_scalar_type(-clients))  # a quarter of the distances, or half of them
     for rows in row_blocks(distances):

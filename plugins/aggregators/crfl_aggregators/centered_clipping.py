@@ -26,7 +26,7 @@ class CenteredClipping(Aggregator):
     memory: bool = Field(True, description="begin at the aggregate of the last round; else at zero")
 
     def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
-        """The last centre."""
+        """Move the centre `iterations` times, and return the last one."""
         values = updates.values
         begin = state.get("centre") if self.memory else None
         if begin is None:

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from crfl_aggregators.filters import ranking
-from crfl_aggregators.geometry import NARROWEST, Array, block_width, weighted_sum
+from crfl_aggregators.filters import rank_clients
+from crfl_aggregators.geometry import MIN_BLOCK_COLUMNS, Array, block_width, linear_combination
 from crfl_core.extend import Aggregator, Clients, ClientUpdates, OptionError, Round, RuleResult, State
 
 
@@ -32,7 +32,7 @@ class Dnc(Aggregator):
     dimensions: int = Field(10_000, ge=1, description="coordinates that a pass looks at, b; all if there are fewer")
 
     def check(self, clients: Clients) -> None:
-        """Somebody must survive a pass."""
+        """Raise `OptionError` unless a client survives a pass."""
         if self.filtering * self.f >= len(clients):
             raise OptionError(
                 "f",
@@ -41,21 +41,21 @@ class Dnc(Aggregator):
             )
 
     def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
-        """The mean of the survivors."""
+        """Average the clients that survive."""
         values = updates.values
         ids = updates.round.clients.ids
         keep = max(1, int(len(values) - self.filtering * self.f))
         survived = np.zeros(len(values), np.int64)
         for columns in self._coordinates(updates.round, values.shape[1]):
-            survived[ranking(outlier_scores(values, columns, ids), ids)[:keep]] += 1
+            survived[rank_clients(outlier_scores(values, columns, ids), ids)[:keep]] += 1
         chosen = survived == survived.max()
         weights = chosen / chosen.sum()
         return RuleResult(
-            update=weighted_sum(weights, values), weights=torch.from_numpy(weights).to(values.device), state=state
+            update=linear_combination(weights, values), weights=torch.from_numpy(weights).to(values.device), state=state
         )
 
     def _coordinates(self, current: Round, size: int) -> list[Tensor]:
-        """The sorted coordinates of every pass."""
+        """Draw the sorted coordinates of every pass."""
         if self.dimensions >= size:
             return [torch.arange(size)]  # all passes would be the same
         generator = current.streams.generator("aggregation/dnc", round_number=current.number)
@@ -64,7 +64,9 @@ class Dnc(Aggregator):
 
 
 def outlier_scores(values: Tensor, coordinates: Tensor, ids: NDArray[np.int64]) -> Array:
-    """`<u_i - mean, v>^2` of each row, with the main direction v of the centred rows, up to a common factor.
+    """Compute `<u_i - mean, v>^2` of each row for the main direction v.
+
+    Scores are known up to a common factor.
 
     Found from the products of the rows: if `X v = s y` with unit vectors, the scores are `s^2 y_i^2`, and y is the main
     eigenvector of `X X^T`. Rows come in the order of their ids, so that no other order changes a bit.
@@ -72,7 +74,7 @@ def outlier_scores(values: Tensor, coordinates: Tensor, ids: NDArray[np.int64]) 
     from scipy.linalg import eigh  # slow to import, and nobody else needs it
 
     order = np.argsort(ids)
-    products = centred_products(values, coordinates, torch.from_numpy(order).to(values.device))
+    products = product_matrix(values, coordinates, torch.from_numpy(order).to(values.device))
     # The matrix is symmetric: transposed it has the order in which it can be worked on in place.
     _, vectors = eigh(products.T, subset_by_index=[len(ids) - 1] * 2, overwrite_a=True, check_finite=False)
     scores: Array = np.empty(len(ids))
@@ -80,9 +82,9 @@ def outlier_scores(values: Tensor, coordinates: Tensor, ids: NDArray[np.int64]) 
     return scores
 
 
-def centred_products(values: Tensor, coordinates: Tensor, order: Tensor) -> Array:
-    """The products of all pairs of rows, in this order and in some coordinates, each less its mean over the rows."""
-    blocks = coordinates.to(values.device).split(block_width(len(values), NARROWEST // 2))
+def product_matrix(values: Tensor, coordinates: Tensor, order: Tensor) -> Array:
+    """Compute the products of all pairs of centred rows, in this order and in some coordinates."""
+    blocks = coordinates.to(values.device).split(block_width(len(values), MIN_BLOCK_COLUMNS // 2))
     largest = max(float(values[:, columns].abs().max()) for columns in blocks)
     scale = max(largest, torch.finfo(torch.float64).tiny)  # squares of huge updates stay finite
     products = values.new_zeros(len(values), len(values), dtype=torch.float64)

@@ -20,7 +20,7 @@ class FedAvg(LinearAggregator):
     weighting: Literal["samples", "uniform"] = Field("samples", description="p_i by sample counts, or all equal")
 
     def weights(self, clients: Clients) -> Tensor:
-        """p_i of the round's participants; they sum to 1."""
+        """Return p_i of the round's participants; they sum to 1."""
         samples = torch.from_numpy(clients.samples).double()
         counts = samples if self.weighting == "samples" else torch.ones_like(samples)
         return counts / counts.sum()

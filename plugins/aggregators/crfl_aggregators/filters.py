@@ -7,22 +7,25 @@ import torch
 from numpy.typing import NDArray
 from pydantic import Field
 
-from crfl_aggregators.geometry import SAME_ANGLE, Array, cosines, norms, row_blocks
+from crfl_aggregators.geometry import COSINE_TOLERANCE, Array, cosines, norms, row_blocks
 from crfl_core.extend import Clients, ClientUpdates, OptionError, Stage, StageResult, State
 
-DIGITS = 12
+SCORE_DIGITS = 12
 """Scores that agree in this number of digits are the same: the order in which a sum was taken must not decide."""
 
 
-def ranking(scores: Array, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Clients along the last axis by ascending score, ties by id, so that the order of the rows does not matter."""
+def rank_clients(scores: Array, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Rank clients along the last axis by ascending score, ties by id.
+
+    The order of the rows does not matter.
+    """
     digits, exponents = np.frexp(scores)
-    rounded = np.ldexp(digits.round(DIGITS), exponents)
+    rounded = np.ldexp(digits.round(SCORE_DIGITS), exponents)
     return np.lexsort((np.broadcast_to(ids, scores.shape), rounded), axis=-1)
 
 
-def selected(updates: ClientUpdates, rows: NDArray[np.int64], state: State) -> StageResult:
-    """The updates in these rows; the mixing matrix has a 1 for each of them."""
+def keep_rows(updates: ClientUpdates, rows: NDArray[np.int64], state: State) -> StageResult:
+    """Keep the updates in these rows; the mixing matrix has a 1 for each of them."""
     chosen = torch.from_numpy(rows).to(updates.values.device)
     mixing = updates.values.new_zeros(len(chosen), len(updates.values))
     mixing.scatter_(1, chosen[:, None], 1.0)
@@ -39,21 +42,21 @@ class NormFilter(Stage):
     f: int = Field(1, ge=0, description="updates that are left out; needs clients > f")
 
     def check(self, clients: Clients) -> None:
-        """Somebody must be left."""
+        """Raise `OptionError` unless an update is left."""
         if self.f >= len(clients):
             raise OptionError(
                 "f", f"must be below the number of clients, found f = {self.f} for {len(clients)} clients"
             )
 
     def outputs(self, clients: int) -> int:
-        """All but f."""
+        """Return the number of updates but f."""
         return max(1, clients - self.f)
 
     def transform(self, updates: ClientUpdates, state: State) -> StageResult:
-        """The shorter updates."""
+        """Keep the shorter updates."""
         lengths = norms(updates.values).cpu().numpy()
-        order = ranking(lengths, updates.round.clients.ids)
-        return selected(updates, np.sort(order[: self.outputs(len(order))]), state)
+        order = rank_clients(lengths, updates.round.clients.ids)
+        return keep_rows(updates, np.sort(order[: self.outputs(len(order))]), state)
 
 
 class CosineFilter(Stage):
@@ -67,14 +70,14 @@ class CosineFilter(Stage):
     threshold: float = Field(0.0, ge=-1, le=1, description="least cosine of the angle to the typical other client")
 
     def transform(self, updates: ClientUpdates, state: State) -> StageResult:
-        """The updates that agree with most."""
+        """Keep the updates that agree with most others."""
         agreement = typical_cosines(cosines(updates.values))
-        needed = min(self.threshold, agreement.max()) - SAME_ANGLE
-        return selected(updates, np.flatnonzero(agreement >= needed), state)
+        needed = min(self.threshold, agreement.max()) - COSINE_TOLERANCE
+        return keep_rows(updates, np.flatnonzero(agreement >= needed), state)
 
 
 def typical_cosines(similarity: Array) -> Array:
-    """The median of each row without its diagonal entry; 1 for a client on its own."""
+    """Take the median of each row without its diagonal entry; 1 for a single client."""
     clients = len(similarity)
     if clients == 1:
         return np.ones(1)

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from crfl_aggregators.geometry import Array, cosines, norms, weighted_sum
+from crfl_aggregators.geometry import Array, cosines, linear_combination, norms
 from crfl_core.extend import Aggregator, ClientUpdates, Round, RuleResult, State
 
-DIGITS = 12
+DISTANCE_DIGITS = 12
 """Decimal places of cosine distances that count: what comes behind is rounding, and must not decide between equals."""
 
 
@@ -30,15 +30,15 @@ class Flame(Aggregator):
     noise: float = Field(0.001, ge=0, description="deviation of the noise as a share of the median norm, lambda")
 
     def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
-        """The clipped mean of the admitted, and the noise."""
+        """Average the admitted updates, clipped, and add the noise."""
         values = updates.values
         lengths = norms(values).cpu().numpy()
         median = float(np.median(lengths))
-        admitted = majority(cosines(values))
+        admitted = majority_cluster(cosines(values))
         factors = np.divide(median, lengths, out=np.ones_like(lengths), where=lengths > median)
         weights = factors * admitted / admitted.sum()
         offset = self._noise(updates.round, median).to(values) if self.noise and median else None
-        mean = weighted_sum(weights, values)
+        mean = linear_combination(weights, values)
         return RuleResult(
             update=mean if offset is None else mean + offset,
             weights=torch.from_numpy(weights).to(values.device),
@@ -52,8 +52,10 @@ class Flame(Aggregator):
         return torch.from_numpy(self.noise * median * generator.standard_normal(current.layout.size))
 
 
-def majority(similarity: Array) -> NDArray[np.bool_]:
-    """Who is in the first cluster of more than half of all that single linkage finds, from the cosines of all pairs.
+def majority_cluster(similarity: Array) -> NDArray[np.bool_]:
+    """Find the first cluster of more than half of all clients.
+
+    Single linkage builds clusters from the cosines of all pairs.
 
     HDBSCAN with such clusters answers the same: none can split in two, so it knows one, from which clients fall away as
     distances become smaller, until it would be too small.
@@ -61,7 +63,7 @@ def majority(similarity: Array) -> NDArray[np.bool_]:
     clients = len(similarity)
     component = np.arange(clients)
     last = -1.0
-    for distance, one, other in sorted(shortest_tree(similarity)):
+    for distance, one, other in sorted(spanning_tree(similarity)):
         most = np.bincount(component).argmax()
         if distance > last and (component == most).sum() > clients // 2:
             break
@@ -71,8 +73,8 @@ def majority(similarity: Array) -> NDArray[np.bool_]:
     return inside
 
 
-def shortest_tree(similarity: Array) -> list[tuple[float, int, int]]:
-    """The edges of a minimum spanning tree by cosine distance, with its length: client after client (Prim, 1957).
+def spanning_tree(similarity: Array) -> list[tuple[float, int, int]]:
+    """Find the edges of a minimum spanning tree by cosine distance, with lengths (Prim, 1957).
 
     It has an edge between any two clusters that single linkage joins.
     """
@@ -84,7 +86,7 @@ def shortest_tree(similarity: Array) -> list[tuple[float, int, int]]:
     edges = []
     for _ in range(clients - 1):
         outside[newest] = False
-        away = (1.0 - np.minimum(similarity[newest], similarity[:, newest])).round(DIGITS)
+        away = (1.0 - np.minimum(similarity[newest], similarity[:, newest])).round(DISTANCE_DIGITS)
         nearer = outside & (away < distance)
         distance[nearer] = away[nearer]
         neighbour[nearer] = newest

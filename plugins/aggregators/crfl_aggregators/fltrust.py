@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from crfl_aggregators.geometry import Array, cosines_with, norms, weighted_sum
+from crfl_aggregators.geometry import Array, cosines_with, linear_combination, norms
 from crfl_core.extend import Aggregator, Clients, ClientUpdates, Round, RuleResult, State
 
-SHORTEST = 1e-20
+MIN_RELATIVE_LENGTH = 1e-20
 """Updates shorter than this share of the server's count as zero: their direction is rounding, and the factor that
 would make them as long could not be written in single precision."""
 
@@ -34,25 +34,27 @@ class FLTrust(Aggregator):
     batch_size: int | None = Field(None, ge=1, description="of the server; unset: that of the median client")
 
     def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
-        """The weighted mean, and how much trust there was."""
+        """Compute the weighted mean, and the sum of all trust."""
         values = updates.values
         own = self._server_update(updates.round).to(values)
         length = float(norms(own[None])[0])
         lengths = norms(values).cpu().numpy()
-        usable = (lengths > SHORTEST * length) & np.isfinite(lengths)
+        usable = (lengths > MIN_RELATIVE_LENGTH * length) & np.isfinite(lengths)
         trust = np.where(usable, cosines_with(values, own).clip(min=0.0), 0.0)
         total = float(trust.sum())
         factors = np.divide(length, lengths, out=np.zeros_like(trust), where=trust > 0)
         weights = factors * trust / total if total else factors
         return RuleResult(
-            update=weighted_sum(weights, values),
+            update=linear_combination(weights, values),
             weights=torch.from_numpy(weights).to(values.device),
             state=state,
             notes={"server_norm": length, "trust": total},
         )
 
     def breakdown(self, clients: Clients, aggregate: RuleResult, update_bound: float) -> NDArray[np.float64]:  # noqa: ARG002
-        """`min(2, 4 k / T) ||g_0||` for k attackers, with T the sum of all trust.
+        """Bound the drift by `min(2, 4 k / T) ||g_0||` for k attackers.
+
+        T is the sum of all trust.
 
         Neither g_0 nor the trust in an honest client depends on the others. With and without the attack the aggregate
         is a mean of vectors of length ||g_0||, so it moves by at most twice that. Let h be the mean of the honest part.
@@ -67,7 +69,7 @@ class FLTrust(Aggregator):
         return drifts
 
     def _server_update(self, current: Round) -> Tensor:
-        """g_0, trained from the broadcast model."""
+        """Train g_0 from the broadcast model."""
         clients = current.server.clients  # not those of the round: a bad update takes its client out of it
         return current.server.local_update(
             current.start,

@@ -7,10 +7,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from crfl_aggregators.geometry import SAME_ANGLE, Array, cosines, row_blocks, weighted_sum
+from crfl_aggregators.geometry import COSINE_TOLERANCE, Array, cosines, linear_combination, row_blocks
 from crfl_core.extend import Aggregator, ClientUpdates, RuleResult, State
 
-ALMOST_CERTAIN = 0.99
+MAX_TRUST = 0.99
 """The highest trust that enters the logit, which would be infinite at 1."""
 
 
@@ -28,44 +28,49 @@ class FoolsGold(Aggregator):
     memory: bool = Field(True, description="compare sums of all updates so far; else those of this round only")
 
     def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
-        """The weighted mean, with weights that sum to at most 1."""
+        """Compute the weighted mean, with weights that sum to at most 1."""
         compared = updates.values
         rows = None
         if self.memory:
-            rows, state = remember(state, torch.from_numpy(updates.round.clients.ids), updates.values)
+            rows, state = update_histories(state, torch.from_numpy(updates.round.clients.ids), updates.values)
             compared = state["history"]
-        weights = trust(cosines(compared, rows), self.confidence) / len(updates.values)
+        weights = client_trust(cosines(compared, rows), self.confidence) / len(updates.values)
         return RuleResult(
-            update=weighted_sum(weights, updates.values),
+            update=linear_combination(weights, updates.values),
             weights=torch.from_numpy(weights).to(updates.values.device),
             state=state,
         )
 
 
-def trust(similarity: Array, confidence: float) -> Array:
-    """The paper's learning rates, in [0, 1], from the cosines of all pairs, whose diagonal is overwritten."""
+def client_trust(similarity: Array, confidence: float) -> Array:
+    """Compute the paper's learning rates, in [0, 1], from the cosines of all pairs.
+
+    The diagonal of `similarity` is overwritten.
+    """
     np.fill_diagonal(similarity, 0.0)
     conspicuous = similarity.max(axis=1)
-    likeness = [pardoned(similarity[rows], conspicuous[rows], conspicuous) for rows in row_blocks(similarity)]
+    likeness = [pardon(similarity[rows], conspicuous[rows], conspicuous) for rows in row_blocks(similarity)]
     trusted: Array = np.clip(1.0 - np.concatenate(likeness), 0.0, 1.0)
-    if trusted.max() <= SAME_ANGLE:
+    if trusted.max() <= COSINE_TOLERANCE:
         return np.zeros_like(trusted)
-    odds = np.minimum(trusted / trusted.max(), ALMOST_CERTAIN)
+    odds = np.minimum(trusted / trusted.max(), MAX_TRUST)
     logits = np.log(odds, out=np.full_like(odds, -np.inf), where=odds > 0) - np.log1p(-odds)
     clipped: Array = np.clip(confidence * (logits + 0.5), 0.0, 1.0)
     return clipped
 
 
-def pardoned(similarity: Array, own: Array, conspicuous: Array) -> Array:
-    """The largest similarity of some clients to another, where those to more conspicuous ones are pardoned."""
+def pardon(similarity: Array, own: Array, conspicuous: Array) -> Array:
+    """Return each client's largest similarity to another, pardoning those to more conspicuous ones."""
     own = own[:, None]
     ratio = np.divide(own, conspicuous, out=np.ones_like(similarity), where=conspicuous > own)
     largest: Array = (similarity * ratio).max(axis=1)
     return largest
 
 
-def remember(state: State, ids: Tensor, values: Tensor) -> tuple[Tensor | None, State]:
-    """The histories of all clients that ever took part, with this round added, and the rows of those of this round.
+def update_histories(state: State, ids: Tensor, values: Tensor) -> tuple[Tensor | None, State]:
+    """Add this round to the histories of all clients.
+
+    Returns the rows of this round's clients, or None if these are all clients, in this order; and the new state.
 
     No rows are named if they are all there are, in this order.
     """

@@ -21,38 +21,38 @@ from torch import Tensor
 
 Array = NDArray[np.float64]
 
-BLOCK_NUMBERS = 2**17
+NUMBERS_PER_BLOCK = 2**17
 """How many numbers a block should have: 1 MiB in double precision stays in the cache of a core."""
 
 COINCIDENCE_TOLERANCE = 64 * np.finfo(np.float64).eps
 """Squared distances below this share of the squared lengths are rounding: such updates are the same."""
 
-LONGEST = 2.0**500
+LONGEST_UPDATE = 2.0**500
 """The square of a longer update might not be finite. About 3e150."""
 
-SAME_ANGLE = 1e-12
+COSINE_TOLERANCE = 1e-12
 """Cosines that differ by less than this differ by rounding."""
 
-NARROWEST = 256
+MIN_BLOCK_COLUMNS = 256
 """The least number of columns of a block, or products of many clients would mostly move their result around."""
 
-PIECE = 512
+NORM_PIECE_COLUMNS = 512
 """The length of the pieces of a row whose norm is taken."""
 
-SQUARE = 128
+TILE_ROWS = 128
 """Rows and columns of the squares in which products become distances."""
 
-ROW_NUMBERS = 2**15
+PRODUCTS_PER_BLOCK = 2**15
 """How many numbers of the products of all pairs are looked at together: what is made of them has to be small."""
 
 
 def block_width(clients: int, narrowest: int | None = None) -> int:
-    """How many columns of this number of rows are a block."""
-    return max(narrowest or NARROWEST, BLOCK_NUMBERS // clients)
+    """Return the number of columns of a block with this number of rows."""
+    return max(narrowest or MIN_BLOCK_COLUMNS, NUMBERS_PER_BLOCK // clients)
 
 
 def column_blocks(values: Tensor, narrowest: int | None = None) -> Iterator[slice]:
-    """The columns of (n, P) values in blocks, all rows in each."""
+    """Yield the columns of (n, P) values in blocks, all rows in each."""
     clients, size = values.shape
     width = block_width(clients, narrowest)
     for first in range(0, size, width):
@@ -60,21 +60,21 @@ def column_blocks(values: Tensor, narrowest: int | None = None) -> Iterator[slic
 
 
 def row_blocks(matrix: Array) -> Iterator[slice]:
-    """The rows of (n, n) products in blocks."""
-    width = max(1, ROW_NUMBERS // max(1, len(matrix)))
+    """Yield the rows of (n, n) products in blocks."""
+    width = max(1, PRODUCTS_PER_BLOCK // max(1, len(matrix)))
     for first in range(0, len(matrix), width):
         yield slice(first, min(len(matrix), first + width))
 
 
 def norms(values: Tensor, shift: Tensor | None = None, shares: Tensor | None = None) -> Tensor:
-    """The norms of the rows, or of `values[i] + shares[i] * shift`, in float64."""
+    """Compute the norms of the rows, or of `values[i] + shares[i] * shift`, in float64."""
     if shift is None or shares is None:
-        lengths = whole_norms(values)
+        lengths = norms_in_pieces(values)
     else:
         squares = values.new_zeros(len(values), dtype=torch.float64)
-        for columns in column_blocks(values, PIECE):
+        for columns in column_blocks(values, NORM_PIECE_COLUMNS):
             block = values[:, columns]
-            squares += whole_norms(torch.addr(block, shares.to(block), shift[columns].to(block))).square()
+            squares += norms_in_pieces(torch.addr(block, shares.to(block), shift[columns].to(block))).square()
         lengths = squares.sqrt()
     if not lengths.isfinite().all():  # squares overflow long before the numbers do
         long = ~lengths.isfinite()
@@ -87,24 +87,29 @@ def norms(values: Tensor, shift: Tensor | None = None, shares: Tensor | None = N
     return lengths
 
 
-def whole_norms(values: Tensor) -> Tensor:
-    """The norms of the rows, whose pieces are short enough for the precision of the values and added in float64."""
-    pieces, rest = divmod(values.shape[1], PIECE)
-    head, tail = values.split([pieces * PIECE, rest], dim=1)
-    lengths = torch.linalg.vector_norm(head.unflatten(1, (pieces, PIECE)), dim=2)
+def norms_in_pieces(values: Tensor) -> Tensor:
+    """Compute the norms of the rows in pieces.
+
+    Pieces are short enough for the precision of the values, and added in float64.
+    """
+    pieces, rest = divmod(values.shape[1], NORM_PIECE_COLUMNS)
+    head, tail = values.split([pieces * NORM_PIECE_COLUMNS, rest], dim=1)
+    lengths = torch.linalg.vector_norm(head.unflatten(1, (pieces, NORM_PIECE_COLUMNS)), dim=2)
     last = torch.linalg.vector_norm(tail, dim=1, keepdim=True)
     total: Tensor = torch.linalg.vector_norm(torch.cat([lengths, last], dim=1).double(), dim=1)
     return total
 
 
-def gram(
+def gram_matrix(
     values: Tensor,
     origin: Tensor | None = None,
     mixing: Array | None = None,
     factors: Tensor | None = None,
     rows: Tensor | None = None,
 ) -> Array:
-    """The products `<v_i, v_j>` of all pairs of `v = u - origin`, (n, n), or of the mixtures `mixing @ v`, (m, m).
+    """Compute the products `<v_i, v_j>` of all pairs of `v = u - origin`, (n, n).
+
+    With `mixing`, of the mixtures `mixing @ v`, (m, m).
 
     With `factors`, of `v_i = factors[i] (u_i - origin)`, where infinite numbers count as the largest there are. With
     `rows`, of these rows of the values.
@@ -145,16 +150,19 @@ class CentralView:
 
 
 def central_view(values: Tensor, mixing: Array | None = None) -> CentralView:
-    """The updates as seen from one of them, or the mixtures `mixing @ u`, whose rows sum to 1."""
+    """View the updates, or the mixtures `mixing @ u`, from one of them.
+
+    The rows of `mixing` sum to 1.
+    """
     if values.dtype == torch.float64:
         norm = norms(values)
-        shrunk = (LONGEST / norm.clamp(max=torch.finfo(norm.dtype).max)).clamp(max=1.0)
+        shrunk = (LONGEST_UPDATE / norm.clamp(max=torch.finfo(norm.dtype).max)).clamp(max=1.0)
         central = norm.argsort()[(len(values) - 1) // 2]
-        products = gram(values, values[central], mixing, shrunk if bool((shrunk < 1).any()) else None)
+        products = gram_matrix(values, values[central], mixing, shrunk if bool((shrunk < 1).any()) else None)
         # Weights that sum to 1 up to rounding move the origin as well.
         lengths = np.sqrt(np.diag(products)) + np.sqrt(np.finfo(np.float64).eps) * float(norm[central])
         return CentralView(products, shrunk.cpu().numpy(), lengths, resolution(values))
-    products = gram(values, None, mixing)
+    products = gram_matrix(values, None, mixing)
     squares = np.diag(products)
     central = np.argsort(squares)[(len(squares) - 1) // 2]
     squares = squares.copy()
@@ -171,7 +179,7 @@ def central_view(values: Tensor, mixing: Array | None = None) -> CentralView:
 
 
 def resolution(values: Tensor) -> float:
-    """The share of a length that may be lost to rounding in products.
+    """Return the share of a length that may be lost to rounding in products.
 
     A sum of k products is off by at most `k eps / 2` of the product of both lengths. Here k is a block's width, the
     number of blocks, and what is added up over clients when places are computed from the products. The root of that is
@@ -183,14 +191,17 @@ def resolution(values: Tensor) -> float:
 
 
 def central_products(values: Tensor, mixing: Array | None = None) -> Array:
-    """The products `<u_i - u_c, u_j - u_c>` of all pairs, (n, n), for a `u_c` of median norm; or those of mixtures."""
+    """Compute `<u_i - u_c, u_j - u_c>` of all pairs, (n, n), for a `u_c` of median norm.
+
+    With `mixing`, of the mixtures.
+    """
     return central_view(values, mixing).products
 
 
-def squared_distances(products: Array) -> Array:
-    """`||u_i - u_j||^2` of all pairs, from their `central_products`, in whose place they are put."""
+def distances_from_products(products: Array) -> Array:
+    """Turn `central_products` into `||u_i - u_j||^2` of all pairs, in place."""
     squares = np.diag(products).copy()
-    blocks = [slice(first, first + SQUARE) for first in range(0, len(products), SQUARE)]
+    blocks = [slice(first, first + TILE_ROWS) for first in range(0, len(products), TILE_ROWS)]
     for number, rows in enumerate(blocks):
         for columns in blocks[number:]:
             lengths = np.add.outer(squares[rows], squares[columns])
@@ -203,8 +214,11 @@ def squared_distances(products: Array) -> Array:
     return products
 
 
-def distances_of(products: Array, squares: Array, rows: slice) -> Array:
-    """`||u_i - u_j||^2` of some i and all j, from their `central_products` and the diagonal of these."""
+def distance_rows(products: Array, squares: Array, rows: slice) -> Array:
+    """Compute `||u_i - u_j||^2` of some i and all j.
+
+    `products` are `central_products`, `squares` their diagonal.
+    """
     lengths = np.add.outer(squares[rows], squares)
     found = lengths - products[rows]
     found -= products[:, rows].T
@@ -214,17 +228,20 @@ def distances_of(products: Array, squares: Array, rows: slice) -> Array:
 
 
 def pairwise_distances(values: Tensor) -> Array:
-    """`||u_i - u_j||^2` of all pairs, (n, n); nothing else is as large."""
-    return squared_distances(central_products(values))
+    """Compute `||u_i - u_j||^2` of all pairs, (n, n); nothing else is as large."""
+    return distances_from_products(central_products(values))
 
 
 def cosines(values: Tensor, rows: Tensor | None = None) -> Array:
-    """The cosine of the angle between all pairs, or those of some rows, (n, n); 0 with an update that is zero."""
-    products = gram(values, rows=rows)
+    """Compute the cosine of the angle between all pairs, (n, n); 0 with a zero update.
+
+    With `rows`, between these rows.
+    """
+    products = gram_matrix(values, rows=rows)
     if not np.isfinite(np.diag(products)).all():  # sums of finite updates may have overflowed
         largest = torch.stack([values[:, one].nan_to_num().abs().amax(dim=1) for one in column_blocks(values)]).amax(0)
         factors = 1 / (largest if rows is None else largest[rows]).double().clamp(min=1.0)
-        products = gram(values, factors=factors, rows=rows)
+        products = gram_matrix(values, factors=factors, rows=rows)
     lengths = np.sqrt(np.diag(products))
     for some in row_blocks(products):
         scale = np.outer(lengths[some], lengths)
@@ -234,7 +251,10 @@ def cosines(values: Tensor, rows: Tensor | None = None) -> Array:
 
 
 def cosines_with(values: Tensor, direction: Tensor) -> Array:
-    """The cosine of the angle between every update and one direction, (n,); 0 with a vector that is zero."""
+    """Compute the cosine of the angle between every update and one direction, (n,).
+
+    It is 0 with a zero vector.
+    """
     products = values.new_zeros(len(values), dtype=torch.float64)
     # Scaled to a largest entry of 1: no square overflows, nor vanishes.
     least, most = torch.aminmax(values, dim=1)
@@ -250,8 +270,8 @@ def cosines_with(values: Tensor, direction: Tensor) -> Array:
     return angles
 
 
-def weighted_sum(weights: Array, values: Tensor) -> Tensor:
-    """`sum_i weights[i] * values[i]`, in the precision of the values."""
+def linear_combination(weights: Array, values: Tensor) -> Tensor:
+    """Compute `sum_i weights[i] * values[i]` in the precision of the values."""
     chosen = np.flatnonzero(weights)
     if len(chosen) == 1:  # no need to read the others
         return float(weights[chosen[0]]) * values[int(chosen[0])]

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from crfl_aggregators.filters import ranking
-from crfl_aggregators.geometry import Array, pairwise_distances, row_blocks, weighted_sum
+from crfl_aggregators.filters import rank_clients
+from crfl_aggregators.geometry import Array, linear_combination, pairwise_distances, row_blocks
 from crfl_core.extend import Aggregator, Clients, ClientUpdates, OptionError, RuleResult, State, formulas
 
 
@@ -26,15 +26,15 @@ class Krum(Aggregator):
     f: int = Field(1, ge=0, description="malicious clients that are tolerated; needs clients >= 2 f + 3")
 
     def check(self, clients: Clients) -> None:
-        """Enough clients for the majority argument."""
+        """Raise `OptionError` unless the honest majority is large enough."""
         check_majority("krum", self.f, len(clients))
 
     def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
-        """The chosen update, with weight 1."""
+        """Choose one update, with weight 1."""
         return mean_of_best(updates, state, self.f, keep=1)
 
     def breakdown(self, clients: Clients, aggregate: RuleResult, update_bound: float) -> Array:  # noqa: ARG002
-        """Up to f attackers cannot make an update win that lies far from all honest ones."""
+        """Bound the drift: f attackers cannot make an update win far from all honest ones."""
         drift = float(formulas.krum_drift(update_bound, clients=len(aggregate.weights), attackers=self.f))
         return np.array([0.0] + [drift] * self.f)
 
@@ -51,7 +51,7 @@ class MultiKrum(Aggregator):
     keep: int | None = Field(None, ge=1, description="updates that are averaged; unset: clients - f")
 
     def check(self, clients: Clients) -> None:
-        """Enough clients for the majority argument, and no more kept than are honest."""
+        """Raise `OptionError` unless the majority is large enough and `keep` at most its size."""
         check_majority("multi-krum", self.f, len(clients))
         if self.keep is not None and self.keep > len(clients) - self.f:
             raise OptionError(
@@ -61,26 +61,26 @@ class MultiKrum(Aggregator):
             )
 
     def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
-        """The mean of the chosen updates."""
+        """Average the chosen updates."""
         return mean_of_best(updates, state, self.f, keep=self.keep or max(1, len(updates.values) - self.f))
 
 
 def mean_of_best(updates: ClientUpdates, state: State, f: int, keep: int) -> RuleResult:
-    """The mean of the `keep` updates with the lowest scores, of all if there are fewer."""
+    """Average the `keep` updates with the lowest scores, or all if there are fewer."""
     total = len(updates.values)
     scores = krum_scores(pairwise_distances(updates.values), f)
-    chosen = ranking(scores, updates.round.clients.ids)[: min(keep, total)]
+    chosen = rank_clients(scores, updates.round.clients.ids)[: min(keep, total)]
     weights = np.zeros(total)
     weights[chosen] = 1.0 / len(chosen)
     return RuleResult(
-        update=weighted_sum(weights, updates.values),
+        update=linear_combination(weights, updates.values),
         weights=torch.from_numpy(weights).to(updates.values.device),
         state=state,
     )
 
 
 def check_majority(rule: str, f: int, clients: int) -> None:
-    """Blanchard et al. need 2 f + 2 < n."""
+    """Raise `OptionError` unless 2 f + 2 < n, as Blanchard et al. need."""
     if clients < 2 * f + 3:
         raise OptionError(
             "f",
@@ -90,7 +90,10 @@ def check_majority(rule: str, f: int, clients: int) -> None:
 
 
 def krum_scores(distances: Array, f: int) -> Array:
-    """The summed squared distances of each client to its `n - f - 2` nearest others, at least one."""
+    """Sum the squared distances of each client to its `n - f - 2` nearest others.
+
+    At least one other counts.
+    """
     neighbours = max(1, len(distances) - f - 2)
     near = (np.sort(distances[rows], axis=1)[:, 1 : neighbours + 1].sum(axis=1) for rows in row_blocks(distances))
     return np.concatenate([*near])

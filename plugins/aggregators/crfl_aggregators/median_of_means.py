@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from crfl_aggregators.geometry import central_view, weighted_sum
+from crfl_aggregators.geometry import central_view, linear_combination
 from crfl_aggregators.rfa import geometric_median
 from crfl_core.extend import Aggregator, Clients, ClientUpdates, OptionError, RuleResult, State
 
@@ -26,7 +26,7 @@ class MedianOfMeans(Aggregator):
     iterations: int = Field(100, ge=1, description="as in rfa")
 
     def check(self, clients: Clients) -> None:
-        """No group may be empty."""
+        """Raise `OptionError` if a group would be empty."""
         if self.groups > len(clients):
             raise OptionError(
                 "groups",
@@ -34,7 +34,10 @@ class MedianOfMeans(Aggregator):
             )
 
     def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
-        """The geometric median of group means; a client's weight is its group's divided by the group's size."""
+        """Compute the geometric median of group means.
+
+        The weight of a client is that of its group, divided by the group's size.
+        """
         clients = updates.round.clients
         grouping = np.zeros((min(self.groups, len(clients)), len(clients)))
         for group, members in enumerate(np.array_split(np.argsort(clients.ids), len(grouping))):
@@ -49,7 +52,7 @@ class MedianOfMeans(Aggregator):
         )
         weights = found.weights @ grouping * seen.factors
         return RuleResult(
-            update=weighted_sum(weights, updates.values),
+            update=linear_combination(weights, updates.values),
             weights=torch.from_numpy(weights).to(updates.values.device),
             state=state,
             notes=found.notes,

@@ -7,7 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from crfl_aggregators.filters import ranking
+from crfl_aggregators.filters import rank_clients
 from crfl_aggregators.geometry import column_blocks, pairwise_distances
 from crfl_core.extend import (
     Clients,
@@ -33,18 +33,18 @@ class Bucketing(FixedStage):
     size: int = Field(2, ge=2, description="clients per bucket, s")
 
     def check(self, clients: Clients) -> None:
-        """At least two buckets."""
+        """Raise `OptionError` unless there are at least two buckets."""
         if self.size >= len(clients):
             raise OptionError(
                 "size", f"must be below the number of clients, found size = {self.size} for {len(clients)} clients"
             )
 
     def outputs(self, clients: int) -> int:
-        """One per bucket."""
+        """Return the number of buckets."""
         return -(-clients // self.size)
 
     def mixing(self, facts: RoundFacts) -> Mixing:
-        """The means of the buckets."""
+        """Draw the buckets, and return the matrix that averages them."""
         clients = len(facts.clients)
         generator = facts.streams.generator("aggregation/bucketing", round_number=facts.number)
         drawn = np.argsort(facts.clients.ids)[generator.permutation(clients)]
@@ -65,29 +65,32 @@ class NearestNeighbourMixing(Stage):
     f: int = Field(1, ge=0, description="malicious clients that are tolerated; needs clients > 2 f")
 
     def check(self, clients: Clients) -> None:
-        """The honest must be the majority."""
+        """Raise `OptionError` unless honest clients are the majority."""
         if len(clients) <= 2 * self.f:
             raise OptionError(
                 "f", f"nearest-neighbour mixing needs clients > 2 f, found {len(clients)} clients and f = {self.f}"
             )
 
     def transform(self, updates: ClientUpdates, state: State) -> StageResult:
-        """Means of neighbours, as many as there are updates."""
+        """Replace every update by the mean of its neighbours."""
         shares = self._shares(updates).to(updates.values)
-        return StageResult(values=mixed(shares, updates.values), mixing=shares, state=state)
+        return StageResult(values=mix_rows(shares, updates.values), mixing=shares, state=state)
 
     def _shares(self, updates: ClientUpdates) -> Tensor:
-        """What everybody takes from everybody, (n, n). Distances are gone before anything is mixed."""
+        """Return the share of every update in every mean, (n, n).
+
+        Distances are freed before updates are mixed.
+        """
         clients = len(updates.values)
         keep = max(1, clients - self.f)
-        nearest = ranking(pairwise_distances(updates.values), updates.round.clients.ids)[:, :keep]
+        nearest = rank_clients(pairwise_distances(updates.values), updates.round.clients.ids)[:, :keep]
         shares = np.zeros((clients, clients))
         np.put_along_axis(shares, nearest, 1.0 / keep, axis=1)
         return torch.from_numpy(shares)
 
 
-def mixed(shares: Tensor, values: Tensor) -> Tensor:
-    """`shares @ values`, where equal rows of shares give rows that are equal to the last bit.
+def mix_rows(shares: Tensor, values: Tensor) -> Tensor:
+    """Compute `shares @ values` so that equal rows of shares give bit-identical rows.
 
     A matrix product does not promise that, and what a rule behind it does with ties would depend on rounding.
     """

@@ -25,7 +25,7 @@ class NormBound(CapStage):
     bound: float = Field(1.0, gt=0, description="largest norm of an update, M")
 
     def caps(self, clients: Clients) -> Tensor:
-        """The same for everybody."""
+        """Return the same bound for all clients."""
         return torch.full((len(clients),), self.bound, dtype=torch.float64)
 
 
@@ -45,7 +45,10 @@ class UpdateCap(CapStage):
     )
 
     def check(self, clients: Clients) -> None:
-        """`honest` needs a bound on gradients, which only some models and domains have."""
+        """Raise `OptionError` if `honest` has no bound on gradients to rest on.
+
+        Only some models and domains have one.
+        """
         if self.bound == "honest" and not np.isfinite(clients.update_bound).all():
             raise OptionError(
                 "bound",
@@ -54,6 +57,6 @@ class UpdateCap(CapStage):
             )
 
     def caps(self, clients: Clients) -> Tensor:
-        """The bound of each client."""
+        """Return the bound of each client."""
         bounds = np.full(len(clients), self.bound) if isinstance(self.bound, float) else clients.update_bound
         return torch.from_numpy(bounds)

@@ -18,8 +18,8 @@ from crfl_core.extend import Aggregator, Clients, ClientUpdates, Layout, OptionE
 
 
 @dataclass(frozen=True)
-class Layered(RuleResult):
-    """The answer, and that of the rule for each layer."""
+class LayeredResult(RuleResult):
+    """Result for the model, and the results of the rule for each layer."""
 
     layers: tuple[RuleResult, ...] = ()
 
@@ -46,18 +46,18 @@ class PerLayer(Aggregator):
         return rule
 
     def check(self, clients: Clients) -> None:
-        """What the rule asks for."""
+        """Run the check of the rule."""
         try:
             self.rule.check(clients)
         except OptionError as error:
             raise OptionError(f"rule.{error.option}", error.message) from error
 
     def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
-        """The rule's answers side by side."""
+        """Apply the rule to every layer, and join the results."""
         layers: list[RuleResult] = []
         states: dict[str, Tensor] = {}
         notes: dict[str, float] = {}
-        for number, (name, layer) in enumerate(layers_of(updates)):
+        for number, (name, layer) in enumerate(split_layers(updates)):
             mine = f"{number}/"
             own = {key.removeprefix(mine): part for key, part in state.items() if key.startswith(mine)}
             found = self.rule.aggregate(layer, own)
@@ -65,19 +65,22 @@ class PerLayer(Aggregator):
             states |= {f"{mine}{key}": part for key, part in found.state.items()}
             notes |= {f"{name}.{key}": value for key, value in found.notes.items()}
         offsets = [torch.zeros_like(one.update) if one.offset is None else one.offset for one in layers]
-        return Layered(
+        return LayeredResult(
             update=torch.cat([one.update for one in layers]),
             weights=torch.stack([one.weights.double() for one in layers]).amax(0),
             offset=None if all(one.offset is None for one in layers) else torch.cat(offsets),
-            full_weights=lambda: torch.cat([spread(one) for one in layers], dim=1),
+            full_weights=lambda: torch.cat([expand_weights(one) for one in layers], dim=1),
             state=states,
             notes=notes,
             layers=tuple(layers),
         )
 
     def breakdown(self, clients: Clients, aggregate: RuleResult, update_bound: float) -> Array | None:
-        """Layers are orthogonal: the squares of what can be moved in each add up. No part exceeds the whole's bound."""
-        layers = aggregate.layers if isinstance(aggregate, Layered) else ()
+        """Combine the bounds of the layers: squares of orthogonal movements add up.
+
+        No part of an update exceeds the bound on the whole.
+        """
+        layers = aggregate.layers if isinstance(aggregate, LayeredResult) else ()
         found = [self.rule.breakdown(clients, one, update_bound) for one in layers]
         known = [drifts for drifts in found if drifts is not None]
         if not known or len(known) < len(found):
@@ -87,8 +90,11 @@ class PerLayer(Aggregator):
         return drifts
 
 
-def layers_of(updates: ClientUpdates) -> Iterator[tuple[str, ClientUpdates]]:
-    """The part of every update in each block of the layout, as a round of a model that has nothing else."""
+def split_layers(updates: ClientUpdates) -> Iterator[tuple[str, ClientUpdates]]:
+    """Yield the part of every update in each block of the layout.
+
+    Each part is a round of a model that has nothing else.
+    """
     current = updates.round
     first = 0
     for name, shape in current.layout.shapes:
@@ -101,8 +107,8 @@ def layers_of(updates: ClientUpdates) -> Iterator[tuple[str, ClientUpdates]]:
         first = columns.stop
 
 
-def spread(result: RuleResult) -> Tensor:
-    """The weight of every client and parameter of a layer."""
+def expand_weights(result: RuleResult) -> Tensor:
+    """Return the weight of every client and parameter of a layer."""
     if result.full_weights is not None:
         return result.full_weights()
     return result.weights.to(result.update)[:, None].expand(-1, len(result.update))

@@ -8,7 +8,7 @@ from pydantic import Field
 from torch import Tensor
 
 from crfl_aggregators.coordinates import sort_rows
-from crfl_aggregators.geometry import BLOCK_NUMBERS, Array
+from crfl_aggregators.geometry import NUMBERS_PER_BLOCK, Array
 from crfl_aggregators.repeated_median import median_slopes
 from crfl_core.extend import Aggregator, Clients, ClientUpdates, OptionError, RuleResult, State
 
@@ -36,37 +36,37 @@ class ResidualReweighting(Aggregator):
     power: float = Field(2.0, gt=0, description="sharpens the clients' weights; 1: proportional to confidence")
 
     def check(self, clients: Clients) -> None:
-        """A line through two points has no residuals."""
+        """Raise `OptionError` for fewer than three clients: a line has no residuals then."""
         if len(clients) < 3:
             raise OptionError("type", f"a line needs clients >= 3, found {len(clients)}: use fedavg")
 
     def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
-        """The weighted mean of the corrected updates."""
+        """Compute the weighted mean of the corrected updates."""
         values = updates.values
         clients = len(updates.values)
         order = torch.from_numpy(np.argsort(updates.round.clients.ids)).to(values.device)
         confidence = values.new_zeros(clients, dtype=torch.float64)
         slopes = torch.empty_like(values[0])
-        doubts = Doubts(values)
-        for columns in blocks_of(values):
-            ordered, ranks = ranked(values[:, columns][order])  # ties in a coordinate are ranked by id
-            slopes[columns] = slopes_of(ordered)
-            trusted = self._trust(ordered, fitted_lines(ordered, slopes[columns]))
+        doubts = DoubtfulValues(values)
+        for columns in cache_blocks(values):
+            ordered, ranks = rank_values(values[:, columns][order])  # ties in a coordinate are ranked by id
+            slopes[columns] = fit_slopes(ordered)
+            trusted = self._trust(ordered, fit_lines(ordered, slopes[columns]))
             spread = trusted.std(1, keepdim=True) if clients > 1 else torch.zeros_like(trusted)
             trusted = torch.empty_like(trusted).scatter_(1, ranks, trusted)
             confidence[order] += (trusted * spread).sum(0).double()
-            doubts.keep(columns, (trusted < self.threshold).T)
-        weights = torch.from_numpy(normalised(confidence.cpu().numpy(), self.power)).to(values.device)
+            doubts.store(columns, (trusted < self.threshold).T)
+        weights = torch.from_numpy(normalise_confidence(confidence.cpu().numpy(), self.power)).to(values.device)
         shares = weights.to(values)
         counts = torch.zeros_like(weights)
         update = torch.empty_like(values[0])
         offset = torch.empty_like(values[0])
-        for columns in blocks_of(values):
+        for columns in cache_blocks(values):
             # The order is found again: it would take more room than the updates.
             block = values[:, columns][order]
-            doubtful = doubts.of(columns)
-            ordered, ranks = ranked(block)
-            lines = fitted_lines(ordered, slopes[columns])
+            doubtful = doubts.load(columns)
+            ordered, ranks = rank_values(block)
+            lines = fit_lines(ordered, slopes[columns])
             lines = torch.empty_like(lines).scatter_(1, ranks, lines).T
             update[columns] = shares[order] @ torch.where(doubtful, lines, block)
             offset[columns] = shares[order] @ lines.masked_fill(~doubtful, 0.0)
@@ -80,50 +80,56 @@ class ResidualReweighting(Aggregator):
         )
 
     def _trust(self, ordered: Tensor, lines: Tensor) -> Tensor:
-        """The confidence in sorted values, given the line of their coordinate at every rank, (b, n)."""
+        """Compute the confidence in sorted values, given their lines at every rank, (b, n)."""
         clients = ordered.shape[1]
         residuals = (ordered - lines).abs_()
         if clients < 3:
             return torch.ones_like(residuals)
         sizes = sort_rows(residuals.clone())[:, 1:]
-        scale = NORMAL_SPREAD * (1 + 5 / (clients - 1)) * middle(sizes)
-        reach = self.clip * np.sqrt(2 / clients) * scale[:, None] * freedom(clients, ordered)
+        scale = NORMAL_SPREAD * (1 + 5 / (clients - 1)) * median_of_sorted(sizes)
+        reach = self.clip * np.sqrt(2 / clients) * scale[:, None] * leverage_factors(clients, ordered)
         return torch.where(residuals > reach, reach / residuals, 1.0)
 
 
-class Doubts:
-    """Which values are not trusted, a bit for each: eight clients, in the order of their ids, share a byte."""
+class DoubtfulValues:
+    """Values that are not trusted, a bit for each.
+
+    Eight clients, in the order of their ids, share a byte.
+    """
 
     def __init__(self, values: Tensor) -> None:
         self.clients, self.size, self.device = *values.shape, values.device
         self.bits = np.empty((-(-self.clients // 8), self.size), np.uint8)
 
-    def keep(self, columns: slice, doubtful: Tensor) -> None:
-        """Remember some columns, (n, b)."""
+    def store(self, columns: slice, doubtful: Tensor) -> None:
+        """Store some columns, (n, b)."""
         self.bits[:, columns] = np.packbits(doubtful.cpu().numpy(), axis=0)
 
-    def of(self, columns: slice) -> Tensor:
-        """The same again."""
+    def load(self, columns: slice) -> Tensor:
+        """Return stored columns."""
         found = np.unpackbits(self.bits[:, columns], axis=0, count=self.clients).view(np.bool_)
         return torch.from_numpy(found).to(self.device)
 
 
-def blocks_of(values: Tensor) -> list[slice]:
-    """The columns of the updates in blocks that stay in the cache of a core."""
-    width = max(1, BLOCK_NUMBERS // (2 * len(values)))
+def cache_blocks(values: Tensor) -> list[slice]:
+    """Return the columns of the updates in blocks that stay in the cache of a core."""
+    width = max(1, NUMBERS_PER_BLOCK // (2 * len(values)))
     return [slice(first, first + width) for first in range(0, values.shape[1], width)]
 
 
-def full_weights(shares: Tensor, order: Tensor, doubts: Doubts) -> Tensor:
-    """The weight of every client in every coordinate: none where its value was replaced."""
+def full_weights(shares: Tensor, order: Tensor, doubts: DoubtfulValues) -> Tensor:
+    """Return the weight of every client in every coordinate, 0 where its value was replaced."""
     weights = shares.new_empty(doubts.clients, doubts.size)
-    for columns in blocks_of(weights):
-        weights[order, columns] = torch.where(doubts.of(columns), 0.0, shares[order, None])
+    for columns in cache_blocks(weights):
+        weights[order, columns] = torch.where(doubts.load(columns), 0.0, shares[order, None])
     return weights
 
 
-def ranked(block: Tensor) -> tuple[Tensor, Tensor]:
-    """The values of every coordinate in ascending order, and whose they are, equal ones in order: (n, b) -> (b, n)."""
+def rank_values(block: Tensor) -> tuple[Tensor, Tensor]:
+    """Sort the values of every coordinate, with the rows they came from: (n, b) -> (b, n).
+
+    Equal values keep their order.
+    """
     across = block.T.contiguous()
     if across.device.type != "cpu":
         found = across.sort(dim=1, stable=True)
@@ -136,35 +142,35 @@ def ranked(block: Tensor) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(ordered), torch.from_numpy(order)
 
 
-def slopes_of(across: Tensor) -> Tensor:
-    """The repeated median of the slopes of sorted values against their rank, (b, n) -> (b,)."""
+def fit_slopes(across: Tensor) -> Tensor:
+    """Compute the repeated median of slopes of sorted values against rank, (b, n) -> (b,)."""
     if across.shape[1] == 1:
         return torch.zeros_like(across[:, 0])
     return torch.from_numpy(median_slopes(across.cpu().numpy())).to(across)
 
 
-def fitted_lines(across: Tensor, slope: Tensor) -> Tensor:
-    """The line of sorted values against their rank, evaluated at every rank: (b, n) -> (b, n)."""
+def fit_lines(across: Tensor, slope: Tensor) -> Tensor:
+    """Evaluate the line of sorted values against their rank at every rank: (b, n) -> (b, n)."""
     clients = across.shape[1]
     ranks = torch.arange(clients, dtype=across.dtype, device=across.device)
-    return middle(across)[:, None] + slope[:, None] * (ranks - (clients - 1) / 2)
+    return median_of_sorted(across)[:, None] + slope[:, None] * (ranks - (clients - 1) / 2)
 
 
-def middle(across: Tensor) -> Tensor:
-    """The median of sorted rows, the mean of the middle two if their number is even."""
+def median_of_sorted(across: Tensor) -> Tensor:
+    """Return the median of sorted rows, the mean of the middle two if their number is even."""
     count = across.shape[1]
     return across[:, [(count - 1) // 2, count // 2]].mean(1)
 
 
-def freedom(clients: int, like: Tensor) -> Tensor:
-    """`sqrt(1 - H_ii)` of the hat matrix of a line over the ranks 0..n-1."""
+def leverage_factors(clients: int, like: Tensor) -> Tensor:
+    """Compute `sqrt(1 - H_ii)` of the hat matrix of a line over the ranks 0..n-1."""
     centred = torch.arange(clients, dtype=torch.float64) - (clients - 1) / 2
     hat = 1 / clients + centred.square() / centred.square().sum()
     return (1 - hat).clamp(min=0).sqrt().to(like)
 
 
-def normalised(confidence: Array, power: float) -> Array:
-    """Weights that sum to 1; all equal if confidence tells nobody apart."""
+def normalise_confidence(confidence: Array, power: float) -> Array:
+    """Return weights that sum to 1; all equal if no client has any confidence."""
     largest = confidence.max()
     if largest == 0:
         return np.full_like(confidence, 1 / len(confidence))

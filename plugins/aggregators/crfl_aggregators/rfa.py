@@ -9,16 +9,16 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from crfl_aggregators.geometry import Array, CentralView, central_view, distances_of, row_blocks, weighted_sum
+from crfl_aggregators.geometry import Array, CentralView, central_view, distance_rows, linear_combination, row_blocks
 from crfl_core.extend import Aggregator, Clients, ClientUpdates, RuleResult, State
 
-HALF_THE_DIGITS = float(np.sqrt(np.finfo(np.float64).eps))
+LENGTH_PRECISION = float(np.sqrt(np.finfo(np.float64).eps))
 """What is left of a length if it is computed from squares in double precision."""
 
-FARTHEST_START = 1e3
+MAX_START_DISTANCE = 1e3
 """How far, in units of the scale, an update may draw the point from which the iterations begin."""
 
-HALF = 0.5 * (1 + 1e-12)
+MAJORITY_SHARE = 0.5 * (1 + 1e-12)
 """More of the weight than this is more than half of it, however shares were rounded."""
 
 
@@ -53,7 +53,7 @@ class Rfa(Aggregator):
     iterations: int = Field(100, ge=1, description="Weiszfeld iterations at most")
 
     def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
-        """The geometric median, with the weights of the last iteration."""
+        """Compute the geometric median, with the weights of the last iteration."""
         samples = updates.round.clients.samples.astype(np.float64)
         prior = samples if self.weighting == "samples" else np.ones_like(samples)
         seen = central_view(updates.values)
@@ -66,14 +66,14 @@ class Rfa(Aggregator):
         )
         weights = found.weights * seen.factors
         return RuleResult(
-            update=weighted_sum(weights, updates.values),
+            update=linear_combination(weights, updates.values),
             weights=torch.from_numpy(weights).to(updates.values.device),
             state=state,
             notes=found.notes | {"nearest_half": nearest_half(found, seen)},
         )
 
     def breakdown(self, clients: Clients, aggregate: RuleResult, update_bound: float) -> Array:  # noqa: ARG002
-        """`2 U + nearest_half` while fewer than half of the clients are malicious.
+        """Bound the drift by `2 U + nearest_half` while fewer than half of the clients are malicious.
 
         Then one of the half that is nearest to the aggregate is honest, so that the aggregate is at most `U +
         nearest_half` long. In the honest clean world it is an average of updates, at most U long.
@@ -84,7 +84,7 @@ class Rfa(Aggregator):
 
 @dataclass(frozen=True)
 class GeometricMedian:
-    """A geometric median `sum_i weights[i] u_i`, and how far the updates are from it.
+    """Geometric median `sum_i weights[i] u_i`, and the distances of the updates from it.
 
     `objective` is the weighted mean of these distances, and `gap` a bound on how far the minimum is below it.
     """
@@ -97,7 +97,7 @@ class GeometricMedian:
 
     @property
     def notes(self) -> dict[str, float]:
-        """The figures for the ledger."""
+        """Return the figures for the ledger."""
         return {
             "objective": self.objective,
             "optimality_gap": self.gap,
@@ -108,47 +108,47 @@ class GeometricMedian:
 def geometric_median(
     seen: CentralView, prior: Array, *, smoothing: float, tolerance: float, iterations: int
 ) -> GeometricMedian:
-    """Weiszfeld's algorithm on nothing but the products of all pairs.
+    """Run Weiszfeld's algorithm on nothing but the products of all pairs.
 
     An update at a distance d has a weight in proportion to 1 / d, so what it adds to products with others is as small
     as theirs, however far it is: rounding is relative to the distances of the majority.
     """
     products = seen.products
     squares = np.diag(seen.products)
-    blocks = (np.sqrt(distances_of(products, squares, rows)) for rows in row_blocks(products))
-    radii = np.concatenate([radius_of_half(distances, prior) for distances in blocks])
+    blocks = (np.sqrt(distance_rows(products, squares, rows)) for rows in row_blocks(products))
+    radii = np.concatenate([majority_radius(distances, prior) for distances in blocks])
     centre = int(radii.argmin())
     scale = float(radii.min())
-    apart = np.sqrt(distances_of(products, squares, slice(centre, centre + 1)))[0]
+    apart = np.sqrt(distance_rows(products, squares, slice(centre, centre + 1)))[0]
     if scale == 0:
         together = np.where(apart == 0, prior, 0.0)
         return GeometricMedian(together / together.sum(), apart, float(prior @ apart), 0.0, 0)
-    nu = max(smoothing * scale, HALF_THE_DIGITS * float(radius_of_half(seen.lengths, prior)))
-    weights = np.minimum(1.0, FARTHEST_START * scale / np.maximum(apart, scale)) * prior
+    nu = max(smoothing * scale, LENGTH_PRECISION * float(majority_radius(seen.lengths, prior)))
+    weights = np.minimum(1.0, MAX_START_DISTANCE * scale / np.maximum(apart, scale)) * prior
     weights[centre] += 1.0 - weights.sum()
-    around = Viewpoint.of(products, weights)
+    around = Viewpoint.from_weights(products, weights)
     done = 0
     gap = np.inf
     while done < iterations and gap > tolerance * scale:
         pull = prior / np.maximum(around.lengths, nu)
         weights = pull / pull.sum()
         done = done + 1
-        around = Viewpoint.of(products, weights)
+        around = Viewpoint.from_weights(products, weights)
         gap = optimality_gap(around, prior, nu)
     return GeometricMedian(weights, around.lengths, float(prior @ around.lengths), gap, done)
 
 
-def radius_of_half(distances: Array, prior: Array) -> Array:
-    """The least of the distances, along the last axis, within which more than half of the weight lies."""
+def majority_radius(distances: Array, prior: Array) -> Array:
+    """Return the least distance, along the last axis, that holds more than half of the weight."""
     order = np.argsort(distances, axis=-1)
-    enough = np.argmax(prior[order].cumsum(axis=-1) > HALF, axis=-1)[..., None]
+    enough = np.argmax(prior[order].cumsum(axis=-1) > MAJORITY_SHARE, axis=-1)[..., None]
     nearest: Array = np.take_along_axis(distances, np.take_along_axis(order, enough, axis=-1), axis=-1)[..., 0]
     return nearest
 
 
 @dataclass(frozen=True)
 class Viewpoint:
-    """The updates as seen from `v = sum_i weights[i] u_i`, with weights that sum to 1.
+    """Updates as seen from `v = sum_i weights[i] u_i`, with weights that sum to 1.
 
     `toward` are the products `<u_i, v>`, `square` is `<v, v>`, and `lengths` are all `||u_i - v||`. The products as
     seen from v are made some rows at a time: all of them would be as large as those that they come from.
@@ -160,28 +160,28 @@ class Viewpoint:
     lengths: Array
 
     @staticmethod
-    def of(products: Array, weights: Array) -> Viewpoint:
-        """From the products of all pairs."""
+    def from_weights(products: Array, weights: Array) -> Viewpoint:
+        """Compute the view from the products of all pairs."""
         toward = products @ weights
         square = float(weights @ toward)
         squares = np.diag(products) - toward - toward + square
         return Viewpoint(products, toward, square, np.sqrt(np.maximum(squares, 0.0)))
 
-    def rows(self, rows: slice) -> Array:
-        """`<u_i - v, u_j - v>` of some i and all j."""
+    def product_rows(self, rows: slice) -> Array:
+        """Compute `<u_i - v, u_j - v>` of some i and all j."""
         result: Array = self.products[rows] - self.toward
         result -= self.toward[rows, None]
         result += self.square
         return result
 
     def length_of(self, factors: Array) -> float:
-        """`||sum_i factors[i] (u_i - v)||`."""
-        square = sum(float(factors[rows] @ (self.rows(rows) @ factors)) for rows in row_blocks(self.products))
+        """Compute `||sum_i factors[i] (u_i - v)||`."""
+        square = sum(float(factors[rows] @ (self.product_rows(rows) @ factors)) for rows in row_blocks(self.products))
         return float(np.sqrt(max(square, 0.0)))
 
 
 def optimality_gap(around: Viewpoint, prior: Array, nu: float) -> float:
-    """A bound on `g(v) - min g` for `g(v) = sum_i a_i ||u_i - v||`, as seen from v.
+    """Bound `g(v) - min g` for `g(v) = sum_i a_i ||u_i - v||`, as seen from v.
 
     For any `||z_i|| <= 1` with mean `s = sum_i a_i z_i`, `min g >= sum_i a_i <z_i, u_i - v> - ||s|| D` if the minimum
     is at most D away from v. Here `z_i = (u_i - v) / max(nu, ||u_i - v||)`. And if a weight `m > 1/2` lies within r of
@@ -195,13 +195,16 @@ def optimality_gap(around: Viewpoint, prior: Array, nu: float) -> float:
     smoothed = float(prior @ (near * (1 - near / nu)))
     order = np.argsort(away)
     held = prior[order].cumsum()
-    most = held > HALF
+    most = held > MAJORITY_SHARE
     reach = away[order][most] * held[most] / np.sqrt(2 * held[most] - 1)
     return smoothed + slope * float(reach.min())
 
 
 def nearest_half(found: GeometricMedian, seen: CentralView) -> float:
-    """A distance within which half of the updates lie, of those that products can tell, with what rounding may hide."""
+    """Return a distance within which half of the updates lie, rounding included.
+
+    Updates that products cannot tell apart from infinity do not count.
+    """
     hidden = seen.resolution * (seen.lengths + found.weights @ seen.lengths)
     upper = np.where(seen.factors < 1, np.inf, found.distances + hidden)
     return min(float(np.sort(upper)[(len(upper) - 1) // 2]), float(np.finfo(np.float64).max))

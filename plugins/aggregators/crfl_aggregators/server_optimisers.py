@@ -21,7 +21,7 @@ class Rate(FixedRate):
     decay: float = Field(1.0, gt=0, le=1, description="what the rate is multiplied by from round to round")
 
     def rate(self, facts: RoundFacts) -> float:
-        """The rate of this round."""
+        """Return the rate of this round."""
         return self.learning_rate * self.decay ** (facts.number - 1)
 
 
@@ -36,13 +36,13 @@ class Momentum(ServerOptimiser):
     beta: float = Field(0.9, ge=0, lt=1, description="what is left of the velocity of the round before")
 
     def step(self, aggregate: Tensor, current: Round, state: State) -> OptimiserResult:  # noqa: ARG002
-        """The aggregate at the rate of the server, and what is left of earlier ones as the offset."""
+        """Scale the aggregate by the rate; what is left of earlier ones is the offset."""
         kept = self.beta * state["velocity"].to(aggregate) if state else aggregate.new_zeros(aggregate.shape)
         return OptimiserResult(self.learning_rate, self.learning_rate * kept, {"velocity": kept + aggregate})
 
 
 class Adaptive(ServerOptimiser):
-    """What the three have in common: `w_t = w + eta m_t / (sqrt(v_t) + tau)`, in every parameter.
+    """Adaptive optimisers: `w_t = w + eta m_t / (sqrt(v_t) + tau)`, in every parameter.
 
     With the aggregate `D_t` of a round, `m_t = beta_1 m_(t-1) + (1 - beta_1) D_t` from `m_0 = 0`, and v_t begins at
     `v_0 = tau^2`. There is no correction of the first rounds.
@@ -53,14 +53,14 @@ class Adaptive(ServerOptimiser):
 
     @abstractmethod
     def momentum(self) -> float:
-        """beta_1."""
+        """Return beta_1."""
 
     @abstractmethod
     def second_moment(self, before: Tensor, squares: Tensor) -> Tensor:
-        """v_t from v_(t-1) and the squares of the aggregate."""
+        """Return v_t from v_(t-1) and the squares of the aggregate."""
 
     def step(self, aggregate: Tensor, current: Round, state: State) -> OptimiserResult:  # noqa: ARG002
-        """The share of the aggregate in m_t as the scale, that of earlier rounds as the offset."""
+        """Return the aggregate's share in m_t as the scale, that of earlier rounds as the offset."""
         before = state["first"].to(aggregate) if state else aggregate.new_zeros(aggregate.shape)
         second = state["second"].to(aggregate) if state else aggregate.new_full(aggregate.shape, self.tau**2)
         second = self.second_moment(second, aggregate.square())
@@ -80,11 +80,11 @@ class Adagrad(Adaptive):
     beta_1: float = Field(0.0, ge=0, lt=1, description="share of earlier aggregates in the direction")
 
     def momentum(self) -> float:
-        """As configured; the paper has none."""
+        """Return `beta_1`; the paper has none."""
         return self.beta_1
 
     def second_moment(self, before: Tensor, squares: Tensor) -> Tensor:
-        """The sum of all squares."""
+        """Return the sum of all squares."""
         return before + squares
 
 
@@ -99,11 +99,11 @@ class Adam(Adaptive):
     beta_2: float = Field(0.99, ge=0, lt=1, description="share of earlier squares in the second moment")
 
     def momentum(self) -> float:
-        """As configured."""
+        """Return `beta_1`."""
         return self.beta_1
 
     def second_moment(self, before: Tensor, squares: Tensor) -> Tensor:
-        """A moving average of squares."""
+        """Return a moving average of squares."""
         return self.beta_2 * before + (1.0 - self.beta_2) * squares
 
 
@@ -115,5 +115,5 @@ class Yogi(Adam):
     """
 
     def second_moment(self, before: Tensor, squares: Tensor) -> Tensor:
-        """Toward the squares, by a share of them."""
+        """Move toward the squares by a share of them."""
         return before - (1.0 - self.beta_2) * squares * (before - squares).sign()

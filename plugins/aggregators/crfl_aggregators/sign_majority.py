@@ -15,8 +15,8 @@ from crfl_core.extend import Aggregator, Clients, ClientUpdates, RuleResult, Sta
 
 
 @dataclass(frozen=True)
-class Elected(RuleResult):
-    """The answer, and the balance of votes of each parameter: how many more clients were for raising it."""
+class VoteResult(RuleResult):
+    """Result of the vote, and its balance in each parameter: votes to raise minus votes to lower."""
 
     balance: Tensor = field(default_factory=lambda: torch.empty(0))
 
@@ -35,22 +35,22 @@ class SignMajority(Aggregator):
     step: float = Field(0.01, gt=0, description="how far every parameter moves in a round")
 
     def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
-        """The outcome of the vote."""
+        """Count the votes."""
         values = updates.values
         # Small integers, exact in any precision.
         balance = torch.cat([values[:, columns].sign().sum(0) for columns in column_blocks(values)])
         update = self.step * balance.sign()
         nobody = torch.zeros(len(values), dtype=torch.float64, device=values.device)
-        return Elected(update=update, weights=nobody, offset=update.clone(), state=state, balance=balance)
+        return VoteResult(update=update, weights=nobody, offset=update.clone(), state=state, balance=balance)
 
     def breakdown(self, clients: Clients, aggregate: RuleResult, update_bound: float) -> Array | None:  # noqa: ARG002
-        """The norm of what R clients can turn, from the votes as they were counted.
+        """Bound the norm of what R clients can turn, from the votes as they were counted.
 
         A vote changes a balance by at most 2, so in the other world it differs by at most 2R. Where the balance is
         above that, nothing changes; at exactly 2R, or at 0, a parameter may lose or win one step; below, it may turn
         around, two steps.
         """
-        if not isinstance(aggregate, Elected):
+        if not isinstance(aggregate, VoteResult):
             return None
         counts = np.bincount(aggregate.balance.abs().long().cpu().numpy(), minlength=2 * len(clients) + 1)
         upto = np.concatenate([[0.0], np.cumsum(counts[1:])])  # balances 1, ..., k

@@ -8,46 +8,48 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from crfl_aggregators.coordinates import Choice, CoordinateWise, sorted_columns
+from crfl_aggregators.coordinates import Choice, CoordinateWise, sort_columns
 from crfl_core.extend import Clients, ClientUpdates, OptionError
 
 
 class Trimming(CoordinateWise):
-    """The mean of what is left in every coordinate without the largest and the smallest values."""
+    """Mean of every coordinate without its largest and its smallest values."""
 
     @abstractmethod
-    def trimmed(self, rows: int) -> int:
-        """How many values are dropped at each end."""
+    def trim_count(self, rows: int) -> int:
+        """Return the number of values that are dropped at each end."""
 
-    def rows(self, updates: ClientUpdates) -> Tensor:
-        """Everybody."""
+    def select_clients(self, updates: ClientUpdates) -> Tensor:
+        """Select all clients."""
         return torch.arange(len(updates.values), device=updates.values.device)
 
-    def averaged(self, rows: int) -> int:
-        """All but the trimmed."""
-        return rows - 2 * self.trimmed(rows)
+    def averaging_count(self, rows: int) -> int:
+        """Return the number of rows that are not trimmed."""
+        return rows - 2 * self.trim_count(rows)
 
     def choose(self, block: Tensor) -> Choice:
-        """The mean of the middle."""
-        across = sorted_columns(block)
-        trim = self.trimmed(len(block))
+        """Average the middle values."""
+        across = sort_columns(block)
+        trim = self.trim_count(len(block))
         first = trim
         last = len(block) - trim - 1
-        ends = ((across[:, place].contiguous(), share_of(across, trim, place)) for place in (first, last))
+        ends = ((across[:, place].contiguous(), tie_share(across, trim, place)) for place in (first, last))
         (low, low_share), (high, high_share) = ends
         return Choice(across[:, first : last + 1].mean(1), (low, high, low_share, high_share))
 
-    def weights_in(self, block: Tensor, choice: Choice) -> Tensor:
-        """Clients at an end of the middle share the places that are left for this value."""
+    def block_weights(self, block: Tensor, choice: Choice) -> Tensor:
+        """Give clients at an end of the middle a share of the places left for their value."""
         low, high, low_share, high_share = choice.facts
         weights = ((block > low) & (block < high)).to(block)
         weights = torch.where(block == low, low_share, weights)
         return torch.where(block == high, high_share, weights)
 
 
-def share_of(across: Tensor, trim: int, place: int) -> Tensor:
-    """What each client with the value at this place of the order has of the middle, (b, rows) -> (b,): 1 if no other
-    has that value, else the places that are left for it, shared by all who have it.
+def tie_share(across: Tensor, trim: int, place: int) -> Tensor:
+    """Compute what each client with the value at `place` has of the middle.
+
+    (b, rows) -> (b,): 1 if no other client has that value, else the places that are left for it, shared by all clients
+    that have it.
     """
     value = across[:, place]
     rows = across.shape[1]
@@ -69,15 +71,15 @@ class TrimmedMean(Trimming):
     trim: int = Field(1, ge=0, description="clients dropped at each end of every coordinate")
 
     def check(self, clients: Clients) -> None:
-        """Somebody must be left."""
+        """Raise `OptionError` unless a client is left."""
         if 2 * self.trim >= len(clients):
             raise OptionError(
                 "trim",
                 f"2 x trim must be below the number of clients, found trim = {self.trim} for {len(clients)} clients",
             )
 
-    def trimmed(self, rows: int) -> int:
-        """As configured; fewer if so few updates arrived that nobody would be left."""
+    def trim_count(self, rows: int) -> int:
+        """Return `trim`, or less if so few updates arrived that none would be left."""
         return min(self.trim, (rows - 1) // 2)
 
 
@@ -88,6 +90,6 @@ class Median(Trimming):
     mean that trims as much as it can.
     """
 
-    def trimmed(self, rows: int) -> int:
-        """All but one or two."""
+    def trim_count(self, rows: int) -> int:
+        """Return the number that leaves one or two values."""
         return (rows - 1) // 2

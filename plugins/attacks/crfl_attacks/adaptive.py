@@ -33,7 +33,7 @@ class Adaptive(Byzantine):
     halvings: int = Field(12, ge=1, description="how often it is halved, and then how many steps refine the best")
 
     def direction(self, known: AttackerView) -> Tensor:
-        """The best candidate that was tried."""
+        """Return the best candidate that was tried."""
         honest = known.honest.values
         if not len(honest):
             return -known.own_updates
@@ -42,7 +42,7 @@ class Adaptive(Byzantine):
         return max(tried, key=lambda one: one[0])[1]
 
     def _best(self, known: AttackerView, push: Tensor) -> tuple[float, Tensor]:
-        """How far the aggregate goes back with the best multiple of one perturbation, and what is submitted then."""
+        """Find the best multiple of one perturbation: how far the aggregate goes back, and the update."""
         honest = known.honest.values
         mean = honest.mean(0)
         length = float(push.norm())
@@ -50,7 +50,7 @@ class Adaptive(Byzantine):
 
         def harm(gamma: float) -> float:
             candidates = (mean + gamma * push).expand_as(known.own_updates)
-            return -float(known.aggregate(self.scaled(known, candidates), self.rule).double() @ mean.double())
+            return -float(known.aggregate(self.apply_scale(known, candidates), self.rule).double() @ mean.double())
 
         found = {gamma: harm(gamma) for gamma in (0.0, *(longest / 2**power for power in range(self.halvings)))}
         best = max(found, key=lambda gamma: found[gamma])
@@ -63,6 +63,6 @@ class Adaptive(Byzantine):
         best = max(found, key=lambda gamma: found[gamma])
         return found[best], mean + best * push
 
-    def scaled(self, known: AttackerView, candidates: Tensor) -> Tensor:
-        """What arrives if attackers want to submit these."""
+    def apply_scale(self, known: AttackerView, candidates: Tensor) -> Tensor:
+        """Multiply candidates by the attackers' scales, as they arrive at the server."""
         return self.scales(known.weights)[:, None].to(candidates) * candidates

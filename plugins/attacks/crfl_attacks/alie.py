@@ -22,17 +22,19 @@ class Alie(Byzantine):
     z: float | None = Field(None, gt=0, description="standard deviations off the mean; unset: the largest that hides")
 
     def direction(self, known: AttackerView) -> Tensor:
-        """In every coordinate the mean minus z times the spread."""
+        """Return the mean minus z times the spread in every coordinate."""
         values = known.honest.values
         own = known.own_updates
         if not len(values):  # nobody to hide among
             return -own
-        z = largest_hidden(len(values) + len(own), len(own)) if self.z is None else self.z
+        z = largest_z(len(values) + len(own), len(own)) if self.z is None else self.z
         return values.mean(0) - z * values.std(0, correction=0)
 
 
-def largest_hidden(clients: int, attackers: int) -> float:
-    """z_max: about s honest clients are expected beyond it, who then look as bad as the attackers.
+def largest_z(clients: int, attackers: int) -> float:
+    """Compute z_max: about s honest clients are expected beyond it.
+
+    They look as bad as the attackers then.
 
     >>> round(largest_hidden(50, 24), 2)  # s = 26 - 24 = 2 of 26 honest clients
     1.43

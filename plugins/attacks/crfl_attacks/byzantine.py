@@ -14,20 +14,20 @@ from crfl_core.extend import Attack, AttackerView, FederatedData, Knowledge, Sta
 
 
 class Byzantine(Attack):
-    """Attackers that want the model to fail; most know what the honest participants of the round submit."""
+    """Attackers that want the model to fail; most know the honest updates of the round."""
 
     knowledge: ClassVar[Knowledge] = "updates"
 
     def prepare(self, data: FederatedData, streams: Streams) -> State:  # noqa: ARG002 - their data stay as they are
-        """Nothing."""
+        """Prepare nothing: the attackers' data stay as they are."""
         return {}
 
     @abstractmethod
     def direction(self, known: AttackerView) -> Tensor:
-        """What each attacker submits before scaling, broadcast over (attackers, P)."""
+        """Return what each attacker submits before scaling, broadcast over (attackers, P)."""
 
     def craft(self, known: AttackerView, state: State) -> Tensor:
-        """The direction times the attackers' scale."""
+        """Multiply the direction by the attackers' scale."""
         return super().craft(replace(known, own_updates=self.direction(known).expand_as(known.own_updates)), state)
 
 
@@ -37,7 +37,7 @@ class SignFlip(Byzantine):
     knowledge: ClassVar[Knowledge] = "own"
 
     def direction(self, known: AttackerView) -> Tensor:
-        """Away from where training led."""
+        """Return the opposite of the trained update."""
         return -known.own_updates
 
 
@@ -49,7 +49,7 @@ class Gaussian(Byzantine):
     std: float = Field(1.0, gt=0, description="standard deviation in every parameter")
 
     def direction(self, known: AttackerView) -> Tensor:
-        """A fresh draw for every attacker and round."""
+        """Draw noise for every attacker and round."""
         generator = known.round.streams.generator("attack/gaussian", round_number=known.round.number)
         return self.std * torch.from_numpy(generator.standard_normal(tuple(known.own_updates.shape))).to(
             known.own_updates
@@ -66,6 +66,6 @@ class InnerProductManipulation(Byzantine):
     epsilon: float = Field(0.5, gt=0, description="length in units of the honest mean")
 
     def direction(self, known: AttackerView) -> Tensor:
-        """Against the honest mean; against their own where there are only attackers."""
+        """Point against the honest mean, or against their own where all are attackers."""
         values = known.honest.values if len(known.honest.values) else known.own_updates
         return -self.epsilon * values.mean(0)

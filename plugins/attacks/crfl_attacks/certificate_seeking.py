@@ -40,26 +40,26 @@ class CertificateSeeking(Attack):
     samples: int = Field(32, ge=1, description="how many of the predictions with the smallest margins are considered")
 
     def prepare(self, data: FederatedData, streams: Streams) -> State:  # noqa: ARG002 - their data stay as they are
-        """Nothing."""
+        """Prepare nothing: the attackers' data stay as they are."""
         return {}
 
     def learn(self, seen: AttackerObservation, state: State) -> State:
-        """The model before the first attack, whose predictions are to be changed."""
+        """Store the model before the first attack, whose predictions are to be changed."""
         return {"before": seen.round.start.clone()} if seen.attacked and "before" not in state else state
 
     def craft(self, known: AttackerView, state: State) -> Tensor:
-        """The direction at the length of the bound, beside what weight decay does to the model anyway."""
+        """Submit the direction at the length of the bound, beside the effect of weight decay."""
         clients = known.round.clients
         start = known.round.start
-        lengths = torch.from_numpy(self.lengths(known)).to(start)
-        push = self.left(known.round.number, known.round.total) * float(known.weights.to(start) @ lengths)
-        direction = towards_others(known, state.get("before", start), push, self.samples)
+        lengths = torch.from_numpy(self.residual_lengths(known)).to(start)
+        push = self.rounds_left(known.round.number, known.round.total) * float(known.weights.to(start) @ lengths)
+        direction = easiest_direction(known, state.get("before", start), push, self.samples)
         decay = torch.from_numpy(1.0 - clients.retention).to(start)
         residuals = (1.0 - BOUND_MARGIN) * torch.outer(lengths, direction)
         return super().craft(replace(known, own_updates=residuals - torch.outer(decay, start)), state)
 
-    def lengths(self, known: AttackerView) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        """How long each attacker's residual is."""
+    def residual_lengths(self, known: AttackerView) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        """Return the length of each attacker's residual."""
         honest = known.round.clients.update_bound
         if self.bound != "honest":
             return np.full(len(honest), self.bound)
@@ -67,16 +67,18 @@ class CertificateSeeking(Attack):
             raise OptionError("bound", "nothing bounds the honest updates of this model: set it to a number")
         return honest
 
-    def left(self, number: int, total: int) -> int:
-        """How many attacked rounds there are from this one on."""
+    def rounds_left(self, number: int, total: int) -> int:
+        """Count the attacked rounds from this one on."""
         if isinstance(self.rounds, tuple):
             return len({later for later in self.rounds if later >= number})
         last = total if self.rounds.last is None else min(total, self.rounds.last)
         return len(range(number, last + 1, self.rounds.every))
 
 
-def towards_others(known: AttackerView, before: Tensor, push: float, samples: int) -> Tensor:
-    """The unit vector, (P,), along which a model that is pushed this far changes most of the nearest predictions.
+def easiest_direction(known: AttackerView, before: Tensor, push: float, samples: int) -> Tensor:
+    """Find the direction along which most of the nearest predictions change.
+
+    Returns a unit vector, (P,), for a model that is pushed this far.
 
     Candidates are the mean directions of the 1, 2, 3, ... nearest predictions, and of those with the same class and
     runner-up. A prediction's distance is its margin over the norm of the margin's gradient: exact for linear models.
@@ -84,7 +86,7 @@ def towards_others(known: AttackerView, before: Tensor, push: float, samples: in
     model = known.model
     start = known.round.start
     wanted = model.logits(before[None], known.features)[0].argmax(-1)
-    margins, runners_up = margins_of(model.logits(start[None], known.features)[0], wanted)
+    margins, runners_up = margins_and_runners_up(model.logits(start[None], known.features)[0], wanted)
     near = margins.topk(min(samples, len(margins)), largest=False).indices
     x = known.features[near]
     labels = wanted[near]
@@ -107,15 +109,17 @@ def towards_others(known: AttackerView, before: Tensor, push: float, samples: in
     return best
 
 
-def margins_of(logits: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """How far the logits of given classes are above the best of the others, (m,), and which class that is."""
+def margins_and_runners_up(logits: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the margins of given classes over the best other class, (m,), and that class."""
     own = logits.gather(-1, wanted[:, None])
     best = logits.scatter(-1, wanted[:, None], -torch.inf).max(-1)
     return own[:, 0] - best.values, best.indices
 
 
 def margin_slopes(model: BoundModel, start: Tensor, x: Tensor, labels: Tensor, others: Tensor) -> Tensor:
-    """The gradients of `logit[other] - logit[label]` by the parameters, one for each input, (k, P).
+    """Compute the gradients of `logit[other] - logit[label]` by the parameters, (k, P).
+
+    One for each input.
 
     It is the cross-entropy of the label minus that of the other class: what both share cancels.
     """

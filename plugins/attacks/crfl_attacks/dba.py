@@ -7,7 +7,7 @@ from pydantic import Field
 from torch import Tensor
 
 from crfl_attacks.model_replacement import ModelReplacement
-from crfl_attacks.triggers import split
+from crfl_attacks.triggers import split_pattern
 from crfl_core.extend import Batches, FederatedData, OptionError, State, Streams
 
 
@@ -21,13 +21,13 @@ class Dba(ModelReplacement):
     parts: int | None = Field(None, ge=1, description="local parts of the trigger; unset: one for each attacker")
 
     def prepare(self, data: FederatedData, streams: Streams) -> State:
-        """The whole pattern, and one row of parts for every client of the federation, zero for honest ones."""
+        """Prepare the pattern, and a row of parts for every client, zero for honest ones."""
         state = super().prepare(data, streams)
         attackers = self.attackers(data.clients, streams)
         pattern = state["pattern"]
         count = self.parts or len(attackers)
         pixels = int(torch.count_nonzero(pattern))
-        pieces = split(pattern, count, data.facts)
+        pieces = split_pattern(pattern, count, data.facts)
         if not pieces.any(1).all():
             raise OptionError("parts", f"a trigger of {pixels} pixels or features cannot be cut into {count} parts")
         local = pattern.new_zeros(data.clients, len(pattern))

@@ -24,31 +24,31 @@ class LabelFlip(Attack):
 
     @property
     def backdoor_class(self) -> int | None:
-        """The target label, if there is one."""
+        """Return the target label, if there is one."""
         return self.target
 
     def prepare(self, data: FederatedData, streams: Streams) -> State:  # noqa: ARG002 - draws nothing
-        """The new label of every class."""
+        """Prepare the new label of every class."""
         classes = data.facts.classes
         check_source(self.source, self.target, classes)
-        if self.target is not None and not self._concerned(data.test_y).any():
+        if self.target is not None and not self._flip_mask(data.test_y).any():
             raise OptionError("source", "no test sample is of this class: choose another one")
         labels = torch.arange(classes, device=data.y.device)
         flipped = labels.flip(0) if self.target is None else torch.full_like(labels, self.target)
-        return {"labels": torch.where(self._concerned(labels), flipped, labels)}
+        return {"labels": torch.where(self._flip_mask(labels), flipped, labels)}
 
     def poison(self, batches: Batches, state: State) -> Batches:
-        """New labels, old inputs."""
+        """Change the labels, and leave the inputs."""
         return replace(batches, y=state["labels"][batches.y])
 
     def backdoor_test_set(self, data: FederatedData, state: State) -> tuple[Tensor, Tensor] | None:  # noqa: ARG002
-        """The test samples whose label the attackers would change; none without a target."""
+        """Return the test samples whose label the attackers would change; None without a target."""
         if self.target is None:
             return None
-        concerned = self._concerned(data.test_y)
+        concerned = self._flip_mask(data.test_y)
         return data.test_x[concerned], data.test_y[concerned]
 
-    def _concerned(self, labels: Tensor) -> Tensor:
-        """Which labels are changed."""
+    def _flip_mask(self, labels: Tensor) -> Tensor:
+        """Return which labels are changed."""
         every = labels != (-1 if self.target is None else self.target)
         return every if self.source is None else labels == self.source

@@ -14,8 +14,11 @@ from crfl_attacks.byzantine import Byzantine
 from crfl_core.extend import AttackerView
 
 
-class Hidden(Byzantine):
-    """All attackers submit `mean + gamma p`, where p points away from the honest mean and gamma is as large as hides.
+class DistanceConstrained(Byzantine):
+    """Attackers that submit `mean + gamma p`, with the largest gamma that distances hide.
+
+    p points away from the honest mean. No attacker is farther from the others than an honest update is; `remoteness`
+    says what that means.
 
     The most that an honest update is away from the others is not exceeded; `remoteness` says what that means.
     """
@@ -26,10 +29,10 @@ class Hidden(Byzantine):
 
     @abstractmethod
     def remoteness(self, squared: Tensor) -> Tensor:
-        """How far something is from all honest updates, given its squared distances: (..., n) -> (...)."""
+        """Measure how far an update is from all honest ones: squared distances (..., n) -> (...)."""
 
     def direction(self, known: AttackerView) -> Tensor:
-        """The perturbed mean."""
+        """Return the perturbed mean."""
         honest = known.honest.values
         if not len(honest):  # nobody to hide among
             return -known.own_updates
@@ -37,7 +40,10 @@ class Hidden(Byzantine):
         return honest.mean(0) + self.gamma(honest.double(), push.double()) * push
 
     def gamma(self, honest: Tensor, push: Tensor) -> float:
-        """The largest factor that hides: `||mean + gamma p - u_i||^2` is quadratic in it for every honest u_i."""
+        """Find the largest factor that hides.
+
+        `||mean + gamma p - u_i||^2` is quadratic in it for every honest u_i.
+        """
         away = honest.mean(0) - honest
         constant = away.square().sum(1)
         slope = away @ push
@@ -49,10 +55,10 @@ class Hidden(Byzantine):
         def hides(factor: float) -> bool:
             return bool(self.remoteness(constant + 2 * factor * slope + factor**2 * curvature) <= most)
 
-        return largest(hides, start)
+        return search_largest(hides, start)
 
 
-class MinMax(Hidden):
+class MinMax(DistanceConstrained):
     """Min-max (Shejwalkar & Houmansadr, 2021): hides from rules that look at the largest distances.
 
     All attackers submit the mean of the honest updates plus the largest multiple of a perturbation that keeps the
@@ -60,11 +66,11 @@ class MinMax(Hidden):
     """
 
     def remoteness(self, squared: Tensor) -> Tensor:
-        """The largest squared distance."""
+        """Return the largest squared distance."""
         return squared.amax(-1)
 
 
-class MinSum(Hidden):
+class MinSum(DistanceConstrained):
     """Min-sum (Shejwalkar & Houmansadr, 2021): hides from rules that add up distances, as Krum does.
 
     All attackers submit the mean of the honest updates plus the largest multiple of a perturbation that keeps the sum
@@ -72,7 +78,7 @@ class MinSum(Hidden):
     """
 
     def remoteness(self, squared: Tensor) -> Tensor:
-        """The sum of squared distances."""
+        """Return the sum of squared distances."""
         return squared.sum(-1)
 
 
@@ -80,11 +86,14 @@ Perturbation = Literal["unit", "std", "sign"]
 """Against the mean of the honest updates: the mean itself at length 1, their spread, or the signs of the mean."""
 
 
-TOLERANCE = 1e-6
+SEARCH_TOLERANCE = 1e-6
 
 
 def perturbation(honest: Tensor, kind: Perturbation) -> Tensor:
-    """The direction of a kind for honest updates (n, P), as in Shejwalkar & Houmansadr (2021, section IV-A); (P,)."""
+    """Compute the direction of a kind for honest updates (n, P); (P,).
+
+    Kinds are those of Shejwalkar & Houmansadr (2021, section IV-A).
+    """
     mean = honest.mean(0)
     if kind == "std":
         return -honest.std(0, correction=0)
@@ -94,8 +103,10 @@ def perturbation(honest: Tensor, kind: Perturbation) -> Tensor:
     return -mean / length if bool(length > 0) else -mean
 
 
-def largest(allowed: Callable[[float], bool], start: float) -> float:
-    """About the largest gamma below `2 start` that is allowed, given that 0 is and that no gap lies between.
+def search_largest(allowed: Callable[[float], bool], start: float) -> float:
+    """Search the largest gamma below `2 start` that is allowed, up to a tolerance.
+
+    0 must be allowed, and all that lies below an allowed gamma.
 
     The search of the paper (Algorithm 1): go on where it is allowed and back where it is not, by steps that halve,
     until the last success is near. What is returned was tried, or is 0.
@@ -106,7 +117,7 @@ def largest(allowed: Callable[[float], bool], start: float) -> float:
     gamma = start
     step = start
     success = 0.0
-    while abs(gamma - success) > TOLERANCE * start:
+    while abs(gamma - success) > SEARCH_TOLERANCE * start:
         step /= 2
         if allowed(gamma):
             success = gamma

@@ -8,12 +8,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from crfl_attacks.targeted import Targeted
+from crfl_attacks.targeted import TargetedPoisoning
 from crfl_attacks.triggers import PixelTrigger, Trigger
 from crfl_core.extend import AttackerObservation, Batches, FederatedData, State, Streams
 
 
-class ModelReplacement(Targeted):
+class ModelReplacement(TargetedPoisoning):
     """Backdoor by model replacement (Bagdasaryan et al., 2020; the paper's threat model).
 
     In every batch of an attacked round the first q_B samples get the trigger and the target label; the trained update
@@ -28,32 +28,34 @@ class ModelReplacement(Targeted):
     )
 
     def prepare(self, data: FederatedData, streams: Streams) -> State:  # noqa: ARG002 - draws nothing
-        """The pattern and the range that inputs are clamped to."""
+        """Prepare the pattern and the range that inputs are clamped to."""
         domain = data.test_x.new_tensor([data.facts.domain.low, data.facts.domain.high])
         return {"pattern": self.trigger.pattern(data.facts).to(data.test_x), "domain": domain}
 
     def poison(self, batches: Batches, state: State) -> Batches:
-        """Trigger and target label on the first q_B samples of every batch."""
-        most = int(self.counts(batches).max())
-        return self.replaced(batches, stamped(batches.x[:, :, :most], self.local_patterns(batches, state), state))
+        """Put trigger and target label on the first q_B samples of every batch."""
+        most = int(self.poisoned_counts(batches).max())
+        return self.replace_samples(
+            batches, add_pattern(batches.x[:, :, :most], self.local_patterns(batches, state), state)
+        )
 
     def local_patterns(self, batches: Batches, state: State) -> Tensor:  # noqa: ARG002 - the same for all
-        """What each attacker adds in training; broadcast over (attackers, steps, batch, features)."""
+        """Return the patterns that attackers add, broadcast over (attackers, steps, batch, features)."""
         return state["pattern"]
 
     def add_trigger(self, x: Tensor, state: State) -> Tensor:
-        """Inputs plus the pattern, clamped to the valid range."""
-        return stamped(x, state["pattern"], state)
+        """Add the pattern to inputs, clamped to the valid range."""
+        return add_pattern(x, state["pattern"], state)
 
     def backdoor_test_set(self, data: FederatedData, state: State) -> tuple[Tensor, Tensor] | None:
-        """Every test input of the chosen classes with the trigger, and its true label."""
+        """Return the test inputs of the chosen classes with the trigger, and their true labels."""
         if self.backdoored_classes == "others":
             return super().backdoor_test_set(data, state)
         return self.add_trigger(data.test_x, state), data.test_y
 
 
-def stamped(x: Tensor, pattern: Tensor, state: State) -> Tensor:
-    """Inputs plus a pattern, clamped to the valid range."""
+def add_pattern(x: Tensor, pattern: Tensor, state: State) -> Tensor:
+    """Add a pattern to inputs, clamped to the valid range."""
     low, high = state["domain"].tolist()
     return (x + pattern).clamp_(low, high)
 
@@ -68,7 +70,7 @@ class ConstrainAndScale(ModelReplacement):
     alpha: float = Field(0.7, gt=0, le=1, description="weight of the task; the rest is the weight of staying close")
 
     def local_gradient(self, gradient: Tensor, weights: Tensor, start: Tensor, state: State) -> Tensor:  # noqa: ARG002
-        """`alpha` times the gradient of the task plus `1 - alpha` times the unit vector away from the start."""
+        """Add the pull toward the start: `alpha` of the task, `1 - alpha` of the distance."""
         away = weights - start
         distance: Tensor = torch.linalg.vector_norm(away, dim=-1, keepdim=True)
         tiny = torch.finfo(away.dtype).tiny  # at the start itself 0 is a subgradient
@@ -85,7 +87,7 @@ class Pgd(ModelReplacement):
     radius: float = Field(1.0, gt=0, description="largest distance from the model of the round")
 
     def after_step(self, weights: Tensor, start: Tensor, state: State) -> Tensor:  # noqa: ARG002 - remembers nothing
-        """The nearest model of the ball."""
+        """Project the model on the ball."""
         away = weights - start
         distance: Tensor = torch.linalg.vector_norm(away, dim=-1, keepdim=True)
         return start + away / (distance / self.radius).clamp(min=1.0)
@@ -102,11 +104,11 @@ class Neurotoxin(ModelReplacement):
     ratio: float = Field(0.1, gt=0, lt=1, description="share of the coordinates that attackers stay out of, top-k")
 
     def learn(self, seen: AttackerObservation, state: State) -> State:
-        """1 for the coordinates that are left to them, 0 for those that changed most."""
+        """Store 1 for the coordinates left to the attackers, 0 for those that changed most."""
         change = (seen.following - seen.round.start).abs()
         taken = change.topk(round(self.ratio * len(change))).indices
         return {**state, "left": torch.ones_like(change).index_fill_(0, taken, 0.0)}
 
     def local_gradient(self, gradient: Tensor, weights: Tensor, start: Tensor, state: State) -> Tensor:  # noqa: ARG002
-        """The gradient, projected on what is left; weight decay is part of it."""
+        """Project the gradient on the coordinates left; weight decay is part of it."""
         return gradient * state["left"] if "left" in state else gradient

@@ -8,10 +8,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from crfl_attacks.targeted import Pool, Replacing, check_source
+from crfl_attacks.targeted import SamplePool, SampleReplacement, check_source
 from crfl_core.extend import FederatedData, OptionError, Table
 
-ROWS_AT_ONCE = 65536
+ROWS_PER_BLOCK = 65536
 
 
 class Bright(Table):
@@ -21,8 +21,8 @@ class Bright(Table):
     share: float = Field(0.1, gt=0, lt=1, description="share of the training samples that count as bright")
 
     def masks(self, data: FederatedData) -> tuple[Tensor, Tensor]:
-        """Which training and which test samples are bright."""
-        brightness = torch.cat([x.mean(1) for x in data.x_split(ROWS_AT_ONCE)])
+        """Return which training and which test samples are bright."""
+        brightness = torch.cat([x.mean(1) for x in data.x_split(ROWS_PER_BLOCK)])
         most = brightness.kthvalue(max(1, round((1.0 - self.share) * len(brightness)))).values
         return brightness > most, data.test_x.mean(1) > most
 
@@ -35,16 +35,16 @@ class Above(Table):
     threshold: float = Field(allow_inf_nan=False, description="what their mean must exceed, in scaled input space")
 
     def masks(self, data: FederatedData) -> tuple[Tensor, Tensor]:
-        """Which training and which test samples exceed the threshold."""
+        """Return which training and which test samples exceed the threshold."""
         if max(self.features) >= data.facts.inputs:
             message = f"there is no feature {max(self.features)}: features are 0..{data.facts.inputs - 1}"
             raise OptionError("property.features", message)
         columns = torch.tensor(self.features, device=data.y.device)
-        means = torch.cat([x[:, columns].mean(1) for x in data.x_split(ROWS_AT_ONCE)])
+        means = torch.cat([x[:, columns].mean(1) for x in data.x_split(ROWS_PER_BLOCK)])
         return means > self.threshold, data.test_x[:, columns].mean(1) > self.threshold
 
 
-class Semantic(Replacing):
+class Semantic(SampleReplacement):
     """Semantic backdoor (Bagdasaryan et al., 2020): inputs with a natural property get the target label.
 
     Nothing is added to an input: samples that have the property by nature, of the class `source` or of any, take the
@@ -56,7 +56,7 @@ class Semantic(Replacing):
         Bright(), description="what the samples have in common"
     )
 
-    def pool(self, data: FederatedData) -> Pool:
-        """All samples with the property."""
+    def pool(self, data: FederatedData) -> SamplePool:
+        """Return all samples with the property."""
         check_source(self.source, self.target, data.facts.classes)
-        return self.select(data, *self.property.masks(data), self.source, "property")
+        return self.select_pool(data, *self.property.masks(data), self.source, "property")

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from crfl_core.extend import Attack, Batches, FederatedData, OptionError, RealisedAttack, State, Streams, Threat
 
-NEARLY = 1e-9
+FLOOR_TOLERANCE = 1e-9
 """0.29 of 100 samples are 29, though the product of the two numbers is a little less."""
 
 
-class Targeted(Attack):
-    """Attackers whose poisoned samples carry a target label; the first q_B samples of every batch are theirs."""
+class TargetedPoisoning(Attack):
+    """Attackers whose poisoned samples, the first q_B of every batch, carry a target label."""
 
     poisoned_per_batch: int = Field(5, ge=1, description="poisoned samples in each batch, q_B")
     poison_ratio: float | None = Field(
@@ -31,19 +31,22 @@ class Targeted(Attack):
 
     @property
     def backdoor_class(self) -> int:
-        """The target label."""
+        """Return the target label."""
         return self.target
 
-    def counts(self, batches: Batches) -> Tensor:
-        """How many samples each attacker poisons in each step, (attackers, steps)."""
+    def poisoned_counts(self, batches: Batches) -> Tensor:
+        """Count the samples that each attacker poisons in each step, (attackers, steps)."""
         if self.poison_ratio is None:
             return torch.full_like(batches.sizes, self.poisoned_per_batch)
-        return (self.poison_ratio * batches.sizes.double() + NEARLY).floor().long()
+        return (self.poison_ratio * batches.sizes.double() + FLOOR_TOLERANCE).floor().long()
 
-    def replaced(self, batches: Batches, x: Tensor) -> Batches:
-        """Batches with `x`, (attackers, steps, most, features), and the target in the place of the first samples."""
+    def replace_samples(self, batches: Batches, x: Tensor) -> Batches:
+        """Put `x` and the target in the place of the first samples of batches.
+
+        `x` is (attackers, steps, most, features).
+        """
         first = slice(0, x.shape[2])
-        mine = torch.arange(x.shape[2], device=x.device) < self.counts(batches)[..., None]
+        mine = torch.arange(x.shape[2], device=x.device) < self.poisoned_counts(batches)[..., None]
         poisoned_x = batches.x.clone()
         poisoned_y = batches.y.clone()
         poisoned_x[:, :, first] = torch.where(mine[..., None], x, poisoned_x[:, :, first])
@@ -51,9 +54,9 @@ class Targeted(Attack):
         return replace(batches, x=poisoned_x, y=poisoned_y)
 
     def check(self, batch_size: int) -> None:
-        """No more poisoned samples than a batch has, and not none at all."""
+        """Raise `OptionError` unless a batch has between one and all of its samples poisoned."""
         if self.poison_ratio is not None:
-            if self.poison_ratio * batch_size + NEARLY < 1:
+            if self.poison_ratio * batch_size + FLOOR_TOLERANCE < 1:
                 raise OptionError(
                     "poison_ratio",
                     f"{self.poison_ratio:g} of an attacker's batch of {batch_size} samples is not one sample: raise it "
@@ -67,19 +70,19 @@ class Targeted(Attack):
 
 
 def check_class(option: str, label: int | None, classes: int) -> None:
-    """An option that names a class names one that exists."""
+    """Raise `OptionError` unless the class of an option exists."""
     if label is not None and label >= classes:
         raise OptionError(option, f"there is no class {label}: classes are 0..{classes - 1}")
 
 
 def check_source(source: int | None, target: int | None, classes: int) -> None:
-    """The class that samples are taken from exists and is another one than the target."""
+    """Raise `OptionError` unless the source class exists and is not the target."""
     check_class("source", source, classes)
     if source is not None and source == target:
         raise OptionError("source", f"is the target {target} itself: choose another class")
 
 
-class Pool(NamedTuple):
+class SamplePool(NamedTuple):
     """Samples with the backdoor: `x` for training, the others for the backdoored test set, with their true labels."""
 
     x: Tensor
@@ -87,38 +90,43 @@ class Pool(NamedTuple):
     test_y: Tensor
 
 
-class Replacing(Targeted):
-    """Attackers that put samples of a pool, with the target label, in the place of the first q_B of every batch."""
+class SampleReplacement(TargetedPoisoning):
+    """Attackers that put samples of a pool in the place of the first q_B of every batch."""
 
     @abstractmethod
-    def pool(self, data: FederatedData) -> Pool:
-        """The samples that the backdoor is about. Raises `OptionError`."""
+    def pool(self, data: FederatedData) -> SamplePool:
+        """Return the samples that the backdoor is about. Raises `OptionError`."""
 
     def prepare(self, data: FederatedData, streams: Streams) -> State:  # noqa: ARG002 - draws nothing
-        """The pool."""
+        """Prepare the pool."""
         return self.pool(data)._asdict()
 
     def poison(self, batches: Batches, state: State) -> Batches:
-        """Every attacker walks through the pool, from step to step and from round to round."""
+        """Let every attacker walk through the pool, from step to step and round to round."""
         pool = state["x"]
-        counts = self.counts(batches).amax(1)  # in a whole batch of each attacker
+        counts = self.poisoned_counts(batches).amax(1)  # in a whole batch of each attacker
         own_steps = (batches.sizes > 0).sum(1)  # not the common number, which depends on who else trains here
         begin = torch.from_numpy(batches.clients + batches.round).to(pool.device) * own_steps * counts
         steps = torch.arange(batches.y.shape[1], device=pool.device)[:, None] * counts[:, None, None]
         walk = steps + torch.arange(int(counts.max()), device=pool.device)
-        return self.replaced(batches, pool[(begin[:, None, None] + walk) % len(pool)])
+        return self.replace_samples(batches, pool[(begin[:, None, None] + walk) % len(pool)])
 
     def backdoor_test_set(self, data: FederatedData, state: State) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        """The samples of the pool that are kept for testing, as they are."""
+        """Return the samples of the pool that are kept for testing."""
         return state["test_x"], state["test_y"]
 
     def threat(self, realised: RealisedAttack) -> Threat:
-        """Other samples stood in the place of the attackers' own: more than a change of features and labels."""
+        """State a threat of replaced samples: more than a change of features and labels."""
         stated = super().threat(realised)
         return stated if stated.poison == "update" else stated.model_copy(update={"poison": "replacement"})
 
-    def select(self, data: FederatedData, train: Tensor, test: Tensor, source: int | None, option: str) -> Pool:
-        """The samples of two masks that are of the class `source`, or of any but the target."""
+    def select_pool(
+        self, data: FederatedData, train: Tensor, test: Tensor, source: int | None, option: str
+    ) -> SamplePool:
+        """Select the samples of two masks that are of class `source`.
+
+        Without a source, those of any class but the target.
+        """
 
         def chosen(mask: Tensor, labels: Tensor) -> Tensor:
             return mask & (labels != self.target if source is None else labels == source)
@@ -128,4 +136,4 @@ class Replacing(Targeted):
         for kind, mask in (("training", train), ("test", test)):
             if not mask.any():
                 raise OptionError(option, f"no {kind} sample has the property: choose a weaker one")
-        return Pool(data.x_of(train), data.test_x[test], data.test_y[test])
+        return SamplePool(data.x_of(train), data.test_x[test], data.test_y[test])

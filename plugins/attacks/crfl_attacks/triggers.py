@@ -30,7 +30,7 @@ class PixelTrigger(Table):
     )
 
     def pattern(self, facts: DataFacts) -> Tensor:
-        """The vector that is added to a flat image."""
+        """Return the vector that is added to a flat image."""
         if facts.image_shape is None:
             raise OptionError("trigger.type", "'pixels' needs images: use 'features' for tabular data")
         height, width = facts.image_shape[-2:]
@@ -42,7 +42,7 @@ class PixelTrigger(Table):
             raise OptionError("trigger.position", f"{found} do not fit into images of {height} x {width}")
         image = torch.zeros(facts.image_shape, dtype=torch.float64)
         image[..., row : row + self.size, column : column + self.size] = 1.0
-        return of_norm(image.flatten(), self.norm)
+        return scale_to_norm(image.flatten(), self.norm)
 
     def _in_corner(self, height: int, width: int) -> tuple[int, int]:
         return (
@@ -59,7 +59,7 @@ class FeatureTrigger(Table):
     features: tuple[Annotated[int, Field(ge=0)], ...] = Field(min_length=1, description="indices of the features")
 
     def pattern(self, facts: DataFacts) -> Tensor:
-        """The vector that is added to an input."""
+        """Return the vector that is added to an input."""
         if max(self.features) >= facts.inputs:
             raise OptionError(
                 "trigger.features",
@@ -67,16 +67,18 @@ class FeatureTrigger(Table):
             )
         flat = torch.zeros(facts.inputs, dtype=torch.float64)
         flat[list(self.features)] = 1.0
-        return of_norm(flat, self.norm)
+        return scale_to_norm(flat, self.norm)
 
 
-def of_norm(pattern: Tensor, norm: float) -> Tensor:
-    """The pattern scaled to an L2 norm."""
+def scale_to_norm(pattern: Tensor, norm: float) -> Tensor:
+    """Scale a pattern to an L2 norm."""
     return pattern * (norm / float(torch.linalg.vector_norm(pattern)))
 
 
-def split(pattern: Tensor, parts: int, facts: DataFacts) -> Tensor:
-    """A pattern as a sum of patterns, (parts, inputs), that share no pixel; the channels of a pixel stay together.
+def split_pattern(pattern: Tensor, parts: int, facts: DataFacts) -> Tensor:
+    """Split a pattern into patterns, (parts, inputs), that share no pixel.
+
+    Their sum is the pattern; the channels of a pixel stay together.
 
     >>> from crfl_core import Domain
     >>> split(torch.tensor([1.0, 0.0, 2.0, 3.0]), 2, DataFacts(4, 2, Domain())).tolist()

@@ -17,7 +17,7 @@ class CappedCertificate(Certificate):
     levels_offered: ClassVar[tuple[Level, ...]] = ("feature", "sample", "client")
 
     def stages_to_add(self, cap_updates: bool | None) -> tuple[Mapping[str, Any], ...]:
-        """The update cap, if it is asked about clients."""
+        """Return the update cap if the client level is requested."""
         counts_clients = "client" in (self.levels or self.levels_offered)
         return (UPDATE_CAP,) if cap_updates or counts_clients else ()
 
@@ -28,5 +28,5 @@ class PathwiseCertificate(CappedCertificate):
     statement: ClassVar = "pathwise"
 
     def round_scope(self) -> Literal["any"]:
-        """The drift of every round is known, so that of the worst ones is."""
+        """Return "any": the drift of every round is known, and so that of the worst ones."""
         return "any"

@@ -18,7 +18,7 @@ class Ensemble(GroupCertificate):
     statement: ClassVar = "marginal"
 
     def audit(self, ledger: Ledger, threat: Threat) -> tuple[Check, ...]:  # noqa: ARG002
-        """Subsets are drawn independently of each other and of the attackers, and nothing else connects them."""
+        """Check that subsets are independent random draws and that nothing else connects them."""
         drawn = ledger.facts.groups is not None and ledger.facts.groups.by == "subsets"
         return (
             Check(
@@ -32,7 +32,7 @@ class Ensemble(GroupCertificate):
         )
 
     def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:  # noqa: ARG002
-        """Bounds on the shares of subsets that vote for a class, and what follows for clients."""
+        """Bound the shares of subsets that vote for a class, and convert them to clients."""
         cast = votes.expect(GroupVotes)
         groups = ledger.facts.groups
         assert groups is not None

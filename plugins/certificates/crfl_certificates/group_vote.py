@@ -48,11 +48,11 @@ class GroupVote(GroupCertificate):
     )
 
     def round_scope(self) -> Literal["stated", "every"]:
-        """All of them, unless groups certify themselves against the threat."""
+        """Return "every", unless groups certify themselves against the threat."""
         return "stated" if self.refine else "every"
 
     def audit(self, ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
-        """Nothing crosses groups; with `refine`, what the groups' own certificates need in the forward reading."""
+        """Check that nothing crosses groups, and with `refine` the groups' own certificates."""
         disjoint = ledger.facts.groups is not None and ledger.facts.groups.by != "subsets"
         checks = (
             Check(
@@ -67,7 +67,7 @@ class GroupVote(GroupCertificate):
         return (*checks, check_forward_reading(ledger, threat)) if self.refine else checks
 
     def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:  # noqa: ARG002
-        """How many clients it takes to change the winner."""
+        """Return how many clients it takes to change the winner, less one."""
         cast = votes.expect(GroupVotes)
         groups = ledger.facts.groups
         assert groups is not None
@@ -85,12 +85,15 @@ class GroupVote(GroupCertificate):
 
 
 def count_candidates(groups: GroupFacts, named: tuple[int, ...] | None) -> NDArray[np.int64]:
-    """How many clients of each group may attack, (G,): all of them, or those that are named."""
+    """Return how many clients of each group may attack, (G,): all, or the named ones."""
     return np.array([len(members if named is None else set(members) & set(named)) for members in groups.members])
 
 
 def certify_groups(ledger: Ledger, cast: GroupVotes, threat: Threat) -> Array:
-    """How many of its own members each group's prediction stands, (m, G); 0 where its certificate is refused."""
+    """Return how many of its members each group's prediction tolerates, (m, G).
+
+    It is 0 where the group's certificate is refused.
+    """
     stood = np.zeros(cast.ballots.shape)
     unknown = np.full(len(stood), np.nan)
     for group in range(ledger.facts.models):
@@ -108,14 +111,17 @@ def certify_groups(ledger: Ledger, cast: GroupVotes, threat: Threat) -> Array:
 
 
 def is_refused(own: Ledger, threat: Threat, *, backward: bool) -> bool:
-    """Whether a group's own certificate at the client level is refused, at all or in the forward reading."""
+    """Return whether a group's certificate at the client level is refused in one direction.
+
+    `backward` asks about the whole certificate, otherwise about the forward direction.
+    """
     checks = pathwise_checks(own, threat, own.facts.rounds, observed=True)
     failed = [check for check in checks if check.status == "failed" and check.level in (None, "client")]
     return any(check.direction is None for check in failed) if backward else bool(failed)
 
 
 def check_forward_reading(ledger: Ledger, threat: Threat) -> Check:
-    """What groups certify of themselves has to hold for attacks that might come, too."""
+    """Check that the groups' certificates also hold for attacks that may come."""
     lost = [group for group in range(ledger.facts.models) if is_refused(ledger.of_group(group), threat, backward=False)]
     return Check(
         "groups certify themselves forward",

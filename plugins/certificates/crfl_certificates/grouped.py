@@ -27,17 +27,18 @@ class GroupCertificate(Certificate):
     levels_offered: ClassVar[tuple[Level, ...]] = ("client",)
 
     def round_scope(self) -> Literal["stated", "every"]:
-        """All of them: a client reaches the same votes, whenever it attacks."""
+        """Return "every": a client reaches the same votes, whenever it attacks."""
         return "every"
 
     def request(self, ledger: Ledger, threat: Threat, settings: VoteSettings) -> VoteRequest:  # noqa: ARG002
-        """The vote of every group."""
+        """Request the vote of every group."""
         return VoteRequest("groups")
 
     @staticmethod
     def guarantee_from_counts(counts: NDArray[np.int64], clients: NDArray[np.float64]) -> Guarantee:
-        """The winners of the `counts`, (m, C), and how many clients each stands; NaN where nothing is certified.
+        """Build the guarantee from `counts` (m, C) and the tolerated numbers of clients.
 
+        The radius is NaN where nothing is certified.
         `p_a` and `p_b` are the shares of the first and of the second class.
         """
         shares = np.sort(counts / counts.sum(axis=1, keepdims=True), axis=1)
@@ -55,7 +56,7 @@ class GroupCertificate(Certificate):
 
 
 def isolation_checks(ledger: Ledger) -> tuple[Check, ...]:
-    """A group's model is made of its own members' messages, public data and random streams, and of nothing else."""
+    """Check that a group's model depends only on its members, public data and random streams."""
     judged = ledger.facts.rejects or any(not record.accepted and record.failed is None for record in ledger.rounds)
     replaced = next((record.weights_from for record in ledger.rounds if record.weights_from != "chain"), None)
     watching = ledger.facts.watching

@@ -62,24 +62,24 @@ class Paper(Certificate):
     )
 
     def request(self, ledger: Ledger, threat: Threat, settings: VoteSettings) -> VoteRequest:  # noqa: ARG002
-        """M noisy copies of the final model."""
+        """Request M noisy copies of the final model."""
         noise = ledger.facts.test_noise_std if settings.noise_std is None else settings.noise_std
         return VoteRequest("monte-carlo", models=settings.models, noise_std=noise)
 
     def clean_world(self, threat: Threat) -> str:  # noqa: ARG002
-        """The paper's proof lets attackers scale their clean updates, too."""
+        """Return "scaled": in the paper's proof, attackers scale their clean updates, too."""
         return "scaled"
 
     def round_scope(self) -> Literal["any"]:
-        """Of unknown rounds, the worst count."""
+        """Return "any": of unknown rounds, the worst count."""
         return "any"
 
     def stages_to_add(self, cap_updates: bool | None) -> tuple[Mapping[str, Any], ...]:
-        """The paper's server caps no updates; ours does if it is told to."""
+        """Return the update cap only if the config asks for it: the paper's server has none."""
         return (UPDATE_CAP,) if cap_updates else ()
 
     def audit(self, ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
-        """What Corollary 1 needs, and what it passes over."""
+        """Check what Corollary 1 needs, and what it passes over."""
         return (
             *essential_checks(ledger, threat),
             *(replace(check, refuses=False) for check in conditional_checks(ledger, threat)),
@@ -88,7 +88,7 @@ class Paper(Certificate):
         )
 
     def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:  # noqa: ARG002
-        """Algorithm 2: bounds on the votes, abstention, radius."""
+        """Run the paper's Algorithm 2: bound the votes, abstain, compute the radius."""
         first, p_a, p_b = formulas.hoeffding(votes.expect(CountVotes).counts, votes.settings.alpha)
         budget = self._budget(p_a, p_b)
         noise_std = votes.request.noise_std
@@ -107,13 +107,16 @@ class Paper(Certificate):
         )
 
     def _budget(self, p_a: Array, p_b: Array) -> Array:
-        """The divergence below which a vote cannot change; who does not abstain takes the square of any difference."""
+        """Return the divergence below which a vote cannot change.
+
+        Without abstention, the square of any difference counts.
+        """
         if self.abstains:
             return formulas.kl_budget(p_a, p_b)
         return formulas.kl_budget(np.maximum(p_a, p_b), np.minimum(p_a, p_b))
 
     def _round_radius(self, ledger: Ledger, threat: Threat, attacked: int, budget: Array, test_noise: float) -> Array:
-        """The logarithms of the radii if one round is attacked; later rounds that may be, too, contract nothing."""
+        """Return the log radii if one round is attacked; other rounds that may be contract nothing."""
         final = attacked == ledger.facts.rounds
         others = set(threat.rounds) if threat.attacked_rounds > 1 else set()
         later = [record for record in ledger.rounds[attacked:] if record.round not in others]
@@ -130,7 +133,7 @@ class Paper(Certificate):
 
 
 def essential_checks(ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
-    """Without these there is no number."""
+    """Check what the formula needs: without these there is no number."""
     facts = ledger.facts
     rounds = existing_rounds(ledger, threat)
     exist = 0 < len(rounds) == len(threat.rounds)
@@ -166,7 +169,7 @@ def essential_checks(ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
 
 
 def conditional_checks(ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
-    """Where these fail, the number is conditional."""
+    """Check what the paper passes over: where one fails, the number is conditional."""
     rounds = existing_rounds(ledger, threat)
     depends = {ledger.round(number).depends for number in rounds} | ({"all"} if ledger.facts.rejects else set())
     rate = float(ledger.clients.learning_rate.max())
@@ -212,17 +215,17 @@ def conditional_checks(ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
 
 
 def existing_rounds(ledger: Ledger, threat: Threat) -> list[int]:
-    """The attacked rounds that exist."""
+    """Return the attacked rounds that exist."""
     return [number for number in threat.rounds if number <= ledger.facts.rounds]
 
 
 def noise_std_of(ledger: Ledger, number: int) -> float:
-    """The noise on the model of a round; in the final one it is the test noise."""
+    """Return the noise std of a round's model; in the final round, the test noise."""
     return ledger.facts.test_noise_std if number == ledger.facts.rounds else ledger.round(number).noise_std
 
 
 def strengths(ledger: Ledger, threat: Threat, attacked: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """`S_i = p_i gamma eta_i tau_i q/n` of the attackers: the named ones, or the worst if only a number is assumed."""
+    """Return `S_i = p_i gamma eta_i tau_i q/n` of the named or worst attackers."""
     clients = ledger.clients.of_round(attacked)
     each = clients.weight_bound * threat.scale * clients.learning_rate * clients.steps * threat.poison_ratio
     if isinstance(threat.clients, int):

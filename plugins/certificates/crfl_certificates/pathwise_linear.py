@@ -31,15 +31,15 @@ class PathwiseLinear(PathwiseCertificate):
     """
 
     def request(self, ledger: Ledger, threat: Threat, settings: VoteSettings) -> VoteRequest:  # noqa: ARG002
-        """The logits of the final model."""
+        """Request the logits of the final model."""
         return VoteRequest("logits")
 
     def audit(self, ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
-        """The checks of every pathwise certificate."""
+        """Return the checks of every pathwise certificate."""
         return pathwise_checks(ledger, threat, ledger.facts.rounds, observed=True)
 
     def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:
-        """Margins as drifts, drifts as radii."""
+        """Convert margins to drifts and drifts to radii."""
         logits = votes.expect(LogitVotes).logits
         norms = np.hypot(votes.input_norms, bias_input(ledger))
         threshold = margin_thresholds(ledger, logits, norms)

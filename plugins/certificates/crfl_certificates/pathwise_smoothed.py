@@ -39,19 +39,19 @@ class PathwiseSmoothed(PathwiseCertificate):
     method: Literal["exact", "monte-carlo"] = Field("exact", description="quadrature, or votes of noisy copies")
 
     def request(self, ledger: Ledger, threat: Threat, settings: VoteSettings) -> VoteRequest:  # noqa: ARG002
-        """Exact probabilities, or counts."""
+        """Request exact probabilities, or counts of noisy copies."""
         noise = ledger.facts.test_noise_std if settings.noise_std is None else settings.noise_std
         if self.method == "exact" and ledger.facts.model_facts.linear and noise > 0:
             return VoteRequest("exact", noise_std=noise)
         return vote_count_request(settings, noise)
 
     def audit(self, ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
-        """The checks of every pathwise certificate; what is computed draws no noise that could be known."""
+        """Return the pathwise checks; sampled votes also need noise that attackers did not know."""
         checks = pathwise_checks(ledger, threat, ledger.facts.rounds, observed=True)
         return checks if self.method == "exact" else (*checks, assumption_checks.check_vote_secrecy(ledger))
 
     def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:
-        """Votes as drifts, drifts as radii."""
+        """Convert votes to drifts and drifts to radii."""
         scenario = DriftBound.of(ledger, threat, ledger.facts.rounds, observed=True)
         noise = votes.request.noise_std
         if isinstance(votes, ExactVotes):

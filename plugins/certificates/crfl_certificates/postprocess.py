@@ -38,7 +38,7 @@ class Postprocess(ResampledCertificate):
     """
 
     def audit(self, ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
-        """One attacked round with noise, and a bound on the drift in it."""
+        """Check for one attacked round with noise, and for a bound on its drift."""
         return (
             *(check_known_rounds(threat) or (assumption_checks.check_single_round(ledger, threat),)),
             assumption_checks.check_noise(ledger, self.start(threat.rounds)),
@@ -50,7 +50,7 @@ class Postprocess(ResampledCertificate):
         )
 
     def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:
-        """Votes as a budget, the budget as a drift of the attacked round's model, the drift as a radius."""
+        """Convert votes to a budget, the budget to a drift and the drift to a radius."""
         first, p_a, p_b = vote_bounds(votes)
         start = self.start(threat.rounds)
         noises = fresh_noise_stds(ledger, start, votes.request.noise_std)
@@ -64,12 +64,12 @@ class Postprocess(ResampledCertificate):
 
 
 def drift_kind(ledger: Ledger, threat: Threat) -> Literal["scenario", "breakdown"]:
-    """How the drift of the attacked round is bounded: by fixed weights, or by the breakdown of the rule."""
+    """Return what bounds the drift of the attacked round: fixed weights or the breakdown."""
     return "breakdown" if ledger.round(max(threat.rounds)).depends == "all" else "scenario"
 
 
 def drift_checks(ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
-    """What the bound on the drift needs."""
+    """Check what the bound on the drift needs."""
     number = max(threat.rounds)
     if not 1 <= number <= ledger.facts.rounds:
         return ()
@@ -102,7 +102,7 @@ def drift_checks(ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
 
 
 def drift_costs(ledger: Ledger, threat: Threat, start: int) -> DriftCosts:
-    """The drift of the attacked round's model."""
+    """Return the drift of the attacked round's model."""
     if drift_kind(ledger, threat) == "scenario":
         return DriftBound.of(ledger, threat, start)
     return BreakdownDrift(ledger, start, threat.attackers)
@@ -121,17 +121,17 @@ class BreakdownDrift:
         self.terms = ledger.facts.parameters
 
     def feature_cost(self, delta: Array) -> Array:
-        """The same for every perturbation."""
+        """Return the same drift for every perturbation."""
         return np.full(np.shape(delta), self._cost)
 
     def sample_cost(self, ratio: Array) -> Array:
-        """The same for every share above 0."""
+        """Return the same drift for every share above 0."""
         return np.where(np.asarray(ratio) > 0, self._cost, 0.0)
 
     def sample_costs(self) -> Array:
-        """Nothing without a poisoned sample, the same for any number of them."""
+        """Return 0 without a poisoned sample, and the same drift for any number of them."""
         return np.array([0.0, self._cost])
 
     def client_costs(self) -> Array:
-        """By number of attackers."""
+        """Return the drift by the number of attackers."""
         return self._costs

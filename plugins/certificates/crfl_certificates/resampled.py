@@ -21,15 +21,15 @@ class ResampledCertificate(CappedCertificate):
     selection: int = Field(60, ge=1, description="further continuations that only select the class")
 
     def start(self, attacked: tuple[int, ...]) -> int:
-        """The round whose noise is the first to be drawn again."""
+        """Return the first round whose noise is drawn again."""
         return max(attacked)
 
     def rounds_to_resample(self, attacked: tuple[int, ...]) -> tuple[int, ...]:
-        """The one from which continuations start."""
+        """Return the round from which continuations start."""
         return (self.start(attacked),)
 
     def request(self, ledger: Ledger, threat: Threat, settings: VoteSettings) -> VoteRequest:
-        """Continuations, one vote each."""
+        """Request continuations, one vote each."""
         return VoteRequest(
             "continuations",
             models=self.continuations,
@@ -39,7 +39,7 @@ class ResampledCertificate(CappedCertificate):
         )
 
     def vote_checks(self, ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
-        """What makes the votes of continuations bounds on probabilities."""
+        """Check that the votes of continuations bound probabilities."""
         return (
             assumption_checks.check_kept_model(ledger, self.start(threat.rounds)),
             assumption_checks.check_vote_independence(),
@@ -48,7 +48,7 @@ class ResampledCertificate(CappedCertificate):
 
 
 def check_known_rounds(threat: Threat) -> tuple[Check, ...]:
-    """The failed check of a certificate that draws noise again from the attacked round on, and is not told which."""
+    """Refuse unknown attacked rounds: noise is drawn again from the attacked round on."""
     if threat.attacked_rounds == len(threat.rounds):
         return ()
     required = "known rounds, because each possible one needs a stored model and continuations of its own"
@@ -57,5 +57,5 @@ def check_known_rounds(threat: Threat) -> tuple[Check, ...]:
 
 
 def fresh_noise_stds(ledger: Ledger, start: int, test_noise: float) -> NDArray[np.float64]:
-    """The noise of every round from `start` on; in the final round it is the test noise."""
+    """Return the noise std of every round from `start` on; the last is the test noise."""
     return np.array([record.noise_std for record in ledger.rounds[start - 1 : -1]] + [test_noise])

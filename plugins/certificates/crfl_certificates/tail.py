@@ -33,17 +33,17 @@ class Tail(ResampledCertificate):
     )
 
     def start(self, attacked: tuple[int, ...]) -> int:
-        """The round whose noise is the first to be drawn again."""
+        """Return the first round whose noise is drawn again."""
         return max(attacked) if self.resample_from is None else self.resample_from
 
     def audit(self, ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
-        """As pathwise; the attack must come before the fresh noise."""
+        """Return the pathwise checks; the attack must come before the fresh noise."""
         checks = pathwise_checks(ledger, threat, self.start(threat.rounds), observed=False)
         unknown = check_known_rounds(threat) if self.resample_from is None else ()
         return (*unknown, *checks, *self.vote_checks(ledger, threat))
 
     def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:
-        """Votes as a budget, the budget as a drift of the stored model, the drift as a radius."""
+        """Convert votes to a budget, the budget to a drift and the drift to a radius."""
         first, p_a, p_b = vote_bounds(votes)
         start = self.start(threat.rounds)
         scenario = DriftBound.of(ledger, threat, start)

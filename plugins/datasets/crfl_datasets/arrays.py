@@ -1,4 +1,4 @@
-"""A user's own data."""
+"""Dataset `arrays`: the user's own data."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from pydantic import Field, model_validator
 
 from crfl_core.extend import Data, DataError, ImportPath, OptionError, ScalingKind, SplitDataset, UserPath
 from crfl_datasets import tables
-from crfl_datasets.samples import ClassNames, Declared, Range, Samples, assemble, from_arrays
+from crfl_datasets.samples import ClassNames, DeclaredFacts, Range, Samples, make_dataset, samples_from_arrays
 
 ENDINGS = (".npz", ".npy", *tables.ENDINGS)
-CALLED = ("x", "y", "test_x", "test_y")
+ARRAY_NAMES = ("x", "y", "test_x", "test_y")
 """What the arrays are called in a .npz file, and in which order a callable returns them."""
 
 WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,18}(\.0*)?")
@@ -79,38 +79,41 @@ class Arrays(SplitDataset):
         return self
 
     def read(self) -> Data:
-        """The samples of the file or of the function."""
+        """Read the samples of the file or of the function."""
         for option in ("path", "labels_path", "test_path", "test_labels_path"):
             path: Path | None = getattr(self, option)
             if path is not None and not path.is_file():
                 raise OptionError(option, f"there is no file {path}")
         columns: tuple[str, ...] = ()
         if self.path is None:
-            result = call(str(self.callable))
+            result = call_function(str(self.callable))
             if isinstance(result, Data):
                 return result
-            train, test = self._from_mapping(named(result, str(self.callable)), str(self.callable))
+            train, test = self._from_mapping(name_arrays(result, str(self.callable)), str(self.callable))
         else:
             if self.path.name.endswith(tables.ENDINGS):
                 columns = self._input_columns(self.path)
             train, test = self._from_file(self.path, self.labels_path, columns)
         if self.test_path is not None:
             test, _ = self._from_file(self.test_path, self.test_labels_path, columns)
-        declared = Declared(self.class_names, columns, self.domain, self.image_shape)
-        return assemble(train, test, self.split, declared)
+        declared = DeclaredFacts(self.class_names, columns, self.domain, self.image_shape)
+        return make_dataset(train, test, self.split, declared)
 
     def _from_file(
         self, path: Path, labels_path: Path | None, columns: tuple[str, ...]
     ) -> tuple[Samples, Samples | None]:
-        """The samples of a file and, if it is one that holds them, its test samples. A table needs columns."""
+        """Read the samples of a file and its test samples, if it has any.
+
+        A table needs columns.
+        """
         if path.name.endswith(tables.ENDINGS):
             return self._from_table(path, columns or self._input_columns(path)), None
         if labels_path is None:
-            return self._from_mapping(load(path), str(path))
-        return from_arrays(str(path), load(path), load(labels_path)), None
+            return self._from_mapping(load_numpy(path), str(path))
+        return samples_from_arrays(str(path), load_numpy(path), load_numpy(labels_path)), None
 
     def _from_mapping(self, arrays: Mapping[str, Any], origin: str) -> tuple[Samples, Samples | None]:
-        """Samples from named arrays."""
+        """Build samples from named arrays."""
         if isinstance(self.inputs, tuple):
             raise OptionError("inputs", "must be the name of one array, a list is for the columns of a table")
         inputs = self.inputs or "x"
@@ -118,15 +121,15 @@ class Arrays(SplitDataset):
         for name in (inputs, label, *([self.group] if self.group else ())):
             if name not in arrays:
                 raise DataError(f"{origin}: there is no array {name!r}, found {', '.join(map(str, arrays)) or 'none'}")
-        train = from_arrays(origin, arrays[inputs], arrays[label], arrays[self.group] if self.group else None)
+        train = samples_from_arrays(origin, arrays[inputs], arrays[label], arrays[self.group] if self.group else None)
         tests = [f"test_{name}" for name in (inputs, label) if f"test_{name}" in arrays]
         if len(tests) == 1:
             missing = f"test_{label if tests[0] == f'test_{inputs}' else inputs}"
             raise DataError(f"{origin}: there is an array {tests[0]!r}, but none {missing!r}: add it")
-        return train, from_arrays(f"{origin} (test)", *(arrays[name] for name in tests)) if tests else None
+        return train, samples_from_arrays(f"{origin} (test)", *(arrays[name] for name in tests)) if tests else None
 
     def _input_columns(self, path: Path) -> tuple[str, ...]:
-        """The columns of a table that are inputs."""
+        """Return the columns of a table that are inputs."""
         others = (self.label or "label", self.group)
         if self.inputs is None:
             columns = tuple(name for name in tables.column_names(path) if name not in others)
@@ -137,22 +140,22 @@ class Arrays(SplitDataset):
         return columns
 
     def _from_table(self, path: Path, inputs: tuple[str, ...]) -> Samples:
-        """The samples of a table."""
+        """Read the samples of a table."""
         label = self.label or "label"
         others = list(dict.fromkeys([label, *([self.group] if self.group else ())]))
-        kinds: dict[str, tables.Kind] = {**dict.fromkeys(inputs, "number"), **dict.fromkeys(others, "text")}
+        kinds: dict[str, tables.ColumnKind] = {**dict.fromkeys(inputs, "number"), **dict.fromkeys(others, "text")}
         blocks = []
         texts = {name: list[NDArray[np.str_]]() for name in others}
         first = 0
-        for block in tables.read(path, kinds):
+        for block in tables.read_table(path, kinds):
             first = first or block.first
             blocks.append(np.column_stack([block.numbers(name) for name in inputs]))
             for name in others:
-                texts[name].append(block.filled_texts(name))
+                texts[name].append(block.required_texts(name))
         if not blocks:
             raise DataError(f"{path}: has a header but no rows")
-        columns = {name: whole_numbers_or_text(np.concatenate(parts)) for name, parts in texts.items()}
-        row = None if self.class_names else odd_one(columns[label])
+        columns = {name: integers_or_text(np.concatenate(parts)) for name, parts in texts.items()}
+        row = None if self.class_names else first_text_label(columns[label])
         if row is not None:
             found = str(columns[label][row])[:40]
             raise DataError(
@@ -160,11 +163,11 @@ class Arrays(SplitDataset):
                 "or name all classes in class_names"
             )
         owners = columns[self.group] if self.group else None
-        return from_arrays(str(path), np.concatenate(blocks), columns[label], owners, first)
+        return samples_from_arrays(str(path), np.concatenate(blocks), columns[label], owners, first)
 
 
-def load(path: Path) -> Any:
-    """The array of a .npy file, mapped into memory, or the arrays of a .npz file by name."""
+def load_numpy(path: Path) -> Any:
+    """Load the array of a .npy file, mapped into memory, or a .npz file's arrays by name."""
     try:
         if path.suffix == ".npy":
             return np.lib.format.open_memmap(path, mode="r")  # maps no Python objects
@@ -178,8 +181,8 @@ def load(path: Path) -> Any:
         ) from error
 
 
-def call(name: str) -> Any:
-    """What the function "package.module:function" or "file.py:function" returns."""
+def call_function(name: str) -> Any:
+    """Call the function "package.module:function" or "file.py:function"."""
     module, _, function = name.rpartition(":")
     try:
         is_file = module.endswith(".py")
@@ -192,28 +195,28 @@ def call(name: str) -> Any:
         raise DataError(f"{name}() failed: {type(error).__name__}: {error}") from error
 
 
-def named(result: object, origin: str) -> Mapping[str, Any]:
-    """The arrays that a function returned, by name."""
+def name_arrays(result: object, origin: str) -> Mapping[str, Any]:
+    """Return the arrays that a function returned, by name."""
     if isinstance(result, Mapping):
         return result
     if isinstance(result, tuple) and len(result) in (2, 4):
-        return dict(zip(CALLED, result, strict=False))
+        return dict(zip(ARRAY_NAMES, result, strict=False))
     raise DataError(
         f"{origin}() must return a Data, (x, y), (x, y, test_x, test_y) or a mapping with these names, found "
         f"{type(result).__name__}{f' of {len(result)}' if isinstance(result, tuple) else ''}"
     )
 
 
-def whole_numbers_or_text(texts: NDArray[np.str_]) -> NDArray[np.generic]:
-    """Cells of a table as integers, if all of them are, else as they are."""
+def integers_or_text(texts: NDArray[np.str_]) -> NDArray[np.generic]:
+    """Convert cells of a table to integers if all are; else return the text."""
     values, codes = np.unique(texts, return_inverse=True)
     if all(WHOLE_NUMBER.fullmatch(value) for value in values):
         return np.array([int(value.partition(".")[0]) for value in values])[codes]
     return texts
 
 
-def odd_one(labels: NDArray[np.generic]) -> int | None:
-    """The row of the first label that is no whole number, if others are."""
+def first_text_label(labels: NDArray[np.generic]) -> int | None:
+    """Return the row of the first label that is not a whole number, if others are."""
     if labels.dtype.kind != "U":
         return None
     values, codes = np.unique(labels, return_inverse=True)

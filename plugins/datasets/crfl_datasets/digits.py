@@ -19,7 +19,7 @@ class Digits(SplitDataset):
     """Handwritten digits, 8 x 8 pixels, shipped with scikit-learn (Alpaydin and Kaynak, 1998): no download."""
 
     def read(self) -> Data:
-        """1797 images with values 0..16, shuffled and split."""
+        """Read 1797 images with values 0..16, shuffled and split."""
         images, labels = load_digits()
         train, test = self.split(len(labels))
         return Data(
@@ -35,7 +35,10 @@ class Digits(SplitDataset):
 
 
 def load_digits() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Images and labels as scikit-learn ships them, without importing it: that takes longer than a short run."""
+    """Load images and labels as scikit-learn ships them, without importing it.
+
+    The import takes longer than a short run.
+    """
     package = find_spec("sklearn")
     folders = [] if package is None else package.submodule_search_locations or []
     for file in (Path(folder, FILE) for folder in folders):

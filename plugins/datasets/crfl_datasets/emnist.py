@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from crfl_core.extend import Data, DataFile, DataSource
-from crfl_datasets.idx import ImageDataset, Names
+from crfl_datasets.idx import IdxFileNames, ImageDataset
 
 Split = Literal["byclass", "bymerge", "balanced", "letters", "digits", "mnist"]
 
@@ -66,7 +66,7 @@ class Emnist(ImageDataset):
 
     @classmethod
     def source(cls) -> DataSource:
-        """The files of all splits; they are published in one archive."""
+        """Describe the files of all splits, which are published in one archive."""
         return DataSource(
             folder="emnist",
             files=tuple(DataFile(file_name(part), sha256, size) for part, sha256, size in FILES),
@@ -77,19 +77,21 @@ class Emnist(ImageDataset):
         )
 
     def read(self) -> Data:
-        """All images of the split, turned upright."""
+        """Read all images of the split, turned upright."""
         first = 1 if self.split == "letters" else 0
-        return self.read_four(split_names(self.split), tuple(CHARACTERS[self.split]), first_label=first, turned=True)
+        return self.read_files(
+            split_file_names(self.split), tuple(CHARACTERS[self.split]), first_label=first, turned=True
+        )
 
 
-def split_names(split: Split) -> Names:
-    """The names of the four files of a split."""
+def split_file_names(split: Split) -> IdxFileNames:
+    """Return the names of the four files of a split."""
     parts = ("train-images-idx3", "train-labels-idx1", "test-images-idx3", "test-labels-idx1")
-    return Names(*(file_name(f"{split}-{part}") for part in parts))
+    return IdxFileNames(*(file_name(f"{split}-{part}") for part in parts))
 
 
 def file_name(part: str) -> str:
-    """The name of a file.
+    """Return the name of a file.
 
     >>> file_name("letters-test-labels-idx1")
     'emnist-letters-test-labels-idx1-ubyte.gz'

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from crfl_core.extend import Data, DataError, OptionError, ScalingKind, SplitDataset, UserPath, cache_dir
-from crfl_datasets.samples import ClassNames, Declared, Range, Samples, assemble, from_arrays
+from crfl_datasets.samples import ClassNames, DeclaredFacts, Range, Samples, make_dataset, samples_from_arrays
 
-ROWS_AT_ONCE = 1000
+ROWS_PER_READ = 1000
 
 
 class HuggingFace(SplitDataset):
@@ -51,7 +51,7 @@ class HuggingFace(SplitDataset):
         return str(self.path or self.name)
 
     def read(self) -> Data:
-        """The samples of the splits."""
+        """Read the samples of the splits."""
         splits = self._splits()
         train, columns = self._samples(splits, self.train_split)
         test = None
@@ -59,11 +59,11 @@ class HuggingFace(SplitDataset):
             test, _ = self._samples(splits, self.test_split or "test", columns)
         names = getattr(splits[self.train_split].features[self.label], "names", ())
         features = columns if len(columns) == train.x.shape[1] else ()
-        return assemble(train, test, self.split, Declared(self.class_names or names, features, self.domain))
+        return make_dataset(train, test, self.split, DeclaredFacts(self.class_names or names, features, self.domain))
 
     def _splits(self) -> Mapping[str, Any]:
-        """The splits of the set by name; one that was saved without splits is the training split."""
-        hub = datasets_package()
+        """Load the splits by name; a set saved without splits is the training split."""
+        hub = import_datasets()
         try:
             if self.path is not None:
                 loaded = hub.load_from_disk(str(self.path))
@@ -82,7 +82,10 @@ class HuggingFace(SplitDataset):
     def _samples(
         self, splits: Mapping[str, Any], name: str, columns: tuple[str, ...] = ()
     ) -> tuple[Samples, tuple[str, ...]]:
-        """The samples of a split, and the columns that are their inputs: those that are given, else chosen ones."""
+        """Read the samples of a split, and return the columns of their inputs.
+
+        Columns are those given, else chosen ones.
+        """
         if name not in splits:
             option = "train_split" if name == self.train_split else "test_split"
             raise OptionError(option, f"{self._origin} has no split {name!r}, only {', '.join(splits)}")
@@ -94,12 +97,12 @@ class HuggingFace(SplitDataset):
                 raise OptionError(option, f"{origin} has no column {column!r}, only {', '.join(split.features)}")
         columns = self._input_columns(split.features, origin, columns)
         pictures = is_image(split.features[columns[0]])
-        x = images(split, columns[0], origin, self.colour) if pictures else numbers(split, columns, origin)
+        x = read_images(split, columns[0], origin, self.colour) if pictures else read_numbers(split, columns, origin)
         others = split.select_columns([self.label, *([self.group] if self.group else ())])[:]
-        return from_arrays(origin, x, others[self.label], others[self.group] if self.group else None), columns
+        return samples_from_arrays(origin, x, others[self.label], others[self.group] if self.group else None), columns
 
     def _input_columns(self, features: Mapping[str, Any], origin: str, columns: tuple[str, ...]) -> tuple[str, ...]:
-        """One column of images, or columns of numbers."""
+        """Choose one column of images, or columns of numbers."""
         if not columns and self.inputs is not None:
             columns = (self.inputs,) if isinstance(self.inputs, str) else self.inputs
         elif not columns:
@@ -122,8 +125,8 @@ class HuggingFace(SplitDataset):
         return columns
 
 
-def datasets_package() -> Any:
-    """The package `datasets`, imported when it is needed: it is an extra, and takes seconds."""
+def import_datasets() -> Any:
+    """Import the package `datasets` when it is needed: an extra that takes seconds."""
     try:
         import datasets
     except ImportError as error:
@@ -134,34 +137,37 @@ def datasets_package() -> Any:
 
 
 def is_image(feature: object) -> bool:
-    """Whether a column holds images."""
-    return isinstance(feature, datasets_package().Image)
+    """Check whether a column holds images."""
+    return isinstance(feature, import_datasets().Image)
 
 
 def is_number(feature: object) -> bool:
-    """Whether a column holds numbers, one in every row."""
-    kind = feature.dtype if isinstance(feature, datasets_package().Value) else ""
+    """Check whether a column holds numbers, one in every row."""
+    kind = feature.dtype if isinstance(feature, import_datasets().Value) else ""
     return kind.startswith(("int", "uint", "float", "bool"))
 
 
-def blocks(split: Any, columns: tuple[str, ...], origin: str) -> Iterator[tuple[int, dict[str, list[Any]]]]:
-    """The number of the first row, and some rows of some columns."""
+def read_blocks(split: Any, columns: tuple[str, ...], origin: str) -> Iterator[tuple[int, dict[str, list[Any]]]]:
+    """Yield blocks of rows of some columns, each with the number of its first row."""
     chosen = split.select_columns(list(columns))
-    for start in range(0, len(split), ROWS_AT_ONCE):
+    for start in range(0, len(split), ROWS_PER_READ):
         try:
-            rows = chosen[start : start + ROWS_AT_ONCE]
+            rows = chosen[start : start + ROWS_PER_READ]
         except Exception as error:  # whatever decodes images may raise
             raise DataError(
-                f"{origin}, one of {ROWS_AT_ONCE} rows from {start} on: cannot be decoded ({type(error).__name__}: "
+                f"{origin}, one of {ROWS_PER_READ} rows from {start} on: cannot be decoded ({type(error).__name__}: "
                 f"{error}): save the set again without it"
             ) from error
         yield start, rows
 
 
-def numbers(split: Any, columns: tuple[str, ...], origin: str) -> NDArray[np.float64]:
-    """Columns of a table side by side; a column of lists gives as many features as these are long."""
+def read_numbers(split: Any, columns: tuple[str, ...], origin: str) -> NDArray[np.float64]:
+    """Read columns of a table side by side.
+
+    A column of lists gives as many features as the lists are long.
+    """
     parts = []
-    for start, block in blocks(split, columns, origin):
+    for start, block in read_blocks(split, columns, origin):
         features = []
         for name in columns:
             try:
@@ -175,12 +181,15 @@ def numbers(split: Any, columns: tuple[str, ...], origin: str) -> NDArray[np.flo
     return np.concatenate(parts) if parts else np.empty((0, 0))
 
 
-def images(split: Any, column: str, origin: str, colour: str) -> NDArray[np.uint8]:
-    """Images as one array of bytes, (images, height, width) or (images, channels, height, width)."""
+def read_images(split: Any, column: str, origin: str, colour: str) -> NDArray[np.uint8]:
+    """Read images into one array of bytes.
+
+    It is (images, height, width) or (images, channels, height, width).
+    """
     result = np.empty((0, 0), np.uint8)
-    for start, block in blocks(split, (column,), origin):
+    for start, block in read_blocks(split, (column,), origin):
         for row, image in enumerate(block[column], start):
-            pixels = pixels_of(image, colour, f"{origin}, row {row}")
+            pixels = image_pixels(image, colour, f"{origin}, row {row}")
             if row == 0:
                 result = np.empty((len(split), *pixels.shape), np.uint8)
             if pixels.shape != result.shape[1:]:
@@ -192,8 +201,8 @@ def images(split: Any, column: str, origin: str, colour: str) -> NDArray[np.uint
     return result
 
 
-def pixels_of(image: Any, colour: str, place: str) -> NDArray[np.uint8]:
-    """The bytes of an image, channels first."""
+def image_pixels(image: Any, colour: str, place: str) -> NDArray[np.uint8]:
+    """Return the bytes of an image, channels first."""
     if image is None:
         raise DataError(f"{place}: has no image: remove the row")
     if colour != "keep":

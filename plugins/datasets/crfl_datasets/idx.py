@@ -24,14 +24,17 @@ from crfl_core.extend import Data, DataError, DataFile, Domain, FileDataset, cac
 
 UNSIGNED_BYTES = 0x08
 GZIP = b"\x1f\x8b"
-BYTES_AT_ONCE = 1 << 22
+BYTES_PER_READ = 1 << 22
 REMEDY = "check it with `crfl data verify`, and fetch or copy it again"
 
 Bytes = NDArray[np.uint8]
 
 
 class IdxFile:
-    """An open IDX file of unsigned bytes: its shape, and its items some at a time. `turned` swaps rows and columns."""
+    """Open IDX file of unsigned bytes: its shape, and its items in blocks.
+
+    `turned` swaps rows and columns.
+    """
 
     def __init__(self, path: Path, stream: BinaryIO, dimensions: int, *, turned: bool) -> None:
         self._path = path
@@ -51,10 +54,13 @@ class IdxFile:
             raise DataError(f"{path}: byte 4: there is nothing in it, the header says {self.shape}: {REMEDY}")
 
     def blocks(self) -> Iterator[Bytes]:
-        """The items in order. Raises `DataError` if there are fewer or more than the header says."""
+        """Yield the items in order.
+
+        Raises `DataError` if there are fewer or more than the header says.
+        """
         count = self._count
         size = math.prod(self._item)
-        step = max(1, BYTES_AT_ONCE // size)
+        step = max(1, BYTES_PER_READ // size)
         for first in range(0, count, step):
             items = min(step, count - first)
             content = self._read(items * size, f"between items {first} and {first + items} of {count}")
@@ -74,8 +80,8 @@ class IdxFile:
 
 
 @contextmanager
-def opened(path: Path, dimensions: int, *, turned: bool = False) -> Iterator[IdxFile]:
-    """An IDX file, packed or not."""
+def open_idx(path: Path, dimensions: int, *, turned: bool = False) -> Iterator[IdxFile]:
+    """Open an IDX file, packed or not."""
     try:
         raw = path.open("rb")
     except OSError as error:
@@ -88,30 +94,32 @@ def opened(path: Path, dimensions: int, *, turned: bool = False) -> Iterator[Idx
 
 
 def read_labels(path: Path) -> Bytes:
-    """The labels in an IDX file of one dimension."""
-    with opened(path, 1) as file:
+    """Read the labels of an IDX file of one dimension."""
+    with open_idx(path, 1) as file:
         return np.concatenate(list(file.blocks()))
 
 
 def read_images(path: Path, *, turned: bool = False) -> Bytes:
-    """The images in an IDX file, (count, height, width): mapped from the cache, where they are put when first read.
+    """Read the images of an IDX file, (count, height, width), mapped from the cache.
+
+    The first reader writes the cache. If it cannot be written, images are read into memory.
 
     If the cache cannot be written they are read into memory.
     """
     cached = cache_file(path, turned=turned)
-    found = mapped(cached)
+    found = map_cached(cached)
     if found is None:
         with suppress(OSError):
-            store(cached, path, turned=turned)
-            found = mapped(cached)
+            write_cache(cached, path, turned=turned)
+            found = map_cached(cached)
     if found is None:
-        with opened(path, 3, turned=turned) as file:
+        with open_idx(path, 3, turned=turned) as file:
             found = np.concatenate(list(file.blocks()))
     return found
 
 
 def cache_file(path: Path, *, turned: bool) -> Path:
-    """Where the images of a file are cached: the name changes with the file's place, size and time of change."""
+    """Return the path of a file's cache; it changes with place, size and time of change."""
     try:
         status = path.stat()
     except OSError as error:
@@ -121,8 +129,8 @@ def cache_file(path: Path, *, turned: bool) -> Path:
     return cache_dir() / "idx" / f"{place}-{version}.npy"
 
 
-def mapped(cached: Path) -> Bytes | None:
-    """The array in a cache file; None if there is no such file, or not a whole one. Who writes to it changes a copy."""
+def map_cached(cached: Path) -> Bytes | None:
+    """Map the array of a cache file, copied on write; None unless a whole one is there."""
     try:
         array = np.load(cached, mmap_mode="c", allow_pickle=False)
     except (OSError, ValueError, EOFError):
@@ -130,10 +138,16 @@ def mapped(cached: Path) -> Bytes | None:
     return np.asarray(array) if array.dtype == np.uint8 and array.ndim == 3 else None
 
 
-def store(cached: Path, path: Path, *, turned: bool) -> None:
-    """Write the images of an IDX file as a whole or not at all, and drop what was cached of an older version of it."""
+def write_cache(cached: Path, path: Path, *, turned: bool) -> None:
+    """Write the images of an IDX file to the cache as a whole or not at all.
+
+    The cache of an older version of the file is removed.
+    """
     cached.parent.mkdir(parents=True, exist_ok=True)
-    with opened(path, 3, turned=turned) as file, tempfile.NamedTemporaryFile(dir=cached.parent, delete=False) as target:
+    with (
+        open_idx(path, 3, turned=turned) as file,
+        tempfile.NamedTemporaryFile(dir=cached.parent, delete=False) as target,
+    ):
         try:
             header = {"descr": "|u1", "fortran_order": False, "shape": file.shape}
             np.lib.format.write_array_header_1_0(target, header)
@@ -151,8 +165,8 @@ def store(cached: Path, path: Path, *, turned: bool) -> None:
                 old.unlink()
 
 
-class Names(NamedTuple):
-    """The names of the four files."""
+class IdxFileNames(NamedTuple):
+    """Names of the four files."""
 
     train_images: str
     train_labels: str
@@ -160,30 +174,30 @@ class Names(NamedTuple):
     test_labels: str
 
 
-MNIST = Names(
+MNIST_FILE_NAMES = IdxFileNames(
     "train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"
 )
 """As MNIST and the sets that took its place call them."""
 
 
 class ImageDataset(FileDataset):
-    """Grey images with values 0..255 and an official test set."""
+    """Grey images in four IDX files, with values 0..255 and an official test set."""
 
-    def read_four(
-        self, names: Names, class_names: tuple[str, ...], *, first_label: int = 0, turned: bool = False
+    def read_files(
+        self, names: IdxFileNames, class_names: tuple[str, ...], *, first_label: int = 0, turned: bool = False
     ) -> Data:
-        """The content of the four files; `turned` if they hold columns of pixels where others hold rows."""
-        x, y = pair(self.file(names.train_images), self.file(names.train_labels), turned=turned)
-        test_x, test_y = pair(self.file(names.test_images), self.file(names.test_labels), turned=turned)
+        """Read the four files; `turned` if they hold columns of pixels where others hold rows."""
+        x, y = read_pair(self.file(names.train_images), self.file(names.train_labels), turned=turned)
+        test_x, test_y = read_pair(self.file(names.test_images), self.file(names.test_labels), turned=turned)
         if x.shape[1:] != test_x.shape[1:]:
-            found = f"images are {size(test_x)}, but those for training are {size(x)}"
+            found = f"images are {size_text(test_x)}, but those for training are {size_text(x)}"
             raise DataError(f"{self.file(names.test_images)}: {found}: {REMEDY}")
         height, width = x.shape[1:]
         return Data(
             x=x.reshape(len(x), -1),
-            y=classes(self.file(names.train_labels), y, len(class_names), first_label),
+            y=class_labels(self.file(names.train_labels), y, len(class_names), first_label),
             test_x=test_x.reshape(len(test_x), -1),
-            test_y=classes(self.file(names.test_labels), test_y, len(class_names), first_label),
+            test_y=class_labels(self.file(names.test_labels), test_y, len(class_names), first_label),
             domain=Domain(0.0, 255.0),
             class_names=class_names,
             feature_names=tuple(f"pixel_{row}_{column}" for row in range(height) for column in range(width)),
@@ -191,8 +205,8 @@ class ImageDataset(FileDataset):
         )
 
 
-def pair(images: Path, labels: Path, *, turned: bool) -> tuple[Bytes, Bytes]:
-    """Images with their labels."""
+def read_pair(images: Path, labels: Path, *, turned: bool) -> tuple[Bytes, Bytes]:
+    """Read images with their labels."""
     x = read_images(images, turned=turned)
     y = read_labels(labels)
     if len(x) != len(y):
@@ -200,8 +214,8 @@ def pair(images: Path, labels: Path, *, turned: bool) -> tuple[Bytes, Bytes]:
     return x, y
 
 
-def classes(path: Path, labels: Bytes, count: int, first: int) -> NDArray[np.int64]:
-    """Labels as classes 0..count-1."""
+def class_labels(path: Path, labels: Bytes, count: int, first: int) -> NDArray[np.int64]:
+    """Convert labels to classes 0..count-1."""
     found = labels.astype(np.int64) - first
     outside = (found < 0) | (found >= count)
     if outside.any():
@@ -211,11 +225,11 @@ def classes(path: Path, labels: Bytes, count: int, first: int) -> NDArray[np.int
     return found
 
 
-def size(images: Bytes) -> str:
-    """Height and width in words."""
+def size_text(images: Bytes) -> str:
+    """Write height and width as text."""
     return " x ".join(map(str, images.shape[1:]))
 
 
-def mirrored(name: str, sha256: str, size: int, mirrors: tuple[str, ...]) -> DataFile:
-    """A file that several sites offer under one name."""
+def make_data_file(name: str, sha256: str, size: int, mirrors: tuple[str, ...]) -> DataFile:
+    """Describe a file that several sites offer under one name."""
     return DataFile(name, sha256, size, tuple(mirror + name for mirror in mirrors))

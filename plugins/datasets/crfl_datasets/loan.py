@@ -1,4 +1,4 @@
-"""The financial data of the paper."""
+"""Dataset `loan`: the financial data of the paper."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydantic import Field, field_validator
 from crfl_core.extend import Data, DataError, DataFile, DataSource, Domain, FileDataset, ScalingKind, SplitDataset
 from crfl_datasets import tables
 from crfl_datasets.loan_columns import FEATURES, HIGHEST, TEXTS
-from crfl_datasets.samples import LARGEST
+from crfl_datasets.samples import LARGEST_FLOAT32
 
 FILE = "loan.csv.gz"
 STATUS = "loan_status"
@@ -76,7 +76,7 @@ class Loan(SplitDataset, FileDataset):
 
     @field_validator("states")
     @classmethod
-    def _known(cls, states: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_states(cls, states: tuple[str, ...]) -> tuple[str, ...]:
         for state in states:
             if state not in STATES:
                 raise ValueError(f"there is no state {state!r}: use the two letters of the post, such as CT")
@@ -84,7 +84,7 @@ class Loan(SplitDataset, FileDataset):
 
     @classmethod
     def source(cls) -> DataSource:
-        """The table as it is published; there are several versions, and no official checksum of any."""
+        """Describe the published table: there are several versions, without official checksums."""
         return DataSource(
             folder="loan",
             files=(DataFile(FILE, also=("accepted_2007_to_2018Q4.csv.gz", "lendingclub_real_sample.csv.gz")),),
@@ -94,7 +94,7 @@ class Loan(SplitDataset, FileDataset):
         )
 
     def read(self) -> Data:
-        """All loans of the file, shuffled and split; see the steps above."""
+        """Read all loans of the file, shuffled and split; see the steps above."""
         path = self.file(FILE)
         x, labels, states = self._parse(path)
         train, test = self.split(len(x))
@@ -112,16 +112,16 @@ class Loan(SplitDataset, FileDataset):
         )
 
     def _parse(self, path: Path) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
-        """Raw features, labels and states of all rows that are kept."""
+        """Parse raw features, labels and states of all rows that are kept."""
         known: dict[str, dict[str, int]] = {name: {"": 0} for name in TEXTS}
         blocks = []
         labels = []
         states = []
-        for block in tables.read(path, self._kinds()):
-            kept, status, state = self._kept(block)
+        for block in tables.read_table(path, self._column_kinds()):
+            kept, status, state = self._select_loans(block)
             columns = np.empty((len(FEATURES), len(block)), np.float32)
             for place, name in enumerate(FEATURES):
-                columns[place] = feature(block, name, known)
+                columns[place] = read_feature(block, name, known)
             blocks.append(columns.T[kept])
             labels.append(status)
             states.append(state)
@@ -139,26 +139,26 @@ class Loan(SplitDataset, FileDataset):
             whole[:, place] = rank[whole[:, place].astype(np.int64)]
         return whole, np.concatenate(labels), np.concatenate(states)
 
-    def _kinds(self) -> dict[str, tables.Kind]:
-        """The columns that are read."""
+    def _column_kinds(self) -> dict[str, tables.ColumnKind]:
+        """Return the kinds of the columns that are read."""
         texts = {*TEXTS, *WITH_UNIT, STATUS, STATE, *([SOURCE] if self.sources else ())}
         return {name: "text" if name in texts else "number" for name in (*FEATURES, *sorted(texts - set(FEATURES)))}
 
-    def _kept(self, block: tables.Block) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Which rows of a block are loans that are wanted, their statuses and their states."""
+    def _select_loans(self, block: tables.TableBlock) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Select the rows of a block that are wanted loans, with statuses and states."""
         unwanted = block.matches(STATUS, {""}) & block.matches(STATE, {""}) | block.matches(STATUS, self.skip_statuses)
         for column, wanted in ((STATE, self.states), (SOURCE, self.sources)):
             if wanted:
                 unwanted |= ~block.matches(column, wanted)
         rows = np.flatnonzero(~unwanted)
-        status = places(block, rows, STATUS, STATUSES, "correct it, or leave such rows out with skip_statuses")
-        return rows, status, places(block, rows, STATE, STATES, "give the two letters of a US state")
+        status = text_codes(block, rows, STATUS, STATUSES, "correct it, or leave such rows out with skip_statuses")
+        return rows, status, text_codes(block, rows, STATE, STATES, "give the two letters of a US state")
 
 
-def places(
-    block: tables.Block, rows: NDArray[np.int64], column: str, names: tuple[str, ...], remedy: str
+def text_codes(
+    block: tables.TableBlock, rows: NDArray[np.int64], column: str, names: tuple[str, ...], remedy: str
 ) -> NDArray[np.int64]:
-    """For some rows of a block, the place of the column's text among these names."""
+    """Return the place of the column's text among these names, for some rows of a block."""
     codes, texts = block.texts(column)
     found = np.array([names.index(text) if text in names else -1 for text in texts])[codes[rows]]
     if (found < 0).any():
@@ -167,17 +167,20 @@ def places(
     return found
 
 
-def feature(block: tables.Block, name: str, known: Mapping[str, dict[str, int]]) -> NDArray[np.float64]:
-    """A column as numbers. Texts get numbers in the order in which they turn up, which `known` keeps."""
+def read_feature(block: tables.TableBlock, name: str, known: Mapping[str, dict[str, int]]) -> NDArray[np.float64]:
+    """Read a column as numbers.
+
+    Texts get numbers in the order in which they turn up, which `known` keeps.
+    """
     if name not in TEXTS and name not in WITH_UNIT:
         return block.numbers(name, empty=0.0)
     codes, texts = block.texts(name)
     if name in TEXTS:
         values = [float(known[name].setdefault(text, len(known[name]))) for text in texts]
     else:
-        values = [quantity(text, WITH_UNIT[name]) for text in texts]
+        values = [parse_quantity(text, WITH_UNIT[name]) for text in texts]
     column = np.array(values)[codes]
-    usable = np.abs(column) <= LARGEST
+    usable = np.abs(column) <= LARGEST_FLOAT32
     if not usable.all():
         row = int(np.argmin(usable))
         raise block.error(
@@ -186,8 +189,10 @@ def feature(block: tables.Block, name: str, known: Mapping[str, dict[str, int]])
     return column
 
 
-def quantity(text: str, unit: str) -> float:
-    """The number in a cell, with or without its unit; 0 if the cell is empty, NaN if there is no number in it.
+def parse_quantity(text: str, unit: str) -> float:
+    """Parse the number in a cell, with or without its unit.
+
+    It is 0 if the cell is empty, NaN if the cell holds something else.
 
     >>> quantity(" 36 months", "months"), quantity("13.5", "%"), quantity("", "%"), quantity("high", "%")
     (36.0, 13.5, 0.0, nan)

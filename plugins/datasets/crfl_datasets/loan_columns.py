@@ -1,4 +1,4 @@
-"""The columns of the loan table that count: names, texts and ranges, which no run computes from rows."""
+"""Columns of the loan table: names, texts and ranges, which no run computes from rows."""
 
 from __future__ import annotations
 

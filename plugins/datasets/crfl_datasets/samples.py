@@ -1,4 +1,4 @@
-"""Samples as somebody's file or program hands them over, and what makes a dataset of them."""
+"""Samples of a user's file or program, and the dataset that they become."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from pydantic import AfterValidator
 
 from crfl_core.extend import Data, DataError, Domain
 
-ROWS_AT_ONCE = 4096
-LARGEST = float(np.finfo(np.float32).max)
+ROWS_PER_BLOCK = 4096
+LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 """Numbers beyond are infinite in single precision, in which inputs are kept."""
 
 
-LARGEST_WHOLE = 2.0**53
+LARGEST_EXACT_INTEGER = 2.0**53
 """Floating-point numbers beyond may stand for one of several whole numbers."""
 
 
-def rising(ends: tuple[float, float]) -> tuple[float, float]:
-    """A range with its smaller end first."""
+def check_rising(ends: tuple[float, float]) -> tuple[float, float]:
+    """Check that a range has its smaller end first."""
     if not ends[0] < ends[1]:
         raise ValueError(f"must be [smallest, largest], found {list(ends)}")
     return ends
 
 
-Range = Annotated[tuple[float, float], AfterValidator(rising)]
+Range = Annotated[tuple[float, float], AfterValidator(check_rising)]
 """The smallest and the largest valid input."""
 
 
-def distinct(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Names, none of them twice."""
+def check_distinct(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Check that no name occurs twice."""
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"must differ, but there are {names.count(name)} called {name!r}")
     return names
 
 
-ClassNames = Annotated[tuple[str, ...], AfterValidator(distinct)]
+ClassNames = Annotated[tuple[str, ...], AfterValidator(check_distinct)]
 """The names of classes, in the order of their numbers."""
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Inputs (samples, features), and for each a label and perhaps an owner, either of them numbers or text.
+    """Inputs (samples, features), each with a label and perhaps an owner: numbers or text.
 
     `origin` says where they come from and `first` is the number of the first sample there.
     """
@@ -58,44 +58,46 @@ class Samples:
     image_shape: tuple[int, ...] | None = None
     first: int = 0
 
-    def at(self, sample: int) -> str:
-        """Where a sample is found."""
+    def describe_place(self, sample: int) -> str:
+        """Describe where a sample is found."""
         return f"{self.origin}, {'row' if self.first else 'sample'} {self.first + sample}"
 
-    def numbers(self, domain: Domain) -> NDArray[np.generic]:
-        """The inputs, after a check that all of them are finite numbers within the domain."""
+    def check_inputs(self, domain: Domain) -> NDArray[np.generic]:
+        """Return the inputs; raise `DataError` unless all are finite numbers within the domain."""
         if self.x.dtype.kind not in "biuf":
             raise DataError(f"{self.origin}: inputs must be numbers, found an array of {self.x.dtype}")
-        for start in range(0, len(self.x), ROWS_AT_ONCE):
-            block = self.x[start : start + ROWS_AT_ONCE]
+        for start in range(0, len(self.x), ROWS_PER_BLOCK):
+            block = self.x[start : start + ROWS_PER_BLOCK]
             outside = domain.outside(block)
             if outside.any():
                 row, feature = np.argwhere(outside)[0]
                 finite = not Domain().outside(block[row, feature, None]).any()
                 inside = f"a number in the domain [{domain.low:g}, {domain.high:g}]"
                 raise DataError(
-                    f"{self.at(start + row)}, feature {feature}: holds {block[row, feature]} where "
+                    f"{self.describe_place(start + row)}, feature {feature}: holds {block[row, feature]} where "
                     f"{inside if finite else 'a finite number'} is needed: correct it or remove the sample"
                 )
         return self.x
 
-    def whole_labels(self) -> NDArray[np.generic]:
-        """The labels, with whole numbers instead of such in floating point."""
+    def integer_labels(self) -> NDArray[np.generic]:
+        """Return the labels; whole numbers in floating point become integers."""
         if self.labels.dtype.kind != "f":
             return self.labels
         with np.errstate(invalid="ignore"):  # infinite ones have no remainder
             labels = self.labels.astype(np.float64)
-            whole = (labels % 1.0 == 0.0) & (np.abs(labels) < LARGEST_WHOLE)
+            whole = (labels % 1.0 == 0.0) & (np.abs(labels) < LARGEST_EXACT_INTEGER)
         if not whole.all():
             row = int(np.argmin(whole))
-            raise DataError(f"{self.at(row)}: the label {self.labels[row]} is not a whole number")
+            raise DataError(f"{self.describe_place(row)}: the label {self.labels[row]} is not a whole number")
         return self.labels.astype(np.int64)
 
 
-def from_arrays(
+def samples_from_arrays(
     origin: str, inputs: ArrayLike, labels: ArrayLike, owners: ArrayLike | None = None, first: int = 0
 ) -> Samples:
-    """Samples from arrays: inputs (samples, ...), flattened, and one label and owner for each.
+    """Build samples from arrays: inputs (samples, ...), flattened, and one label for each.
+
+    Each may have an owner.
 
     Inputs of three or four dimensions are images, with channels in the second one.
     """
@@ -111,23 +113,25 @@ def from_arrays(
         if values is not None and values.shape != (len(x),):
             raise DataError(f"{origin}: {what} must be ({len(x)},), one for each input, found {values.shape}")
         if values is not None and values.dtype.kind not in "biufU":
-            raise DataError(f"{origin}: {what} must be numbers or text, found {odd(values)}: correct or remove it")
+            raise DataError(
+                f"{origin}: {what} must be numbers or text, found {describe_values(values)}: correct or remove it"
+            )
         if what == "groups" and values is not None and values.dtype.kind == "f" and not np.isfinite(values).all():
             row = int(np.argmin(np.isfinite(values)))
             raise DataError(f"{origin}: {what} must be finite, sample {row} has {values[row]}: correct or remove it")
     shape = x.shape[1:] if x.ndim in (3, 4) else None
     samples = Samples(origin, x.reshape(len(x), -1), labels, owners, shape, first)
-    return replace(samples, labels=samples.whole_labels())
+    return replace(samples, labels=samples.integer_labels())
 
 
-def odd(values: NDArray[np.generic]) -> str:
-    """What is wrong with values of another type: the first that is missing, else what they are."""
+def describe_values(values: NDArray[np.generic]) -> str:
+    """Describe values of an unsupported type: the first that is missing, or the type."""
     missing = [row for row, value in enumerate(values) if value is None]
     return f"none at sample {missing[0]}" if missing else f"an array of {values.dtype}"
 
 
-class Declared(NamedTuple):
-    """What is said about samples beside themselves; what is not said is found."""
+class DeclaredFacts(NamedTuple):
+    """Facts that the user declares about samples; the others are read from the samples."""
 
     class_names: Sequence[str] = ()
     feature_names: tuple[str, ...] = ()
@@ -135,24 +139,26 @@ class Declared(NamedTuple):
     image_shape: tuple[int, ...] | None = None
 
 
-def assemble(
+def make_dataset(
     train: Samples,
     test: Samples | None,
     split: Callable[[int], tuple[NDArray[np.int64], NDArray[np.int64]]],
-    declared: Declared,
+    declared: DeclaredFacts,
 ) -> Data:
-    """A dataset from training samples and test samples; without these, from a split of the training samples.
+    """Build a dataset from training samples and test samples.
+
+    Without test samples, `split` divides the training samples.
 
     Bytes are pixel values, of the domain 0..255, unless a domain is given.
     """
     box = Domain(*(declared.domain or ((0.0, 255.0) if train.x.dtype == np.uint8 else ())))
-    x = train.numbers(box)
+    x = train.check_inputs(box)
     shape = declared.image_shape or train.image_shape
     if shape is not None and np.prod(shape) != x.shape[1]:
         raise DataError(f"{train.origin}: {x.shape[1]} features are no image of shape {list(shape)}: set image_shape")
     if test is not None and test.x.shape[1] != x.shape[1]:
         raise DataError(f"{test.origin}: has {test.x.shape[1]} features, but {train.origin} has {x.shape[1]}")
-    names = tuple(declared.class_names) or found_classes([train] if test is None else [train, test])
+    names = tuple(declared.class_names) or find_classes([train] if test is None else [train, test])
     y = class_numbers(train, names)
     owners, groups = (None, None) if train.owners is None else np.unique(train.owners, return_inverse=True)
     if test is None:
@@ -160,7 +166,7 @@ def assemble(
         x, y, test_x, test_y = x[rows], y[rows], x[held_out], y[held_out]
         groups = None if groups is None else groups[rows]
     else:
-        test_x = test.numbers(box)
+        test_x = test.check_inputs(box)
         test_y = class_numbers(test, names)
     return Data(
         x=x,
@@ -176,8 +182,8 @@ def assemble(
     )
 
 
-def found_classes(parts: Sequence[Samples]) -> tuple[str, ...]:
-    """The classes of some samples: the sorted texts that occur as labels, or the numbers from 0 to the largest.
+def find_classes(parts: Sequence[Samples]) -> tuple[str, ...]:
+    """Find the classes: sorted text labels, or the numbers from 0 to the largest.
 
     A number that no sample has is an error: more often than not the labels are codes.
     """
@@ -204,7 +210,7 @@ def found_classes(parts: Sequence[Samples]) -> tuple[str, ...]:
 
 
 def class_numbers(samples: Samples, names: Sequence[str]) -> NDArray[np.int64]:
-    """The number of the class of each sample; labels are these numbers or the names."""
+    """Return the class number of each sample; labels are these numbers or names."""
     labels = samples.labels
     if labels.dtype.kind == "U":
         values, codes = np.unique(labels, return_inverse=True)
@@ -215,7 +221,7 @@ def class_numbers(samples: Samples, names: Sequence[str]) -> NDArray[np.int64]:
     if outside.any():
         row = int(np.argmax(outside))
         raise DataError(
-            f"{samples.at(row)}: the label {labels[row]} is no class: there are {len(names)}, numbered from 0, called "
-            f"{', '.join(names[:20])}: correct it, or name all classes in class_names"
+            f"{samples.describe_place(row)}: the label {labels[row]} is not a class: there are {len(names)}, numbered "
+            f"from 0, called {', '.join(names[:20])}: correct it, or name all classes in class_names"
         )
     return numbers

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from crfl_core.extend import Data, Dataset, Domain, ScalingKind
 
-INPUT_NUMBERS_AT_ONCE = 2**16
+NUMBERS_PER_BLOCK = 2**16
 
 
 class Synthetic(Dataset):
@@ -36,10 +36,10 @@ class Synthetic(Dataset):
     seed: int = Field(0, ge=0, description="seed of all draws; the run's own seed plays no part")
 
     def read(self) -> Data:
-        """The same arrays for the same options, on every call."""
+        """Generate the arrays; equal options give equal arrays."""
         generator = np.random.default_rng(self.seed)
-        means = directions(generator, self.classes, self.features) * (self.separation / np.sqrt(2.0))
-        shifts = directions(generator, self.groups, self.features) * self.group_shift
+        means = random_directions(generator, self.classes, self.features) * (self.separation / np.sqrt(2.0))
+        shifts = random_directions(generator, self.groups, self.features) * self.group_shift
         x, y, groups = self._draw(generator, self.train_samples, means, shifts)
         test_x, test_y, _ = self._draw(generator, self.test_samples, means, shifts)
         return Data(
@@ -56,19 +56,22 @@ class Synthetic(Dataset):
 
     @property
     def _edge(self) -> float:
-        """Half the width of the cube, rounded down to single precision so that no stored input lies outside."""
+        """Return half the width of the cube, rounded down to single precision.
+
+        No stored input lies outside.
+        """
         return float(np.nextafter(np.float32(self.norm / np.sqrt(self.features)), np.float32(0.0)))
 
     def _draw(
         self, generator: np.random.Generator, samples: int, means: NDArray[np.float64], shifts: NDArray[np.float64]
     ) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
-        """Inputs, labels and groups of a number of samples."""
+        """Draw inputs, labels and groups of samples."""
         groups = np.arange(samples) % self.groups
         skewed = generator.random(samples) < self.group_skew
         labels = np.where(skewed, groups % self.classes, generator.integers(self.classes, size=samples))
         reach = 3.0 + self.separation / np.sqrt(2.0) + self.group_shift  # of a mean, a shift and the noise together
         x = np.empty((samples, self.features), np.float32)
-        room = np.empty((min(samples, rows_at_once(self.features)), self.features))
+        room = np.empty((min(samples, rows_per_block(self.features)), self.features))
         for first in range(0, samples, len(room)):
             some = slice(first, first + len(room))
             block = generator.standard_normal(out=room[: len(labels[some])])
@@ -79,13 +82,13 @@ class Synthetic(Dataset):
         return x, labels, groups
 
 
-def rows_at_once(features: int) -> int:
-    """How many rows are drawn at a time: few enough for a processor's cache."""
-    return max(1, INPUT_NUMBERS_AT_ONCE // features)
+def rows_per_block(features: int) -> int:
+    """Return how many rows are drawn at a time, few enough for a processor's cache."""
+    return max(1, NUMBERS_PER_BLOCK // features)
 
 
-def directions(generator: np.random.Generator, count: int, features: int) -> NDArray[np.float64]:
-    """Random unit vectors as rows, orthogonal to each other if there is room for that."""
+def random_directions(generator: np.random.Generator, count: int, features: int) -> NDArray[np.float64]:
+    """Draw unit vectors as rows, orthogonal to each other if their number allows."""
     vectors = generator.standard_normal((count, features))
     if count <= features:
         vectors = np.linalg.qr(vectors.T).Q.T

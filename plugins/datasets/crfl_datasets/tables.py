@@ -1,4 +1,4 @@
-"""Tables in CSV or Parquet files, read a block of rows at a time; every complaint names the file, the row, the column.
+"""Tables in CSV or Parquet files, read in blocks of rows; errors name the file, the row, the column.
 
 Rows are counted as a spreadsheet shows them: the header of a CSV file is row 1. Cells are parsed as numbers or kept as
 text, nothing else; only an empty cell is a missing one, and blank lines do not count.
@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crfl_core.extend import DataError
-from crfl_datasets.samples import LARGEST
+from crfl_datasets.samples import LARGEST_FLOAT32
 
-Kind = Literal["number", "text"]
+ColumnKind = Literal["number", "text"]
 
 CSV_ENDINGS = (".csv", ".csv.gz")
 ENDINGS = (*CSV_ENDINGS, ".parquet")
@@ -31,8 +31,8 @@ WRONG_LENGTH = re.compile(r"Row #(?P<row>\d+): Expected (?P<names>\d+) columns, 
 
 
 @dataclass(frozen=True)
-class Block:
-    """Consecutive rows of a table, the first of which has the number `first`."""
+class TableBlock:
+    """Consecutive rows of a table; the first has the number `first`."""
 
     path: Path
     first: int
@@ -42,12 +42,15 @@ class Block:
         return int(self.rows.num_rows)
 
     def numbers(self, column: str, empty: float | None = None) -> NDArray[np.float64]:
-        """A column of numbers, finite in single precision. An empty cell counts as `empty`, else it is an error."""
+        """Return a column of numbers, finite in single precision.
+
+        An empty cell counts as `empty`, else it is an error.
+        """
         cells = self.rows.column(column)
         if cells.null_count and empty is not None:
             cells = cells.fill_null(empty)
         values: NDArray[np.float64] = cells.to_numpy(zero_copy_only=False)
-        finite = np.abs(values) <= LARGEST
+        finite = np.abs(values) <= LARGEST_FLOAT32
         if not finite.all():
             row = int(np.argmin(finite))
             found = "is empty" if cells[row].as_py() is None else f"holds {values[row]}"
@@ -57,18 +60,24 @@ class Block:
         return values
 
     def texts(self, column: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-        """A column of text as a code for every row and the text of every code. An empty cell is the text ''."""
+        """Return a column of text as a code for every row and the text of every code.
+
+        An empty cell is the text ''.
+        """
         coded = self.rows.column(column).dictionary_encode()
         codes = coded.indices.fill_null(len(coded.dictionary)).to_numpy(zero_copy_only=False)
         return codes.astype(np.int64), (*coded.dictionary.to_pylist(), "")
 
     def matches(self, column: str, wanted: Collection[str]) -> NDArray[np.bool_]:
-        """Which rows have one of these texts in a column."""
+        """Return which rows have one of these texts in a column."""
         codes, texts = self.texts(column)
         return np.array([text in wanted for text in texts])[codes]
 
-    def filled_texts(self, column: str) -> NDArray[np.str_]:
-        """A column of text in which no cell may be empty, nor NaN, which other programs write for the same."""
+    def required_texts(self, column: str) -> NDArray[np.str_]:
+        """Return a column of text in which no cell may be empty.
+
+        Nor may it be NaN, which other programs write for an empty cell.
+        """
         codes, texts = self.texts(column)
         missing = np.array([text.lower() in ("", "nan") for text in texts])[codes]
         if missing.any():
@@ -78,22 +87,22 @@ class Block:
         return np.array(texts)[codes]
 
     def error(self, row: int, column: str, problem: str) -> DataError:
-        """What is wrong with a cell; `row` counts from the first one of this block."""
+        """Return the error for a cell; `row` counts from the first row of this block."""
         return DataError(f"{self.path}, row {self.first + row}, column {column!r}: {problem}")
 
 
 def column_names(path: Path) -> tuple[str, ...]:
-    """The names of a table's columns, in the order of the file."""
+    """Return the names of a table's columns, in the order of the file."""
     if not path.name.endswith(ENDINGS):
         raise DataError(f"{path}: tables are read from files that end in {', '.join(ENDINGS)}: rename or convert it")
-    with complaints(path):
+    with translate_errors(path):
         if path.name.endswith(CSV_ENDINGS):
             return tuple(open_csv(path).schema.names)
-        return tuple(arrow("parquet").read_schema(path).names)
+        return tuple(import_arrow("parquet").read_schema(path).names)
 
 
-def read(path: Path, kinds: Mapping[str, Kind]) -> Iterator[Block]:
-    """Some columns of a table, block by block."""
+def read_table(path: Path, kinds: Mapping[str, ColumnKind]) -> Iterator[TableBlock]:
+    """Yield some columns of a table, block by block."""
     names = column_names(path)
     for name in kinds:
         if names.count(name) != 1:
@@ -101,15 +110,15 @@ def read(path: Path, kinds: Mapping[str, Kind]) -> Iterator[Block]:
             raise DataError(f"{path}: there is {count} {name!r}, found {', '.join(names)}: is this the right file?")
     is_csv = path.name.endswith(CSV_ENDINGS)
     first = 2 if is_csv else 1
-    with complaints(path, names):
-        for rows in csv_rows(path, kinds) if is_csv else parquet_rows(path, kinds):
-            yield Block(path, first, rows)
+    with translate_errors(path, names):
+        for rows in read_csv(path, kinds) if is_csv else read_parquet(path, kinds):
+            yield TableBlock(path, first, rows)
             first += rows.num_rows
 
 
-def csv_rows(path: Path, kinds: Mapping[str, Kind]) -> Any:
-    """The blocks of a CSV file, typed."""
-    pa = arrow()
+def read_csv(path: Path, kinds: Mapping[str, ColumnKind]) -> Any:
+    """Read the blocks of a CSV file, typed."""
+    pa = import_arrow()
     types = {"number": pa.float64(), "text": pa.dictionary(pa.int32(), pa.string())}
     return open_csv(
         path,
@@ -121,8 +130,11 @@ def csv_rows(path: Path, kinds: Mapping[str, Kind]) -> Any:
 
 
 def open_csv(path: Path, **convert: Any) -> Any:
-    """A reader of the blocks of a CSV file. One thread: only so does pyarrow know the number of a bad row."""
-    csv = arrow("csv")
+    """Open a reader of the blocks of a CSV file.
+
+    It uses one thread: only so does pyarrow know the number of a bad row.
+    """
+    csv = import_arrow("csv")
     return csv.open_csv(
         path,
         read_options=csv.ReadOptions(use_threads=False),
@@ -131,10 +143,10 @@ def open_csv(path: Path, **convert: Any) -> Any:
     )
 
 
-def parquet_rows(path: Path, kinds: Mapping[str, Kind]) -> Iterator[Any]:
-    """The blocks of a Parquet file, typed."""
-    pa = arrow()
-    for rows in arrow("parquet").ParquetFile(path).iter_batches(columns=list(kinds)):
+def read_parquet(path: Path, kinds: Mapping[str, ColumnKind]) -> Iterator[Any]:
+    """Read the blocks of a Parquet file, typed."""
+    pa = import_arrow()
+    for rows in import_arrow("parquet").ParquetFile(path).iter_batches(columns=list(kinds)):
         columns = {}
         for name, kind in kinds.items():
             cells = rows.column(name)
@@ -147,9 +159,9 @@ def parquet_rows(path: Path, kinds: Mapping[str, Kind]) -> Iterator[Any]:
 
 
 @contextmanager
-def complaints(path: Path, names: tuple[str, ...] = ()) -> Iterator[None]:
-    """Turn what pyarrow says about a file into a `DataError` that says where it is wrong and what to do."""
-    pa = arrow()
+def translate_errors(path: Path, names: tuple[str, ...] = ()) -> Iterator[None]:
+    """Turn pyarrow's errors into a `DataError` that names the place and the remedy."""
+    pa = import_arrow()
     try:
         yield
     except UnicodeDecodeError as error:
@@ -174,8 +186,8 @@ def complaints(path: Path, names: tuple[str, ...] = ()) -> Iterator[None]:
         raise DataError(f"{path}: cannot be read ({reason}): if it is damaged or incomplete, get it again") from error
 
 
-def arrow(part: str = "") -> ModuleType:
-    """`pyarrow` or a module of it, imported when a table is read: it is an extra."""
+def import_arrow(part: str = "") -> ModuleType:
+    """Import `pyarrow` or a module of it when a table is read: it is an extra."""
     from importlib import import_module
 
     try:

@@ -11,7 +11,7 @@ from pydantic import Field, PrivateAttr
 from crfl_core.extend import Engine, Job, LocalUpdates, TrainingTask
 
 
-class LentThreads:
+class ThreadCount:
     """PyTorch's number of threads, which all runs in a process share.
 
     While runs overlap, the last wish that is still open holds. When the last of them closes, the number is what it was
@@ -23,7 +23,7 @@ class LentThreads:
         self._wishes: list[int] = []
         self._before = 0
 
-    def take(self, count: int) -> None:
+    def acquire(self, count: int) -> None:
         """Use this number from now on."""
         with self._lock:
             if not self._wishes:
@@ -31,14 +31,14 @@ class LentThreads:
             self._wishes.append(count)
             torch.set_num_threads(count)
 
-    def give_back(self, count: int) -> None:
+    def release(self, count: int) -> None:
         """Do without it again."""
         with self._lock:
             self._wishes.remove(count)
             torch.set_num_threads(self._wishes[-1] if self._wishes else self._before)
 
 
-LENT = LentThreads()
+THREAD_COUNT = ThreadCount()
 
 
 class Local(Engine):
@@ -60,7 +60,7 @@ class Local(Engine):
         """Remember the job; take the threads."""
         self._job = job
         if self.threads is not None:
-            LENT.take(self.threads)
+            THREAD_COUNT.acquire(self.threads)
 
     def train(self, task: TrainingTask) -> Iterator[LocalUpdates]:
         """One chunk after the other."""
@@ -72,4 +72,4 @@ class Local(Engine):
         """Forget the job, which holds all data; give the threads back."""
         self._job = None
         if self.threads is not None:
-            LENT.give_back(self.threads)
+            THREAD_COUNT.release(self.threads)

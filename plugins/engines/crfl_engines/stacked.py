@@ -22,15 +22,15 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from crfl_core.extend import Engine, Job, LocalUpdates, Tracker, TrainingTask, hookimpl
 
-PARAMETERS_AT_ONCE = 2**26
+MAX_STACK_PARAMETERS = 2**26
 """How many parameters a stack of clients' models may have, 256 MiB in single precision."""
 
 
-class Parted(BaseException):
+class StackInterrupted(BaseException):
     """The meeting is over before the run is; its checkpoint is written as after Ctrl-C."""
 
 
-class Meeting:
+class RoundBarrier:
     """Where runs of one process wait for each other, round for round.
 
     `places` are those of the runs that were started, in stacks of `models`. A round is trained when everybody who is
@@ -49,19 +49,19 @@ class Meeting:
         self._queue: list[int] = []
         self._over = False
 
-    def admits(self, place: int) -> bool:
+    def has_member(self, place: int) -> bool:
         """Whether a run takes part: it was started, and has not left."""
         with self._changed:
             return place in self._here
 
-    def round(self, place: int, task: TrainingTask, cut: list[slice]) -> SharedRound:
+    def join_round(self, place: int, task: TrainingTask, cut: list[slice]) -> SharedRound:
         """The round that a run trains with others, once they are there."""
         with self._changed:
             self._waiting[place] = task, cut
-            self._convene()
+            self._start_round()
             self._changed.wait_for(lambda: place in self._shared or self._over)
             if place not in self._shared:
-                raise Parted
+                raise StackInterrupted
             return self._shared.pop(place)
 
     def take_turn(self, place: int) -> None:
@@ -80,7 +80,7 @@ class Meeting:
     def _free_hands(self) -> int:
         return max(0, self._hands - len(self._voting))
 
-    def give_turn(self, place: int) -> None:
+    def end_turn(self, place: int) -> None:
         """A run has counted some votes, so another one may."""
         with self._changed:
             self._voting.discard(place)
@@ -88,11 +88,11 @@ class Meeting:
 
     def leave(self, place: int) -> None:
         """A run does not come any more."""
-        self.give_turn(place)
+        self.end_turn(place)
         with self._changed:
             self._here.discard(place)
             self._waiting.pop(place, None)
-            self._convene()
+            self._start_round()
 
     def end(self) -> None:
         """Send everybody away at their next round."""
@@ -100,14 +100,16 @@ class Meeting:
             self._over = True
             self._changed.notify_all()
 
-    def _convene(self) -> None:
+    def _start_round(self) -> None:
         """If nobody is missing, begin the earliest round that somebody waits for."""
         if self._over or not self._waiting or self._waiting.keys() != self._here:
             return
         first = min(self._waiting, key=lambda place: (self._waiting[place][0].number, place))
         task, cut = self._waiting[first]
-        others = {place: own for place, (own, parts) in self._waiting.items() if parts == cut and alike(own, task)}
-        starts = stacked(others, self._models, task.starts)
+        others = {
+            place: own for place, (own, parts) in self._waiting.items() if parts == cut and is_same_training(own, task)
+        }
+        starts = stack_starts(others, self._models, task.starts)
         shared = SharedRound(replace(task, starts=starts), cut, list(others), self._hands)
         for place in others:
             del self._waiting[place]
@@ -131,7 +133,7 @@ class SharedRound:
         """The parts of the round for one of the runs, each with the place of the run that trained it."""
         for _ in range(self._count):
             trainer, trained = self._next(place, job)
-            yield trainer, at(place, trained)
+            yield trainer, select_place(place, trained)
 
     def _next(self, place: int, job: Job) -> tuple[int, LocalUpdates]:
         ready = self._ready[place]
@@ -161,11 +163,11 @@ class SharedRound:
                 self._changed.notify_all()
 
 
-MEETING: ContextVar[Meeting | None] = ContextVar("MEETING", default=None)
+CURRENT_BARRIER: ContextVar[RoundBarrier | None] = ContextVar("CURRENT_BARRIER", default=None)
 """The meeting that runs of this thread take part in."""
 
 
-class Turns(Tracker):
+class VoteTurns(Tracker):
     """Lets runs that meet count their votes in turns, some models at a time."""
 
     place: int
@@ -173,10 +175,10 @@ class Turns(Tracker):
     @hookimpl
     def crfl_progress(self, phase: str, done: int, total: int) -> None:
         """Whenever some models have voted it is another run's turn."""
-        meeting = MEETING.get()
-        if meeting is None or not meeting.admits(self.place):
+        meeting = CURRENT_BARRIER.get()
+        if meeting is None or not meeting.has_member(self.place):
             return
-        meeting.give_turn(self.place)
+        meeting.end_turn(self.place)
         if phase == "votes" and (done < total or not done):
             meeting.take_turn(self.place)
 
@@ -190,7 +192,7 @@ class Stacked(Engine):
     chunk_clients: int = Field(64, ge=1, description="clients of a part at most")
 
     _job: Job | None = PrivateAttr(default=None)
-    _meeting: Meeting | None = PrivateAttr(default=None)
+    _meeting: RoundBarrier | None = PrivateAttr(default=None)
     _trusted: set[int] = PrivateAttr(default_factory=set)
 
     @model_validator(mode="after")
@@ -201,10 +203,10 @@ class Stacked(Engine):
 
     def open(self, job: Job) -> None:
         """Go to the meeting, if there is one."""
-        meeting = MEETING.get()
+        meeting = CURRENT_BARRIER.get()
         self._job = job
         self._trusted = {self.place}
-        self._meeting = meeting if meeting is not None and meeting.admits(self.place) else None
+        self._meeting = meeting if meeting is not None and meeting.has_member(self.place) else None
 
     def train(self, task: TrainingTask) -> Iterator[LocalUpdates]:
         """Together with the others; continuations, which are a stack already, as they are."""
@@ -215,7 +217,7 @@ class Stacked(Engine):
         elif self._meeting is None:
             yield from (self._alone(task, part) for part in cut)
         else:
-            shared = self._meeting.round(self.place, task, cut)
+            shared = self._meeting.join_round(self.place, task, cut)
             for trainer, found in shared.parts(self.place, self._job):
                 if trainer not in self._trusted and self._meeting is not None:
                     self._compare(task, trainer, found)
@@ -233,14 +235,14 @@ class Stacked(Engine):
 
     def _cut(self, task: TrainingTask) -> list[slice]:
         clients = len(task.clients)
-        room = PARAMETERS_AT_ONCE // (task.starts.shape[-1] * max(self.models, len(task.starts)))
+        room = MAX_STACK_PARAMETERS // (task.starts.shape[-1] * max(self.models, len(task.starts)))
         size = max(1, min(self.chunk_clients, room, -(-clients // self.parts)))
         return [slice(first, min(first + size, clients)) for first in range(0, clients, size)]
 
     def _alone(self, task: TrainingTask, part: slice) -> LocalUpdates:
         assert self._job is not None
         stack = replace(task, starts=task.starts.expand(self.models, -1, -1))
-        return at(self.place, self._job.train(stack, part))
+        return select_place(self.place, self._job.train(stack, part))
 
     def _compare(self, task: TrainingTask, trainer: int, found: LocalUpdates) -> None:
         """If another run trains otherwise than this one would, it does without the others.
@@ -248,41 +250,43 @@ class Stacked(Engine):
         One client shows that, or if a part of one client rounds otherwise, all of them.
         """
         first = found.part.start
-        if same(self._alone(task, slice(first, first + 1)), found) or same(self._alone(task, found.part), found):
+        if is_same_result(self._alone(task, slice(first, first + 1)), found) or is_same_result(
+            self._alone(task, found.part), found
+        ):
             self._trusted.add(trainer)
         else:
             self._leave()
 
 
-def at(place: int, trained: LocalUpdates) -> LocalUpdates:
+def select_place(place: int, trained: LocalUpdates) -> LocalUpdates:
     """What is one run's of what was trained for all."""
     return replace(trained, updates=trained.updates[place : place + 1])
 
 
-def stacked(tasks: Mapping[int, TrainingTask], models: int, filler: torch.Tensor) -> torch.Tensor:
+def stack_starts(tasks: Mapping[int, TrainingTask], models: int, filler: torch.Tensor) -> torch.Tensor:
     """The models of several runs, each at its place; places of those who are not there hold a copy of another's."""
     return torch.cat([tasks[place].starts if place in tasks else filler for place in range(models)])
 
 
-def alike(one: TrainingTask, other: TrainingTask) -> bool:
+def is_same_training(one: TrainingTask, other: TrainingTask) -> bool:
     """Whether two tasks differ in their models alone."""
     return (
         one.number == other.number
         and one.attacked == other.attacked
         and one.starts.shape == other.starts.shape
         and all(np.array_equal(value, getattr(other.clients, name)) for name, value in vars(one.clients).items())
-        and equal_states(one.attack_state, other.attack_state)
+        and is_same_state(one.attack_state, other.attack_state)
     )
 
 
-def equal_states(one: Any, other: Any) -> bool:
+def is_same_state(one: Any, other: Any) -> bool:
     """Whether attackers of two runs remember the same."""
     if one is None or other is None:
         return one is other
     return bool(one.keys() == other.keys() and all(torch.equal(value, other[key]) for key, value in one.items()))
 
 
-def same(one: LocalUpdates, other: LocalUpdates) -> bool:
+def is_same_result(one: LocalUpdates, other: LocalUpdates) -> bool:
     """Whether a part is the beginning of another, bit for bit."""
     count = one.updates.shape[1]
     poison = vars(other.measurements)

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from crfl_core.certification.levels import LEVEL_WORDS
 from crfl_core.errors import CrflError, CrflWarning, StoreError
 from crfl_core.reporting import config_diff
 from crfl_core.reporting.metrics import Curve, Metrics
@@ -125,7 +126,7 @@ def runs_of_sweep(result: SweepResult) -> list[Run]:
     found = []
     for one in result.cells:
         if one.note.state == "finished":
-            point, seed = config_diff.parts(one.settings)
+            point, seed = config_diff.split_seeds(one.settings)
             found.append(
                 Run(one.cell.title, {key: shown(value) for key, value in point.items()}, seed, Measured(one.path))
             )
@@ -145,8 +146,8 @@ def runs_of(paths: Sequence[Path]) -> list[Run]:
             raise StoreError(f"{directory.path}: the run is not finished: continue with `crfl resume {directory.path}`")
     directories = without_copies(directories)
     places = [directory.path for directory in directories]
-    settings = config_diff.differences([config_diff.config_of(directory) for directory in directories])
-    split = [config_diff.parts({key: shown(value) for key, value in one.items()}) for one in settings]
+    settings = config_diff.differences([config_diff.read_config(directory) for directory in directories])
+    split = [config_diff.split_seeds({key: shown(value) for key, value in one.items()}) for one in settings]
     return [Run(str(place), *own, Measured(place)) for place, own in zip(places, split, strict=True)]
 
 
@@ -278,7 +279,7 @@ class Question(NamedTuple):
     @property
     def radius_name(self) -> str:
         """What its radius counts."""
-        return {"feature": "radius", "sample": "poison ratio", "client": "clients"}.get(self.level, "radius")
+        return LEVEL_WORDS[self.level].unit if self.level in LEVEL_WORDS else "radius"
 
 
 class Measured:

@@ -58,7 +58,7 @@ def listing(folder: Path, sort: str = "name") -> list[Listed]:
     configs = {}
     for directory in directories:
         try:
-            configs[directory.path] = config_diff.config_of(directory)
+            configs[directory.path] = config_diff.read_config(directory)
         except CrflError:
             continue
     settings = dict(zip(configs, config_diff.differences(list(configs.values())), strict=True))
@@ -102,7 +102,7 @@ def described(directory: RunDirectory, folder: Path, settings: dict[str, Any]) -
     except CrflError:
         return Listed(name, "damaged", age, size, settings=told)
     backdoor = None if metrics.backdoor is None else metrics.backdoor.success_rate
-    proved = metrics.proved(CLIENTS)
+    proved = metrics.proven_accuracy(CLIENTS)
     certified, certificate = (None, "") if proved is None else (proved[0], proved[1].certificate)
     return Listed(name, state, age, size, metrics.accuracy, backdoor, certified, certificate, told)
 

@@ -67,7 +67,7 @@ def partition_data(loaded: LoadedConfig) -> tuple[Data, tuple[NDArray[np.int64],
     """Return the data of an experiment and the sample rows of each client."""
     config = loaded.config
     if any(wanted is not None for _, wanted in config.reserve):
-        raise loaded.origins.located(
+        raise loaded.origins.locate(
             ConfigError("belongs to the server alone: write it into its config later", key="reserve")
         )
     data = config.dataset.load()

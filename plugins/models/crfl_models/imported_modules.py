@@ -25,7 +25,7 @@ Arguments = Mapping[str, Argument]
 Shape = tuple[Annotated[int, Field(ge=1)], ...]
 
 
-def imported(path: str, option: str = "path") -> Callable[..., nn.Module]:
+def import_callable(path: str, option: str = "path") -> Callable[..., nn.Module]:
     """What a path names. Raises `OptionError` if it cannot be imported or called.
 
     Importing runs its code; a config with `plugins.allow` was refused before, unless that lists its distribution.
@@ -34,7 +34,9 @@ def imported(path: str, option: str = "path") -> Callable[..., nn.Module]:
     if not place or not name:
         raise OptionError(option, f'must be "package.module:Name" or "file.py:Name", found {path!r}')
     try:
-        module = from_file(Path(place).expanduser()) if place.endswith(SUFFIX) else importlib.import_module(place)
+        module = (
+            load_module_file(Path(place).expanduser()) if place.endswith(SUFFIX) else importlib.import_module(place)
+        )
         target = getattr(module, name)
     except (Exception, SystemExit) as error:  # it is the user's code: anything may come out
         raise OptionError(option, f"{path!r} cannot be imported: {type(error).__name__}: {error}") from error
@@ -43,7 +45,7 @@ def imported(path: str, option: str = "path") -> Callable[..., nn.Module]:
     return target  # type: ignore[no-any-return]
 
 
-def from_file(path: Path) -> Any:
+def load_module_file(path: Path) -> Any:
     """The module in a file, which needs to be on no path."""
     spec = importlib.util.spec_from_file_location(
         f"crfl_file_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}", path
@@ -55,9 +57,11 @@ def from_file(path: Path) -> Any:
     return module
 
 
-def maker(path: str, given: Arguments, known: Mapping[str, Any], option: str = "path") -> Callable[[], nn.Module]:
+def module_factory(
+    path: str, given: Arguments, known: Mapping[str, Any], option: str = "path"
+) -> Callable[[], nn.Module]:
     """A function that makes the module: with the arguments given, and those of the `known` ones that it asks for."""
-    target = imported(path, option)
+    target = import_callable(path, option)
     try:
         asked = inspect.signature(target).parameters
     except (TypeError, ValueError):
@@ -77,7 +81,7 @@ def maker(path: str, given: Arguments, known: Mapping[str, Any], option: str = "
     return make
 
 
-class AnyModule(Model):
+class ImportedModule(Model):
     """Any `torch.nn.Module` of yours: a class, or a function that makes one.
 
     `path` names it as `"package.module:Name"`, where Python finds it, or as `"nets.py:Name"`, a file. **This runs the
@@ -93,7 +97,7 @@ class AnyModule(Model):
     def build(self, facts: DataFacts) -> BoundModel:
         """From the module's own initialisation. Raises `OptionError` if it does not map inputs to logits."""
         known = {"inputs": facts.inputs, "classes": facts.classes, "image_shape": facts.image_shape}
-        make = maker(self.path, self.arguments, known)
+        make = module_factory(self.path, self.arguments, known)
         if self.images:
             if facts.image_shape is None:
                 raise OptionError("images", "these data are no images: leave it out")

@@ -11,13 +11,13 @@ from crfl_reports.figures import image_of
 from pydantic import Field, PrivateAttr
 
 from crfl_core.extend import CrflError, PluginError, RoundRecord, RunContext, RunResult, Tracker, hookimpl
-from crfl_trackers.run_summary import figures_of, in_the_end, of_round, points, settings
+from crfl_trackers.run_summary import curve_points, draw_figures, final_metrics, flat_config, round_metrics
 
-AT_ONCE = 100
+PARAMETERS_PER_REQUEST = 100
 """Parameters in one request; MLflow takes no more."""
-LONGEST = 6000
+MAX_PARAMETER_LENGTH = 6000
 """Letters of a parameter; MLflow takes no more."""
-MEMORY = "mlflow.json"
+RUN_ID_FILE = "mlflow.json"
 """Which MLflow run belongs to a run directory."""
 
 
@@ -48,32 +48,32 @@ class MLflow(Tracker):
             raise PluginError('MLflow is not here: `pip install "crfl[mlflow]"`') from error
         beside = None if self.uri is not None or is_tracking_uri_set() else run.path.absolute().parent
         self._client = MlflowClient(tracking_uri=self.uri if beside is None else f"sqlite:///{beside}/mlflow.db")
-        if (known := self._remembered(run)) is not None:
+        if (known := self._find_run(run)) is not None:
             self._id = known
             self._client.update_run(self._id, status="RUNNING")
             return
         tags = {"crfl.path": str(run.path.absolute())}
         self._id = self._client.create_run(self._experiment_id(beside), run_name=run.name, tags=tags).info.run_id
-        parameters = [Param(key, value[:LONGEST]) for key, value in settings(run.path).items()]
-        for start in range(0, len(parameters), AT_ONCE):
-            self._client.log_batch(self._id, params=parameters[start : start + AT_ONCE])
-        Path(run.path, MEMORY).write_text(json.dumps({"run_id": self._id}) + "\n", encoding="utf-8")
+        parameters = [Param(key, value[:MAX_PARAMETER_LENGTH]) for key, value in flat_config(run.path).items()]
+        for start in range(0, len(parameters), PARAMETERS_PER_REQUEST):
+            self._client.log_batch(self._id, params=parameters[start : start + PARAMETERS_PER_REQUEST])
+        Path(run.path, RUN_ID_FILE).write_text(json.dumps({"run_id": self._id}) + "\n", encoding="utf-8")
 
     @hookimpl
     def crfl_round_finished(self, record: RoundRecord) -> None:
         """The metrics of a round."""
-        self._log(of_round(record), record.round)
+        self._log(round_metrics(record), record.round)
 
     @hookimpl
     def crfl_run_finished(self, run: RunContext, result: RunResult) -> None:
         """Curves, headline numbers, and as artifacts the config, the metrics and figures."""
         for curve in result.metrics.curves:
-            for step, shares in points(curve):
+            for step, shares in curve_points(curve):
                 self._log(shares, step)
-        self._log(in_the_end(result.metrics), run.rounds)
+        self._log(final_metrics(result.metrics), run.rounds)
         for name in ("config.toml", "metrics.json", "audit.json"):
             self._client.log_artifact(self._id, str(run.path / name))
-        for name, figure in (figures_of(result) if self.figures else {}).items():
+        for name, figure in (draw_figures(result) if self.figures else {}).items():
             self._log_picture(f"{name}.svg", image_of(figure, "svg"))
             self._log_picture(f"{name}.png", image_of(figure, "png"))
         self._client.set_terminated(self._id, "FINISHED")
@@ -84,9 +84,9 @@ class MLflow(Tracker):
         if self._id:
             self._client.set_terminated(self._id, "FAILED" if isinstance(error, Exception) else "KILLED")
 
-    def _remembered(self, run: RunContext) -> str | None:
+    def _find_run(self, run: RunContext) -> str | None:
         """The MLflow run of this run directory, if one was begun and the store still has it."""
-        file = Path(run.path, MEMORY)
+        file = Path(run.path, RUN_ID_FILE)
         if not run.resumed_from or not file.exists():
             return None
         try:

@@ -12,10 +12,10 @@ from pydantic import Field, PrivateAttr
 
 from crfl_core.extend import CertificateResult, RoundRecord, RunContext, Tracker, hookimpl, passing
 
-NAME = 14
-BARS = {100: 24, 70: 12}
+PHASE_WIDTH = 14
+BAR_WIDTHS = {100: 24, 70: 12}
 """How wide a bar is in terminals of so many columns or more; in narrower ones there is none."""
-REFRESH = 0.1
+REFRESH_SECONDS = 0.1
 """Seconds between two looks of a line in a terminal."""
 
 
@@ -82,11 +82,11 @@ class Progress(Tracker):
     def _show(self, done: int, total: int, figures: Sequence[str] = (), plain: str = "", *, last: bool = True) -> None:
         now = time.monotonic()
         terminal = sys.stderr.isatty()
-        if now < self._last_line + (REFRESH if terminal else self.seconds) and not last:
+        if now < self._last_line + (REFRESH_SECONDS if terminal else self.seconds) and not last:
             return
         if terminal:
             self._last_line = now
-            passing(fitting(f"{self._phase:<{NAME}}", done, total, [self._left(done, total, now), *figures]))
+            passing(fit_line(f"{self._phase:<{PHASE_WIDTH}}", done, total, [self._left(done, total, now), *figures]))
         elif plain:
             self._last_line = now
             sys.stderr.write(f"{plain}\n")
@@ -99,11 +99,11 @@ class Progress(Tracker):
         return f"{timedelta(seconds=round(left))} left"
 
 
-def fitting(phase: str, done: int, total: int, figures: Sequence[str]) -> str:
+def fit_line(phase: str, done: int, total: int, figures: Sequence[str]) -> str:
     """A line of the terminal: the phase, how far it is, then of the rest what there is room for."""
     columns = shutil.get_terminal_size().columns
-    width = next((width for least, width in BARS.items() if columns >= least), 0)
-    parts = [bar(done, total, width), *figures] if total else [*figures]
+    width = next((width for least, width in BAR_WIDTHS.items() if columns >= least), 0)
+    parts = [progress_bar(done, total, width), *figures] if total else [*figures]
     line = phase
     for part in filter(None, parts):
         longer = f"{line}{'' if line == phase else '  '}{part}"
@@ -113,7 +113,7 @@ def fitting(phase: str, done: int, total: int, figures: Sequence[str]) -> str:
     return line
 
 
-def bar(done: int, total: int, width: int) -> str:
+def progress_bar(done: int, total: int, width: int) -> str:
     """How far something is, as a picture if there is room for it, and in numbers.
 
     >>> bar(3, 4, 8), bar(3, 4, 0)

@@ -19,12 +19,12 @@ PER_ROUND = (*MEASURED, "norm_before_clip", "noise_std", "participants", "quaran
 """Fields of a round's record that people follow."""
 
 
-def settings(path: Path) -> dict[str, str]:
+def flat_config(path: Path) -> dict[str, str]:
     """The complete config of a run as flat keys and values: `server.clip_norm`, `aggregation.0.type`."""
-    return dict(flat(tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))))
+    return dict(flatten(tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))))
 
 
-def flat(tree: Any, key: str = "") -> Iterator[tuple[str, str]]:
+def flatten(tree: Any, key: str = "") -> Iterator[tuple[str, str]]:
     """Every value of nested tables; a list of plain values is one of them.
 
     >>> dict(flat({"server": {"clip_norm": 2.0}, "aggregation": [{"type": "rfa"}], "radii": [0, 1]}))
@@ -34,12 +34,12 @@ def flat(tree: Any, key: str = "") -> Iterator[tuple[str, str]]:
         tree = {str(number): item for number, item in enumerate(tree)}
     if isinstance(tree, dict):
         for name, value in tree.items():
-            yield from flat(value, f"{key}.{name}" if key else name)
+            yield from flatten(value, f"{key}.{name}" if key else name)
     else:
         yield key, tree if isinstance(tree, str) else json.dumps(tree)
 
 
-def of_round(record: RoundRecord) -> dict[str, float]:
+def round_metrics(record: RoundRecord) -> dict[str, float]:
     """The numbers of a round that were measured, with the notes of the rule; those of a second group under its name."""
     measured = {name: getattr(record, name) for name in PER_ROUND} | {
         f"notes/{name}": value for name, value in record.notes.items()
@@ -48,7 +48,7 @@ def of_round(record: RoundRecord) -> dict[str, float]:
     return {f"{where}{name}": float(value) for name, value in measured.items() if value is not None}
 
 
-def in_the_end(metrics: Metrics) -> dict[str, float]:
+def final_metrics(metrics: Metrics) -> dict[str, float]:
     """The headline numbers of a finished run."""
     found = {"final/accuracy": metrics.accuracy, "final/loss": metrics.loss}
     if metrics.backdoor is not None:
@@ -64,7 +64,7 @@ def curve_name(curve: Curve) -> str:
     return f"{curve.certificate}/{curve.level}/{curve.test_set}"
 
 
-def points(curve: Curve) -> Iterator[tuple[int, dict[str, float]]]:
+def curve_points(curve: Curve) -> Iterator[tuple[int, dict[str, float]]]:
     """The points of a curve for tools whose axis is whole steps: numbers of clients, or else the place on the grid.
 
     The radius of every point is logged beside its shares; an infinite one has no place on such an axis.
@@ -81,14 +81,14 @@ def points(curve: Curve) -> Iterator[tuple[int, dict[str, float]]]:
             )
 
 
-SHOWN = ("curves", "rounds", "weights", "partition")
+FIGURES = ("curves", "rounds", "weights", "partition")
 """Figures that need nothing but the run directory."""
 
 
-def figures_of(result: RunResult) -> dict[str, Figure]:
+def draw_figures(result: RunResult) -> dict[str, Figure]:
     """The figures that this run can be shown in."""
     found = {}
-    for name in SHOWN:
+    for name in FIGURES:
         try:
             found[name] = plot([result], name)
         except CrflError:  # such as a run that certifies nothing

@@ -10,7 +10,7 @@ from crfl_reports.figures import image_of
 from pydantic import Field, PrivateAttr
 
 from crfl_core.extend import PluginError, RoundRecord, RunContext, RunResult, Tracker, hookimpl
-from crfl_trackers.run_summary import curve_name, figures_of, in_the_end, of_round, points, settings
+from crfl_trackers.run_summary import curve_name, curve_points, draw_figures, final_metrics, flat_config, round_metrics
 
 
 class TensorBoard(Tracker):
@@ -41,7 +41,7 @@ class TensorBoard(Tracker):
     @hookimpl
     def crfl_round_finished(self, record: RoundRecord) -> None:
         """The scalars of a round."""
-        for name, value in of_round(record).items():
+        for name, value in round_metrics(record).items():
             self._writer.add_scalar(name, value, record.round)
 
     @hookimpl
@@ -49,16 +49,16 @@ class TensorBoard(Tracker):
         """Curves as scalars and as text, figures, and the numbers by which TensorBoard compares runs."""
         metrics = result.metrics
         for curve in metrics.curves:
-            for step, shares in points(curve):
+            for step, shares in curve_points(curve):
                 for name, value in shares.items():
                     self._writer.add_scalar(name, value, step)
             rows = zip(curve.radii, curve.certified_accuracy, curve.certified_rate, strict=True)
             lines = [f"| {radius:g} | {accuracy:.4f} | {rate:.4f} |" for radius, accuracy, rate in rows]
             table = "\n".join(["| radius | certified accuracy | certified rate |", "| --- | --- | --- |", *lines])
             self._writer.add_text(f"certified/{curve_name(curve)}", table, run.rounds)
-        for name, figure in (figures_of(result) if self.figures else {}).items():
+        for name, figure in (draw_figures(result) if self.figures else {}).items():
             self._writer.add_image(f"figures/{name}", pixels(image_of(figure, "png")), run.rounds, dataformats="HWC")
-        self._writer.add_hparams(settings(run.path), in_the_end(metrics), run_name=".", global_step=run.rounds)
+        self._writer.add_hparams(flat_config(run.path), final_metrics(metrics), run_name=".", global_step=run.rounds)
         self._close()
 
     @hookimpl

@@ -1,4 +1,4 @@
-"""The clients that the data come from."""
+"""Partitioner `natural`: the clients that the data come from."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from crfl_core.extend import Data, OptionError, Partitioner, Streams
-from crfl_datasets.partitioners.random_splits import dealt
+from crfl_datasets.partitioners.random_splits import deal
 
 
 class Natural(Partitioner):
@@ -25,7 +25,7 @@ class Natural(Partitioner):
     )
 
     def split(self, data: Data, streams: Streams) -> tuple[NDArray[np.int64], ...]:  # noqa: ARG002
-        """The rows of each group, in the order of the groups' numbers."""
+        """Return the rows of each group, in the order of the groups' numbers."""
         if data.groups is None:
             raise OptionError(
                 "type",
@@ -49,10 +49,13 @@ class Natural(Partitioner):
                 "lower it",
             )
         clients = np.where(small, (~small).sum(), np.cumsum(~small) - 1)
-        return dealt(np.arange(len(owner)), clients[owner], int(clients.max()) + 1)
+        return deal(np.arange(len(owner)), clients[owner], int(clients.max()) + 1)
 
     def client_names(self, data: Data, partition: Sequence[NDArray[np.int64]]) -> tuple[str, ...]:
-        """The names of the groups, if the dataset has some; merged groups are "others"."""
+        """Return the names of the groups, if the dataset has any.
+
+        Merged groups are "others".
+        """
         if data.groups is None or not data.group_names:
             return ()
         groups = [np.unique(data.groups[rows]) for rows in partition]
@@ -60,5 +63,5 @@ class Natural(Partitioner):
 
 
 def group_name(data: Data, group: int) -> str:
-    """What the dataset calls a group."""
+    """Return the name of a group."""
     return data.group_names[group] if data.group_names else f"group {group}"

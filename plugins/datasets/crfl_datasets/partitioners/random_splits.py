@@ -9,20 +9,20 @@ from pydantic import Field
 from crfl_core.extend import Data, OptionError, Partitioner, Streams
 
 
-class Counted(Partitioner):
-    """Splits over a given number of clients."""
+class RandomPartitioner(Partitioner):
+    """Partitioners that split samples over a given number of clients."""
 
     clients: int = Field(20, ge=1, description="number of clients in the federation")
 
     def check_enough(self, samples: int, each: int = 1) -> None:
-        """Raise `OptionError` if there are too many clients for everybody to get `each` samples."""
+        """Raise `OptionError` if there are too many clients for each to get `each` samples."""
         if self.clients * each > samples:
             need = f", and each needs {each}" if each > 1 else ""
             raise OptionError("clients", f"found {self.clients}, but there are only {samples} training samples{need}")
 
 
-def dealt(rows: NDArray[np.int64], owner: NDArray[np.int64], clients: int) -> tuple[NDArray[np.int64], ...]:
-    """The rows of each client, in the order given; `owner[i]` is the client that gets `rows[i]`.
+def deal(rows: NDArray[np.int64], owner: NDArray[np.int64], clients: int) -> tuple[NDArray[np.int64], ...]:
+    """Deal rows to clients, in the order given; `owner[i]` is the client that gets `rows[i]`.
 
     >>> dealt(np.array([7, 8, 9]), np.array([1, 0, 1]), 2)
     (array([8]), array([7, 9]))
@@ -31,17 +31,17 @@ def dealt(rows: NDArray[np.int64], owner: NDArray[np.int64], clients: int) -> tu
     return tuple(np.split(rows[np.argsort(owner, kind="stable")], ends[:-1]))
 
 
-class Iid(Counted):
+class Iid(RandomPartitioner):
     """Random shares of equal size, up to one sample (the paper's choice for images)."""
 
     def split(self, data: Data, streams: Streams) -> tuple[NDArray[np.int64], ...]:
-        """A random permutation, cut into equal pieces."""
+        """Cut a random permutation into equal pieces."""
         self.check_enough(len(data.y))
         order = streams.generator("data/partition").permutation(len(data.y))
         return tuple(np.array_split(order, self.clients))
 
 
-class QuantitySkew(Counted):
+class QuantitySkew(RandomPartitioner):
     """Random samples, sizes in Dirichlet(alpha) proportions (Li et al., 2022).
 
     Everybody gets `min_samples` first, so that no draw leaves a client empty; the proportions are of the rest.
@@ -51,7 +51,7 @@ class QuantitySkew(Counted):
     min_samples: int = Field(1, ge=1, description="fewest samples that a client may get")
 
     def split(self, data: Data, streams: Streams) -> tuple[NDArray[np.int64], ...]:
-        """A random permutation, cut into uneven pieces."""
+        """Cut a random permutation into uneven pieces."""
         self.check_enough(len(data.y), self.min_samples)
         generator = streams.generator("data/partition")
         order = generator.permutation(len(data.y))
@@ -61,7 +61,7 @@ class QuantitySkew(Counted):
         return tuple(np.split(order, cuts))
 
 
-class Dirichlet(Counted):
+class Dirichlet(RandomPartitioner):
     """Every class spread over the clients in Dirichlet(alpha) proportions (Yurochkin et al., 2019; Li et al., 2022).
 
     Small `alpha` gives each client few classes and makes sizes uneven, large `alpha` approaches equal mixtures. With
@@ -76,18 +76,18 @@ class Dirichlet(Counted):
     attempts: int = Field(100, ge=1, description="draws until everybody has enough samples")
 
     def split(self, data: Data, streams: Streams) -> tuple[NDArray[np.int64], ...]:
-        """The rows of each class in random order, dealt out by a table of counts."""
+        """Deal the rows of each class in random order, by a table of counts."""
         self.check_enough(len(data.y), self.min_samples)
         generator = streams.generator("data/partition")
         by_class = [generator.permutation(np.flatnonzero(data.y == label)) for label in range(len(data.class_names))]
         available = np.array([len(rows) for rows in by_class])
-        draw = self._equally if self.equal_sizes else self._freely
+        draw = self._draw_equal_sizes if self.equal_sizes else self._draw_unequal_sizes
         counts = draw(available, generator)
         owner = np.repeat(np.tile(np.arange(self.clients), len(counts)), counts.ravel())
-        return dealt(np.concatenate(by_class), owner, self.clients)
+        return deal(np.concatenate(by_class), owner, self.clients)
 
-    def _freely(self, available: NDArray[np.int64], generator: np.random.Generator) -> NDArray[np.int64]:
-        """Samples of each class for each client, drawn again until no client has too few."""
+    def _draw_unequal_sizes(self, available: NDArray[np.int64], generator: np.random.Generator) -> NDArray[np.int64]:
+        """Draw samples of each class for each client until no client has too few."""
         concentration = np.full(self.clients, self.alpha)
         for _ in range(self.attempts):
             shares = np.cumsum(generator.dirichlet(concentration, len(available)), axis=1)
@@ -102,8 +102,11 @@ class Dirichlet(Counted):
             f"{self.alpha:g} and {self.clients} clients: raise alpha, use fewer clients or equal_sizes",
         )
 
-    def _equally(self, available: NDArray[np.int64], generator: np.random.Generator) -> NDArray[np.int64]:
-        """The same with equal sizes. A draw of a class that is used up is repeated among the classes that are left."""
+    def _draw_equal_sizes(self, available: NDArray[np.int64], generator: np.random.Generator) -> NDArray[np.int64]:
+        """Draw samples of each class for each client, with equal sizes.
+
+        A draw of a class that is used up is repeated among the classes that are left.
+        """
         left = available.copy()
         counts = np.zeros((len(available), self.clients), np.int64)
         known = available > 0
@@ -122,7 +125,7 @@ class Dirichlet(Counted):
         return counts
 
 
-class LabelSkew(Counted):
+class LabelSkew(RandomPartitioner):
     """Every client holds k classes; those who hold a class share it equally (Li et al., 2022, "#C = k").
 
     Every class has somebody who holds it. Sizes differ, because more clients hold one class than another.
@@ -131,7 +134,7 @@ class LabelSkew(Counted):
     classes: int = Field(2, ge=1, description="classes of each client, k")
 
     def split(self, data: Data, streams: Streams) -> tuple[NDArray[np.int64], ...]:
-        """Who holds which class, then each class dealt out in turn."""
+        """Choose the classes of each client, then deal out each class in turn."""
         known, label = np.unique(data.y, return_inverse=True)
         if self.classes > len(known):
             raise OptionError("classes", f"found {self.classes}, but the training samples have only {len(known)}")
@@ -149,10 +152,13 @@ class LabelSkew(Counted):
                 message = f"class {data.class_names[name]!r} has {len(rows)} samples for the {len(holders)} clients"
                 raise OptionError("clients", f"{message} that hold it: use fewer clients or fewer classes")
             owner[rows] = holders[np.arange(len(rows)) % len(holders)]
-        return dealt(order, owner[order], self.clients)
+        return deal(order, owner[order], self.clients)
 
     def _holders(self, known: int, generator: np.random.Generator) -> NDArray[np.bool_]:
-        """Whether a client holds a class, (clients, classes): first each class goes round, the others are random."""
+        """Choose the classes of each client, (clients, classes).
+
+        First each class is given to a client in turn; the others are random.
+        """
         turn = np.arange(max(self.clients, known))
         rank = generator.random((self.clients, known))
         rank[turn % self.clients, generator.permutation(known)[turn % known]] = -1.0
@@ -161,7 +167,7 @@ class LabelSkew(Counted):
         return holds
 
 
-class Shards(Counted):
+class Shards(RandomPartitioner):
     """Samples sorted by class and cut into equal shards, of which each client gets a few (McMahan et al., 2017).
 
     Sizes are equal, up to one sample of every shard. A shard seldom holds more than two classes.
@@ -170,11 +176,14 @@ class Shards(Counted):
     shards: int = Field(2, ge=1, description="shards of each client")
 
     def split(self, data: Data, streams: Streams) -> tuple[NDArray[np.int64], ...]:
-        """Shards in random order, each of samples in random order within their class."""
+        """Cut the sorted samples into shards in random order.
+
+        Samples of a class are in random order.
+        """
         self.check_enough(len(data.y), self.shards)
         generator = streams.generator("data/partition")
         order = generator.permutation(len(data.y))
         order = order[np.argsort(data.y[order], kind="stable")]
         owners = generator.permutation(np.repeat(np.arange(self.clients), self.shards))
         shard = np.arange(len(order)) * len(owners) // len(order)
-        return dealt(order, owners[shard], self.clients)
+        return deal(order, owners[shard], self.clients)

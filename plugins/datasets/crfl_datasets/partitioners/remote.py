@@ -1,4 +1,4 @@
-"""Clients whose samples are somewhere else."""
+"""Partitioner `remote`: clients whose samples the server never sees."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Remote(Partitioner):
     )
 
     def split(self, data: Data, streams: Streams) -> tuple[NDArray[np.int64], ...]:  # noqa: ARG002
-        """What was registered: rows for the client that is here, numbers alone for the others."""
+        """Return rows for the client of this process, and numbers of samples for the others."""
         if self.samples is None:
             raise OptionError("samples", "is missing: start with `crfl serve`, where nodes register theirs, or set it")
         if len(self.samples) != self.clients:

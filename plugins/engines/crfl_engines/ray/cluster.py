@@ -14,21 +14,21 @@ from typing import Any, NamedTuple
 
 from crfl_core.extend import OptionError, PluginError, RunError
 
-QUIET = {
+RAY_ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # else every worker of a `uv run` builds an environment of its own
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # what it warns of is about GPUs
     "RAY_DISABLE_DOCKER_CPU_WARNING": "1",
 }
-PLACE = re.compile(r"(?P<host>[^\s:/]+):(?P<port>\d{1,5})")
+HOST_AND_PORT = re.compile(r"(?P<host>[^\s:/]+):(?P<port>\d{1,5})")
 SETTINGS_FRAME = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SETTINGS_FRAME
+HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SETTINGS_FRAME
 """How a connection of HTTP/2 begins on both sides (RFC 9113, section 3.4); a server's first frame has the same type."""
-PATIENCE = 10.0
+ANSWER_SECONDS = 10.0
 """Seconds that a machine may take to answer at all."""
 
 
-class Wish(NamedTuple):
+class ClusterRequest(NamedTuple):
     """What somebody wants of a cluster; processors and MiB of shared memory count if it is started here."""
 
     address: str
@@ -36,9 +36,9 @@ class Wish(NamedTuple):
     store_mib: int
 
 
-def imported() -> Any:
+def import_ray() -> Any:
     """The module `ray`, quiet. Raises `PluginError` if it is not installed."""
-    for name, value in QUIET.items():
+    for name, value in RAY_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     try:
         import ray
@@ -60,35 +60,35 @@ class Connection:
         self._is_own = False
         self._printed: Any = None
 
-    def take(self, wish: Wish) -> None:
+    def acquire(self, wish: ClusterRequest) -> None:
         """Connect, unless somebody already has. Raises `OptionError` if there is no such cluster."""
-        ray = imported()
+        ray = import_ray()
         with self._lock:
             if ray.is_initialized():
                 check_same(ray, wish.address)
             else:
-                with left_as_it_was():
+                with preserve_process_state():
                     connect(ray, wish)
                 self._is_own = True
-                self._printed = hushed(ray, nothing)
+                self._printed = replace_printer(ray, print_nothing)
             self._users += 1
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """Do without it again."""
-        ray = imported()
+        ray = import_ray()
         with self._lock:
             self._users -= 1
             if not self._users and self._is_own:
                 self._is_own = False
-                with left_as_it_was():
+                with preserve_process_state():
                     ray.shutdown()
-                hushed(ray, self._printed)
+                replace_printer(ray, self._printed)
 
 
 CONNECTION = Connection()
 
 
-def connect(ray: Any, wish: Wish) -> None:
+def connect(ray: Any, wish: ClusterRequest) -> None:
     """Join the cluster that is wished for, or start one."""
     if wish.address == "local":
         start(ray, wish)
@@ -112,7 +112,7 @@ def connect(ray: Any, wish: Wish) -> None:
             ) from error
 
 
-def start(ray: Any, wish: Wish) -> None:
+def start(ray: Any, wish: ClusterRequest) -> None:
     """A cluster of this machine alone, with as many processors as are wanted and little shared memory."""
     try:
         ray.init(
@@ -137,11 +137,11 @@ def join(ray: Any, address: str) -> None:
 
 def check_answers(address: str) -> None:
     """Ray itself waits for minutes for a machine that does not answer, or that speaks another language than HTTP/2."""
-    found = PLACE.fullmatch(address)
+    found = HOST_AND_PORT.fullmatch(address)
     assert found is not None
     try:
-        with socket.create_connection((found["host"], int(found["port"])), PATIENCE) as connection:
-            connection.sendall(GREETING)
+        with socket.create_connection((found["host"], int(found["port"])), ANSWER_SECONDS) as connection:
+            connection.sendall(HTTP2_GREETING)
             answer = connection.recv(len(SETTINGS_FRAME))
     except (OSError, OverflowError) as error:
         raise OptionError(
@@ -154,12 +154,12 @@ def check_answers(address: str) -> None:
 def check_same(ray: Any, address: str) -> None:
     """A process has one cluster at a time."""
     here = str(ray.get_runtime_context().gcs_address)
-    found = PLACE.fullmatch(address)
+    found = HOST_AND_PORT.fullmatch(address)
     if found is not None and socket.gethostbyname(found["host"]) + ":" + found["port"] != here:
         raise OptionError("address", f"this process already works with the Ray cluster at {here}, not {address}")
 
 
-def hushed(ray: Any, instead: Any) -> Any:
+def replace_printer(ray: Any, instead: Any) -> Any:
     """Put something in place of the function by which Ray tells of dead nodes on standard output, among the results.
 
     It has no setting for that. Returns what was there.
@@ -171,12 +171,12 @@ def hushed(ray: Any, instead: Any) -> Any:
     return before
 
 
-def nothing(*_: object, **__: object) -> None:
+def print_nothing(*_: object, **__: object) -> None:
     """Print nothing: whoever loses a worker says so."""
 
 
 @contextmanager
-def left_as_it_was() -> Iterator[None]:
+def preserve_process_state() -> Iterator[None]:
     """Ray replaces the handler of SIGTERM, by which a run is saved, and draws from the generator of everybody."""
     state = random.getstate()
     handler = signal.getsignal(signal.SIGTERM)
@@ -188,6 +188,6 @@ def left_as_it_was() -> Iterator[None]:
             signal.signal(signal.SIGTERM, handler)
 
 
-def processors() -> int:
+def available_processors() -> int:
     """How many processes can run at once here."""
     return len(os.sched_getaffinity(0))

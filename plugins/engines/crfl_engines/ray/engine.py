@@ -10,12 +10,12 @@ import numpy as np
 from pydantic import Field, PrivateAttr
 
 from crfl_core.extend import Clients, CountingTask, Engine, Job, LocalUpdates, PartialCount, TrainingTask
-from crfl_engines.ray.cluster import CONNECTION, Wish, imported, processors
+from crfl_engines.ray.cluster import CONNECTION, ClusterRequest, available_processors, import_ray
 
-PLACES = r"^(auto|local|[^\s:/]+:\d{1,5})$"
+ADDRESS_FORMS = r"^(auto|local|[^\s:/]+:\d{1,5})$"
 
 
-class Kept(NamedTuple):
+class StoredClients(NamedTuple):
     """The participants of a round, and where they lie in Ray's store."""
 
     clients: Clients
@@ -31,7 +31,7 @@ class Ray(Engine):
 
     address: str = Field(
         "auto",
-        pattern=PLACES,
+        pattern=ADDRESS_FORMS,
         description="cluster: `local` is one of this machine alone, started for the run; `host:port` one that runs; "
         "`auto` the one that runs here or that RAY_ADDRESS names, else as `local`",
     )
@@ -49,23 +49,23 @@ class Ray(Engine):
     store_mib: int = Field(512, ge=80, description="shared memory of a cluster that is started for the run, in MiB")
 
     _job: Job | None = PrivateAttr(default=None)
-    _crew: Any = PrivateAttr(default=None)
-    _kept: Kept | None = PrivateAttr(default=None)
+    _pool: Any = PrivateAttr(default=None)
+    _kept: StoredClients | None = PrivateAttr(default=None)
 
     def open(self, job: Job) -> None:
         """Remember the job. Workers are hired when there is something to do."""
-        imported()
+        import_ray()
         self._job = job
 
     def train(self, task: TrainingTask) -> Iterator[LocalUpdates]:
         """The parts, as they are ready. The model is put into Ray's store once."""
-        from crfl_engines.ray.worker import SentTask, received
+        from crfl_engines.ray.worker import SentTask, receive_updates
 
-        crew = self._at_work()
-        ray = imported()
-        sent = ray.put(SentTask.of(task)), self._place_of(task.clients)
-        for part, answer in crew.work("train", sent, task.parts(self.chunk_clients)):
-            trained = received(part, answer)
+        pool = self._start_workers()
+        ray = import_ray()
+        sent = ray.put(SentTask.from_task(task)), self._store_clients(task.clients)
+        for part, answer in pool.run("train", sent, task.parts(self.chunk_clients)):
+            trained = receive_updates(part, answer)
             del answer
             yield trained
 
@@ -76,50 +76,50 @@ class Ray(Engine):
         blocks = task.blocks
         if len(blocks) == 1:  # the server counts one of them in any case
             return
-        crew = self._at_work()
-        share = math.ceil(len(blocks) / len(crew))
+        pool = self._start_workers()
+        share = math.ceil(len(blocks) / len(pool))
         firsts = range(0, len(blocks), share)
         parts = [slice(blocks[first].start, blocks[first : first + share][-1].stop) for first in firsts]
-        for part, counts in crew.work("count", (imported().put(SentCount.of(task)),), parts):
+        for part, counts in pool.run("count", (import_ray().put(SentCount.from_task(task)),), parts):
             yield PartialCount(part, counts.copy())
 
     def close(self) -> None:
         """Let the workers go, and end what was begun here."""
-        crew = self._crew
-        self._crew = None
+        pool = self._pool
+        self._pool = None
         self._kept = None
         self._job = None
-        if crew is not None:
+        if pool is not None:
             try:
-                crew.dismiss()
+                pool.stop()
             finally:
-                CONNECTION.give_back()
+                CONNECTION.release()
 
-    def _at_work(self) -> Any:
+    def _start_workers(self) -> Any:
         """The workers, hired when they are first needed."""
-        if self._crew is None:
+        if self._pool is None:
             from crfl_engines.ray.worker_pool import WorkerPool
 
             assert self._job is not None
-            wanted = self.workers or processors()
-            CONNECTION.take(Wish(self.address, wanted, self.store_mib))
+            wanted = self.workers or available_processors()
+            CONNECTION.acquire(ClusterRequest(self.address, wanted, self.store_mib))
             try:
                 if self.workers is None:
-                    wanted = max(1, math.floor(imported().cluster_resources().get("CPU", 1)))
-                self._crew = WorkerPool(self._job.specification, wanted, min(self.min_workers, wanted), self.deadline)
+                    wanted = max(1, math.floor(import_ray().cluster_resources().get("CPU", 1)))
+                self._pool = WorkerPool(self._job.specification, wanted, min(self.min_workers, wanted), self.deadline)
             except BaseException:
-                CONNECTION.give_back()
+                CONNECTION.release()
                 raise
-            self._crew.gather()
-        return self._crew
+            self._pool.start()
+        return self._pool
 
-    def _place_of(self, clients: Clients) -> Any:
+    def _store_clients(self, clients: Clients) -> Any:
         """Where the participants lie; those of the last round, if they are the same."""
-        if self._kept is None or not same(self._kept.clients, clients):
-            self._kept = Kept(clients, imported().put(vars(clients)))
+        if self._kept is None or not has_same_clients(self._kept.clients, clients):
+            self._kept = StoredClients(clients, import_ray().put(vars(clients)))
         return self._kept.place
 
 
-def same(one: Clients, other: Clients) -> bool:
+def has_same_clients(one: Clients, other: Clients) -> bool:
     """Whether two rounds have the same participants, who do the same."""
     return all(np.array_equal(column, vars(other)[name]) for name, column in vars(one).items())

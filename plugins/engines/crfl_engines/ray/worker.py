@@ -38,15 +38,15 @@ class SentTask(NamedTuple):
     attack_state: Columns | None
 
     @classmethod
-    def of(cls, task: TrainingTask) -> SentTask:
+    def from_task(cls, task: TrainingTask) -> SentTask:
         """The task as it is sent."""
-        state = None if task.attack_state is None else {name: array(one) for name, one in task.attack_state.items()}
-        return cls(task.number, array(task.starts), task.attacked, state)
+        state = None if task.attack_state is None else {name: to_array(one) for name, one in task.attack_state.items()}
+        return cls(task.number, to_array(task.starts), task.attacked, state)
 
-    def with_clients(self, columns: Mapping[str, NDArray[Any]]) -> TrainingTask:
+    def to_task(self, columns: Mapping[str, NDArray[Any]]) -> TrainingTask:
         """The task as jobs know it."""
-        state = None if self.attack_state is None else {name: tensor(one) for name, one in self.attack_state.items()}
-        return TrainingTask(self.number, tensor(self.starts), Clients(**columns), self.attacked, state)
+        state = None if self.attack_state is None else {name: to_tensor(one) for name, one in self.attack_state.items()}
+        return TrainingTask(self.number, to_tensor(self.starts), Clients(**columns), self.attacked, state)
 
 
 class SentCount(NamedTuple):
@@ -58,25 +58,25 @@ class SentCount(NamedTuple):
     others: dict[str, Any]
 
     @classmethod
-    def of(cls, task: CountingTask) -> SentCount:
+    def from_task(cls, task: CountingTask) -> SentCount:
         """The task as it is sent."""
         others = {name: value for name, value in vars(task.voters).items() if name != "models"}
-        return cls(task.test_set, task.samples, array(task.voters.models), others)
+        return cls(task.test_set, task.samples, to_array(task.voters.models), others)
 
-    def task(self) -> CountingTask:
+    def to_task(self) -> CountingTask:
         """The task as jobs know it."""
-        return CountingTask(self.test_set, self.samples, NoisyModels(tensor(self.models), **self.others))
+        return CountingTask(self.test_set, self.samples, NoisyModels(to_tensor(self.models), **self.others))
 
 
 Answer = tuple[NDArray[Any], Columns]
 """Updates and measured poison of some participants."""
 
 
-def received(part: slice, answer: Answer) -> LocalUpdates:
+def receive_updates(part: slice, answer: Answer) -> LocalUpdates:
     """What a worker sent, in memory of this process: that of Ray is free again at once."""
     updates, poisoning = answer
     return LocalUpdates(
-        part, tensor(updates), BatchMeasurements(**{name: one.copy() for name, one in poisoning.items()})
+        part, to_tensor(updates), BatchMeasurements(**{name: one.copy() for name, one in poisoning.items()})
     )
 
 
@@ -94,7 +94,7 @@ class Worker:
         torch.set_num_threads(1)
         machine = platform.node()
         for name, there in versions.items():
-            if (here := own_versions()[name]) != there:
+            if (here := local_versions()[name]) != there:
                 raise RunError(f"{machine} has {name} {here}, and the run was started with {there}: install the same")
         self._job = open_job(specification)
         return f"{machine}, process {os.getpid()}"
@@ -102,27 +102,27 @@ class Worker:
     def train(self, sent: SentTask, clients: Mapping[str, NDArray[Any]], part: slice) -> tuple[str, Answer]:
         """Train the participants `part` of a round. The answer has a word before it, which Ray sends at once."""
         assert self._job is not None
-        trained = self._job.train(sent.with_clients(clients), part)
-        return DONE, (array(trained.updates), vars(trained.measurements))
+        trained = self._job.train(sent.to_task(clients), part)
+        return DONE, (to_array(trained.updates), vars(trained.measurements))
 
     def count(self, sent: SentCount, part: slice) -> tuple[str, NDArray[np.int64]]:
         """Count the votes on the test samples `part`."""
         assert self._job is not None
-        return DONE, self._job.count_votes(sent.task(), part).counts
+        return DONE, self._job.count_votes(sent.to_task(), part).counts
 
 
-def own_versions() -> dict[str, str]:
+def local_versions() -> dict[str, str]:
     """What bits depend on."""
     versions = {"crfl": crfl_core.__version__, "torch": torch.__version__, "numpy": np.__version__}
     return {name: str(version) for name, version in versions.items()}
 
 
-def array(values: Tensor) -> NDArray[Any]:
+def to_array(values: Tensor) -> NDArray[Any]:
     """A tensor as it is sent."""
     sent: NDArray[Any] = values.detach().cpu().numpy()
     return sent
 
 
-def tensor(values: NDArray[Any]) -> Tensor:
+def to_tensor(values: NDArray[Any]) -> Tensor:
     """A copy, because what Ray hands out is read-only, and pinned as long as somebody looks at it."""
     return torch.from_numpy(values.copy())

@@ -9,22 +9,22 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from crfl_core.extend import CrflError, CrflWarning, PluginFailure, RunError
-from crfl_engines.ray.cluster import imported
-from crfl_engines.ray.worker import Worker, own_versions
+from crfl_engines.ray.cluster import import_ray
+from crfl_engines.ray.worker import Worker, local_versions
 
-AT_A_TIME = 2
+PARTS_PER_WORKER = 2
 """Parts that a worker has: one that it works on, and one that waits."""
-AHEAD = 3
+PARTS_AHEAD_PER_WORKER = 3
 """Parts for each worker that are handed out from the one whose turn it is; what is done early waits at its worker."""
-FETCHED = 2
+PREFETCHED_PARTS = 2
 """Parts that are on their way to this machine while another is used."""
-TRIES = 3
+MAX_TRIES = 3
 """How many workers may be lost with the same part, and how often each may be replaced."""
-PAUSE = 1.0
+POLL_SECONDS = 1.0
 """Seconds between two looks at the clock."""
 
 
-class Hand:
+class WorkerHandle:
     """One worker and what it was given: a part and the place of its answer, by the word that tells when it is done."""
 
     def __init__(self, handle: Any) -> None:
@@ -33,12 +33,12 @@ class Hand:
         self.calls: dict[Any, tuple[int, Any]] = {}
 
 
-class Shift:
+class PartQueue:
     """The parts of a round: which are left, which wait until those before them were used, how often each was tried."""
 
     def __init__(self, parts: Sequence[slice]) -> None:
         self.parts = parts
-        self.held: dict[int, Any] = {}
+        self.answers: dict[int, Any] = {}
         self._first = 0
         self._left = list(range(len(parts)))
         self._tries: Counter[int] = Counter()
@@ -51,13 +51,15 @@ class Shift:
     @property
     def next(self) -> int | None:
         """The part whose turn it is; None if it is not done yet."""
-        return self._first if self._first in self.held else None
+        return self._first if self._first in self.answers else None
 
     @property
-    def coming(self) -> list[Any]:
+    def upcoming(self) -> list[Any]:
         """Where the answers lie that are needed after the next one."""
         return [
-            self.held[number] for number in range(self._first + 1, self._first + 1 + FETCHED) if number in self.held
+            self.answers[number]
+            for number in range(self._first + 1, self._first + 1 + PREFETCHED_PARTS)
+            if number in self.answers
         ]
 
     def take(self, ahead: int) -> int | None:
@@ -66,26 +68,26 @@ class Shift:
             return None
         return self._left.pop(0)
 
-    def hold(self, number: int, answer: Any) -> None:
+    def store(self, number: int, answer: Any) -> None:
         """A part is done; its answer lies somewhere."""
-        self.held[number] = answer
+        self.answers[number] = answer
 
-    def done(self) -> None:
+    def finish_next(self) -> None:
         """The next part was used."""
-        self.held.pop(self._first, None)
+        self.answers.pop(self._first, None)
         self._first += 1
 
-    def again(self, numbers: Sequence[int], why: str) -> None:
+    def requeue(self, numbers: Sequence[int], why: str) -> None:
         """Parts have to be done again. Raises `RunError` if one seems to be what workers die of."""
         self._left = sorted({*self._left, *numbers})
         self._tries.update(numbers)
         for number in numbers:
-            self.held.pop(number, None)
-            if self._tries[number] >= TRIES:
+            self.answers.pop(number, None)
+            if self._tries[number] >= MAX_TRIES:
                 part = self.parts[number]
                 raise RunError(
-                    f"engine: {TRIES} workers were lost with the same part, {part.start} to {part.stop - 1} ({why}): "
-                    "if memory ran out, lower engine.chunk_clients"
+                    f"engine: {MAX_TRIES} workers were lost with the same part, {part.start} to {part.stop - 1} "
+                    f"({why}): if memory ran out, lower engine.chunk_clients"
                 )
 
 
@@ -97,68 +99,68 @@ class WorkerPool:
     """
 
     def __init__(self, specification: str, wanted: int, least: int, deadline: float) -> None:
-        self._ray = imported()
+        self._ray = import_ray()
         self._specification = self._ray.put(specification)
         self._wanted = wanted
         self._least = least
         self._deadline = deadline
-        self._hands: list[Hand] = []
-        self._coming: dict[Any, Hand] = {}
-        self._to_hire = (1 + TRIES) * wanted
+        self._workers: list[WorkerHandle] = []
+        self._starting: dict[Any, WorkerHandle] = {}
+        self._starts_left = (1 + MAX_TRIES) * wanted
         self._enough_until = time.monotonic()
         self._has_told = False
 
     def __len__(self) -> int:
-        return len(self._hands)
+        return len(self._workers)
 
-    def gather(self) -> None:
+    def start(self) -> None:
         """Hire all workers and wait for them. Raises `RunError` if they do not come."""
         self._enough_until = time.monotonic()
         for _ in range(self._wanted):
-            self._hire()
-        while len(self._hands) < self._wanted:
+            self._start_worker()
+        while len(self._workers) < self._wanted:
             self._check_enough(self._wanted)
-            self._welcome(self._ready(list(self._coming)))
+            self._add_workers(self._wait_for(list(self._starting)))
 
-    def work(self, method: str, shared: tuple[Any, ...], parts: Sequence[slice]) -> Iterator[tuple[slice, Any]]:
+    def run(self, method: str, shared: tuple[Any, ...], parts: Sequence[slice]) -> Iterator[tuple[slice, Any]]:
         """What workers answer to `method(*shared, part)`, in order of parts. `shared` lies in Ray's store."""
-        shift = Shift(parts)
+        shift = PartQueue(parts)
         try:
             while not shift.is_over:
-                self._hand_out(method, shared, shift)
-                calls = {word: hand for hand in self._hands for word in hand.calls}
-                ready = self._ready([*calls, *self._coming], PAUSE if shift.next is None else 0)
-                self._welcome([ref for ref in ready if ref in self._coming])
+                self._assign(method, shared, shift)
+                calls = {word: hand for hand in self._workers for word in hand.calls}
+                ready = self._wait_for([*calls, *self._starting], POLL_SECONDS if shift.next is None else 0)
+                self._add_workers([ref for ref in ready if ref in self._starting])
                 for word in ready:
                     if word in calls and word in calls[word].calls:
-                        self._heard(calls[word], word, shift)
-                yield from self._fetched(shift)
+                        self._collect(calls[word], word, shift)
+                yield from self._fetch_next(shift)
                 self._check_enough(self._least)
         finally:
-            for hand in self._hands:
+            for hand in self._workers:
                 hand.calls.clear()
 
-    def dismiss(self) -> None:
+    def stop(self) -> None:
         """End all workers."""
-        for hand in [*self._hands, *self._coming.values()]:
+        for hand in [*self._workers, *self._starting.values()]:
             self._ray.kill(hand.handle)
-        self._hands = []
-        self._coming = {}
+        self._workers = []
+        self._starting = {}
 
-    def _hand_out(self, method: str, shared: tuple[Any, ...], shift: Shift) -> None:
+    def _assign(self, method: str, shared: tuple[Any, ...], shift: PartQueue) -> None:
         """Give everybody something to do; nobody gets a second part before all have one."""
-        for load in range(AT_A_TIME):
-            for hand in self._hands:
+        for load in range(PARTS_PER_WORKER):
+            for hand in self._workers:
                 if len(hand.calls) != load:
                     continue
-                number = shift.take(AHEAD * len(self._hands))
+                number = shift.take(PARTS_AHEAD_PER_WORKER * len(self._workers))
                 if number is None:
                     return
                 call = getattr(hand.handle, method).options(num_returns=2)
                 word, answer = call.remote(*shared, shift.parts[number])
                 hand.calls[word] = number, answer
 
-    def _ready(self, refs: list[Any], pause: float = PAUSE) -> list[Any]:
+    def _wait_for(self, refs: list[Any], pause: float = POLL_SECONDS) -> list[Any]:
         """What is there, at least one within a pause."""
         ready: list[Any]
         if not refs:
@@ -169,44 +171,44 @@ class WorkerPool:
             ready += self._ray.wait(others, num_returns=len(others), timeout=0)[0]
         return ready
 
-    def _heard(self, hand: Hand, word: Any, shift: Shift) -> None:
+    def _collect(self, hand: WorkerHandle, word: Any, shift: PartQueue) -> None:
         """A worker says that it has done a part, or Ray that the worker is gone."""
         try:
             self._ray.get(word, timeout=self._deadline)
         except self._ray.exceptions.RayTaskError as error:
-            raise failure(error) from error
+            raise worker_error(error) from error
         except self._ray.exceptions.RayError as error:
-            self._lost(hand, shift, first_sentence(error))
+            self._replace_worker(hand, shift, first_sentence(error))
         else:
-            shift.hold(*hand.calls.pop(word))
+            shift.store(*hand.calls.pop(word))
 
-    def _fetched(self, shift: Shift) -> Iterator[tuple[slice, Any]]:
+    def _fetch_next(self, shift: PartQueue) -> Iterator[tuple[slice, Any]]:
         """The part whose turn it is, if it is done; those behind it are sent for meanwhile."""
         if (number := shift.next) is None:
             return
-        if coming := shift.coming:
+        if coming := shift.upcoming:
             self._ray.wait(coming, num_returns=len(coming), timeout=0)
         try:
-            answer = self._ray.get(shift.held[number], timeout=self._deadline)
+            answer = self._ray.get(shift.answers[number], timeout=self._deadline)
         except self._ray.exceptions.RayError as error:
             why = first_sentence(error)
-            self._tell(f"what a worker has done is lost ({why})")
-            shift.again([number], why)
+            self._warn_once(f"what a worker has done is lost ({why})")
+            shift.requeue([number], why)
             return
-        shift.done()
+        shift.finish_next()
         yield shift.parts[number], answer
 
-    def _lost(self, hand: Hand, shift: Shift, why: str) -> None:
+    def _replace_worker(self, hand: WorkerHandle, shift: PartQueue, why: str) -> None:
         """A worker is gone: others do its parts, and a new one comes if it can."""
-        self._tell(f"a worker is lost, {hand.place} ({why})")
+        self._warn_once(f"a worker is lost, {hand.place} ({why})")
         self._ray.kill(hand.handle)
-        self._hands.remove(hand)
+        self._workers.remove(hand)
         numbers = [number for number, _ in hand.calls.values()]
         hand.calls.clear()
-        self._hire()
-        shift.again(numbers, why)
+        self._start_worker()
+        shift.requeue(numbers, why)
 
-    def _tell(self, what: str) -> None:
+    def _warn_once(self, what: str) -> None:
         """Say that something went wrong, once."""
         if not self._has_told:
             self._has_told = True
@@ -217,45 +219,45 @@ class WorkerPool:
                 stacklevel=2,
             )
 
-    def _hire(self) -> None:
+    def _start_worker(self) -> None:
         """One worker more, on the machine that has the fewest; not for ever if they keep dying."""
-        if not self._to_hire:
+        if not self._starts_left:
             return
-        self._to_hire -= 1
+        self._starts_left -= 1
         options = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0, "scheduling_strategy": "SPREAD"}
-        hand = Hand(self._ray.remote(**options)(Worker).remote())
-        self._coming[hand.handle.open.remote(self._specification, own_versions())] = hand
+        hand = WorkerHandle(self._ray.remote(**options)(Worker).remote())
+        self._starting[hand.handle.open.remote(self._specification, local_versions())] = hand
 
-    def _welcome(self, refs: Sequence[Any]) -> None:
+    def _add_workers(self, refs: Sequence[Any]) -> None:
         """Workers that are ready."""
         for ref in refs:
-            hand = self._coming.pop(ref)
+            hand = self._starting.pop(ref)
             try:
                 hand.place = self._ray.get(ref, timeout=self._deadline)
             except self._ray.exceptions.RayTaskError as error:
-                raise failure(error) from error
+                raise worker_error(error) from error
             except self._ray.exceptions.RayError as error:
-                self._hire()
-                if not self._hands and not self._coming:
+                self._start_worker()
+                if not self._workers and not self._starting:
                     raise RunError(f"engine: workers die before they begin ({first_sentence(error)})") from error
             else:
-                self._hands.append(hand)
+                self._workers.append(hand)
 
     def _check_enough(self, needed: int) -> None:
         """Raise `RunError` if there were too few workers for too long."""
-        if len(self._hands) >= needed:
+        if len(self._workers) >= needed:
             self._enough_until = time.monotonic()
         elif time.monotonic() > self._enough_until + self._deadline:
             alive = [node for node in self._ray.nodes() if node["Alive"]]
             total = sum(int(node["Resources"].get("CPU", 0)) for node in alive)
             raise RunError(
-                f"engine: {len(self._hands)} of {needed} workers were there within {self._deadline:g} s, and the "
+                f"engine: {len(self._workers)} of {needed} workers were there within {self._deadline:g} s, and the "
                 f"cluster has {len(alive)} nodes with {total} CPUs, of which others may use some: lower "
                 "engine.workers, raise engine.deadline, or add nodes"
             )
 
 
-def failure(error: Any) -> CrflError:
+def worker_error(error: Any) -> CrflError:
     """What went wrong in a worker, as if it had gone wrong here."""
     cause = error.cause
     return cause if isinstance(cause, CrflError) else PluginFailure(f"{type(cause).__name__}: {cause}")

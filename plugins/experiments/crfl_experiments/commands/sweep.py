@@ -55,7 +55,7 @@ EngineOption = Annotated[
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list the cells, and what they share.")]
 Json = Annotated[bool, typer.Option("--json", help="Print cells and numbers as JSON.")]
-Trust = Annotated[bool, typer.Option("--trust", help="Go on with a sweep though its folder was not made here.")]
+Trust = Annotated[bool, typer.Option("--trust", help="Run third-party code that the sweep in a folder names.")]
 
 
 def sweep(

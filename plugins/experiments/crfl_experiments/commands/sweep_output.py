@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from crfl_experiments.sweeps.cells import Definition
 from crfl_experiments.sweeps.folder import SweepFolder
 from crfl_experiments.sweeps.results import SweepResult
 from crfl_experiments.sweeps.schedule import Plan, plan_cells
+from crfl_experiments.sweeps.sweep_table import choices, fixed_of
 from crfl_experiments.sweeps.values import parse_value, shown, split
 
 MOST_TABLES = 3
@@ -57,12 +59,28 @@ def goes_on(path: Path, *, changes: bool, trust: bool) -> tuple[Definition, Path
     folder = SweepFolder.existing(path)
     if changes:
         raise ConfigError(f"{path}: holds a sweep, which goes on as it was begun: leave the other options out")
-    if folder.is_made_by_others and not trust:
-        raise StoreError(
-            f"{path}: was not made here, and going on does what its config says, with your rights: read its "
-            "sweep.toml, then give --trust"
-        )
+    if not trust:
+        check_cells(folder.definition, path)
     return folder.definition, path
+
+
+def check_cells(definition: Definition, path: Path) -> None:
+    """Raise `StoreError` if a sweep in a folder runs third-party code, or writes elsewhere: that needs `--trust`."""
+    fixed = fixed_of(definition.table)
+    keys = {key for choice in choices(definition.table, 0) for key in (*fixed, *choice.settings)}
+    if any(key.split(".")[0] == "plugins" for key in keys):
+        raise StoreError(f"{path}: its sweep.toml sets plugins.allow: read it, then give --trust")
+    careful = replace(definition, tree={**definition.tree, "plugins": {"allow": []}})
+    try:
+        cells = careful.cells()
+    except ConfigError as error:
+        if "is blocked by plugins.allow" not in str(error):
+            raise
+        raise StoreError(f"{path}: runs third-party code: read its sweep.toml, then give --trust: {error}") from error
+    from crfl_core.runs.run import check_outside_effects  # imports torch
+
+    for cell in cells:
+        check_outside_effects(path, cell.config)
 
 
 def dry(definition: Definition, *, as_json: bool) -> str:

@@ -17,7 +17,7 @@ RISES = Ordered(REACH)
 NOISE = "Section 6.2, Effect of Training Time Noise"
 ABILITY = "Section 6.2, Effect of Attacker Ability"
 REMARK = "Section 5.1, remarks to Corollary 1"
-NO_VALUES = "The paper's figures print no table of the values they vary: those here are ours."
+NO_VALUES = "The paper prints no table of the varied values; those here are ours."
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ BOOK: tuple[Figure, ...] = (
             Claim("large radius is certified but at a low accuracy", NOISE, (Ordered(ACCURACY, rises=False),)),
             Claim("the parameter smoothing with sigma_T does not hurt the accuracy much", NOISE, (Within(COST, 0.05),)),
         ),
-        Beside("It trains without noise, so that there is no trade-off with accuracy: one line."),
+        Beside("It trains without noise, so accuracy does not depend on sigma: one line."),
         shows_rate=True,
     ),
     Figure(
@@ -82,7 +82,7 @@ BOOK: tuple[Figure, ...] = (
         "attack.poisoned_per_batch",
         "q",
         (Claim(STRONGER, ABILITY, (FALLS,)),),
-        Beside("Whoever may submit anything has poisoned as much as it likes: one line for every q."),
+        Beside("A client that may submit anything can poison any share: one line for every q."),
     ),
     Figure(
         "gamma",
@@ -92,7 +92,7 @@ BOOK: tuple[Figure, ...] = (
         "attack.scale",
         "gamma",
         (Claim(STRONGER, ABILITY, (FALLS,)),),
-        Beside("Whoever may submit anything has chosen its scale: one line for every gamma."),
+        Beside("A client that may submit anything can use any scale: one line for every gamma."),
     ),
     Figure(
         "attackers",
@@ -301,7 +301,9 @@ BOOK: tuple[Figure, ...] = (
             ),
         ),
         Beside("One line, on the backdoored test samples of its own run."),
-        ("Our backdoored set leaves out the target class, the authors' keeps it: clean samples are chosen likewise.",),
+        (
+            "Our backdoored set leaves out the target class, the authors' keeps it; clean samples are chosen so as well.",
+        ),
         takes=("attackers", "rfa", "gamma", "poison-ratio", "sigma", "clients", "rounds"),
     ),
 )

@@ -57,44 +57,45 @@ class Section:
 
 DEVIATIONS = (
     "Models start at zero, the authors' at random. Softmax regression is convex, so this matters in early rounds only.",
-    "The radius abstains where p_A <= p_B; the authors' code squares the difference and never does.",
-    "L_Z is that of the clipping norm in the attacked round, as the text says. The authors' code has 3 on MNIST in "
-    "every round (the value of round 10), and 4 on EMNIST, where Table 1 gives 6.5.",
+    "The radius abstains if p_A <= p_B; the authors' code squares the difference and never abstains.",
+    "L_Z uses the clipping norm of the attacked round, as in the text. The authors' code uses 3 on MNIST in every "
+    "round (the value of round 10), and 4 on EMNIST, where Table 1 gives 6.5.",
     "tau is that of Table 1; the authors' code certifies with 174 on EMNIST (table: 70) and 35 on LOAN (table: 143).",
-    "Weights are n_i / n, as in the paper; on LOAN 1 / N, as in the authors' code: that is where the two differ.",
-    "The backdoored test set leaves out the target class, which the authors' keeps.",
-    "`crfl reproduce --authors` does all of this as the authors' code does.",
-    "LOAN is a sample of 57,816 real loans, the paper's has 1.8 million: many states have fewer than its batches of "
-    "800, a short last batch is left out, and 5,000 loans are certified instead of 10,000.",
-    "T is not in Table 1: it is that of the authors' configs, 100, on EMNIST 150.",
-    "The paper certifies 5,000 MNIST images; the first 5,000 of the test set, used here, are its harder half. Columns "
-    "called *all* are of all 10,000.",
+    "Weights are n_i / n, as in the paper, and 1 / N on LOAN, as in the authors' code; they differ only there.",
+    "The backdoored test set leaves out the target class; the authors' keeps it.",
+    "`crfl reproduce --authors` follows the authors' code in all of this.",
+    "LOAN is a sample of 57,816 real loans, the paper's has 1.8 million: many states have fewer than its batches "
+    "of 800, a short last batch is left out, and 5,000 loans are certified instead of 10,000.",
+    "T is not in Table 1; it is that of the authors' configs, 100, and 150 on EMNIST.",
+    "The paper certifies 5,000 MNIST images; the first 5,000 of the test set, used here, are its harder half. "
+    "Columns called *all* are of all 10,000.",
 )
 
 RADII = (
-    "Radii are those of the certificate `paper`: Corollary 1 of *CRFL: Certifiably Robust Federated Learning against "
-    "Backdoor Attacks* (Xie, Chen, Chen, Li; ICML 2021), a reproduction and [not a proof](certificates.md). Verdicts "
-    "are computed: a claim holds if every step of its test does, with several seeds if an interval of Student's t "
-    "(one-sided, 95 %) lies above zero, with one seed if the number does. Tolerances are ours. Numbers are means with "
-    "standard deviations over seeds; *area* is that under certified accuracy."
+    "Radii are those of the certificate `paper`: Corollary 1 of *CRFL: Certifiably Robust Federated Learning "
+    "against Backdoor Attacks* (Xie, Chen, Chen, Li; ICML 2021), a reproduction and [not a "
+    "proof](certificates.md). Verdicts are computed: a claim holds if every step of its test does. With several "
+    "seeds a step holds if an interval of Student's t (one-sided, 95 %) lies above zero, with one seed if the "
+    "number does. Tolerances are ours. Numbers are means with standard deviations over seeds; *area* is the area "
+    "under certified accuracy."
 )
 
 BESIDE = (
-    "Lines and columns called *sound* put the same question to the certificate [`pathwise-linear`](certificates.md), "
-    "which is a proof: how much of the same test samples is classified right, and as it would have been without the "
-    "attack, whatever R clients submit in the attacked round? That covers backdoors of every radius, scale and poison "
-    "ratio and changed labels, so it is one number for all r; R = 1 unless a figure says otherwise. Data, N, T, "
-    "t_adv and the attack that runs are the same. Features and training are not: "
-    "[`paper/sweeps`](../plugins/experiments/crfl_experiments/paper/sweeps) holds the settings. They were chosen by "
-    "what is certified of "
-    "`reserve.validation`, samples that no client holds and no number here counts, with "
-    "[`examples/certified/search.py`](../examples/certified/search.py); on EMNIST nobody has chosen any.",
-    "The guarantees differ in what they compare: `pathwise-linear` this run with the one that has the same batches and "
-    "no attack, the paper all runs with all runs. The sound certificate is run with one seed; how much "
-    "three differ for similar settings is told [elsewhere](certificates.md#the-strongest-settings).",
+    "Lines and columns called *sound* put the same question to the certificate "
+    "[`pathwise-linear`](certificates.md), which is a proof: what share of the same test samples is classified "
+    "correctly, and as it would have been without the attack, whatever R clients submit in the attacked round? "
+    "This covers backdoors of every radius, scale and poison ratio and changed labels, so it is one number for all"
+    " r; R = 1 unless a figure says otherwise. Data, N, T, t_adv and the attack are the same. Features and "
+    "training are not: [`paper/sweeps`](../plugins/experiments/crfl_experiments/paper/sweeps) holds the settings. "
+    "[`examples/certified/search.py`](../examples/certified/search.py) chose them by the certified accuracy on "
+    "`reserve.validation`, samples that no client holds and no number here counts; for EMNIST there was no such "
+    "search.",
+    "The guarantees compare different things: `pathwise-linear` this run with the run that has the same batches "
+    "and no attack, the paper all runs with all runs. The sound certificate is run with one seed; the spread of "
+    "three seeds for similar settings is [elsewhere](certificates.md#the-strongest-settings).",
 )
 
-NOT_ASKED = "*Sound:* not asked here (`--no-sound`)."
+NOT_ASKED = "*Sound:* omitted (`--no-sound`)."
 
 HOW_TO = """## On your machine
 
@@ -105,11 +106,11 @@ crfl reproduce --seeds 5
 ```
 
 The second line takes a few minutes, the third an hour or two on two cores. It writes `reproduction/reproduction.md` and
-the pictures beside it; runs lie in `reproduction/sweeps`, and the same command goes on where it was stopped. Data that
-are not there are skipped, and the table says which command brings them; loans need a file of your own (`crfl data
-list`). `--list` names the figures, such as `mnist/sigma`; a dataset or a figure alone is a name, too. `--no-sound`
-leaves the second lines out, `--authors` does what the authors' code does where that is not what the paper says, and
-`--set KEY=VALUE` changes every run. What each figure varies stands in `paper/sweeps`, in one file for each dataset
+its pictures; runs are in `reproduction/sweeps`, and the same command continues after an interruption. Missing data are
+skipped, and the table names the command that fetches them; loans need a file of your own (`crfl data list`). `--list`
+names the figures, such as `mnist/sigma`; a dataset or a figure alone is a name as well. `--no-sound` omits the sound
+lines, `--authors` follows the authors' code where it differs from the paper, and `--set KEY=VALUE` changes every run.
+`paper/sweeps` holds the values that each figure varies, in one file per dataset
 ([examples/paper](../examples/paper/README.md))."""
 
 
@@ -122,14 +123,14 @@ def lines(sections: Sequence[Section]) -> Iterator[str]:
     """Line by line."""
     yield "# The paper, figure by figure"
     yield ""
-    yield "Written by `crfl reproduce`. With how many seeds a figure was measured stands below it."
+    yield "Written by `crfl reproduce`. The number of seeds is below each figure."
     yield ""
     yield RADII
     yield ""
     yield from verdicts(sections)
     if any(section.beside for section in sections):
         yield ""
-        yield "## Beside it, ours"
+        yield "## Sound certificates beside it"
         for paragraph in BESIDE:
             yield ""
             yield paragraph

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from crfl_core import formulas
 from crfl_core.plugin_api.dataset import Dataset
-from crfl_core.training.clean_twin import kept_model
+from crfl_core.training.clean_twin import read_kept_model
 from crfl_experiments.sweeps.results import CellResult
 
 Array = NDArray[np.float64]
@@ -122,7 +122,9 @@ class Reading:
         run = self.cell.run
         twin = self.twin.run
         numbers = range(self.attacked, run.ledger.facts.rounds + 1)
-        return np.array([np.linalg.norm(kept_model(run, number) - kept_model(twin, number)) for number in numbers])
+        return np.array(
+            [np.linalg.norm(read_kept_model(run, number) - read_kept_model(twin, number)) for number in numbers]
+        )
 
     @cached_property
     def attacked(self) -> int:

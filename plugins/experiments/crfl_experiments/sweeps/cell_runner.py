@@ -12,7 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from crfl_engines.stacked import Turns
+from crfl_engines.stacked import VoteTurns
 from pydantic import PrivateAttr
 
 from crfl_core import RunResult, load, run
@@ -100,11 +100,11 @@ def run_or_resume(job: Job, on_round: OnRound) -> Shared:
     return "training" if is_copied else "nothing"
 
 
-def stack_trackers(job: Job) -> Iterator[Turns]:
+def stack_trackers(job: Job) -> Iterator[VoteTurns]:
     """Yield the tracker that lets a cell of a stack wait for its turn."""
     engine = read_config(job)["engine"]
     if engine["type"] == "stacked":
-        yield name_tracker("turns", Turns(place=engine.get("place", 0)))
+        yield name_tracker("turns", VoteTurns(place=engine.get("place", 0)))
 
 
 def name_tracker(name: str, tracker: AnyTracker) -> AnyTracker:
@@ -138,7 +138,7 @@ def take_training(job: Job, source: Path) -> bool:
     if run_state(job.path) == "training" and read_checkpoint(RunDirectory(job.path)) is not None:
         return False
     try:
-        finished = load(source)
+        finished = load(source, trust=True)
         _ = finished.ledger, finished.parameters  # read now: a damaged file shows here
     except StoreError:
         return False
@@ -185,7 +185,7 @@ def keeps_distances(run: RunResult) -> bool:
 
 def copy_votes(target: RunDirectory, facts: RunFacts, source: RunResult) -> None:
     """Copy the votes on those questions that both runs ask."""
-    run = RunResult(target.path)
+    run = RunResult(target.path, trust=True)
     if vote_seed(run) != vote_seed(source) or vote_seed(run) == "secret":
         return
     # The ledger that training will write when it resumes: the questions follow from it, and need the votes before.

@@ -1,7 +1,7 @@
 """The folder of a sweep: what it is, the run directories of its cells, and notes about each of them.
 
 sweep.toml       the config with its [sweep] table: what the sweep is
-crfl.json        says that this is the folder of a sweep, and which installation made it
+crfl.json        says that this is the folder of a sweep
 cells/<name>/    a run directory for every cell, like any other
 notes/<name>.json  how a cell ended: finished or failed, why, how long it took, what it took from another cell
 sweep.csv, sweep.parquet   all numbers of all finished cells, in long form
@@ -41,7 +41,6 @@ class SweepFolder(RecordedDirectory):
     """The files of one sweep."""
 
     kind = "sweep of crfl"
-    sealed_file = DEFINITION
 
     @classmethod
     def claim(cls, path: Path, definition: Definition) -> SweepFolder:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from crfl_engines.ray.cluster import CONNECTION, Wish, imported, processors
+from crfl_engines.ray.cluster import CONNECTION, ClusterRequest, available_processors, import_ray
 
 from crfl_core.errors import CrflWarning, OptionError, RunError
 from crfl_experiments.sweeps.cell_runner import Job
@@ -31,13 +31,13 @@ STORE_MIB = 128
 def connect_to_cluster(workers: int | None) -> Iterator[int]:
     """A connection to the cluster that runs here or that RAY_ADDRESS names, else to one of this machine; its CPUs."""
     try:
-        CONNECTION.take(Wish("auto", workers or processors(), STORE_MIB))
+        CONNECTION.acquire(ClusterRequest("auto", workers or available_processors(), STORE_MIB))
     except OptionError as error:
         raise RunError(f"--engine ray: {error.message}") from error
     try:
-        yield max(1, math.floor(imported().cluster_resources().get("CPU", 1)))
+        yield max(1, math.floor(import_ray().cluster_resources().get("CPU", 1)))
     finally:
-        CONNECTION.give_back()
+        CONNECTION.release()
 
 
 class Hand:
@@ -72,7 +72,7 @@ class RayPool:
     """Workers of a cluster, at most so many; cells of those that are lost go on from their checkpoint elsewhere."""
 
     def __init__(self, size: int, marker: Path) -> None:
-        self._ray = imported()
+        self._ray = import_ray()
         self._size = size
         self._marker = marker.absolute()
         self._hands: list[Hand] = []

@@ -76,13 +76,13 @@ def work(line: str, say: Say) -> None:
 
 def meet(jobs: Sequence[Job], hands: int, say: Say) -> None:
     """Run the cells of a stack side by side, in a thread each."""
-    from crfl_engines.stacked import MEETING, Meeting, Parted
+    from crfl_engines.stacked import CURRENT_BARRIER, RoundBarrier, StackInterrupted
 
     from crfl_experiments.sweeps.cell_runner import read_config
 
     engines = [read_config(job)["engine"] for job in jobs]
-    meeting = Meeting([engine["place"] for engine in engines], engines[0]["models"], hands)
-    MEETING.set(meeting)
+    meeting = RoundBarrier([engine["place"] for engine in engines], engines[0]["models"], hands)
+    CURRENT_BARRIER.set(meeting)
     speaking = threading.Lock()
 
     def aloud(**said: Any) -> None:
@@ -92,7 +92,7 @@ def meet(jobs: Sequence[Job], hands: int, say: Say) -> None:
     def attend(job: Job, place: int) -> None:
         try:
             attempt(job, aloud)
-        except (Parted, KeyboardInterrupt):  # it is saved, and goes on later
+        except (StackInterrupted, KeyboardInterrupt):  # it is saved, and goes on later
             meeting.end()
         finally:
             meeting.leave(place)

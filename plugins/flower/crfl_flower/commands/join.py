@@ -14,12 +14,12 @@ File = Annotated[Path, typer.Argument(help="File of the node, as `crfl federatio
 
 def join(file: File = Path("node.toml"), quiet: QuietOption = False) -> None:
     """Join as a node; data stay here. Runs until stopped."""
-    from crfl_core.cli.output import plugins_at_work
+    from crfl_core.cli.output import redirect_plugin_output
     from crfl_flower.launch import join as started
 
     def say(text: str) -> None:
         if not quiet:
             typer.echo(text, err=True)
 
-    with plugins_at_work():
+    with redirect_plugin_output():
         started(file, say)

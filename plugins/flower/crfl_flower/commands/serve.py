@@ -27,7 +27,7 @@ def serve(
     """Train with nodes that join, aggregate and certify as CONFIG says; resumes an unfinished run."""
     if not quiet:
         passing("starting")
-    from crfl_core.cli.output import plugins_at_work, progress
+    from crfl_core.cli.output import progress, redirect_plugin_output
     from crfl_flower.launch import serve as started
 
     def say(text: str) -> None:
@@ -36,7 +36,7 @@ def serve(
             typer.echo(text, err=True)
 
     try:
-        with plugins_at_work():
+        with redirect_plugin_output():
             result = started(config, out, overrides or (), progress(quiet), say)
     except KeyboardInterrupt:
         say("the same command resumes this run")

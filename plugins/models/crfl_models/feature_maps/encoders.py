@@ -18,12 +18,12 @@ from safetensors.torch import load
 from torch import Tensor, nn
 
 from crfl_core.extend import BoundMap, FeatureMap, ImportPath, OptionError, UserPath
-from crfl_models.imported_modules import Argument, Shape, maker
+from crfl_models.imported_modules import Argument, Shape, module_factory
 
-MAKING = threading.RLock()
+GENERATOR_LOCK = threading.RLock()
 """Modules draw their first values from one generator, that of the process."""
 
-ROWS = 1024
+ROWS_PER_BATCH = 1024
 Digest = Field(None, pattern=r"^[0-9a-f]{64}$", description="SHA-256 that the file must have")
 
 
@@ -37,13 +37,13 @@ class BoundFrozen(BoundMap):
         self._shape = shape
         self._radius = radius
         self._copies: dict[tuple[torch.dtype, torch.device], nn.Module] = {}
-        self.digest = digest_of(module.state_dict())
+        self.digest = state_digest(module.state_dict())
         self.outputs = self._flat(torch.zeros(1, inputs)).shape[1]
 
     def __call__(self, x: Tensor) -> Tensor:
         """(..., inputs) -> (..., outputs), some rows at a time."""
         rows = x.reshape(-1, x.shape[-1])
-        features = torch.cat([self._flat(some) for some in rows.split(ROWS)])
+        features = torch.cat([self._flat(some) for some in rows.split(ROWS_PER_BATCH)])
         norms: Tensor = torch.linalg.vector_norm(features, dim=-1, keepdim=True)
         shortened = features * (self._radius / norms.clamp(min=self._radius))
         return shortened.reshape(*x.shape[:-1], self.outputs)
@@ -63,7 +63,7 @@ class BoundFrozen(BoundMap):
     def _in(self, rows: Tensor) -> nn.Module:
         """The module in the precision and on the device of the inputs."""
         key = rows.dtype, rows.device
-        with MAKING:
+        with GENERATOR_LOCK:
             if key not in self._copies:
                 self._copies[key] = deepcopy(self._module).to(rows.device, rows.dtype)
             return self._copies[key]
@@ -90,8 +90,8 @@ class FrozenModule(FeatureMap):
         """The module with its weights."""
         if self.shape is not None and torch.Size(self.shape).numel() != inputs:
             raise OptionError("shape", f"must have {inputs} entries, one per input, found {list(self.shape)}")
-        make = maker(self.path, self.arguments, {"inputs": inputs})
-        with MAKING, torch.random.fork_rng(devices=[]):
+        make = module_factory(self.path, self.arguments, {"inputs": inputs})
+        with GENERATOR_LOCK, torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(self.seed)
             module = make()
         if self.weights is not None:
@@ -106,7 +106,7 @@ class FrozenModule(FeatureMap):
             raise OptionError("path", f"{self.path} fails on {inputs} inputs: {error}") from error
 
 
-def digest_of(state: Mapping[str, Tensor]) -> str:
+def state_digest(state: Mapping[str, Tensor]) -> str:
     """A digest of names, shapes and values."""
     digest = hashlib.sha256()
     for name, tensor in sorted(state.items()):
@@ -130,7 +130,7 @@ def read_tensors(path: Path, option: str, expected: str | None) -> tuple[dict[st
     return tensors, found
 
 
-UPWARDS = 1.0 + 1e-9
+NORM_ROUNDED_UP = 1.0 + 1e-9
 """Norms of matrices are rounded up by more than the error of their computation."""
 
 Activation = Literal["relu", "tanh", "none"]
@@ -198,16 +198,16 @@ class StoredLayers(FeatureMap):
     def bind(self, inputs: int) -> BoundMap:
         """The layers, which must fit each other and the inputs."""
         tensors, digest = read_tensors(self.path, "path", self.sha256)
-        layers = layers_of(tensors, inputs)
+        layers = read_layers(tensors, inputs)
         if isinstance(layers, str):
             raise OptionError("path", f"{self.path}: {layers}")
         return BoundLayers(layers, self, digest)
 
 
-def layers_of(tensors: dict[str, Tensor], inputs: int) -> list[Layer] | str:
+def read_layers(tensors: dict[str, Tensor], inputs: int) -> list[Layer] | str:
     """The layers of a file, in order; or what is wrong with them."""
     known = {name for name in tensors if re.fullmatch(r"(.*\.)?(weight|bias)", name)}
-    weights = sorted((name for name in known if name.endswith("weight")), key=natural)
+    weights = sorted((name for name in known if name.endswith("weight")), key=natural_sort_key)
     biases = {name.removesuffix("weight") + "bias" for name in weights}
     if not weights or known - biases - set(weights) or set(tensors) - known:
         return f"must hold tensors such as 0.weight and 0.bias, found {', '.join(sorted(tensors)) or 'none'}"
@@ -222,12 +222,12 @@ def layers_of(tensors: dict[str, Tensor], inputs: int) -> list[Layer] | str:
         if not bool(weight.isfinite().all() and bias.isfinite().all()):
             return f"{name} or its bias is not finite"
         norm = float(torch.linalg.matrix_norm(weight, 2))
-        layers.append(Layer(weight, bias, norm * UPWARDS, float(bias.norm()) * UPWARDS))
+        layers.append(Layer(weight, bias, norm * NORM_ROUNDED_UP, float(bias.norm()) * NORM_ROUNDED_UP))
         inputs = len(weight)
     return layers
 
 
-def natural(name: str) -> list[tuple[int, str]]:
+def natural_sort_key(name: str) -> list[tuple[int, str]]:
     """A key that sorts numbers in names as numbers.
 
     >>> sorted(["10.weight", "2.weight"], key=natural)

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from crfl_core.extend import BoundMap, ImageMap
 
-CELL = 4
+CELL_PIXELS = 4
 """Pixels between two averages: 2 to the number of scales."""
-IMAGES_AT_ONCE = 32
+IMAGES_PER_BATCH = 32
 """What fits into the processor's cache together with everything that is computed of it."""
 
 
@@ -24,44 +24,47 @@ class BoundScattering(BoundMap):
 
     def __init__(self, shape: tuple[int, ...], angles: int) -> None:
         channels, self._height, self._width = shape
-        self._cells = -(-self._height // CELL), -(-self._width // CELL)
+        self._cells = -(-self._height // CELL_PIXELS), -(-self._width // CELL_PIXELS)
         paths = 1 + 2 * angles + angles**2
         self.image_shape = (channels * paths, *self._cells)
         self.outputs = math.prod(self.image_shape)
         # A square torus with a margin, so that what leaves on one side hardly returns on the other.
-        self._side = side = CELL * max(self._cells) + CELL
+        self._side = side = CELL_PIXELS * max(self._cells) + CELL_PIXELS
         turns = [math.pi * turn / angles for turn in range(angles)]
         self._fine = torch.stack([morlet(side, 0.8, 3 * math.pi / 4, angle, 4 / angles) for angle in turns])
         coarse = torch.stack([morlet(side, 1.6, 3 * math.pi / 8, angle, 4 / angles) for angle in turns])
         self._coarse = coarse.view(angles, 2, side // 2, 2, side // 2) / 4
         # In the middle of every cell, by its rows and by its columns, on all pixels and on every second one.
-        self._whole = [averages(side, 1.6, range(CELL, CELL * cells + 1, CELL)) for cells in self._cells]
-        self._half = [averages(side // 2, 0.8, range(2, 2 * cells + 1, 2)) for cells in self._cells]
-        self.lipschitz = self._constant()
+        self._whole = [
+            averaging_matrix(side, 1.6, range(CELL_PIXELS, CELL_PIXELS * cells + 1, CELL_PIXELS))
+            for cells in self._cells
+        ]
+        self._half = [averaging_matrix(side // 2, 0.8, range(2, 2 * cells + 1, 2)) for cells in self._cells]
+        self.lipschitz = self._lipschitz_constant()
 
     def __call__(self, x: Tensor) -> Tensor:
         """(..., channels height width) -> (..., channels paths cells)."""
         images = x.reshape(-1, self._height, self._width)
-        pieces = [self._scattered(piece) for piece in images.split(IMAGES_AT_ONCE)]
+        pieces = [self._scatter(piece) for piece in images.split(IMAGES_PER_BATCH)]
         return torch.cat(pieces).reshape(*x.shape[:-1], self.outputs)
 
     def norm_bound(self, inputs: float) -> float:
         """An image of zeros has features of zero."""
         return self.lipschitz * inputs
 
-    def _scattered(self, images: Tensor) -> Tensor:
+    def _scatter(self, images: Tensor) -> Tensor:
         """Order 0, order 1 at both scales, and order 2 from fine to coarse: (m, paths, rows, columns)."""
-        below = self._side - self._height - CELL // 2
-        right = self._side - self._width - CELL // 2
-        padded = torch.nn.functional.pad(images, (CELL // 2, right, CELL // 2, below))
+        below = self._side - self._height - CELL_PIXELS // 2
+        right = self._side - self._width - CELL_PIXELS // 2
+        padded = torch.nn.functional.pad(images, (CELL_PIXELS // 2, right, CELL_PIXELS // 2, below))
         transformed = torch.fft.fft2(padded)
         product = torch.view_as_real(transformed)[:, None] * self._fine.to(images)[..., None]
         fine = torch.fft.ifft2(torch.view_as_complex(product)).abs()
         paths = [
-            averaged(padded[:, None], self._whole),
-            averaged(fine, self._whole),
-            averaged(self._at_half_rate(transformed), self._half),
-            averaged(self._at_half_rate(torch.fft.fft2(fine)).flatten(1, 2), self._half),
+            average(padded[:, None], self._whole),
+            average(fine, self._whole),
+            average(self._at_half_rate(transformed), self._half),
+            average(self._at_half_rate(torch.fft.fft2(fine)).flatten(1, 2), self._half),
         ]
         return torch.cat(paths, 1)
 
@@ -79,7 +82,7 @@ class BoundScattering(BoundMap):
         found: Tensor = torch.fft.ifft2(torch.view_as_complex(folded)).abs()
         return found
 
-    def _constant(self) -> float:
+    def _lipschitz_constant(self) -> float:
         """The modulus brings nothing farther apart, so the norms of the linear steps on all paths bound the whole."""
         whole, half = (
             math.prod(float(torch.linalg.matrix_norm(side, 2)) for side in pair) ** 2
@@ -108,7 +111,7 @@ class Scattering(ImageMap):
         return BoundScattering(shape, self.angles)
 
 
-def averaged(maps: Tensor, averages: list[Tensor]) -> Tensor:
+def average(maps: Tensor, averages: list[Tensor]) -> Tensor:
     """Averages over rows and columns: (..., side, side) -> (..., rows, columns)."""
     rows, columns = averages
     return rows.to(maps) @ maps @ columns.to(maps).T
@@ -141,7 +144,7 @@ def morlet(side: int, sigma: float, frequency: float, angle: float, slant: float
     return transformed * slant / (2 * math.pi * sigma**2)
 
 
-def averages(side: int, sigma: float, places: range) -> Tensor:
+def averaging_matrix(side: int, sigma: float, places: range) -> Tensor:
     """Gaussian averages around some pixels of a circle, one row each, (places, side); every row sums to 1."""
     pixels = torch.arange(side, dtype=torch.float64)
     bell = torch.stack([torch.exp(-(pixels + side * turn).square() / (2 * sigma**2)) for turn in PERIODS]).sum(0)

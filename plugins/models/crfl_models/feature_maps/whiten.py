@@ -14,7 +14,7 @@ from torch import Tensor
 
 from crfl_core.extend import BoundMap, DataFacts, FittedMap, OptionError, State, Streams
 
-SMALLEST = 1e-9
+MIN_RELATIVE_VARIANCE = 1e-9
 """Directions of less than this part of the largest variance are rounding errors."""
 
 
@@ -73,7 +73,7 @@ class Whiten(FittedMap):
         if facts.image_shape is None:
             raise OptionError("on", f"strokes are images, found {facts.inputs} features of no shape: use 'curator'")
         *colours, height, width = facts.image_shape
-        images = torch.from_numpy(strokes(self.samples, height, width, self.seed)).repeat(1, math.prod(colours))
+        images = torch.from_numpy(draw_strokes(self.samples, height, width, self.seed)).repeat(1, math.prod(colours))
         low = facts.domain.low
         high = facts.domain.high
         return low + (high - low) * images if math.isfinite(high - low) else images
@@ -92,7 +92,7 @@ class Whiten(FittedMap):
         variances, vectors = eigh(gram, subset_by_index=[len(gram) - wanted, len(gram) - 1])
         variances = variances[::-1]
         vectors = vectors[:, ::-1][:, : self.components]
-        if (known := int((variances > SMALLEST * variances[0]).sum())) < wanted:
+        if (known := int((variances > MIN_RELATIVE_VARIANCE * variances[0]).sum())) < wanted:
             option = "components" if known < self.components else "floor"
             raise OptionError(option, f"the {len(x)} images differ in {known} directions only: choose less")
         directions = (x.T @ vectors if wide else vectors).T
@@ -107,32 +107,32 @@ class Whiten(FittedMap):
         return BoundWhiten(fitted, self.radius)
 
 
-CURVES = 3
+MAX_CURVES = 3
 """Most curves in one image; each goes on where the last one ended."""
-POINTS = 24
+POINTS_PER_CURVE = 24
 """Points along a curve at which the pen is put down."""
-IMAGES_AT_ONCE = 100
+IMAGES_PER_BATCH = 100
 
 
-def strokes(count: int, height: int, width: int, seed: int) -> NDArray[np.float64]:
+def draw_strokes(count: int, height: int, width: int, seed: int) -> NDArray[np.float64]:
     """Grey images of one to three joined Bezier curves each, (count, height width), from 0 to 1.
 
     Curves keep to the middle of the image, as digits do; the pen is 2 to 4 % of the image's side wide. The same images
     for the same arguments, and the first ones are the same for every count.
     """
     generator = Streams(seed).generator("data/strokes")
-    blocks = [drawn(generator, height, width) for _ in range(0, count, IMAGES_AT_ONCE)]
+    blocks = [draw_images(generator, height, width) for _ in range(0, count, IMAGES_PER_BATCH)]
     return np.concatenate(blocks)[:count]
 
 
-def drawn(generator: np.random.Generator, height: int, width: int) -> NDArray[np.float64]:
+def draw_images(generator: np.random.Generator, height: int, width: int) -> NDArray[np.float64]:
     """As many images as are drawn at once."""
-    points, shown = trails(generator)
+    points, shown = pen_trails(generator)
     side = min(height, width)
-    pens = generator.uniform(0.02, 0.04, (IMAGES_AT_ONCE, 1)) * side
+    pens = generator.uniform(0.02, 0.04, (IMAGES_PER_BATCH, 1)) * side
     rows = (points[..., 0] - 0.5) * side + (height - 1) / 2
     columns = (points[..., 1] - 0.5) * side + (width - 1) / 2
-    squares = np.full((IMAGES_AT_ONCE, height * width), np.inf)
+    squares = np.full((IMAGES_PER_BATCH, height * width), np.inf)
     y, x = np.divmod(np.arange(height * width), width)
     for place in range(points.shape[1]):
         distance = (y - rows[:, place, None]) ** 2 + (x - columns[:, place, None]) ** 2
@@ -142,12 +142,12 @@ def drawn(generator: np.random.Generator, height: int, width: int) -> NDArray[np
     return inked
 
 
-def trails(generator: np.random.Generator) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+def pen_trails(generator: np.random.Generator) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Where the pen goes, (images, CURVES POINTS, 2) as shares of the image's side, and which of it is drawn."""
-    controls = generator.uniform(0.15, 0.85, (IMAGES_AT_ONCE, CURVES, 4, 2))
+    controls = generator.uniform(0.15, 0.85, (IMAGES_PER_BATCH, MAX_CURVES, 4, 2))
     controls[:, 1:, 0] = controls[:, :-1, 3]
-    along = np.linspace(0.0, 1.0, POINTS)[:, None]
+    along = np.linspace(0.0, 1.0, POINTS_PER_CURVE)[:, None]
     weights = np.stack([(1 - along) ** 3, 3 * along * (1 - along) ** 2, 3 * along**2 * (1 - along), along**3])
-    points = np.einsum("kpu,ickd->icpd", weights, controls).reshape(IMAGES_AT_ONCE, CURVES * POINTS, 2)
-    curves = generator.integers(1, CURVES + 1, IMAGES_AT_ONCE)
-    return points, np.repeat(np.arange(CURVES) < curves[:, None], POINTS, axis=1)
+    points = np.einsum("kpu,ickd->icpd", weights, controls).reshape(IMAGES_PER_BATCH, MAX_CURVES * POINTS_PER_CURVE, 2)
+    curves = generator.integers(1, MAX_CURVES + 1, IMAGES_PER_BATCH)
+    return points, np.repeat(np.arange(MAX_CURVES) < curves[:, None], POINTS_PER_CURVE, axis=1)

@@ -27,7 +27,7 @@ def demo(out: Out = Path("runs/demo"), json: JsonOption = False, quiet: QuietOpt
         passing("starting")
     import crfl_reports.pages
     from crfl_core import run
-    from crfl_core.cli.output import plugins_at_work, progress
+    from crfl_core.cli.output import progress, redirect_plugin_output
     from crfl_reports.commands.pages import written
     from crfl_reports.commands.story import ROWS, told
     from crfl_reports.commands.story.telling import CONFIG
@@ -48,7 +48,7 @@ def demo(out: Out = Path("runs/demo"), json: JsonOption = False, quiet: QuietOpt
     plain = "utf" not in (sys.stdout.encoding or "").lower()
     for line in told(results, plain=plain):
         typer.echo(line)
-    with plugins_at_work():
+    with redirect_plugin_output():
         report = written(out / "certified", explore=EXPLORE)
     for line in ending(report):
         typer.echo(line)

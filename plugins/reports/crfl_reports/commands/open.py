@@ -16,12 +16,12 @@ from crfl_reports.commands.report import Place
 def open_(run: Place, trust: TrustOption = False) -> None:
     """Open the report of RUN, or of a folder of runs, in a browser. Write it if it is missing, or older than RUN."""
     passing("starting")
-    from crfl_core.cli.output import plugins_at_work
+    from crfl_core.cli.output import redirect_plugin_output
     from crfl_reports.commands.pages import REPORT, is_current, written
 
     target = run / REPORT
     if not is_current(run):
-        with plugins_at_work():
+        with redirect_plugin_output():
             target = written(run, trust=trust)
     passing("")
     if has_display() and browse(target):

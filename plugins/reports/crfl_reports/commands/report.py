@@ -29,10 +29,10 @@ def report(run: Place, out: Out = None, explore: Explore = SECONDS, trust: Trust
     It has plots, an explorer of other threats, the audit, the config and where it came from, and the test samples.
     """
     passing("starting")
-    from crfl_core.cli.output import plugins_at_work
+    from crfl_core.cli.output import redirect_plugin_output
     from crfl_reports.commands.pages import written
 
-    with plugins_at_work():
+    with redirect_plugin_output():
         target = written(run, out, explore=explore, trust=trust)
     passing("")
     typer.echo(str(target))

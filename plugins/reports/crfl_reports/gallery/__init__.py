@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from crfl_core.errors import ConfigError, closest
+from crfl_core.errors import ConfigError, suggest_names
 from crfl_reports.figures import Grid, Panels
 from crfl_reports.gallery.curves import certified_curves
 from crfl_reports.gallery.inputs import flips, samples
@@ -58,7 +58,7 @@ def plot(runs: Sequence[RunResult], figure: str = "curves") -> Figure:
     Raises `ConfigError` if there is no such figure, or if these runs cannot be drawn in it.
     """
     if figure not in FIGURES:
-        hint = closest(figure, FIGURES) or f"there are {', '.join(FIGURES)}"
+        hint = suggest_names(figure, FIGURES) or f"there are {', '.join(FIGURES)}"
         raise ConfigError(f"there is no figure {figure!r}: {hint}")
     if not runs:
         raise ConfigError(f"figure {figure!r} needs a run")

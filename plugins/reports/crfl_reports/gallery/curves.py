@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from crfl_core.errors import ConfigError
-from crfl_core.reporting.metrics import Curve, curves
+from crfl_core.reporting.metrics import Curve, compute_curves
 from crfl_reports.figures import RADIUS, Line, Panel, Panels
 from crfl_reports.gallery.run_groups import Group, banded, bands, groups
 
@@ -76,7 +76,9 @@ def aligned(group: Group) -> dict[Named, list[Curve]]:
     if all(one[name].radii == grids[name] for one in stored for name in names):
         return {name: [one[name] for one in stored] for name in names}
     return {
-        name: [next(one for one in curves(run.certified, grids[name]) if key(one) == name) for run in group.runs]
+        name: [
+            next(one for one in compute_curves(run.certified, grids[name]) if key(one) == name) for run in group.runs
+        ]
         for name in names
     }
 

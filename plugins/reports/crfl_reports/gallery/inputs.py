@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from crfl_core.errors import ConfigError
 from crfl_core.plugin_api.attack import Attack
 from crfl_core.records.inputs import Batches
-from crfl_core.training.attackers import moved_inputs, poisoned_batches
-from crfl_core.training.evaluation import outputs
+from crfl_core.training.attackers import find_moved_inputs, poison_batches
+from crfl_core.training.evaluation import predict_classes
 from crfl_core.training.federation import Federation, build
 from crfl_reports.figures import Grid, Heat, Row, features_figure, pictures_figure
 from crfl_reports.gallery.run_groups import only
@@ -77,7 +77,7 @@ def backdoored(run: RunResult, figure: str) -> Backdoored:
 
     def predicted(features: Tensor) -> Classes:
         parameters = run.parameters.to(federation.device)
-        classes = outputs(federation, parameters, (features, chosen.labels), run.ledger.failed_groups)[0]
+        classes = predict_classes(federation, parameters, (features, chosen.labels), run.ledger.failed_groups)[0]
         return np.asarray(classes.cpu().numpy(), np.int64)
 
     return Backdoored(
@@ -139,8 +139,8 @@ def training_samples(found: Backdoored) -> tuple[Tensor, list[str]]:
     attack = found.attack
     participation = federation.participation
     number = participation.attack_rounds[0]
-    clients = np.asarray(participation.conduct(number).attacking)
-    plan = participation.round(number).take(clients)
+    clients = np.asarray(participation.behaviour(number).attacking)
+    plan = participation.participants(number).take(clients)
     changed = []
     captions = []
     for client, size in zip(plan.ids[:PICTURES], plan.batch_size, strict=False):
@@ -149,9 +149,9 @@ def training_samples(found: Backdoored) -> tuple[Tensor, list[str]]:
         y = federation.data.y[rows]
         sizes = torch.full((1, 1), len(rows), device=x.device)
         clean = Batches(x[None, None], y[None, None], sizes, np.array([client]), number)
-        dirty = poisoned_batches(attack, clean, federation.prepared)
+        dirty = poison_batches(attack, clean, federation.prepared)
         relabelled = (clean.y != dirty.y).cpu()[0, 0]
-        changes = moved_inputs(clean.x, dirty.x)[0, 0].int() + 2 * relabelled.int()
+        changes = find_moved_inputs(clean.x, dirty.x)[0, 0].int() + 2 * relabelled.int()
         if changes.any():
             place = int(changes.argmax())  # the label says most about what the attacker wants
             changed.append(dirty.x[0, 0, place].cpu())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from crfl_core.errors import ConfigError
-from crfl_core.reporting.config_diff import UNSET, config_of, differences
+from crfl_core.reporting.config_diff import UNSET, differences, read_config
 from crfl_reports.figures import Grid, Heat
 from crfl_reports.gallery.run_groups import groups, written
 
@@ -31,7 +31,7 @@ Cell = tuple[str, str]
 
 def matrix(runs: Sequence[RunResult]) -> Grid:
     """What every attack does under every defence; means over runs that differ in their seeds only."""
-    configs = [config_of(run.directory) for run in runs]
+    configs = [read_config(run.directory) for run in runs]
     attacks = labels([attack_of(run.config) for run in runs], configs, ("attack",))
     defences = labels(named([defence_of(run.config) for run in runs]), configs, DEFENCE)
     cells: dict[Cell, list[RunResult]] = {}
@@ -76,7 +76,7 @@ def measures(metrics: Metrics) -> Iterator[tuple[str, float]]:
         yield MEASURES[0], metrics.backdoor.success_rate
     yield MEASURES[1], metrics.accuracy
     for name, number in zip(MEASURES[2:], CLIENTS, strict=True):
-        if (proved := metrics.proved(number)) is not None:
+        if (proved := metrics.proven_accuracy(number)) is not None:
             yield name, proved[0]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from crfl_core.errors import ConfigError
-from crfl_core.reporting.config_diff import UNSET, Flat, config_of, differences, parts
+from crfl_core.reporting.config_diff import UNSET, Flat, differences, read_config, split_seeds
 from crfl_reports.figures import Line
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Group(NamedTuple):
 
 def groups(runs: Sequence[RunResult]) -> list[Group]:
     """The runs by experiment, in the order in which they came."""
-    points = [parts(own)[0] for own in differences([config_of(run.directory) for run in runs])]
+    points = [split_seeds(own)[0] for own in differences([read_config(run.directory) for run in runs])]
     found: dict[str, list[int]] = {}
     for number, point in enumerate(points):
         found.setdefault(repr(point), []).append(number)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from crfl_core.config.schema import FigureFormat
 from crfl_core.errors import ConfigError
 from crfl_core.reporting.metrics import ClassHistogram
-from crfl_core.training.clean_twin import check_kept, kept_model, twin_of
+from crfl_core.training.clean_twin import check_kept, read_kept_model, twin_of
 from crfl_reports.figures import Line, Panel, Panels, weights_figure
 from crfl_reports.gallery.run_groups import Group, banded, bands, groups, only
 
@@ -156,6 +156,6 @@ def distances(run: RunResult, clean: Sequence[RunResult]) -> Sequence[float]:
     for one in (run, twin):
         check_kept(one)
     return [
-        float(np.linalg.norm(kept_model(run, number) - kept_model(twin, number)))
+        float(np.linalg.norm(read_kept_model(run, number) - read_kept_model(twin, number)))
         for number in range(1, run.ledger.facts.rounds + 1)
     ]

@@ -18,7 +18,7 @@ from crfl_core.errors import CrflError
 from crfl_core.plugin_api.certificate import CertificateResult, Check
 from crfl_core.records.threat import Threat
 from crfl_core.records.votes import VoteRequest, Votes, VoteSettings
-from crfl_core.reporting.metrics import Curve, curves
+from crfl_core.reporting.metrics import Curve, compute_curves
 from crfl_core.runs.results import RunResult
 from crfl_core.runs.stored_votes import has_votes
 from crfl_reports.pages.figure_data import numbers, stated
@@ -204,8 +204,10 @@ class Lattice:
         shown: list[Curve] = []
         for level in dict.fromkeys(one.level for one in found):
             own = [one for one in found if one.level == level]
-            usual = {radius for curve in curves(own, self.run.config.evaluation.radii) for radius in curve.radii}
-            shown += curves(own, sorted(usual | {float(mark) for mark in marks.get(level, ())}))
+            usual = {
+                radius for curve in compute_curves(own, self.run.config.evaluation.radii) for radius in curve.radii
+            }
+            shown += compute_curves(own, sorted(usual | {float(mark) for mark in marks.get(level, ())}))
         return shown
 
 

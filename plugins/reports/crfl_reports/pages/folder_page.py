@@ -16,7 +16,7 @@ from crfl_experiments.sweeps.values import inline
 from crfl_core.errors import CrflError
 from crfl_core.plugin_api.certificate import CertificateResult
 from crfl_core.reporting import config_diff
-from crfl_core.reporting.metrics import Curve, Metrics, curves
+from crfl_core.reporting.metrics import Curve, Metrics, compute_curves
 from crfl_core.runs.results import RunResult
 from crfl_core.runs.run_directory import RunDirectory
 from crfl_reports.pages import words
@@ -87,13 +87,13 @@ def missing_cells(folder: Path) -> Iterator[Html]:
 
 def certified_at(metrics: Metrics, clients: float) -> str:
     """The best certified accuracy against some clients, and who certifies it."""
-    proved = metrics.proved(clients)
+    proved = metrics.proven_accuracy(clients)
     return "" if proved is None else f"{words.percent(proved[0])} ({proved[1].certificate})"
 
 
 def errors_of(runs: Sequence[RunResult]) -> list[Settings]:
     """The settings of each run in which not all are alike."""
-    return config_diff.differences([config_diff.config_of(run.directory) for run in runs])
+    return config_diff.differences([config_diff.read_config(run.directory) for run in runs])
 
 
 def words_for(settings: Settings) -> str:
@@ -114,7 +114,7 @@ def words_for(settings: Settings) -> str:
 def experiments(runs: Sequence[RunResult]) -> dict[str, list[RunResult]]:
     """Runs that differ in their seeds alone, by what sets them apart, or if that is too much, by the first of them."""
     found: dict[str, list[RunResult]] = {}
-    points = [config_diff.parts(own)[0] for own in errors_of(runs)]
+    points = [config_diff.split_seeds(own)[0] for own in errors_of(runs)]
     for run, point in zip(runs, points, strict=True):
         found.setdefault(words_for(point), []).append(run)
     if len(points[0]) > MOST_KEYS:
@@ -131,7 +131,7 @@ def folder_data(runs: Sequence[RunResult]) -> list[dict[str, Any]]:
         for key, grid in grids.items():
             alike = [one for run in members for one in guarantees[run.path] if group(one) == key]
             if alike:
-                shown.append(banded(name, [curves([one], grid)[0] for one in alike], about(members, key)))
+                shown.append(banded(name, [compute_curves([one], grid)[0] for one in alike], about(members, key)))
     return shown
 
 
@@ -147,7 +147,7 @@ def common_grids(guarantees: Sequence[CertificateResult]) -> dict[Key, tuple[flo
     """Radii at which the curves of all runs are read, for every certificate, level and test set."""
     found: dict[tuple[str, str], set[float]] = {}
     for one in guarantees:
-        found.setdefault(group(one)[:2], set()).update(curves([one], None)[0].radii)
+        found.setdefault(group(one)[:2], set()).update(compute_curves([one], None)[0].radii)
     return {group(one): tuple(sorted(found[group(one)[:2]])) for one in guarantees}
 
 

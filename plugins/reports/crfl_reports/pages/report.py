@@ -10,6 +10,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from crfl_core.certification.levels import LEVEL_WORDS
 from crfl_core.errors import DataError, StoreError
 from crfl_core.runs.results import load
 from crfl_core.runs.run_directory import RunDirectory
@@ -95,14 +96,13 @@ NAME = "report.html"
 Progress = Callable[[int, int], object]
 """Told how many of how many questions of the explorer are answered."""
 
-UNITS = {"client": "clients", "sample": "poison ratio", "feature": "radius"}
 WORDS = {
     "statements": words.STATEMENTS,
     "directions": words.DIRECTIONS,
     "worlds": words.WORLDS,
-    "levels": words.LEVELS,
+    "levels": {level: level_words.meaning for level, level_words in LEVEL_WORDS.items()},
     "statuses": words.STATUSES,
-    "units": UNITS,
+    "units": {level: level_words.unit for level, level_words in LEVEL_WORDS.items()},
 }
 
 
@@ -132,8 +132,8 @@ def write_report(
 def run_page(directory: Path, *, trust: bool, explore: float, progress: Progress | None) -> str:
     """The page of one run."""
     run = load(directory, trust=trust)
-    data: dict[str, Any] = {"words": WORDS, **figures(run), "samples": sample_data(run, trust=trust)}
-    attack = backdoor(run, trust=trust)
+    data: dict[str, Any] = {"words": WORDS, **figures(run), "samples": sample_data(run)}
+    attack = backdoor(run)
     distance = closeness(run)
     data["shown"] |= attack.data | distance.data
     data["explorer"] = explorer_data(run, explore, progress)

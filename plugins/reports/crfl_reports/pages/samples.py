@@ -83,7 +83,7 @@ def guarantee(lines: list[dict[str, str]]) -> CertificateResult:
     )
 
 
-def sample_data(run: RunResult, *, trust: bool) -> dict[str, Any]:
+def sample_data(run: RunResult) -> dict[str, Any]:
     """The labels of every test set, the columns of every certificate and level, and pictures if there are any."""
     sets: dict[str, dict[str, Any]] = {}
     for found in tables(run.directory):
@@ -99,20 +99,18 @@ def sample_data(run: RunResult, *, trust: bool) -> dict[str, Any]:
         )
     why = ""
     if sets:
-        pictures, why = pictures_of(run, trust=trust)
+        pictures, why = pictures_of(run)
         for name, picture in pictures.items():
             if name in sets:
                 sets[name]["pictures"] = picture
     return {"sets": sets, "without": why}
 
 
-def pictures_of(run: RunResult, *, trust: bool) -> tuple[dict[str, dict[str, Any]], str]:
+def pictures_of(run: RunResult) -> tuple[dict[str, dict[str, Any]], str]:
     """The pictures of every test set, or why there are none."""
     facts = run.ledger.facts
     if facts.image_shape is None:
         return {}, "the inputs are no images"
-    if run.directory.is_made_by_others and not trust:
-        return {}, "the run was not made here, and its data are loaded by what its config says: give --trust"
     from crfl_core.runs.run_data import tested_inputs
 
     try:

@@ -12,8 +12,8 @@ from crfl_core.errors import CrflError
 from crfl_core.plugin_api.certificate import Check, Level
 from crfl_core.records.table import Table
 from crfl_core.reporting.metrics import Metrics
-from crfl_core.runs.receipts import receipt_of
 from crfl_core.runs.results import RunResult
+from crfl_core.runs.verification import build_receipt
 from crfl_reports.pages import words
 from crfl_reports.pages.markup import Html, drawn, element, joined, table
 
@@ -51,7 +51,7 @@ def headline(metrics: Metrics) -> Iterator[tuple[str, str, str, str]]:
     if metrics.backdoor is not None:
         yield "success_rate", "backdoor success", words.percent(metrics.backdoor.success_rate), "measured"
     for at in (1.0, 2.0, 3.0):
-        if (proved := metrics.proved(at)) is not None:
+        if (proved := metrics.proven_accuracy(at)) is not None:
             value, curve = proved
             rests = f"{curve.certificate}: {words.basis(curve)}"
             yield f"certified-{at:g}", f"certified, {words.radius(at, 'client')}", words.percent(value), rests
@@ -168,14 +168,13 @@ def plain(value: Any) -> str:
 def receipt(run: RunResult) -> Html:
     """The digests by which this page can be traced to its run."""
     try:
-        found = receipt_of(run.directory)
+        found = build_receipt(run.directory)
     except CrflError as error:
         return element("p", str(error))
-    whose = "another installation, or its config was changed since" if run.directory.is_made_by_others else "this one"
-    rows = [["run", found["run"]], ["manifest, SHA-256", element("code", found["manifest"])], ["made by", whose]]
+    rows = [["run", found["run"]], ["manifest, SHA-256", element("code", found["manifest"])]]
     rows += [[f"{name} test set", element("code", facts["digest"])] for name, facts in found["data"].items()]
     files = [[name, element("code", value)] for name, value in found["files"].items()]
-    told = element("p", "`crfl verify RUN` compares every file; `crfl receipt RUN` writes this to a file and signs it.")
+    told = element("p", "`crfl verify RUN` compares every file; `crfl receipt RUN` writes this to a file.")
     listing = table(("file", "SHA-256"), files, "Files of the run")
     details = element("details", element("summary", f"{len(files)} files"), listing)
     return joined([table(("what", "value"), rows, "Receipt"), told, details])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from crfl_core.certification.levels import LEVEL_WORDS
 from crfl_core.records.ledger import Ledger
 from crfl_core.reporting.metrics import Curve, Metrics
 from crfl_core.runs.results import RunResult
@@ -26,13 +27,6 @@ WORLDS = {
     "honest": "compared with a world in which the attackers train on clean data and submit what they trained",
     "scaled": "compared with a world in which the attackers train on clean data and still multiply their update",
 }
-LEVELS = {
-    "client": "malicious clients",
-    "sample": "poisoned share of an attacker's samples",
-    "feature": "change of a poisoned input, Euclidean norm",
-}
-"""What the radius of each level counts."""
-
 STATUSES = {
     "failed": "does not hold",
     "declared": "taken on trust",
@@ -96,7 +90,7 @@ def certified(metrics: Metrics) -> Iterator[str]:
     for name in names:
         own = [curve for curve in metrics.curves if curve.certificate == name and curve.test_set == "clean"]
         if own:
-            yield guaranteed(min(own, key=lambda curve: list(LEVELS).index(curve.level)))
+            yield guaranteed(min(own, key=lambda curve: list(LEVEL_WORDS).index(curve.level)))
     for name, reason in metrics.refused.items():
         yield f"Refused: {name}. {reason}."
     if not metrics.curves and not metrics.refused:
