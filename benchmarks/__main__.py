@@ -1,4 +1,4 @@
-"""`python -m benchmarks [NAME ...]` runs all benchmarks, or those named: every module here that is no support.
+"""`python -m benchmarks [NAME ...]` runs all benchmarks, or those named: every module here that is not support code.
 
 `--save` writes what they measured into a file, `--compare OLD` says what got slower than an earlier file had it.
 """
@@ -15,23 +15,27 @@ from pathlib import Path
 
 from benchmarks import timing
 from benchmarks.comparison import compare
-from benchmarks.results import MEASURED, BadResults, Result, Results, here, read, together, write
+from benchmarks.results import RESULTS_FILE, BadResults, Result, Results, merge_repetitions, new_results, read, write
 
 SUPPORT = {"__main__", "comparison", "peaks", "peer_rounds", "random_images", "results", "round_runner", "timing"}
 
 
-def known() -> list[str]:
-    """The names of all benchmarks."""
+def benchmark_names() -> list[str]:
+    """Return the names of all benchmarks."""
     found = pkgutil.iter_modules([str(Path(__file__).parent)])
     return [module.name for module in found if module.name not in SUPPORT]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """What is asked for on the command line; the exit status."""
-    asked = parsed(arguments)
+    """Run what the command line asks for; return the exit status."""
+    asked = parse_arguments(arguments)
     try:
         old = None if asked.compare is None else read(asked.compare)
-        new = measured(asked.names or known(), asked.repeat, asked.save) if asked.new is None else read(asked.new)
+        new = (
+            run_benchmarks(asked.names or benchmark_names(), asked.repeat, asked.save)
+            if asked.new is None
+            else read(asked.new)
+        )
     except BadResults as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -42,26 +46,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(slower)
 
 
-def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Names and options; a name that nobody knows ends the program."""
+def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Parse names and options; an unknown name ends the program."""
     parser = argparse.ArgumentParser("python -m benchmarks", description="Benchmarks that print ratios.")
     parser.add_argument("names", nargs="*", metavar="NAME", help="benchmarks to run; all if none is named")
     parser.add_argument(
         "--save",
         nargs="?",
         type=Path,
-        const=MEASURED,
+        const=RESULTS_FILE,
         metavar="FILE",
-        help=f"write machine, versions and ratios, by default into benchmarks/{MEASURED.name}; other benchmarks that "
-        "the file has from the same machine and versions stay",
+        help=f"write machine, versions and ratios, by default into benchmarks/{RESULTS_FILE.name}; other benchmarks "
+        "that the file has from the same machine and versions stay",
     )
     parser.add_argument("--compare", type=Path, metavar="OLD", help="say what got slower than in this file: status 1")
     parser.add_argument("--new", type=Path, metavar="FILE", help="with --compare: measure nothing, read this file")
     parser.add_argument("--repeat", type=int, default=1, metavar="N", help="measure every benchmark N times")
     asked = parser.parse_intermixed_args(arguments)
     for name in asked.names:
-        if name not in known():
-            parser.error(f"there is no benchmark {name!r}: there are {', '.join(known())}")
+        if name not in benchmark_names():
+            parser.error(f"there is no benchmark {name!r}: there are {', '.join(benchmark_names())}")
     if asked.repeat < 1:
         parser.error(f"--repeat must be at least 1, found {asked.repeat}")
     if asked.save is not None and not asked.save.parent.is_dir():
@@ -71,24 +75,24 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     return asked
 
 
-def measured(names: Sequence[str], repeat: int, path: Path | None) -> Results:
-    """The results of some benchmarks, written after each of them if there is a path."""
+def run_benchmarks(names: Sequence[str], repeat: int, path: Path | None) -> Results:
+    """Run benchmarks, and write the results after each of them if a path is given."""
     found: dict[str, tuple[Result, ...]] = {}
-    results = here(found)
+    results = new_results(found)
     earlier = read(path) if path is not None and path.exists() else results
     if (earlier.machine, earlier.versions) != (results.machine, results.versions):
         print(f"{path} is from another machine or other versions: it is replaced")
     for name in names:
         print(f"== {name}")
-        found[name] = together([once(name) for _ in range(repeat)])
-        results = replace(results, benchmarks=found).including(earlier)
+        found[name] = merge_repetitions([run_benchmark(name) for _ in range(repeat)])
+        results = replace(results, benchmarks=found).with_earlier(earlier)
         if path is not None:
             write(results, path)
     return results
 
 
-def once(name: str) -> list[Result]:
-    """What one run of a benchmark reports."""
+def run_benchmark(name: str) -> list[Result]:
+    """Run a benchmark once, and return what it reports."""
     timing.RESULTS.clear()
     import_module(f"benchmarks.{name}").main()
     return list(timing.RESULTS)

@@ -1,6 +1,6 @@
 """Every aggregation rule on 100 clients x 1,000,000 parameters in float32, one thread, against ByzFL in the same run.
 
-Times are CPU times, so that other work on the machine counts as little as possible. ByzFL is no dependency: `make
+Times are CPU times, so that other work on the machine counts as little as possible. ByzFL is not a dependency: `make
 peers` adds it, and without it only our own times are printed. Its nearest-neighbour mixing gathers a copy of the
 updates for each client, 36 GB at this size, so that one is compared on a tenth of the parameters. Residual-reweighting
 compares all pairs in every coordinate: it is measured beside krum, which multiplies them, on 1,000 clients x 100,000
@@ -43,7 +43,7 @@ from crfl_aggregators.trimmed_mean import Median, TrimmedMean
 from crfl_aggregators.weak_noise import WeakNoise
 from torch import Tensor
 
-from benchmarks.peaks import Steps, peaks_of, work_of
+from benchmarks.peaks import Steps, measure_peaks, step_function
 from benchmarks.timing import best_times, report
 from crfl_core.extend import Aggregator, Clients, ClientUpdates, Layout, Round, Streams
 from crfl_core.plugin_api.aggregator import AggregationStep
@@ -89,7 +89,7 @@ CHAIN = [NormBound(bound=RADIUS), WeakNoise(), NormBound(bound=RADIUS), Krum(f=M
 
 
 def byzfl() -> dict[str, Callable[[Tensor], object]]:
-    """ByzFL's version of our steps; empty if it is not installed."""
+    """Return ByzFL's version of our steps; empty if it is not installed."""
     spec = importlib.util.find_spec("byzfl")
     if spec is None:
         return {}
@@ -112,7 +112,7 @@ def byzfl() -> dict[str, Callable[[Tensor], object]]:
 
 
 def updates(clients: int, size: int) -> ClientUpdates:
-    """Standard normal updates of alike clients without weight decay, for a model of two layers."""
+    """Draw standard normal updates without weight decay, for a model of two layers."""
     values = torch.randn(clients, size, generator=torch.Generator().manual_seed(0))
     ones = np.ones(clients)
     zeros = np.zeros(clients)
@@ -136,17 +136,17 @@ def updates(clients: int, size: int) -> ClientUpdates:
 
 
 def play(step: AggregationStep, submitted: ClientUpdates) -> object:
-    """The step's answer."""
-    return work_of([step])(submitted)
+    """Run a step."""
+    return step_function([step])(submitted)
 
 
 def chains(steps: Mapping[str, AggregationStep]) -> dict[str, Steps]:
-    """Every step as a chain of its own."""
+    """Return every step as a chain of its own."""
     return {name: [step] for name, step in steps.items()}
 
 
 def compare(name: str, submitted: ClientUpdates, theirs: Callable[[Tensor], object] | None, target: str) -> None:
-    """The time of a step, and of ByzFL's version of it."""
+    """Compare the time of a step with ByzFL's version of it."""
     candidates = {"crfl": lambda: play(STEPS[name], submitted)}
     if theirs is not None:
         candidates["byzfl"] = lambda: theirs(submitted.values)
@@ -174,18 +174,20 @@ def main() -> None:
     report("time to read the updates once / fedavg", once["read"] / once["fedavg"], "at least 0.9: memory is the limit")
     del full, tenth, mean
     many = updates(*MANY)
-    times = {name: once_timed(step, many) for name, step in {**SLOW, "krum": STEPS["krum"]}.items()}
+    times = {name: time_once(step, many) for name, step in {**SLOW, "krum": STEPS["krum"]}.items()}
     for name in SLOW:
         report(f"time of {name} / krum, 1,000 x 100,000", times[name] / times["krum"], "at most 20")
     del many
-    found = peaks_of({**chains(STEPS), "chain": CHAIN}, updates, *WEIGHTY) | peaks_of(chains(SLOW), updates, *FEWER)
+    found = measure_peaks({**chains(STEPS), "chain": CHAIN}, updates, *WEIGHTY) | measure_peaks(
+        chains(SLOW), updates, *FEWER
+    )
     for name, ratio in found.items():
         report(f"peak memory beside the output / input, {name}", ratio, "at most 1.1")
     torch.set_num_threads(threads)
 
 
-def once_timed(step: AggregationStep, submitted: ClientUpdates) -> float:
-    """CPU seconds of one turn, for what takes so long that a second one would tell little."""
+def time_once(step: AggregationStep, submitted: ClientUpdates) -> float:
+    """Measure CPU seconds of a single turn, for slow steps."""
     started = time.process_time()
     play(step, submitted)
     return time.process_time() - started

@@ -36,8 +36,8 @@ ATTACKS: dict[str, dict[str, Any]] = {
 FOURIER = {"type": "softmax", "features": {"type": "random-fourier", "outputs": 500}}
 
 
-def playing(attack: dict[str, Any] | str, model: dict[str, Any] | str = "softmax") -> Rounds:
-    """A federation with an attack, or with "none"."""
+def make_rounds(attack: dict[str, Any] | str, model: dict[str, Any] | str = "softmax") -> Rounds:
+    """Build a federation with an attack, or with "none"."""
     return Rounds(
         {
             "rounds": 1000,
@@ -55,12 +55,12 @@ def main() -> None:
     torch.set_num_threads(1)
     schedule = {"clients": [7], "rounds": {"first": 1}}
     for name, options in ATTACKS.items():
-        compare(name, playing("none"), playing({"type": name} | schedule | options))
-    fourier = playing({"type": "model-replacement"} | schedule | ATTACKS["model-replacement"], FOURIER)
-    compare("model-replacement, random Fourier features", playing("none", FOURIER), fourier)
+        compare(name, make_rounds("none"), make_rounds({"type": name} | schedule | options))
+    fourier = make_rounds({"type": "model-replacement"} | schedule | ATTACKS["model-replacement"], FOURIER)
+    compare("model-replacement, random Fourier features", make_rounds("none", FOURIER), fourier)
 
 
 def compare(name: str, clean: Rounds, attacked: Rounds) -> None:
-    """The processor time of both, taking turns."""
+    """Compare the processor time of an attacked and a clean round."""
     ratio = median_ratio(attacked, clean, turns=7, clock=time.process_time)
     report(f"attacked / clean round: {name}", ratio, "at most 1.2")

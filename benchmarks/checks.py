@@ -28,14 +28,14 @@ ROUNDS = 8
 
 
 class Clock:
-    """Adds up the processor time of some functions, counting a call inside of another only once."""
+    """Clock that adds up the processor time of functions, nested calls only once."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self._depth = 0
 
-    def timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The same function, timed."""
+    def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function, timed."""
 
         def call(*arguments: Any) -> Any:
             self._depth += 1
@@ -58,7 +58,7 @@ def main() -> None:
         (mutation_guard, "fingerprint"),
         (mutation_guard, "equal_arrays"),
     ):
-        setattr(module, name, clock.timed(getattr(module, name)))
+        setattr(module, name, clock.wrap(getattr(module, name)))
     for name, rule in RULES.items():
         play = Rounds(SETTINGS | {"aggregation": [rule]})
         play()

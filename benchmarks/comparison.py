@@ -1,4 +1,4 @@
-"""What changed between two files of results by more than their noise."""
+"""Comparison of two files of results: ratios that changed by more than their noise."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from benchmarks.results import Result, Results
 
-ALLOWED = 0.05
+MIN_NOISE = 0.05
 """The part of a ratio that is noise at least: some are measured once, and know of no spread."""
 
 
@@ -19,36 +19,37 @@ class Change(NamedTuple):
     new: Result
 
     @property
-    def slower(self) -> bool:
-        """Whether all of the new spread lies on the worse side of the old."""
-        return beyond(self.old, self.new, self.new.direction)
+    def is_slower(self) -> bool:
+        """Check whether all of the new spread lies on the worse side of the old."""
+        return exceeds_noise(self.old, self.new, self.new.direction)
 
     @property
-    def faster(self) -> bool:
-        """Whether all of it lies on the better side."""
-        return beyond(self.old, self.new, -self.new.direction)
+    def is_faster(self) -> bool:
+        """Check whether all of the new spread lies on the better side of the old."""
+        return exceeds_noise(self.old, self.new, -self.new.direction)
 
     def __str__(self) -> str:
-        return f"{self.benchmark}: {self.new.name}: {shown(self.old)} -> {shown(self.new)} ({self.new.target})"
+        change = f"{format_ratio(self.old)} -> {format_ratio(self.new)}"
+        return f"{self.benchmark}: {self.new.name}: {change} ({self.new.target})"
 
 
-def beyond(old: Result, new: Result, direction: int) -> bool:
-    """Whether a ratio fell, if direction is 1, or rose, if it is -1, by more than its noise; 0: neither."""
+def exceeds_noise(old: Result, new: Result, direction: int) -> bool:
+    """Check whether a ratio fell (direction 1) or rose (-1) by more than its noise."""
     if direction == 0:
         return False
-    noise = ALLOWED * abs(old.ratio)
+    noise = MIN_NOISE * abs(old.ratio)
     if direction > 0:
         return new.high < min(old.low, old.ratio - noise)
     return new.low > max(old.high, old.ratio + noise)
 
 
-def shown(result: Result) -> str:
-    """A ratio and its spread, if any."""
+def format_ratio(result: Result) -> str:
+    """Format a ratio and its spread, if any."""
     return f"{result.ratio:.3g}" + (f" [{result.low:.3g}, {result.high:.3g}]" if result.low < result.high else "")
 
 
 def changes(old: Results, new: Results) -> Iterator[Change]:
-    """Every ratio that both files have."""
+    """Yield every ratio that both files have."""
     for benchmark, found in new.benchmarks.items():
         before = {result.name: result for result in old.benchmarks.get(benchmark, ())}
         for result in found:
@@ -57,10 +58,10 @@ def changes(old: Results, new: Results) -> Iterator[Change]:
 
 
 def compare(old: Results, new: Results) -> tuple[list[str], bool]:
-    """What people read, line by line, and whether anything got slower."""
+    """Return the report, line by line, and whether any ratio got slower."""
     both = list(changes(old, new))
-    slower = [one for one in both if one.slower]
-    faster = [one for one in both if one.faster]
+    slower = [one for one in both if one.is_slower]
+    faster = [one for one in both if one.is_faster]
     lines = []
     if old.machine != new.machine:
         lines.append("the machines differ: only ratios can be compared, and those with care")

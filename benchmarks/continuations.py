@@ -56,7 +56,7 @@ def main() -> None:
 
 
 class Continued:
-    """A round of some continuations, played whenever it is called."""
+    """Round of some continuations, played whenever it is called."""
 
     def __init__(self, aggregation: list[str], decay: float) -> None:
         training = SETTINGS["training"] | {"weight_decay": decay}
@@ -68,5 +68,5 @@ class Continued:
         self.progress = rounds.Progress(0, models, begun.states * TOGETHER, range(1, TOGETHER + 1))
 
     def __call__(self) -> None:
-        """The same round again."""
+        """Play the same round again."""
         rounds.play_round(self.run.session, (self.progress,))

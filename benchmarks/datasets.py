@@ -15,8 +15,8 @@ from benchmarks.emnist import write
 from benchmarks.timing import best_times, report
 
 
-def loading(folder: Path) -> None:
-    """MNIST from the cache, against NumPy reading the same numbers as they will be used."""
+def measure_mnist(folder: Path) -> None:
+    """Compare loading MNIST from the cache with NumPy reading the same numbers."""
     write(folder / "mnist", MNIST_FILE_NAMES, 60000, 10000, 10)
     dataset = Mnist(path=folder / "mnist")
     started = time.process_time()
@@ -40,4 +40,4 @@ def loading(folder: Path) -> None:
 def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         os.environ["CRFL_CACHE_DIR"] = str(Path(name) / "cache")
-        loading(Path(name))
+        measure_mnist(Path(name))

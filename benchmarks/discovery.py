@@ -39,7 +39,7 @@ def children() -> float:
 
 
 def install(folder: Path, group: str) -> None:
-    """What pip leaves behind of many packages, whose modules nobody may import."""
+    """What pip leaves behind of many packages, whose modules must not be imported."""
     for number in range(PLUGINS):
         module = f"crfl_benchmark_{number}"
         (folder / f"{module}.py").write_text(SOURCE)

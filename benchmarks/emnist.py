@@ -20,7 +20,7 @@ from crfl_datasets.emnist import split_file_names
 from crfl_datasets.idx import IdxFileNames
 from crfl_experiments.paper import reproduce
 
-from benchmarks.memory import resident, watched
+from benchmarks.memory import memory_status, watch_peak
 from benchmarks.timing import report
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "emnist.toml"
@@ -71,12 +71,12 @@ def play(folder: Path, out: Path, kind: str) -> None:
 
     changes = (*FEWER, f"dataset.path={folder}", *KINDS[kind])
     started = time.monotonic()
-    with watched() as peak:
+    with watch_peak() as peak:
         found = run(EXAMPLE, overrides=changes, out=out)
         trained = time.monotonic()
         answer = certify(found, ["votes.models=500"])
         assert answer.curves
-    print(peak[0], resident("VmHWM"), trained - started, time.monotonic() - trained)
+    print(peak[0], memory_status("VmHWM"), trained - started, time.monotonic() - trained)
 
 
 def figures(folder: Path, out: Path) -> float:

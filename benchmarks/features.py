@@ -28,7 +28,7 @@ GROUPS = {8: 27, 4: 5}
 
 
 def chain(angles: int, public: Tensor) -> FeatureMaps:
-    """The recipe for handwriting."""
+    """Build the recipe for handwriting."""
     front: list[FeatureMap] = [Deskew(), Scattering(angles=angles), GroupNorm(groups=GROUPS[angles])]
     whiten = Whiten(components=300, floor=20)
     fitted = whiten.fit(FeatureMaps(front, 784, (28, 28))(public))

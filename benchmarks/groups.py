@@ -15,15 +15,15 @@ from benchmarks.rounds import CLIENTS, SETTINGS
 from benchmarks.timing import median_ratio, report
 
 
-def playing(**changes: Any) -> Rounds:
-    """A federation without noise, which every group would draw for itself."""
+def make_rounds(**changes: Any) -> Rounds:
+    """Build a federation without noise, which every group would draw for itself."""
     return Rounds(SETTINGS | {"server": {"noise_std": 0.0}} | changes)
 
 
 def main() -> None:
     torch.set_num_threads(1)
     for groups in (2, 5, CLIENTS):
-        alone = playing()
-        grouped = playing(groups={"count": groups})
+        alone = make_rounds()
+        grouped = make_rounds(groups={"count": groups})
         ratio = median_ratio(grouped, alone, turns=9, clock=time.process_time)
         report(f"round of {CLIENTS} clients in {groups} groups / in one", ratio, "at most 1.3")

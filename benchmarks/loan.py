@@ -32,7 +32,7 @@ import pyarrow.csv
 options = pyarrow.csv.ParseOptions(newlines_in_values=True)
 assert sum(rows.num_rows for rows in pyarrow.csv.open_csv(sys.argv[1], parse_options=options)) == int(sys.argv[2])
 """
-MEASURED = """
+MEASURING_CODE = """
 import resource, sys, time
 started = time.perf_counter()
 {}
@@ -41,7 +41,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, time.perf_coun
 
 
 def write(path: Path) -> None:
-    """Random loans; a third of the numbers is missing. The first `ROWS_AT_ONCE` rows are repeated."""
+    """Write random loans, a third of whose numbers is missing."""
     generator = np.random.default_rng(0)
     columns: dict[str, list[str]] = {}
     for name in FEATURES:
@@ -64,9 +64,9 @@ def write(path: Path) -> None:
             file.writelines(body[: ROWS - first])
 
 
-def measured(source: str, path: Path) -> tuple[float, float]:
-    """The peak of memory in GiB and the seconds that a piece of code takes."""
-    command = [sys.executable, "-c", MEASURED.format(source), str(path), str(ROWS)]
+def measure(source: str, path: Path) -> tuple[float, float]:
+    """Measure the peak of memory in GiB and the seconds that a piece of code takes."""
+    command = [sys.executable, "-c", MEASURING_CODE.format(source), str(path), str(ROWS)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     peak, seconds = map(float, done.stdout.split())
     return peak, seconds
@@ -77,8 +77,8 @@ def main() -> None:
         path = Path(folder) / "loan.csv"
         write(path)
         print(f"{ROWS:,} loans, {len(FEATURES) + 2 + OTHER_COLUMNS} columns, {path.stat().st_size / 2**30:.2f} GiB")
-        _, parsed = measured(PARSE, path)
-        peak, loaded = measured(LOAD, path)
+        _, parsed = measure(PARSE, path)
+        peak, loaded = measure(LOAD, path)
         print(f"seconds: load {loaded:.1f}  pyarrow parses {parsed:.1f}")
         report("GiB at the peak of loading 1.8 million loans", peak, "below 4")
         report("time to load them, split and scaled / pyarrow parsing the file", loaded / parsed, "at most 2")

@@ -2,7 +2,7 @@
 
 Chains that add updates up as they arrive must stay flat. Krum compares all pairs: the products of 10,000 clients are
 0.75 GiB, and their updates, 3.7 GiB, go into a file, because every process here is told that the machine has 2 GiB. Of
-such a file the kernel keeps in memory what nobody else needs, so anonymous memory counts, looked at every few
+such a file the kernel keeps in memory what no other process needs, so anonymous memory counts, looked at every few
 milliseconds. `python -m benchmarks memory` plays krum with 2,000 clients; with 10,000 it multiplies 10^13 numbers, ten
 minutes and more on one core: `python -m benchmarks.memory krum 10000`.
 """
@@ -37,7 +37,10 @@ CHAINS: dict[str, tuple[list[Any], dict[str, float]]] = {
 
 
 def settings(chain: str, clients: int) -> dict[str, Any]:
-    """A run of few samples for everybody, so that data are the same for all numbers of clients."""
+    """Return a run with few samples for each client.
+
+    Data are the same for all numbers of clients.
+    """
     aggregation, training = CHAINS[chain]
     return {
         "rounds": 1,
@@ -58,21 +61,21 @@ def settings(chain: str, clients: int) -> dict[str, Any]:
     }
 
 
-def resident(field: str) -> int:
-    """A line of `/proc/self/status`, in bytes."""
+def memory_status(field: str) -> int:
+    """Return a line of `/proc/self/status`, in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
 
 
 @contextmanager
-def watched() -> Iterator[list[int]]:
-    """The peak of anonymous memory so far, as its only entry."""
+def watch_peak() -> Iterator[list[int]]:
+    """Watch the peak of anonymous memory, the only entry of the list."""
     peak = [0]
     done = threading.Event()
 
     def watch() -> None:
         while not done.wait(0.005):
-            peak[0] = max(peak[0], resident("RssAnon"))
+            peak[0] = max(peak[0], memory_status("RssAnon"))
 
     watching = threading.Thread(target=watch)
     watching.start()
@@ -84,25 +87,28 @@ def watched() -> Iterator[list[int]]:
 
 
 def play(chain: str, clients: int) -> None:
-    """One run on a machine of 2 GiB, in this process; prints its peaks, or why it was refused."""
+    """Play one run on a machine of 2 GiB in this process; print its peaks, or the refusal."""
     from crfl_core import CrflError, resource_limits, run
 
     def left(root: Path = Path("/")) -> resource_limits.Headroom | None:  # noqa: ARG001
-        return resource_limits.Headroom(max(0, LIMIT - resident("RssAnon")), "2 GiB of this benchmark")
+        return resource_limits.Headroom(max(0, LIMIT - memory_status("RssAnon")), "2 GiB of this benchmark")
 
     resource_limits.memory_left = left
     started = time.monotonic()
     try:
-        with watched() as peak, tempfile.TemporaryDirectory() as folder:
+        with watch_peak() as peak, tempfile.TemporaryDirectory() as folder:
             run(settings(chain, clients), out=Path(folder) / "run")
     except CrflError as error:
         print(f"refused: {error}")
         return
-    print(peak[0], resident("VmHWM"), f"{time.monotonic() - started:.0f}")
+    print(peak[0], memory_status("VmHWM"), f"{time.monotonic() - started:.0f}")
 
 
-def peak_of(chain: str, clients: int) -> float:
-    """The anonymous memory of a run in a process of its own, in GiB; 0 if it was refused, which is printed."""
+def measure_peak(chain: str, clients: int) -> float:
+    """Measure the anonymous memory of a run in a process of its own, in GiB.
+
+    It is 0 if the run was refused, which is printed.
+    """
     command = [sys.executable, "-m", "benchmarks.memory", chain, str(clients)]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip().splitlines()[-1]
     if text.startswith("refused"):
@@ -118,12 +124,12 @@ def peak_of(chain: str, clients: int) -> float:
 
 def main() -> None:
     for chain in ("fedavg", "update-cap", "norm-bound"):
-        few, *_, many = (peak_of(chain, clients) for clients in SIZES)
+        few, *_, many = (measure_peak(chain, clients) for clients in SIZES)
         report(f"peak memory of 10,000 clients / of 100, {chain}", many / few, "at most 1.1")
         report(f"GiB for 10,000 clients x 100,000 parameters, {chain}", many, "at most 2")
-    few, more = (peak_of("krum", clients) for clients in (100, IN_A_FILE))
+    few, more = (measure_peak("krum", clients) for clients in (100, IN_A_FILE))
     report(f"peak memory of {IN_A_FILE:,} clients / of 100, krum", more / few, "at most 1.2")
-    peak_of("median", max(SIZES))
+    measure_peak("median", max(SIZES))
 
 
 if __name__ == "__main__":

@@ -24,29 +24,32 @@ from crfl_core.plugin_api.aggregator import AggregationStep, Aggregator
 from crfl_core.training.aggregation import apply_stage, run_chain
 
 FEW_PARAMETERS = 1000
-GIVEN_BACK = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+MALLOC_SETTINGS = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
 Steps = Sequence[AggregationStep]
 
 
-def peaks_of(
+def measure_peaks(
     chains: Mapping[str, Steps], updates: Callable[[int, int], ClientUpdates], clients: int, size: int
 ) -> dict[str, float]:
-    """Peaks of chains by name in units of the input, found where nothing else was allocated before."""
-    with patch.dict(os.environ, GIVEN_BACK), multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
-        return pool.apply(measured, (chains, updates, clients, size))
+    """Measure peaks of chains in units of the input, in a fresh process."""
+    with (
+        patch.dict(os.environ, MALLOC_SETTINGS),
+        multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool,
+    ):
+        return pool.apply(measure_in_process, (chains, updates, clients, size))
 
 
-def measured(
+def measure_in_process(
     chains: Mapping[str, Steps], updates: Callable[[int, int], ClientUpdates], clients: int, size: int
 ) -> dict[str, float]:
-    """The same in this process."""
+    """Measure peaks in this process."""
     torch.set_num_threads(1)
     small = updates(clients, FEW_PARAMETERS)
     submitted = updates(clients, size)
     data = submitted.values.nbytes
     found = {}
     for name, steps in chains.items():
-        work = work_of(steps)
+        work = step_function(steps)
         work(small)
         before = memory("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
@@ -57,41 +60,41 @@ def measured(
     return found
 
 
-def work_of(steps: Steps) -> Callable[[ClientUpdates], object]:
-    """What a step does, or a chain of several."""
+def step_function(steps: Steps) -> Callable[[ClientUpdates], object]:
+    """Return a function that runs a step, or a chain of several."""
     first, *more = steps
     if more:
-        return partial(chained, steps)
+        return partial(run_whole_chain, steps)
     if isinstance(first, Stage):
-        return partial(staged, first)
+        return partial(run_stage, first)
     assert isinstance(first, Aggregator)
-    return partial(aggregated, first)
+    return partial(run_rule, first)
 
 
-def chained(steps: Steps, updates: ClientUpdates) -> object:
-    """What a chain answers, and the buffer that its stages share, which is theirs to hand on."""
+def run_whole_chain(steps: Steps, updates: ClientUpdates) -> object:
+    """Run a chain, and return its answer and the buffer that its stages share."""
     return run_chain(steps, updates, {}), torch.empty_like(updates.values)
 
 
-def staged(stage: Stage, updates: ClientUpdates) -> object:
-    """What a stage answers."""
+def run_stage(stage: Stage, updates: ClientUpdates) -> object:
+    """Run a stage."""
     return apply_stage(stage, updates, {})
 
 
-def aggregated(rule: Aggregator, updates: ClientUpdates) -> object:
-    """What a rule answers."""
+def run_rule(rule: Aggregator, updates: ClientUpdates) -> object:
+    """Run a rule."""
     return rule.aggregate(updates, {})
 
 
 def size_of(answer: object, submitted: ClientUpdates) -> int:
-    """The bytes of all tensors of an answer that are not those of the updates."""
+    """Return the bytes of all tensors of an answer that are not those of the updates."""
     found = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors(answer)}
     found.pop(submitted.values.untyped_storage().data_ptr(), None)
     return sum(found.values())
 
 
 def tensors(answer: object) -> Iterator[Tensor]:
-    """The tensors in an answer, however deep."""
+    """Yield the tensors in an answer, however deep."""
     if isinstance(answer, Tensor):
         yield answer
     elif isinstance(answer, Mapping):
@@ -103,6 +106,6 @@ def tensors(answer: object) -> Iterator[Tensor]:
 
 
 def memory(field: str) -> int:
-    """Resident memory of this process in bytes, now (VmRSS) or at its peak (VmHWM)."""
+    """Return resident memory of this process in bytes, now (VmRSS) or at its peak (VmHWM)."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))

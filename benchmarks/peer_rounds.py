@@ -31,7 +31,7 @@ ABSENT = ("torchvision", "torchvision.datasets", "torchvision.transforms", "matp
 
 
 def peer_times() -> dict[str, float]:
-    """CPU seconds of a round of every framework that is installed, by name."""
+    """Measure CPU seconds of a round of every framework that is installed, by name."""
     if not INTERPRETER.exists():
         return {}
     done = subprocess.run([INTERPRETER, __file__], check=True, stdout=subprocess.PIPE, text=True)
@@ -40,7 +40,7 @@ def peer_times() -> dict[str, float]:
 
 
 def pfl_rounds() -> Iterator[float]:
-    """The moments between rounds of federated averaging in pfl."""
+    """Yield the times between rounds of federated averaging in pfl."""
     import numpy as np
     import torch
     from pfl.aggregate.simulate import SimulatedBackend
@@ -100,7 +100,7 @@ def pfl_rounds() -> Iterator[float]:
 
 
 def byzfl_rounds() -> Iterator[float]:
-    """The moments between rounds of federated averaging in ByzFL."""
+    """Yield the times between rounds of federated averaging in ByzFL."""
     import torch
 
     for name in ABSENT:

@@ -16,7 +16,7 @@ class RandomImages(Dataset):
     features: int = Field(784, ge=1, description="features")
 
     def read(self) -> Data:
-        """The same numbers every time."""
+        """Generate the same numbers every time."""
         generator = np.random.default_rng(0)
 
         def images(count: int) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:

@@ -48,7 +48,7 @@ IMAGES = SMALL | {
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
-class Used(NamedTuple):
+class RoundCost(NamedTuple):
     """Seconds of rounds on the wall, and of the processors in this process and in each worker."""
 
     wall: float
@@ -57,7 +57,7 @@ class Used(NamedTuple):
 
 
 class Federation:
-    """A federation whose engine is open and warm, and plays its next round when it is called."""
+    """Federation whose engine is open and warm; it plays its next round when it is called."""
 
     def __init__(self, settings: dict[str, Any], engine: dict[str, Any]) -> None:
         federation = build(load_config(settings | {"engine": engine}).config)
@@ -73,14 +73,14 @@ class Federation:
 
     @property
     def workers(self) -> list[int]:
-        """The processes that train, if there are others."""
-        crew = getattr(self.session.engine, "_crew", None)
-        return [] if crew is None else [int(hand.place.rpartition(" ")[2]) for hand in crew._hands]
+        """Return the processes that train, if there are any besides this one."""
+        pool = getattr(self.session.engine, "_pool", None)
+        return [] if pool is None else [int(worker.place.rpartition(" ")[2]) for worker in pool._workers]
 
 
 @contextmanager
-def opened(settings: dict[str, Any], **engine: Any) -> Iterator[Federation]:
-    """A federation that has played two rounds."""
+def open_federation(settings: dict[str, Any], **engine: Any) -> Iterator[Federation]:
+    """Open a federation, and play two rounds."""
     federation = Federation(settings, engine)
     with federation.session.open_engine():
         federation()
@@ -89,13 +89,13 @@ def opened(settings: dict[str, Any], **engine: Any) -> Iterator[Federation]:
 
 
 def processor_seconds(process: int) -> float:
-    """What a process has used so far."""
+    """Return the processor seconds that a process has used."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
-def used(federation: Federation, count: int) -> Used:
-    """What some rounds take."""
+def measure_rounds(federation: Federation, count: int) -> RoundCost:
+    """Measure the cost of some rounds."""
     workers = federation.workers
     before = [processor_seconds(one) for one in workers]
     wall = time.perf_counter()
@@ -104,11 +104,11 @@ def used(federation: Federation, count: int) -> Used:
         federation()
     taken = time.perf_counter() - wall, time.process_time() - own
     after = [processor_seconds(one) for one in workers]
-    return Used(*taken, [late - early for late, early in zip(after, before, strict=True)])
+    return RoundCost(*taken, [late - early for late, early in zip(after, before, strict=True)])
 
 
 def seconds(play: Callable[[], None], count: int) -> list[float]:
-    """The wall time of each of some rounds."""
+    """Measure the wall time of each of some rounds."""
     found = []
     for _ in range(count):
         started = time.perf_counter()
@@ -117,12 +117,12 @@ def seconds(play: Callable[[], None], count: int) -> list[float]:
     return found
 
 
-def overhead(parts: int) -> None:
-    """What Ray adds to a round of so many parts: one worker, so that both engines train one part after the other."""
+def measure_overhead(parts: int) -> None:
+    """Measure what Ray adds to a round of this number of parts, with one worker."""
     cut = {"chunk_clients": 20 // parts}
     with (
-        opened(SMALL, type="local", threads=1, **cut) as local,
-        opened(SMALL, type="ray", address="local", workers=1, **cut) as apart,
+        open_federation(SMALL, type="local", threads=1, **cut) as local,
+        open_federation(SMALL, type="ray", address="local", workers=1, **cut) as apart,
     ):
         here = []
         there = []
@@ -136,15 +136,15 @@ def overhead(parts: int) -> None:
     report(f"milliseconds that ray adds to a round of {parts} parts, best of 100", added, "below 15")
 
 
-def speed_up() -> None:
-    """How much faster two workers train networks than one process with one thread."""
+def measure_speed_up() -> None:
+    """Measure how much faster two workers train networks than one process with one thread."""
     ray = {"type": "ray", "address": "local", "workers": 2, "chunk_clients": 4}
     with (
-        opened(IMAGES, type="local", threads=1, chunk_clients=4) as local,
-        opened(IMAGES, **ray) as apart,
+        open_federation(IMAGES, type="local", threads=1, chunk_clients=4) as local,
+        open_federation(IMAGES, **ray) as apart,
     ):
-        one = used(local, 5)
-        two = used(apart, 5)
+        one = measure_rounds(local, 5)
+        two = measure_rounds(apart, 5)
     workers = ", ".join(f"{each:.2f} s" for each in two.workers)
     print(f"five rounds of 24 networks: local {one.wall:.2f} s on the wall, {one.driver:.2f} s of a processor")
     print(f"ray {two.wall:.2f} s on the wall; processors: driver {two.driver:.2f} s, workers {workers}")
@@ -154,19 +154,19 @@ def speed_up() -> None:
 
 
 def play(clients: int) -> None:
-    """One round of many clients in this process; prints its peak, its seconds, and what its processor did."""
+    """Play one round of many clients in this process; print its peak and its seconds."""
     ray = {"type": "ray", "address": "local", "workers": 2, "chunk_clients": 64}
     settings = memory.settings("fedavg", clients)
     federation = Federation(settings | {"rounds": 3}, ray)
     with federation.session.open_engine():
         federation()  # which hires the workers
-        with memory.watched() as peak:
-            took = used(federation, 1)
+        with memory.watch_peak() as peak:
+            took = measure_rounds(federation, 1)
     print(peak[0], took.wall, took.driver, sum(took.workers))
 
 
-def flat_memory() -> None:
-    """The driver's memory, and how much of a processor it needs for the updates that it takes in."""
+def measure_memory() -> None:
+    """Measure the driver's memory, and its processor time per GB of updates."""
     peaks = {}
     for clients in (100, 10_000):
         command = [sys.executable, "-m", "benchmarks.ray", str(clients)]
@@ -182,14 +182,17 @@ def flat_memory() -> None:
     report("GB of updates that the driver takes in per second of its processor", gigabytes / driver, "the more")
 
 
-def sent_here() -> int:
-    """Bytes that processes of this machine have sent to each other through its network."""
+def loopback_bytes() -> int:
+    """Return the bytes that processes of this machine have sent to each other."""
     line = next(line for line in Path("/proc/net/dev").read_text().splitlines() if line.strip().startswith("lo:"))
     return int(line.partition(":")[2].split()[8])
 
 
-def between_nodes(clients: int = 2000) -> None:
-    """What a round sends between two nodes on this machine, one of which is the driver's: half of all updates."""
+def measure_network(clients: int = 2000) -> None:
+    """Measure what a round sends between two nodes on this machine.
+
+    One of them is the driver's, so half of all updates travel.
+    """
     import_ray()
     from ray.cluster_utils import Cluster
 
@@ -198,10 +201,10 @@ def between_nodes(clients: int = 2000) -> None:
     try:
         cluster.add_node(**node)
         ray = {"type": "ray", "address": cluster.address, "workers": 2, "chunk_clients": 64}
-        with opened(memory.settings("fedavg", clients) | {"rounds": 5}, **ray) as federation:
-            before = sent_here()
-            fetched = used(federation, 1)
-            sent = sent_here() - before
+        with open_federation(memory.settings("fedavg", clients) | {"rounds": 5}, **ray) as federation:
+            before = loopback_bytes()
+            fetched = measure_rounds(federation, 1)
+            sent = loopback_bytes() - before
     finally:
         cluster.shutdown()
     gigabytes = clients * 400_000 / 1e9
@@ -213,11 +216,11 @@ def between_nodes(clients: int = 2000) -> None:
 
 
 def main() -> None:
-    overhead(parts=1)
-    overhead(parts=4)
-    speed_up()
-    flat_memory()
-    between_nodes()
+    measure_overhead(parts=1)
+    measure_overhead(parts=4)
+    measure_speed_up()
+    measure_memory()
+    measure_network()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What benchmarks measured, as a file: the machine, versions, and every ratio with its spread."""
+"""Results of benchmarks as a file: the machine, versions, and every ratio with its spread."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from statistics import median
 from typing import Any
 
 FORMAT = 1
-MEASURED = Path(__file__).with_name("measured.json")
+RESULTS_FILE = Path(__file__).with_name("measured.json")
 """What docs/performance.md is written from."""
 PACKAGES = ("crfl", "torch", "numpy", "scipy", "pydantic", "scikit-learn", "byzfl", "pfl", "flwr", "ray", "pyarrow")
 DIGITS = 4
 
 
 class BadResults(Exception):
-    """A file of results that cannot be read; the sentence names it and says what to do."""
+    """File of results that cannot be read; the message names it and says what to do."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """A ratio by its name, from where to where it spread over turns or repetitions, and what it should be."""
+    """Ratio with its name, its spread over turns or repetitions, and its target."""
 
     name: str
     ratio: float
@@ -36,7 +36,7 @@ class Result:
 
     @property
     def direction(self) -> int:
-        """1 if more is better, -1 if less is, 0 if the target does not say."""
+        """Return 1 if more is better, -1 if less is, 0 if the target does not say."""
         if self.target.startswith("at least"):
             return 1
         return -1 if self.target.startswith(("at most", "below")) else 0
@@ -51,21 +51,21 @@ class Results:
     benchmarks: Mapping[str, tuple[Result, ...]]
     measured: str = ""
 
-    def including(self, earlier: Results) -> Results:
-        """With what another file has of other benchmarks, if it is from the same machine and versions."""
+    def with_earlier(self, earlier: Results) -> Results:
+        """Add another file's other benchmarks, if machine and versions are the same."""
         if (earlier.machine, earlier.versions) != (self.machine, self.versions):
             return self
         return replace(self, benchmarks=dict(sorted({**earlier.benchmarks, **self.benchmarks}.items())))
 
 
-def here(benchmarks: Mapping[str, Sequence[Result]]) -> Results:
-    """Results of this machine, measured now."""
+def new_results(benchmarks: Mapping[str, Sequence[Result]]) -> Results:
+    """Return results of this machine, measured now."""
     now = datetime.now(UTC).isoformat(timespec="minutes")
     return Results(machine(), versions(), {name: tuple(found) for name, found in benchmarks.items()}, now)
 
 
 def machine() -> dict[str, Any]:
-    """What ratios depend on least and seconds most: processor, cores, memory, system and threads."""
+    """Return processor, cores, memory, system and threads, on which seconds depend."""
     import torch
 
     return {
@@ -78,7 +78,7 @@ def machine() -> dict[str, Any]:
 
 
 def processor() -> str:
-    """The name of the processor, where the system tells it."""
+    """Return the name of the processor, where the system tells it."""
     path = Path("/proc/cpuinfo")
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
@@ -86,7 +86,7 @@ def processor() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Python, and of what takes part or is compared with what is installed."""
+    """Return the versions of Python and of the packages measured or compared with."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -96,28 +96,28 @@ def versions() -> dict[str, str]:
     return found
 
 
-def together(repetitions: Sequence[Sequence[Result]]) -> tuple[Result, ...]:
-    """Several repetitions of a benchmark as one: medians, spread from the least to the largest.
+def merge_repetitions(repetitions: Sequence[Sequence[Result]]) -> tuple[Result, ...]:
+    """Merge repetitions of a benchmark: medians, with spreads from least to largest.
 
     Results of one name within a repetition are numbered.
     """
     by_name: dict[str, list[Result]] = {}
     for results in repetitions:
-        for result in numbered(results):
+        for result in number_names(results):
             by_name.setdefault(result.name, []).append(result)
-    return tuple(merged(found) for found in by_name.values())
+    return tuple(merge_results(found) for found in by_name.values())
 
 
-def merged(found: Sequence[Result]) -> Result:
-    """The same ratio, measured once or several times."""
+def merge_results(found: Sequence[Result]) -> Result:
+    """Merge measurements of one ratio."""
     if len(found) == 1:
         return found[0]
     ratios = [result.ratio for result in found]
     return replace(found[0], ratio=median(ratios), low=min(ratios), high=max(ratios))
 
 
-def numbered(results: Iterable[Result]) -> list[Result]:
-    """The same results with names of their own."""
+def number_names(results: Iterable[Result]) -> list[Result]:
+    """Number results of the same name."""
     seen: dict[str, int] = {}
     named = []
     for result in results:
@@ -127,9 +127,9 @@ def numbered(results: Iterable[Result]) -> list[Result]:
 
 
 def write(results: Results, path: Path) -> None:
-    """As JSON, with as many digits as a measurement has."""
+    """Write results as JSON, with as many digits as a measurement has."""
     shortened = {
-        name: [{key: short(value) for key, value in asdict(result).items()} for result in found]
+        name: [{key: round_digits(value) for key, value in asdict(result).items()} for result in found]
         for name, found in results.benchmarks.items()
     }
     text = {
@@ -144,13 +144,13 @@ def write(results: Results, path: Path) -> None:
     partial.replace(path)
 
 
-def short(value: object) -> object:
-    """A number with four significant digits."""
+def round_digits(value: object) -> object:
+    """Round a number to four significant digits."""
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 
 def read(path: Path) -> Results:
-    """What `write` wrote; `BadResults` if it is something else."""
+    """Read a file of results. Raises `BadResults`."""
     try:
         text = json.loads(path.read_text(encoding="utf-8"))
         if text["format"] != FORMAT:
@@ -163,4 +163,6 @@ def read(path: Path) -> Results:
     except OSError as error:
         raise BadResults(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BadResults(f"{path} is no file of results: write one with python -m benchmarks --save {path}") from error
+        raise BadResults(
+            f"{path} is not a file of results: write one with python -m benchmarks --save {path}"
+        ) from error

@@ -49,7 +49,7 @@ MANY = {
 
 
 class Products:
-    """The two batched products of every step, for one model or several replicas, on the same batch all the time.
+    """The two batched products of every step, for one model or several replicas, on one batch.
 
     Logits lie as usual, (batch, classes).
     """
@@ -61,17 +61,20 @@ class Products:
         self.residual = torch.zeros(CLIENTS, BATCH, outputs)
 
     def __call__(self) -> None:
-        """Those of one round."""
+        """Compute the products of one round."""
         for _ in range(STEPS):
             torch.bmm(self.x, self.weights.transpose(1, 2))
             self.weights.baddbmm_(self.residual.transpose(1, 2), self.x, alpha=-1)
 
 
-class TurnedProducts(Products):
-    """The same with logits as (classes, batch), as our steps have them: that product takes half the time."""
+class TransposedProducts(Products):
+    """The same products with logits as (classes, batch), as the framework has them.
+
+    That product takes half the time.
+    """
 
     def __call__(self) -> None:
-        """Those of one round."""
+        """Compute the products of one round."""
         turned = self.x.transpose(1, 2)
         residual = self.residual.view(CLIENTS, -1, BATCH)
         for _ in range(STEPS):
@@ -79,8 +82,8 @@ class TurnedProducts(Products):
             self.weights.baddbmm_(residual, self.x, alpha=-1)
 
 
-class Bare:
-    """The same arithmetic without a framework around it."""
+class BareBatchedRound:
+    """The same arithmetic without a framework."""
 
     def __init__(self, x: Tensor, y: Tensor) -> None:
         self.x = x
@@ -103,7 +106,7 @@ class Bare:
         self.model = model + NOISE * torch.randn_like(model)
 
 
-class Looped:
+class LoopedRound:
     """A loop over clients, each with its own module, loss and optimiser."""
 
     def __init__(self, x: Tensor, y: Tensor) -> None:
@@ -129,8 +132,8 @@ class Looped:
             self.model.weight.copy_(total + NOISE * torch.randn_like(total))
 
 
-def timed(candidates: dict[str, Callable[[], None]], turns: int) -> dict[str, Seconds]:
-    """CPU seconds of each, printed."""
+def time_candidates(candidates: dict[str, Callable[[], None]], turns: int) -> dict[str, Seconds]:
+    """Measure and print the CPU seconds of each candidate."""
     times = best_times(candidates, turns=turns, clock=time.process_time)
     print("CPU seconds, one thread: " + "  ".join(f"{name} {seconds:.3f}" for name, seconds in times.items()))
     return times
@@ -144,11 +147,11 @@ def main() -> None:
     candidates: dict[str, Callable[[], None]] = {
         "ours": ours,
         "products": Products(x),
-        "turned products": TurnedProducts(x),
-        "bare": Bare(x, data.y),
-        "looped": Looped(x, data.y),
+        "turned products": TransposedProducts(x),
+        "bare": BareBatchedRound(x, data.y),
+        "looped": LoopedRound(x, data.y),
     }
-    times = timed(candidates, turns=15)
+    times = time_candidates(candidates, turns=15)
     report("time of a round / its batched products alone", times["ours"] / times["products"], "at most 1.5")
     report("time of a round / these products with logits turned", times["ours"] / times["turned products"], "the less")
     report("time of a round / bare batched loop", times["ours"] / times["bare"], "at most 1.1")
@@ -159,5 +162,5 @@ def main() -> None:
             report(f"time of a round of {peer} / ours", peers[peer] / times["ours"], f"at least {target}")
         else:
             print(f"{peer} is not installed: `make peers` adds it")
-    times = timed({"10,000 clients": Rounds(SETTINGS | MANY), "products": candidates["products"]}, turns=5)
+    times = time_candidates({"10,000 clients": Rounds(SETTINGS | MANY), "products": candidates["products"]}, turns=5)
     report("a round of 10,000 clients / the products above", times["10,000 clients"] / times["products"], "at most 5")

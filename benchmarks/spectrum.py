@@ -18,7 +18,7 @@ FEATURES = 300
 
 
 def settings(batch_size: int, steps: int, spectrum: float | None) -> dict[str, Any]:
-    """A run with or without the rule."""
+    """Return a run with or without the rule."""
     training: dict[str, Any] = {"learning_rate": 1.0, "steps": steps, "batch_size": batch_size, "weight_decay": 0.01}
     return {
         "rounds": 1000,

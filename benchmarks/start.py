@@ -22,7 +22,7 @@ LINE = b"training  "
 SLOWEST = 10
 TORCH = ["-c", f"import torch, time; print({LINE.decode()!r}, flush=True); time.sleep(60)"]
 CASES = {"digits": (), "synthetic data": ("--set", "dataset=synthetic", "--set", "attack=none")}
-WATCHED = """
+IMPORT_TIMER = """
 import importlib.machinery, sys, time
 names, spent, file = [], [0.0], open(sys.argv.pop(1), "w", buffering=1)
 executed = importlib.machinery.SourceFileLoader.exec_module
@@ -47,10 +47,10 @@ importlib.machinery.ExtensionFileLoader.create_module = timed(created, lambda sp
 
 
 @contextmanager
-def started(arguments: list[str], folder: Path) -> Iterator[tuple[int, str]]:
-    """A Python process in a terminal of its own, until it has shown the line; its id, and what it has shown.
+def start_process(arguments: list[str], folder: Path) -> Iterator[tuple[int, str]]:
+    """Start Python in a terminal until it shows the line; yield its id and its output.
 
-    What it compiles is kept in a folder, as it is where people install packages.
+    Compiled files are kept in a folder, as those of an installed package are.
     """
     environment = os.environ | {"PYTHONPYCACHEPREFIX": str(folder / "compiled"), "OMP_NUM_THREADS": "1"}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -74,21 +74,21 @@ def started(arguments: list[str], folder: Path) -> Iterator[tuple[int, str]]:
 
 
 def seconds_of(process: int) -> float:
-    """The processor time that a process has used so far."""
+    """Return the processor time that a process has used."""
     fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def until_line(arguments: list[str], folder: Path) -> float:
-    """Processor seconds from the start of a process to the line."""
-    with started(arguments, folder) as (process, _):
+def seconds_until_line(arguments: list[str], folder: Path) -> float:
+    """Measure processor seconds from the start of a process to the line."""
+    with start_process(arguments, folder) as (process, _):
         return seconds_of(process)
 
 
-def imports(source: str, folder: Path, *arguments: str) -> dict[str, float]:
-    """Seconds that every import takes by itself, from the start of a piece of code to the line."""
+def import_seconds(source: str, folder: Path, *arguments: str) -> dict[str, float]:
+    """Measure the seconds that every import takes by itself."""
     file = folder / "imports"
-    with started(["-c", WATCHED + source, str(file), *arguments], folder):
+    with start_process(["-c", IMPORT_TIMER + source, str(file), *arguments], folder):
         pass
     lines = (line.split() for line in file.read_text(encoding="utf-8").splitlines() if line.count(" ") == 1)
     return {name: float(seconds) for seconds, name in lines}
@@ -102,7 +102,7 @@ def main() -> None:
             alone = []
             ours = []
             for turn in range(TURNS + 1):  # the first reads files from the disk, and compiles them
-                once = until_line(TORCH, folder), until_line(["-m", "crfl_core", *run], folder)
+                once = seconds_until_line(TORCH, folder), seconds_until_line(["-m", "crfl_core", *run], folder)
                 if turn:
                     alone.append(once[0])
                     ours.append(once[1])
@@ -111,13 +111,13 @@ def main() -> None:
             ratio = times[0] / times[1]
             report(f"from crfl run to training / import torch, {case}", ratio, "at most 1.5", detail=detail)
             source = "import crfl_core.__main__"
-            anyway = imports(TORCH[1], folder)
-            found = imports(source, folder, *run)
-            show({name: seconds for name, seconds in found.items() if name not in anyway})
+            anyway = import_seconds(TORCH[1], folder)
+            found = import_seconds(source, folder, *run)
+            print_slowest({name: seconds for name, seconds in found.items() if name not in anyway})
 
 
-def show(found: dict[str, float]) -> None:
-    """The slowest, and how many there are."""
+def print_slowest(found: dict[str, float]) -> None:
+    """Print the slowest imports, and how many there are."""
     slowest = sorted(found.items(), key=lambda entry: -entry[1])[:SLOWEST]
     print(f"{len(found)} imports beside those of torch, {sum(found.values()):.2f} s; the slowest:")
     for name, seconds in slowest:

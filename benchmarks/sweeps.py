@@ -45,21 +45,21 @@ NOISE = ("--vary", "seeds.noise=0,1,2,3,4", "--together")
 TURNS = 3
 
 
-class Took(NamedTuple):
-    """Seconds on the wall, and those of all processors together."""
+class CommandTime(NamedTuple):
+    """Seconds on the wall, and the processor seconds of all processes."""
 
     wall: float
     processors: float
 
 
-def timed(folder: Path, *arguments: str) -> Took:
-    """How long a command takes, from its start to its end."""
+def time_command(folder: Path, *arguments: str) -> CommandTime:
+    """Measure how long a command takes, from its start to its end."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     before = os.times()
     started = time.perf_counter()
     subprocess.run([sys.executable, "-m", "crfl_core", *arguments, "-q"], cwd=folder, env=environment, check=True)
     used = sum(after - earlier for after, earlier in zip(os.times()[2:4], before[2:4], strict=True))
-    return Took(time.perf_counter() - started, used)
+    return CommandTime(time.perf_counter() - started, used)
 
 
 def main() -> None:
@@ -68,9 +68,9 @@ def main() -> None:
         (folder / "config.toml").write_text(tomli_w.dumps(CONFIG))
         turns = [
             (
-                timed(folder, "run", "config.toml", "--force"),
-                timed(folder, "sweep", "config.toml", "--seeds", "5", "--out", f"seeds-{turn}"),
-                timed(folder, "sweep", "config.toml", *NOISE, "--out", f"noise-{turn}"),
+                time_command(folder, "run", "config.toml", "--force"),
+                time_command(folder, "sweep", "config.toml", "--seeds", "5", "--out", f"seeds-{turn}"),
+                time_command(folder, "sweep", "config.toml", *NOISE, "--out", f"noise-{turn}"),
             )
             for turn in range(TURNS)
         ]

@@ -13,40 +13,40 @@ from benchmarks.results import Result
 
 RESULTS: list[Result] = []
 """What was reported so far, in order."""
-FEW = 4
+MIN_TURNS_FOR_QUARTILES = 4
 """Fewer turns than these have no quartiles: their spread goes from the least to the largest."""
 
 
 class Ratio(float):
-    """A ratio that knows those of all turns, from which its spread comes."""
+    """Ratio that carries the ratios of all turns, from which its spread comes."""
 
     turns: tuple[float, ...]
 
     @classmethod
     def of(cls, value: float, turns: Sequence[float]) -> Ratio:
-        """The ratio as it is reported, and those of the turns."""
+        """Build a ratio from its value and those of the turns."""
         ratio = cls(value)
         ratio.turns = tuple(turns)
         return ratio
 
     @property
     def spread(self) -> tuple[float, float]:
-        """Where the middle half of the turns lies, and the reported value with them."""
+        """Return where the middle half of the turns lies, the reported value included."""
         low = min(self.turns)
         high = max(self.turns)
-        if len(self.turns) >= FEW:
+        if len(self.turns) >= MIN_TURNS_FOR_QUARTILES:
             low, _, high = quantiles(self.turns, n=4, method="inclusive")
         return min(low, self), max(high, self)
 
 
 class Seconds(float):
-    """The shortest of some turns, which remembers all of them: divided by another it is a `Ratio`."""
+    """Shortest of some turns, which carries all of them: divided by another it is a `Ratio`."""
 
     turns: tuple[float, ...]
 
     @classmethod
     def of(cls, turns: Sequence[float]) -> Seconds:
-        """The time of somebody who took these turns."""
+        """Build the best time from all turns."""
         best = cls(min(turns))
         best.turns = tuple(turns)
         return best
@@ -62,7 +62,7 @@ class Seconds(float):
 def best_times(
     candidates: Mapping[str, Callable[[], object]], *, turns: int = 7, clock: Callable[[], float] = time.perf_counter
 ) -> dict[str, Seconds]:
-    """The shortest time of each candidate in seconds, by the wall if no other clock is given, after one to warm up."""
+    """Measure the shortest time of each candidate in seconds, after a turn to warm up."""
     taken: dict[str, list[float]] = {name: [] for name in candidates}
     for _ in range(turns + 1):
         for name, candidate in candidates.items():
@@ -75,7 +75,7 @@ def best_times(
 def median_ratio(
     candidate: Callable[[], object], reference: Callable[[], object], *, turns: int, clock: Callable[[], float]
 ) -> Ratio:
-    """The median over all turns of a candidate's time, divided by that of the reference in the same turn.
+    """Measure the median ratio of a candidate's time to the reference's in the same turn.
 
     For two that take nearly the same time: of each alone, the best turn is a matter of luck.
     """
@@ -90,7 +90,7 @@ def median_ratio(
 
 
 def report(name: str, ratio: float, target: str, *, detail: str = "") -> None:
-    """One line: what was compared, the ratio, and what it should be.
+    """Print and store a result: what was compared, the ratio, and its target.
 
     `name` is the same in every run, since results are compared by it; what differs belongs into `detail`. Targets that
     begin with "at most", "below" or "at least" say which way is better.

@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def compare(sets: int, threads: int, clock: Callable[[], float]) -> None:
-    """Votes on some test sets beside products of the same size."""
+    """Compare votes on some test sets with products of the same size."""
     softmax = Registry().load("model", "softmax").model_validate({"bias": True})
     assert isinstance(softmax, Model)
     model = softmax.build(DataFacts(FEATURES, CLASSES, Domain()))

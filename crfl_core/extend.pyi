@@ -111,19 +111,19 @@ from crfl_core.records.votes import GroupVotes as GroupVotes
 from crfl_core.certification import assumption_checks as assumption_checks
 from crfl_core.certification import formulas as formulas
 from crfl_core.certification.ball_rule_checks import spectrum_checks as spectrum_checks
+from crfl_core.certification.confidence import final_model_norm as final_model_norm
+from crfl_core.certification.confidence import margin_thresholds as margin_thresholds
 from crfl_core.certification.confidence import vote_bounds as vote_bounds
 from crfl_core.certification.confidence import vote_count_request as vote_count_request
 from crfl_core.certification.contraction import bias_input as bias_input
 from crfl_core.certification.contraction import input_bound as input_bound
 from crfl_core.certification.contraction import smoothness as smoothness
-from crfl_core.certification.direction_checks import forward_checks as forward_checks
 from crfl_core.certification.direction_checks import check_breakdown_direction as check_breakdown_direction
+from crfl_core.certification.direction_checks import forward_checks as forward_checks
 from crfl_core.certification.direction_checks import pathwise_checks as pathwise_checks
 from crfl_core.certification.drift import DriftBound as DriftBound
 from crfl_core.certification.levels import DriftCosts as DriftCosts
 from crfl_core.certification.levels import build_guarantee as build_guarantee
-from crfl_core.certification.confidence import final_model_norm as final_model_norm
-from crfl_core.certification.confidence import margin_thresholds as margin_thresholds
 
 # Engines: the work of a run that other processes can do
 from crfl_core.plugin_api.engine import Engine as Engine

@@ -199,8 +199,8 @@ def check_participation(ledger: Ledger, threat: Threat) -> Check:
         malicious = len(np.unique(suspects.client)) <= threat.clients
     else:
         malicious = bool(np.isin(bad.client, threat.clients).all())
-    then = bool(np.isin(bad.round, threat.rounds).all()) and not threat.has_too_many_rounds(suspects.round.tolist())
-    covered = threat.poison == "update" and malicious and then
+    in_time = bool(np.isin(bad.round, threat.rounds).all()) and not threat.has_too_many_rounds(suspects.round.tolist())
+    covered = threat.poison == "update" and malicious and in_time
     remedy = "set threat.poison = 'update' and let threat.clients and threat.rounds cover them"
     return build_check(name, len(bad) == 0 or covered, measured, required, remedy)
 

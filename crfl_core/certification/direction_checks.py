@@ -66,7 +66,11 @@ def check_future_caps(ledger: Ledger, threat: Threat) -> Check:
     rows = ledger.clients.take(np.isin(ledger.clients.round, threat.rounds))
     above = np.isfinite(rows.cap) & ~has_honest_cap(ledger, rows)
     uncapped = threat.poison == "update" and not np.isfinite(rows.cap).all()
-    measured = "no cap" if uncapped else "a cap above what honest clients may submit" if above.any() else "they do"
+    measured = "they do"
+    if uncapped:
+        measured = "no cap"
+    elif above.any():
+        measured = "a cap above what honest clients may submit"
     return build_check(
         "caps bound what might come",
         not uncapped and not above.any(),
@@ -87,17 +91,18 @@ def check_clean_run(ledger: Ledger, threat: Threat) -> Check:
         assumed = len(attackers) <= threat.clients
     else:
         assumed = set(attackers) <= set(threat.clients)
-    then = bool(np.isin(rows.round, threat.rounds).all()) and not threat.has_too_many_rounds(rows.round.tolist())
-    covered = threat.poison == "update" and assumed and then
+    in_time = bool(np.isin(rows.round, threat.rounds).all()) and not threat.has_too_many_rounds(rows.round.tolist())
+    covered = threat.poison == "update" and assumed and in_time
     scaled = threat.clean_world == "scaled" and threat.scale > 1
+    measured = "no client attacked"
+    if attackers:
+        measured = f"clients {attackers} attacked it"
+    elif scaled:
+        measured = "attackers scale in it"
     return build_check(
         "the run is a clean world",
         (not attackers or covered) and not scaled,
-        f"clients {attackers} attacked it"
-        if attackers
-        else "attackers scale in it"
-        if scaled
-        else "no client attacked",
+        measured,
         "a run without attackers, or threat.poison = 'update' with those who attacked among the assumed ones",
         "ask a run without an attack, against threat.clean_world = 'honest', or about threat.poison = 'update'",
     )

@@ -1,4 +1,4 @@
-"""The command line. Each command is one small file that imports what it needs when it is called."""
+"""The command line. Each command is one file, which imports what it needs when it is called."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ LINE_LIMIT = 2_000
 
 
 class Terminated(KeyboardInterrupt):
-    """Somebody ended the process, or its terminal went away; everything is put in order as after Ctrl-C."""
+    """Raised on SIGTERM and SIGHUP; handled like Ctrl-C."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; what is expected to go wrong ends in one sentence and exit status 2."""
+    """Run the command line. Expected errors are printed as one sentence and end with exit status 2."""
     warnings.showwarning = show_warning
     try:
         with handle_signals():
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def disable_colours() -> None:
-    """Take colours out of the help if a person wants none."""
+    """Remove colours from the help if `NO_COLOR` is set."""
     if os.environ.get("NO_COLOR"):
         from typer import rich_utils
 
@@ -60,7 +60,7 @@ def disable_colours() -> None:
 
 @contextlib.contextmanager
 def handle_signals() -> Iterator[None]:
-    """Take SIGTERM and SIGHUP as Ctrl-C is taken, unless somebody wants them ignored, as `nohup` does."""
+    """Handle SIGTERM and SIGHUP like Ctrl-C, unless they are ignored, as `nohup` does."""
 
     def end(_number: int, _frame: FrameType | None) -> NoReturn:
         raise Terminated
@@ -74,12 +74,12 @@ def handle_signals() -> Iterator[None]:
 
 
 def exit_status(stop: KeyboardInterrupt) -> int:
-    """The exit status after an interrupt."""
+    """Return the exit status after an interrupt."""
     return EXIT_TERMINATED if isinstance(stop, Terminated) else EXIT_INTERRUPTED
 
 
 def error_text(error: CrflError | OSError | MemoryError) -> str:
-    """What went wrong, for people; what the operating system says, with the file that it is about."""
+    """Return the text of an error; for an error of the operating system, with the file that it is about."""
     if isinstance(error, CrflError):
         return str(error)
     if isinstance(error, MemoryError):
@@ -88,7 +88,7 @@ def error_text(error: CrflError | OSError | MemoryError) -> str:
 
 
 def passing(text: str) -> None:
-    """Write something to the terminal that the next line takes the place of; nothing where there is no terminal."""
+    """Write a line to the terminal that the next line replaces; nothing where there is no terminal."""
     with contextlib.suppress(OSError, ValueError):  # the terminal went away, or stderr is closed
         if sys.stderr.isatty():
             width = shutil.get_terminal_size().columns - 1
@@ -97,7 +97,7 @@ def passing(text: str) -> None:
 
 
 def print_message(text: str) -> None:
-    """Tell the person at the terminal, if there still is one."""
+    """Print a message to stderr, if it is still open."""
     passing("")
     half = LINE_LIMIT // 2
     lines = (line if len(line) <= LINE_LIMIT else f"{line[:half]} ... {line[-half:]}" for line in text.splitlines())
@@ -114,7 +114,7 @@ def show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """Our own warnings as one sentence; others as Python shows them."""
+    """Print warnings of this package as one sentence, others as Python does."""
     stream = file or sys.stderr
     if issubclass(category, CrflWarning):
         stream.write(f"warning: {message}\n")

@@ -44,7 +44,7 @@ RECIPES = {
     "emnist": Recipe((UPRIGHT, *SCATTERING, STROKES), HANDWRITING, network=('type = "cnn"',)),
     "fashion-mnist": Recipe(
         (*SCATTERING, CURATED),
-        "Fixed features. Whitening is fitted to images of a curator, who is trusted and is no client.",
+        "Fixed features. Whitening is fitted to images of a curator, who is trusted and is not a client.",
         network=('type = "cnn"',),
         curator=1000,
     ),
@@ -124,7 +124,7 @@ class Answers(Table):
 def parse_clients(text: str) -> tuple[int | tuple[int, ...], int | None]:
     """Parse who may attack, a number or ids with commas between them, and the number of clients, if given.
 
-    >>> clients_from("5"), clients_from("5 of 100"), clients_from("0,3,7 of 20"), clients_from("4,")
+    >>> parse_clients("5"), parse_clients("5 of 100"), parse_clients("0,3,7 of 20"), parse_clients("4,")
     ((5, None), (5, 100), ((0, 3, 7), 20), ((4,), None))
     """
     attackers, of, total = text.partition(" of ")
@@ -233,7 +233,7 @@ def advise_any_round(answers: Answers) -> Advice:
             "steps = 1",
             "weight_decay = 0.003",
             "",
-            *threat_tables(answers, '"any" # one of them, and nobody knows which'),
+            *threat_tables(answers, '"any" # any one of them'),
         ),
     )
 
@@ -297,7 +297,7 @@ def attackers_toml(answers: Answers) -> str:
     return str(answers.attackers if isinstance(answers.attackers, int) else list(answers.attackers))
 
 
-WHEN_TEXTS = {"one-early": "in an early round", "any": "in a round that nobody knows", "every": "in every round"}
+WHEN_TEXTS = {"one-early": "in an early round", "any": "in any one round", "every": "in every round"}
 
 
 def config_text(answers: Answers, way: Advice, name: str) -> str:

@@ -34,7 +34,7 @@ Clients = Annotated[
 Moment = Annotated[
     When,
     typer.Option(
-        prompt="When? In one early round, in any one round that nobody knows, or in every round",
+        prompt="When? In one early round, in any one round, or in every round",
         help="In one early round, in any one round, or in every round.",
     ),
 ]

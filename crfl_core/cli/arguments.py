@@ -36,9 +36,7 @@ SetOption = Annotated[
 ]
 """Any number of overrides: `overrides: SetOption = None`, and then `load_config(config, overrides=overrides or ())`."""
 
-TrustOption = Annotated[
-    bool, typer.Option("--trust", help="Run third-party code that the config of RUN names.")
-]
+TrustOption = Annotated[bool, typer.Option("--trust", help="Run third-party code that the config of RUN names.")]
 """`--trust`, for commands that read a run directory: `load(run, trust=trust)`."""
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -1,4 +1,4 @@
-"""Getting published data files: mirrors in turn, resumed, verified, and put in place only when they are right."""
+"""Download of published data files: mirrors in turn, resumed, verified, and put in place when complete."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ Report = Callable[[str], None]
 
 
 class RejectedFile(Exception):
-    """What a mirror sent is not the published file."""
+    """Error about a downloaded file that is not the published one."""
 
 
 class TruncatedFile(RejectedFile):
-    """What a mirror sent is too short: the rest may come from another one."""
+    """Error about a downloaded file that is too short: the rest may come from another mirror."""
 
 
 def fetch_files(source: DataSource, to: Path | None, report: Report) -> None:
-    """Make sure that all files of a source can be found. `report` is told what happens, in sentences.
+    """Fetch the missing files of a source. `report` is called with sentences about what happens.
 
     What is missing in the data directory `to`, or else in all the usual ones, is put there, or else into the cache.
     A file appears under its name only when it is complete and its checksum is right. What is left of an interrupted
@@ -64,7 +64,7 @@ def fetch_files(source: DataSource, to: Path | None, report: Report) -> None:
 
 @contextmanager
 def fetch_archive(file: DataFile, folder: Path) -> Iterator[Path]:
-    """An archive that is there as long as it is needed: until all is extracted, or it turns out to be bad."""
+    """Keep an archive until all files are extracted, or until it proves to be damaged."""
     archive = folder / file.name
     if file.status(archive if archive.exists() else None, thorough=True) in ("missing", "wrong"):
         download(file, folder)
@@ -77,7 +77,7 @@ def fetch_archive(file: DataFile, folder: Path) -> Iterator[Path]:
 
 
 def download(file: DataFile, folder: Path) -> Path:
-    """One file from the first mirror that has it. A `DataError` says what was wrong with each of them."""
+    """Download one file from the first mirror that has it. A `DataError` lists what failed at each."""
     from requests import ConnectionError, RequestException
     from requests.exceptions import ChunkedEncodingError
 
@@ -100,7 +100,7 @@ def download(file: DataFile, folder: Path) -> Path:
 
 
 def receive(file: DataFile, url: str, part: Path) -> None:
-    """Complete the partial file from one mirror and compare it with what was published.
+    """Complete the partial file from one mirror and compare it with the published checksum.
 
     If the beginning was there before and the whole is wrong, everything is asked for once more.
     """
@@ -119,7 +119,7 @@ def receive(file: DataFile, url: str, part: Path) -> None:
 
 
 def transfer(file: DataFile, url: str, part: Path) -> None:
-    """Append what is missing of the partial file; all of it if the server does not know how to send a range."""
+    """Append what is missing of the partial file; all of it if the server cannot send a range."""
     from pooch import HTTPDownloader
     from tqdm import tqdm
 
@@ -139,7 +139,7 @@ def transfer(file: DataFile, url: str, part: Path) -> None:
 
 
 def check(file: DataFile, part: Path) -> None:
-    """Whether the partial file is the whole file. A wrong one is removed, one that is only too short is kept."""
+    """Raise `RejectedFile` unless the partial file is complete. A wrong one is removed, a short one kept."""
     size = part.stat().st_size
     if file.size is not None and size < file.size:
         raise TruncatedFile(f"truncated, {size} of {file.size} bytes")
@@ -156,7 +156,7 @@ def check(file: DataFile, part: Path) -> None:
 
 
 def extract(archive: Path, wanted: list[DataFile], folder: Path) -> Iterator[Path]:
-    """Some files of a zip archive, verified one by one. An archive that reaches out of its folder is refused."""
+    """Extract files of a zip archive, verified one by one. Paths outside of the folder are refused."""
     try:
         with zipfile.ZipFile(archive) as content:
             members = {
@@ -168,11 +168,11 @@ def extract(archive: Path, wanted: list[DataFile], folder: Path) -> Iterator[Pat
                 with content.open(members[file.name]) as packed:
                     yield unpack(archive, file, packed, folder)
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
-        raise DataError(f"{archive}: is no intact zip archive ({error}): fetch it again") from error
+        raise DataError(f"{archive}: is not an intact zip archive ({error}): fetch it again") from error
 
 
 def member_path(archive: Path, member: str) -> PurePosixPath:
-    """The path of a member, which must stay below the folder it is extracted to."""
+    """Return the path of a member, which must stay below the folder it is extracted to."""
     path = PurePosixPath(member.replace("\\", "/"))
     if path.is_absolute() or ".." in path.parts or ":" in member:
         raise DataError(f"{archive}: its member {member!r} would be written outside of the folder: do not trust it")
@@ -180,7 +180,7 @@ def member_path(archive: Path, member: str) -> PurePosixPath:
 
 
 def unpack(archive: Path, file: DataFile, packed: IO[bytes], folder: Path) -> Path:
-    """One member as a file, if it is what was published."""
+    """Unpack one member to a file, if it is the published file."""
     part = folder / f".{file.name}.part"
     with part.open("wb") as stream:
         while block := packed.read(BYTES_AT_ONCE):

@@ -1,4 +1,4 @@
-"""Results are shown as soon as they are known: figures take longer to draw than results to read."""
+"""Results shown as soon as they are known, before the figures are drawn."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from crfl_core.runs.results import RunResult
 
 
 class FiguresTracker(Tracker):
-    """Calls somebody with the directory of a run when nothing but its figures is missing."""
+    """Tracker that calls a function with the run's directory when only its figures are missing."""
 
     _call: Callable[[Path], None] = PrivateAttr()
     _path: Path = PrivateAttr()
 
     @hookimpl
     def crfl_run_started(self, run: RunContext) -> None:
-        """Remember where the run is."""
+        """Remember the directory of the run."""
         self._path = run.path
 
     @hookimpl
     def crfl_progress(self, phase: str) -> None:
-        """The results are written before figures are drawn."""
+        """Show the results, which are written before figures are drawn."""
         if phase == "figures":
             self._call(self._path)
 
 
 class RunDisplay:
-    """Shows what a run came to, once: early if a person reads along, at the end if a program does."""
+    """Display of a run's results, once: before the figures in text, at the end as JSON."""
 
     def __init__(self, *, full: bool, json: bool, quiet: bool) -> None:
         self.full = full
@@ -42,7 +42,7 @@ class RunDisplay:
 
     @property
     def trackers(self) -> list[Tracker]:
-        """Who watches the run: progress, and whoever shows results early."""
+        """Return the trackers of the run: progress, and the one that shows results early."""
         if self.json or self.quiet:
             return output.progress(self.quiet)
         watching = FiguresTracker()
@@ -50,7 +50,7 @@ class RunDisplay:
         return [*output.progress(self.quiet), watching.with_name("results")]  # type: ignore[list-item]  # it is a copy
 
     def show(self, result: RunResult) -> None:
-        """The results of a finished run, or of those that were shown what was missing: where the figures are."""
+        """Print the results of a finished run; if they were shown early, only the figures' paths."""
         from crfl_core.reporting import terminal_tables as tables
 
         if not self.shown:

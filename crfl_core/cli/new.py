@@ -1,4 +1,4 @@
-"""`crfl new`: a package for a plugin of one's own."""
+"""`crfl new`: write a package for a new plugin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands that run something print."""
+"""Output of commands: tables of runs, and stdout kept free of what plugins print."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ORIGINAL_STDOUT: ContextVar[tuple[int | None, TextIO]] = ContextVar("OUTSIDE")
 
 @contextlib.contextmanager
 def redirect_plugin_output() -> Iterator[None]:
-    """Where plugins may run: what they print goes to stderr, so that stdout holds nothing but what a command says.
+    """Redirect what plugins print to stderr, so that stdout holds only the command's own output.
 
     This includes the processes that they start. `sys.exit` in a plugin is its failure and does not end the command.
     """
@@ -55,7 +55,7 @@ def redirect_plugin_output() -> Iterator[None]:
 
 @contextlib.contextmanager
 def restore_stdout() -> Iterator[None]:
-    """Within `redirect_plugin_output`: where the command itself speaks, and stdout is what it was."""
+    """Restore stdout within `redirect_plugin_output`, for output of the command itself."""
     descriptor, stream = ORIGINAL_STDOUT.get()
     with contextlib.redirect_stdout(stream):
         if descriptor is not None:
@@ -70,7 +70,7 @@ def restore_stdout() -> Iterator[None]:
 
 @contextlib.contextmanager
 def pause_garbage_collection() -> Iterator[None]:
-    """While libraries are imported: nothing of it is garbage, ever, and a search takes a tenth of a start."""
+    """Pause garbage collection while libraries are imported, which saves a tenth of the start."""
     looking = gc.isenabled()
     gc.disable()
     try:
@@ -82,7 +82,7 @@ def pause_garbage_collection() -> Iterator[None]:
 
 
 def progress(quiet: bool) -> list[Tracker]:
-    """The tracker that shows progress, found like any other plugin; none if a person wants quiet or has blocked it."""
+    """Return the tracker that shows progress, loaded like any plugin; none if `quiet` or if it is blocked."""
     from crfl_core.errors import PluginError
     from crfl_core.plugin_loading.registry import Registry
 
@@ -97,13 +97,13 @@ def progress(quiet: bool) -> list[Tracker]:
 
 
 def show_start(quiet: bool) -> None:
-    """Tell a person at a terminal at once that something happens: libraries take seconds to load."""
+    """Show at once that the command has started: libraries take seconds to load."""
     if not quiet:
         passing("starting")
 
 
 def show_run(result: RunResult, *, quiet: bool = False, full: bool = False, json: bool = False) -> None:
-    """What a finished run came to: a summary, every table, metrics.json, or only where it is."""
+    """Print a finished run: a summary, every table, metrics.json, or only its path."""
     passing("")
     from crfl_core.reporting import terminal as summary
     from crfl_core.reporting import terminal_tables as tables
@@ -119,7 +119,7 @@ def show_run(result: RunResult, *, quiet: bool = False, full: bool = False, json
 
 
 def terminal() -> Console:
-    """Where tables go; wide enough to be read when the output is a file. NO_COLOR leaves no escape codes at all.
+    """Return the console for tables, wide enough for a file; NO_COLOR leaves no escape codes at all.
 
     A passing line that says what is at work is taken away.
     """
@@ -131,7 +131,7 @@ def terminal() -> Console:
 
 
 def show_what_if(result: WhatIf, *, full: bool, json: bool) -> None:
-    """The answer to a what-if question: the threat that was assumed, then the guarantees."""
+    """Print the answer to a what-if question: the assumed threat, then the guarantees."""
     passing("")
     from crfl_core.reporting import terminal as summary
     from crfl_core.reporting import terminal_tables as tables
@@ -161,14 +161,14 @@ def show_what_if(result: WhatIf, *, full: bool, json: bool) -> None:
 
 
 def show_effect(effect: AttackEffect) -> None:
-    """The attacked model beside the clean one."""
+    """Print the attacked model beside the clean one."""
     from crfl_core.reporting.terminal_tables import effect_table
 
     terminal().print(effect_table(effect.model_dump()))
 
 
 def report_interrupt(path: Path, stop: KeyboardInterrupt) -> typer.Exit:
-    """Say how to resume after Ctrl-C."""
+    """Print how to resume after Ctrl-C, and return the exit."""
     begun = (path / "status.json").exists()
     print_message(f"interrupted: {f'resume with `crfl resume {path}`' if begun else 'nothing was written yet'}")
     return typer.Exit(exit_status(stop))

@@ -1,4 +1,4 @@
-"""What `crfl plugins show` says about one plugin: all that follows from its class."""
+"""Description of one plugin for `crfl plugins show`, from its class alone."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class OptionDescription:
 
 @dataclass(frozen=True)
 class PluginDescription:
-    """A plugin as a person wants to know it before using it. `facts` are lines `title: text`."""
+    """Description of a plugin for its users. `facts` maps titles to texts."""
 
     kind: str
     name: str
@@ -59,7 +59,7 @@ class PluginDescription:
 
 
 def describe_plugin(found: FoundPlugin, plugin: type[Plugin]) -> PluginDescription:
-    """Everything that the class of a plugin says about it."""
+    """Describe a plugin by everything that its class says about it."""
     return PluginDescription(
         kind=found.kind,
         name=found.name,
@@ -74,7 +74,7 @@ def describe_plugin(found: FoundPlugin, plugin: type[Plugin]) -> PluginDescripti
 
 
 def base_of(plugin: type[Plugin], kind: str) -> type[Plugin]:
-    """The class of the core that a plugin derives from, the nearest one: its contract."""
+    """Return the nearest class of the core that a plugin derives from: its contract."""
     core = KINDS[kind].base.__module__
     near = next((base for base in plugin.__mro__ if base.__module__ == core), KINDS[kind].base)
     assert issubclass(near, Plugin)
@@ -82,7 +82,7 @@ def base_of(plugin: type[Plugin], kind: str) -> type[Plugin]:
 
 
 def options_of(plugin: type[Plugin]) -> Iterator[OptionDescription]:
-    """The options with limits, defaults and meanings, those of the plugin itself first."""
+    """Yield the options with limits, defaults and meanings, the plugin's own first."""
     fields = plugin.model_fields
     inherited = kind_options(plugin)
     for name in sorted(fields, key=lambda name: name in inherited):
@@ -93,12 +93,12 @@ def options_of(plugin: type[Plugin]) -> Iterator[OptionDescription]:
 
 
 def kind_options(plugin: type[Plugin]) -> set[str]:
-    """The options that every plugin of this kind has."""
+    """Return the options that every plugin of this kind has."""
     return {name for kind in KINDS.values() if kind.includes(plugin) for name in kind.base.model_fields}
 
 
 def facts_of(plugin: type[Plugin], kind: str) -> Iterator[tuple[str, str]]:
-    """What follows from the class, title by title."""
+    """Yield what follows from the class, as titles and texts."""
     base = base_of(plugin, kind)
     yield "contract", f"{base.__name__}: {plugin_summary(base)}"
     if issubclass(plugin, AggregationStep):
@@ -114,7 +114,7 @@ def facts_of(plugin: type[Plugin], kind: str) -> Iterator[tuple[str, str]]:
 
 
 def step_facts(step: type[AggregationStep]) -> Iterator[tuple[str, str]]:
-    """On what the weights of a step depend, and what it needs of the updates."""
+    """Yield what the weights of a step depend on, and what it needs of the updates."""
     yield "depends", step.depends
     yield "needs of the updates", NEEDS[step.depends]
     yield "weights p_i", WEIGHTS[step.depends]
@@ -125,7 +125,7 @@ def step_facts(step: type[AggregationStep]) -> Iterator[tuple[str, str]]:
 
 
 def threat_of(attack: type[Attack]) -> str:
-    """What a certificate must assume about attackers who do this."""
+    """Return what a certificate must assume about attackers that use this attack."""
     free = [name for name in FREE_METHODS if getattr(attack, name) is not getattr(Attack, name)]
     if free:
         return f"update: attackers submit what they like ({', '.join(f'{name}()' for name in free)})"
@@ -135,7 +135,7 @@ def threat_of(attack: type[Attack]) -> str:
 
 
 def source_of(plugin: type[Plugin]) -> str:
-    """Module and file of a class."""
+    """Return the module and file of a class."""
     try:
         return f"{plugin.__module__}.{plugin.__qualname__} ({inspect.getsourcefile(plugin)})"
     except (OSError, TypeError):
@@ -143,7 +143,7 @@ def source_of(plugin: type[Plugin]) -> str:
 
 
 def example_of(kind: str, name: str, plugin: type[Plugin]) -> str:
-    """The smallest config that names the plugin, with its own options at their defaults."""
+    """Return the smallest config that names the plugin, with its own options at their defaults."""
     key, is_list = plugin_places()[kind]
     inherited = kind_options(plugin)
     shown = {

@@ -63,7 +63,7 @@ def list_(context: typer.Context, json: Json = False) -> None:
 
 
 def show_listing(listing: Iterable[PluginListing]) -> None:
-    """A table, in which no name is ever broken: a line for every plugin in a pipe, two on a narrow terminal."""
+    """Print a table of plugins that never breaks a name: one line each in a pipe, two on a narrow terminal."""
     from rich import box
     from rich.padding import Padding
     from rich.table import Table
@@ -113,7 +113,7 @@ def show(name: Name, kind: Kind = None, json: Json = False) -> None:
 
 
 def show_description(plugin: PluginDescription) -> None:
-    """Who it is, what it does, its options, what follows from its class, and how a config names it."""
+    """Print a plugin's description, options, facts and an example of a config."""
     from rich import box
     from rich.padding import Padding
     from rich.table import Table
@@ -175,7 +175,7 @@ def check(
 
 
 def build_plugin(registry: Registry, kind: str | None, name: str, options: Sequence[str]) -> Plugin | Command:
-    """The installed plugin of this name, with these options."""
+    """Build the installed plugin of this name, with these options."""
     from pydantic import ValidationError
 
     from crfl_core.config.error_messages import config_error
@@ -201,7 +201,7 @@ def build_plugin(registry: Registry, kind: str | None, name: str, options: Seque
 
 
 def find_kind(registry: Registry, kind: str | None, name: str) -> str:
-    """The kind that was given, or the only one that has a plugin of this name."""
+    """Return the given kind, or the only kind that has a plugin of this name."""
     from crfl_core.errors import PluginError, suggest_names
     from crfl_core.plugin_api import KINDS
 

@@ -20,7 +20,7 @@ UNQUOTED_VALUE = re.compile(r"^\s*([-+]?(\d[\d_]*\.?\d*([eE][-+]?\d+)?|inf|nan)|
 
 
 def config_error(error: ValidationError, tree: Mapping[str, Any], origins: Origins) -> ConfigError:
-    """One sentence per wrong key: where it was written, the key, the value found, what would be right."""
+    """Return one sentence per wrong key: where it was written, the key, the value found, what would be right."""
     problems: dict[KeyPath, list[ErrorDetails]] = {}
     inputs: dict[KeyPath, Any] = {}
     for detail in error.errors(include_url=False):
@@ -38,7 +38,7 @@ def config_error(error: ValidationError, tree: Mapping[str, Any], origins: Origi
 
 
 def inner_key(detail: ErrorDetails) -> KeyPath:
-    """The key inside of an error's location that is meant: our own errors name it, and a missing key has no value."""
+    """Return the key inside of an error's location: our errors name it, and a missing key has no value."""
     context = detail.get("ctx", {})
     if "discriminator" in context:
         return (context["discriminator"].strip("'"),)
@@ -48,7 +48,7 @@ def inner_key(detail: ErrorDetails) -> KeyPath:
 
 
 def plain_wording(detail: ErrorDetails) -> str:
-    """pydantic's message in the words of a config."""
+    """Return pydantic's message in the words of a config."""
     if detail["type"] in ("missing", "union_tag_not_found"):
         return "is missing"
     if detail["type"] == "union_tag_invalid":
@@ -60,7 +60,7 @@ def plain_wording(detail: ErrorDetails) -> str:
 
 
 def remedy(value: Any, types: Set[str]) -> str:
-    """What to do about a value that is right but for the way it is written."""
+    """Return what to do about a value that is right but for the way it is written."""
     if isinstance(value, bool):
         return ": true and false are no numbers" if types & {"int_type", "float_type"} else ""
     if isinstance(value, str) and UNQUOTED_VALUE.match(value) and types & {"int_type", "float_type", "bool_type"}:
@@ -71,7 +71,7 @@ def remedy(value: Any, types: Set[str]) -> str:
 def problem_text(
     path: KeyPath, details: Sequence[ErrorDetails], inputs: Mapping[KeyPath, Any], origins: Origins
 ) -> str:
-    """`file: key = value: what would be right`."""
+    """Return the sentence `file: key = value: what would be right`."""
     origin = origins.near(path)
     where = [] if origin == DEFAULT else [origin]
     if path:
@@ -82,7 +82,7 @@ def problem_text(
 
 
 def leads_to_table(value: Any) -> bool:
-    """Whether a value is a table or a list of tables: too long to be quoted in a message."""
+    """Return whether a value is a table or a list of tables: too long to be quoted in a message."""
     return isinstance(value, Mapping) or (isinstance(value, list | tuple) and any(map(leads_to_table, value)))
 
 
@@ -104,5 +104,5 @@ def follow_location(tree: Any, location: Sequence[int | str]) -> tuple[KeyPath, 
 
 
 def is_item(value: Any, step: int | str) -> bool:
-    """Whether a step is the position of an item in a list."""
+    """Return whether a step is the position of an item in a list."""
     return isinstance(value, list | tuple) and isinstance(step, int) and step < len(value)

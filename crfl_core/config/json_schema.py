@@ -21,7 +21,7 @@ PLUGIN_KIND_KEY = "x-crfl-kind"
 
 
 class PluginChoice(NamedTuple):
-    """A plugin that a config can name, and how; `described` if its options have a JSON Schema."""
+    """A plugin that a config can name, by which names; `described` if its options have a JSON Schema."""
 
     kind: str
     names: list[str]
@@ -30,7 +30,7 @@ class PluginChoice(NamedTuple):
 
 
 def json_schema(registry: Registry) -> dict[str, Any]:
-    """The schema of a config file with every installed plugin that can be loaded. Imports them all."""
+    """Return the schema of a config file with every installed plugin that can be loaded. Imports them all."""
     choices = [choice for kind in CONFIGURABLE for choice in list_choices(registry, kind)]
     models: list[type[BaseModel]] = [RunConfig, *(choice.plugin for choice in choices if choice.described)]
     refs, definitions = models_json_schema([(model, "validation") for model in models])
@@ -56,7 +56,7 @@ def json_schema(registry: Registry) -> dict[str, Any]:
 
 
 def list_choices(registry: Registry, kind: str) -> Iterator[PluginChoice]:
-    """Every plugin of a kind that can be loaded; `crfl plugins` says what is wrong with the others."""
+    """Yield every plugin of a kind that can be loaded; `crfl plugins` says what is wrong with the others."""
     for name in registry.names(kind):
         candidates = [found for found in registry.found[kind][name] if registry.is_usable(found)]
         for found in candidates:
@@ -69,7 +69,7 @@ def list_choices(registry: Registry, kind: str) -> Iterator[PluginChoice]:
 
 
 def is_described(plugin: type[Plugin]) -> bool:
-    """Whether JSON can express the options of a plugin."""
+    """Return whether JSON can express the options of a plugin."""
     try:
         plugin.model_json_schema()
     except PydanticInvalidForJsonSchema:
@@ -78,13 +78,13 @@ def is_described(plugin: type[Plugin]) -> bool:
 
 
 def resolve_reference(schema: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
-    """A copy of the definition that a reference points to."""
+    """Return a copy of the definition that a reference points to."""
     name = schema["$ref"].rpartition("/")[2]
     return dict(known[name])
 
 
 def link_plugins(schema: Any) -> Any:
-    """The schema with every mark of a plugin field replaced by a reference to the plugins of its kind."""
+    """Replace every mark of a plugin field by a reference to the plugins of its kind."""
     if isinstance(schema, list):
         return [link_plugins(item) for item in schema]
     if not isinstance(schema, dict):

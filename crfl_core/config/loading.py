@@ -1,4 +1,4 @@
-"""From files, inheritance and overrides to one frozen config, remembering where each value came from."""
+"""Loading of configs: files, presets, inheritance and overrides become one frozen config with origins."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def load_config(
     overrides: Sequence[str] = (),
     registry: Registry | LenientRegistry | None = None,
 ) -> LoadedConfig:
-    """The config from a file, a mapping or an earlier config, with `key=value` overrides applied in order.
+    """Load the config from a file, a mapping or an earlier config, with `key=value` overrides in order.
 
     Without a source it is the default: all defaults of the schema, on the embedded digits, under attack.
     """
@@ -59,19 +59,19 @@ def load_config(
 
 
 def plugin_defaults() -> Tree:
-    """The defaults of the fields that hold plugins, as a file would write them, so that overrides reach into them."""
+    """Return the defaults of plugin fields as a file would write them, so that overrides reach into them."""
     defaults = {key: field.default for key, field in RunConfig.model_fields.items()}
     lists = {key: list(default) for key, default in defaults.items() if isinstance(default, tuple)}
     return lists | {key: default for key, default in defaults.items() if isinstance(default, dict)}
 
 
 def dump_config(config: RunConfig, *, without: Set[str] = frozenset()) -> str:
-    """The config as TOML, `without` some of its tables; loading the complete one gives an equal object."""
+    """Write the config as TOML, `without` some of its tables; loading the complete one gives an equal object."""
     return tomli_w.dumps(config.model_dump(mode="json", exclude_none=True, exclude=set(without)))
 
 
 def read_source(source: ConfigSource | None) -> tuple[Tree, dict[KeyPath, str]]:
-    """The merged tree of a source, and where each of its leaves was written."""
+    """Read the merged tree of a source, and where each of its leaves was written."""
     if source is None:
         default = Path(__file__).with_name("default.toml")
         return read_file(default, plugin_defaults(), name="the default config")
@@ -88,7 +88,7 @@ def read_source(source: ConfigSource | None) -> tuple[Tree, dict[KeyPath, str]]:
 def read_file(
     path: Path, defaults: Mapping[str, Any], *, name: str, chain: tuple[Path, ...] = ()
 ) -> tuple[Tree, dict[KeyPath, str]]:
-    """A file merged onto what it extends, and where each value was written.
+    """Read a file merged onto what it extends, and where each value was written.
 
     Something may be put into one of the lists in `defaults` that no file mentions.
     """
@@ -113,12 +113,12 @@ def read_file(
 
 
 def merge_source(tree: Tree, own: Tree, written: dict[KeyPath, str], name: str) -> tuple[Tree, dict[KeyPath, str]]:
-    """What was inherited with what the file or mapping of this name says."""
+    """Merge what the file or mapping of this name says onto what was inherited."""
     return merge(tree, own, written, dict.fromkeys(leaves(own), name)), written
 
 
 def find_base(path: Path, base: str, name: str) -> Path:
-    """The file that one entry of `extends` stands for. Raises `ConfigError`."""
+    """Find the file that one entry of `extends` stands for. Raises `ConfigError`."""
     if is_preset(base):
         try:
             return preset_path(base)
@@ -131,7 +131,7 @@ def find_base(path: Path, base: str, name: str) -> Path:
 
 
 def parse_file(path: Path, name: str) -> Tree:
-    """The content of one TOML or YAML file."""
+    """Parse one TOML or YAML file."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -147,7 +147,7 @@ def parse_file(path: Path, name: str) -> Tree:
 
 
 def parse_yaml(text: str, name: str) -> Tree:
-    """The content of a YAML file."""
+    """Parse the text of a YAML file."""
     try:
         from crfl_core.config import yaml_reader as yaml_text
     except ImportError:
@@ -170,12 +170,12 @@ PRESET_FOLDER = "presets"
 
 
 def is_preset(base: str) -> bool:
-    """Whether an entry of `extends` names a preset, not a file."""
+    """Return whether an entry of `extends` names a preset, not a file."""
     return PRESET_REFERENCE.fullmatch(base) is not None
 
 
 def preset_path(reference: str) -> Path:
-    """The file of a preset. Raises `ConfigError` that names those that there are."""
+    """Return the file of a preset. Raises `ConfigError` with the known presets."""
     owner, _, name = reference.partition(":")
     try:
         found = list_presets(distribution(owner))
@@ -190,13 +190,13 @@ def preset_path(reference: str) -> Path:
 
 
 def list_presets(owner: Distribution) -> dict[str, Path]:
-    """The presets of a distribution, by name."""
+    """List the presets of a distribution, by name."""
     files = (path for folder in package_folders(owner) for path in (folder / PRESET_FOLDER).glob("*.toml"))
     return {path.stem: path for path in files}
 
 
 def package_folders(owner: Distribution) -> Iterator[Path]:
-    """The folders of the top-level packages that a distribution names: after itself, or in its entry points.
+    """Yield the folders of the top-level packages that a distribution names.
 
     An editable installation has no list of files. Finding a top-level package imports nothing.
     """

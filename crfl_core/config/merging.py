@@ -1,4 +1,8 @@
-"""Tables merged onto each other: what a file says counts before what it extends, and an override before both."""
+"""Merging of config tables: a file overrides what it extends, and `--set` overrides both.
+
+Items can be inserted into inherited lists, `aggregation.before.krum = "norm-filter"`. For every value, `Origins` knows
+the file or override that set it.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +23,12 @@ KeyPath = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Origins:
-    """Maps the path of a value to the file, override or mapping that set it."""
+    """Map from the path of a value to the file, override or mapping that set it."""
 
     written: Mapping[KeyPath, str] = field(default_factory=dict)
 
     def of(self, path: KeyPath) -> str:
-        """Where a value was written; what nobody wrote is a default."""
+        """Return where a value was written; a value that was not written is a default."""
         single = tuple(part for part in path if part != "0")  # a single table may stand for a list of one
         for candidate in (path, single):
             for length in range(len(candidate), 0, -1):
@@ -33,7 +37,7 @@ class Origins:
         return DEFAULT
 
     def with_inserted(self, key: str, origin: str) -> Origins:
-        """The same after an item was put in front of a list, because some other setting asked for it."""
+        """Return the origins after an item was put in front of a list because of another setting."""
         moved = {
             (key, str(int(path[1]) + 1), *path[2:])
             if path[0] == key and path[1:2] and path[1].isdecimal()
@@ -43,7 +47,7 @@ class Origins:
         return Origins({**moved, (key, "0"): origin})
 
     def near(self, path: KeyPath) -> str:
-        """Where to look for a value: where it, or the table around it, was written."""
+        """Return where to look for a value: where it, or the table around it, was written."""
         if (origin := self.of(path)) != DEFAULT:
             return origin
         for length in range(len(path), 0, -1):
@@ -52,7 +56,7 @@ class Origins:
         return DEFAULT
 
     def locate(self, error: ConfigError) -> ConfigError:
-        """The error with the place where its key was written in front."""
+        """Return the error with the place where its key was written in front."""
         if error.key is None:
             return error
         origin = self.near(tuple(error.key.split(".")))
@@ -60,9 +64,9 @@ class Origins:
 
 
 def merge(base: Tree, over: Tree, written: dict[KeyPath, str], new: Mapping[KeyPath, str]) -> Tree:
-    """Tables merge, arrays replace, and a table whose `type` changes replaces the whole table.
+    """Merge tables: arrays replace, and a table whose `type` changes replaces the whole table.
 
-    A table that says what to put `before` or `after` items of an array is no replacement of it: see `insertion`.
+    A table that says what to put `before` or `after` items of an array does not replace it: see `insert_items`.
 
     `written` is changed to say where the values of the result come from, `new` saying it for `over`.
     """
@@ -91,22 +95,22 @@ def merge(base: Tree, over: Tree, written: dict[KeyPath, str], new: Mapping[KeyP
 
 
 def as_table(value: Any) -> Any:
-    """A plugin's name alone stands for a table with this `type`."""
+    """Return a table with this `type` for a plugin's name alone."""
     return {"type": value} if isinstance(value, str) else value
 
 
 def is_list(value: Any) -> bool:
-    """Whether a value is an array, or the table of a plugin that stands for an array of one."""
+    """Return whether a value is an array, or the table of a plugin that stands for an array of one."""
     return isinstance(value, list | tuple) or (isinstance(value, Mapping) and "type" in value)
 
 
 def same_type(one: Tree, other: Tree) -> bool:
-    """Whether a table may be merged into another: it names the same plugin, or none."""
+    """Return whether a table may be merged into another: it names the same plugin, or none."""
     return "type" not in other or one.get("type") == other["type"]
 
 
 def leaves(tree: Mapping[str, Any], path: KeyPath = ()) -> list[KeyPath]:
-    """The paths of all values; items of an array of tables are numbered, any other array is one value."""
+    """List the paths of all values; items of an array of tables are numbered, any other array is one value."""
     found: list[KeyPath] = []
     for key, value in tree.items():
         here = (*path, str(key))
@@ -120,24 +124,24 @@ SIDES = ("before", "after")
 
 
 def is_insertion(value: Any) -> bool:
-    """Whether a table does not replace a list but names items of it, and what to put before or after them."""
+    """Return whether a table does not replace a list but names items of it, and what to put before or after them."""
     return isinstance(value, Mapping) and bool(value) and all(side in SIDES for side in value) and all_tables(value)
 
 
 def all_tables(value: Mapping[str, Any]) -> bool:
-    """Whether every entry is a table."""
+    """Return whether every entry is a table."""
     return all(isinstance(entry, Mapping) for entry in value.values())
 
 
 def as_items(value: Any) -> list[Any]:
-    """A single table, or the name of a plugin, stands for a list of one."""
+    """Return a list; a single table, or the name of a plugin, stands for a list of one."""
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def insert_items(
     items: Any, wish: Mapping[str, Any], here: KeyPath, written: dict[KeyPath, str], origin: str
 ) -> list[Any]:
-    """The list with new items at their places; `written` is changed to say where its items come from now.
+    """Insert new items at their places; `written` is changed to say where each item comes from.
 
     Items are named by position, `name` or `type`, as `--set` names them; those of one side come in the order in which
     they are written.
@@ -159,13 +163,13 @@ def insert_items(
 
 
 def number_item(here: KeyPath, written: dict[KeyPath, str]) -> None:
-    """What was written of a table, as what was written of the first item of a list."""
+    """Move what was written of a table to the first item of a list."""
     for path in [path for path in written if path[: len(here)] == here and path != here]:
         written[(*here, "0", *path[len(here) :])] = written.pop(path)
 
 
 def shift_items(position: int, here: KeyPath, written: dict[KeyPath, str]) -> None:
-    """Give what was written of items from a position on the next number."""
+    """Renumber what was written of items from a position on by one."""
     depth = len(here)
     moved = [
         path
@@ -177,7 +181,7 @@ def shift_items(position: int, here: KeyPath, written: dict[KeyPath, str]) -> No
 
 
 def item_position(items: Sequence[Any], part: str, before: KeyPath, behind: KeyPath) -> int:
-    """Which item of a list is meant: by position, by `name` (which is its `type` unless it has one), by `type`."""
+    """Find an item of a list by position, by `name` (its `type` unless it has one), or by `type`."""
     tables = [{"type": each} if isinstance(each, str) else each if isinstance(each, Mapping) else {} for each in items]
     titles = [item.get("name", item.get("type")) for item in tables]
     if part.isdecimal():
@@ -202,7 +206,7 @@ TOML_OPENINGS = {"[": "an array", "{": "a table", '"': "a text in quotes", "'": 
 
 
 def apply_override(tree: Tree, text: str, written: dict[KeyPath, str], defaults: Mapping[str, Any]) -> Tree:
-    """The tree with one `a.b=value` applied; list items are named by position, `name` or `type`.
+    """Apply one `a.b=value`; list items are named by position, `name` or `type`.
 
     `written` is changed to say so. An override may reach into one of `defaults` that the tree does not mention.
     """
@@ -232,13 +236,13 @@ def apply_override(tree: Tree, text: str, written: dict[KeyPath, str], defaults:
 
 
 def add_default_lists(tree: Tree, over: Mapping[str, Any], defaults: Mapping[str, Any]) -> Tree:
-    """The tree with the default of every list that something is to be put into and that it does not have."""
+    """Add the default of every list that items are inserted into and that the tree lacks."""
     wanted = [key for key, value in over.items() if key not in tree and key in defaults and is_insertion(value)]
     return tree | {key: as_items(defaults[key]) for key in wanted}
 
 
 def is_insertion_path(tree: Tree, path: KeyPath) -> bool:
-    """Whether a path such as `aggregation.before.krum` puts something into a list."""
+    """Return whether a path such as `aggregation.before.krum` puts something into a list."""
     *outer, side, _ = path if len(path) > 2 else ("", "", "")
     here: Any = tree
     for step in outer:
@@ -247,7 +251,7 @@ def is_insertion_path(tree: Tree, path: KeyPath) -> bool:
 
 
 def find_place(tree: Tree, path: KeyPath) -> Place:
-    """The path with items of lists as positions. Raises ValueError if it leads nowhere, or to several items."""
+    """Return the path with items of lists as positions. Raises ValueError if none or several fit."""
     place: list[int | str] = []
     here: Any = tree
     for number, part in enumerate(path):
@@ -263,7 +267,7 @@ def find_place(tree: Tree, path: KeyPath) -> Place:
 
 
 def wrap_value(tree: Tree, place: Place, value: Any) -> Any:
-    """The value inside of new tables that lead to its place, and of copies of the lists there."""
+    """Wrap a value in new tables that lead to its place, and in copies of the lists there."""
     for depth in range(len(place) - 1, -1, -1):
         step = place[depth]
         value = {step: value} if isinstance(step, str) else replace_item(value_at(tree, place[:depth]), step, value)
@@ -271,7 +275,7 @@ def wrap_value(tree: Tree, place: Place, value: Any) -> Any:
 
 
 def replace_item(items: Sequence[Any], position: int, value: Any) -> list[Any]:
-    """A copy of a list in which one item has changed: a table is merged with the one that is there."""
+    """Return a copy of a list with one item changed: a table is merged with the present one."""
     item = as_table(items[position])
     if isinstance(value, dict) and isinstance(item, dict) and same_type(item, value):
         value = merge(item, value, {}, {})
@@ -279,14 +283,14 @@ def replace_item(items: Sequence[Any], position: int, value: Any) -> list[Any]:
 
 
 def value_at(tree: Any, place: Place) -> Any:
-    """The value at a place."""
+    """Return the value at a place."""
     for step in place:
         tree = tree[step]
     return tree
 
 
 def parse_value(raw: str) -> Any:
-    """A value as in TOML; text that does not look like TOML may stand without quotes.
+    """Parse a value as in TOML; text that does not look like TOML may stand without quotes.
 
     >>> parse_value("0.1"), parse_value("[1, 2]"), parse_value("krum")
     (0.1, [1, 2], 'krum')

@@ -39,12 +39,12 @@ DISTRIBUTION_OR_PLUGIN = r"^[A-Za-z0-9][A-Za-z0-9._-]*(:[^:\s]+)?$"
 
 
 def by_name(name: str) -> Any:
-    """The default of a plugin field: the plugin of this name with its own defaults."""
+    """Return the default of a plugin field: the plugin of this name with its own defaults."""
     return cast("Any", {"type": name})
 
 
 def absent_if_none(value: object) -> object:
-    """The word "none" switches off what an inherited config brings along."""
+    """Return None for the word "none", which switches off what an inherited config sets."""
     return None if value in ("none", {"type": "none"}) else value
 
 
@@ -86,7 +86,7 @@ class Reserve(Table):
 
     @property
     def datasets(self) -> Iterator[Dataset]:
-        """Where sets come from that are not the run's."""
+        """Yield the datasets of sets that do not come from the run's dataset."""
         return (wanted.dataset for _, wanted in self if isinstance(wanted, ReserveSamples))
 
     def with_own_plugins(self) -> Reserve:
@@ -199,7 +199,7 @@ class Groups(Table):
 
 
 class Evaluation(Table):
-    """What is measured along the way and reported in the end."""
+    """Settings of what is measured during training and reported at the end."""
 
     every: int = Field(1, ge=0, description="rounds between measurements of test accuracy and loss; 0: only in the end")
     radii: tuple[Annotated[float, Field(ge=0)], ...] | None = Field(
@@ -208,9 +208,11 @@ class Evaluation(Table):
 
 
 class Storage(Table):
-    """How the run directory is written."""
+    """Settings of the run directory."""
 
-    checkpoint_seconds: float = Field(5.0, ge=0, description="a kill loses at most about so much time")
+    checkpoint_seconds: float = Field(
+        5.0, ge=0, description="seconds between checkpoints: the most that a killed run loses"
+    )
     figures: tuple[FigureFormat, ...] = Field(("svg", "png"), description="formats of the figures; []: no figures")
     keep: Literal["needed", "models", "distances"] = Field(
         "needed",
@@ -220,7 +222,7 @@ class Storage(Table):
 
 
 class PluginSettings(Table):
-    """Whose code may run. What is not allowed is never imported, whatever else the config names."""
+    """The plugins that may run. Code that is not allowed is never imported, whatever the config names."""
 
     allow: tuple[Annotated[str, Field(pattern=DISTRIBUTION_OR_PLUGIN)], ...] | None = Field(
         None,
@@ -294,7 +296,7 @@ class RunConfig(Table):
         return self
 
     def named_plugins(self) -> Iterator[tuple[str, Plugin]]:
-        """Every plugin that this config names, with its kind, in the order in which hooks ask them."""
+        """Yield every plugin that this config names, with its kind, in the order in which hooks ask them."""
         yield "dataset", self.dataset
         yield from (("dataset", dataset) for dataset in self.reserve.datasets)
         yield "partitioner", self.partition
@@ -311,7 +313,7 @@ class RunConfig(Table):
         yield from (("tracker", tracker) for tracker in self.trackers)
 
     def used_plugins(self) -> Iterator[tuple[str, Plugin]]:
-        """The same, and plugins that are options of these."""
+        """Yield every named plugin, and plugins that are options of these."""
         for kind, plugin in self.named_plugins():
             yield kind, plugin
             for _, part in plugin:
@@ -334,13 +336,13 @@ class RunConfig(Table):
         return self.model_copy(update=copies)
 
     def without_attack(self) -> RunConfig:
-        """The clean twin: the same run with the same random streams, in which nobody attacks."""
+        """Return the config of the clean twin: the same run and random streams without attackers."""
         keeps = {"keep": "needed"} if self.storage.keep == "distances" else {}  # there is nothing to be distant from
         return self.model_copy(update={"attack": None, "storage": self.storage.model_copy(update=keeps)})
 
     @property
     def missing_stages(self) -> list[Mapping[str, Any]]:
-        """The stages that certificates want in front of the aggregation, without those that are in it already."""
+        """Return the stages that certificates want before the aggregation and that are not in it yet."""
         capping = self.server.cap_updates
         there = {step.configured_as.rpartition(":")[2] for step in self.aggregation}
         wanted: dict[str, Mapping[str, Any]] = {}
@@ -398,5 +400,5 @@ class RunConfig(Table):
 
 
 def misfit_error(key: str, message: str) -> PydanticCustomError:
-    """The error for settings that are right by themselves and do not fit together; `key` is the one to change."""
+    """Return the error for settings that do not fit together; `key` is the one to change."""
     return PydanticCustomError("misfit", "{message}", {"message": message, "key": key})

@@ -1,4 +1,4 @@
-"""YAML as configs use it: no Python objects are constructed, a key stands once, and `1e-3` is a number."""
+"""YAML reader for configs: constructs no Python objects, refuses repeated keys, reads `1e-3` as a number."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 
 import yaml
 
-# YAML 1.1, which PyYAML reads, wants a point in the mantissa and a sign in the exponent. Everybody else does not.
+# YAML 1.1, which PyYAML reads, wants a point in the mantissa and a sign in the exponent. Other readers do not.
 SCIENTIFIC = re.compile(r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$")
 
 
 class Loader(yaml.SafeLoader):
-    """The safe loader, which takes no key twice."""
+    """Safe loader that refuses repeated keys."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        """A table whose keys differ; refused while it is read, because later it may hold what `<<` brings along."""
+        """Refuse repeated keys while a table is read: later it may hold what `<<` brings along."""
         node: yaml.MappingNode = super().compose_mapping_node(anchor)
         lines: dict[str, int] = {}
         for key, _ in node.value:
@@ -31,7 +31,7 @@ Loader.add_implicit_resolver("tag:yaml.org,2002:float", SCIENTIFIC, list("-+0123
 
 
 def parse(text: str) -> object:
-    """The content of a YAML text. Raises ValueError with a line."""
+    """Parse a YAML text. Raises ValueError with a line."""
     try:
         return yaml.load(text, Loader)  # derived from the safe one
     except yaml.YAMLError as error:

@@ -50,11 +50,6 @@ class AggregationStep(ServerStep):
 
     alternatives: ClassVar[str] = "FixedStage, CapStage or LinearAggregator"
     needs_root: ClassVar[bool] = False
-    works_on: ClassVar[Literal["updates", "products", "blocks"]] = "updates"
-    """What a step that looks at the updates of a round keeps of them: "updates" is about as much as there are; a step
-    that reads them some columns at a time keeps the "products" of all pairs, (n, n), or nothing but a few "blocks".
-    Then updates that do not fit into memory can lie in a file. It says how much memory a step needs, and nothing else.
-    """
 
     @classmethod
     def check_dependence(cls) -> None:

@@ -79,7 +79,7 @@ class CertificateResult:
     `directions` are the readings that hold, none for a certificate that claims no soundness. `label` is empty for a
     sound certificate, else says what kind of number this is. `conditional` lists what the guarantee additionally hangs
     on; empty if nothing. `rounds` says when attacks are assumed; `any_round` is the guarantee if they come in as many
-    rounds and nobody knows in which, unless that was not asked.
+    rounds and it is not known in which, None if that was not computed.
     """
 
     certificate: str

@@ -89,7 +89,7 @@ def arrays_in(one: object) -> Iterator[object]:
     """Yield every tensor and array in a container of the core, however deep."""
     if is_dataclass(one) and not isinstance(one, Streams):
         for field in fields(one):
-            yield from arrays_in(held(one, field.name))  # and not what is made of it for whoever asks
+            yield from arrays_in(held(one, field.name))  # what is stored, not what a read would compute
     elif isinstance(one, Mapping):
         for value in one.values():
             yield from arrays_in(value)

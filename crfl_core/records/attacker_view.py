@@ -1,4 +1,4 @@
-"""What attackers know: when they craft what they submit, and when a round is over."""
+"""Views of attackers: what they see when they craft an update, and when a round is over."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Knowledge = Literal["own", "updates", "rule"]
 
 @dataclass(frozen=True)
 class AttackerView:
-    """What attackers have at hand when they craft what they submit. Read-only.
+    """View of the attackers when they craft what they submit. Read-only.
 
-    `round` is as they see it: its clients are the attackers that take part, its streams those of the attack. `own` are
-    the updates that they trained, (a, P), and `weights` the p_i that they expect, (a,). The `model` is public, and so
-    are the clean test inputs behind the feature maps, `features`, (m, features). `honest` has the updates of all other
-    participants if the attack's `knowledge` is "updates" or "rule", and no rows if it is "own".
+    `round` is as they see it: its clients are the attackers that take part, its streams those of the attack.
+    `own_updates` are the updates that they trained, (a, P), and `weights` the p_i that they expect, (a,). The `model`
+    is public, and so are the clean test inputs behind the feature maps, `features`, (m, features). `honest` has the
+    updates of all other participants if the attack's `knowledge` is "updates" or "rule", and no rows if it is "own".
     """
 
     round: Round
@@ -38,10 +38,10 @@ class AttackerView:
     aggregate_candidates: Callable[[Tensor, Aggregator | None], Tensor] | None = None
 
     def aggregate(self, candidates: Tensor, rule: Aggregator | None = None) -> Tensor:
-        """What the server would make of the round, (P,), if attackers submitted these, (a, P).
+        """Return what the server would make of the round, (P,), if attackers submitted these candidates, (a, P).
 
-        Through the run's own chain with its state, or through another `rule`. Raises `PluginFailure` if the attack's
-        `knowledge` is not "rule".
+        The candidates go through the run's own chain with its state, or through another `rule`. Raises `PluginFailure`
+        unless the attack's `knowledge` is "rule".
         """
         if self.aggregate_candidates is None:
             raise PluginFailure("aggregate() is for attacks that know the rule: set knowledge = 'rule' in the class")
@@ -50,7 +50,7 @@ class AttackerView:
 
 @dataclass(frozen=True)
 class AttackerObservation:
-    """What attackers have seen when a round of the run is over. Read-only.
+    """Observation of the attackers when a round of the run is over. Read-only.
 
     `round.start` was broadcast, and `following` is the model of the next round, clipped and noisy, (P,). The clients of
     `round` are the attackers that took part, and `submitted`, (a, P), is what the server took from them: crafted if the

@@ -16,7 +16,7 @@ from crfl_core.records.round import State
 
 
 def array_blocks(shape: tuple[int, ...], arrays: Iterable[NDArray[np.generic]]) -> Iterator[bytes]:
-    """The content of a file in NumPy's format that holds an array of this shape, a few megabytes at a time."""
+    """Yield the content of a file in NumPy's format with an array of this shape, a few megabytes at a time."""
     for place, array in enumerate(arrays):
         if not place:
             beginning = io.BytesIO()
@@ -27,7 +27,7 @@ def array_blocks(shape: tuple[int, ...], arrays: Iterable[NDArray[np.generic]]) 
 
 
 def byte_blocks(array: NDArray[np.generic]) -> Iterator[bytes]:
-    """The bytes of an array, a few megabytes at a time."""
+    """Yield the bytes of an array, a few megabytes at a time."""
     flat = np.ascontiguousarray(array).reshape(-1)
     step = max(1, BYTES_AT_ONCE // flat.itemsize)
     for first in range(0, len(flat), step):
@@ -35,7 +35,7 @@ def byte_blocks(array: NDArray[np.generic]) -> Iterator[bytes]:
 
 
 def digest_of(*parts: Rows | State | str) -> str:
-    """A digest of texts, tensors, bytes and states, in this order."""
+    """Return a digest of texts, tensors, bytes and states, in this order."""
     digest = hashlib.sha256()
     for part in parts:
         if isinstance(part, str):

@@ -1,4 +1,4 @@
-"""Inputs that came as bytes: a quarter of the memory of floats, which are made of them where they are used."""
+"""Inputs as they are kept: float tensors, or bytes, which take a quarter of the memory and become floats where used."""
 
 from __future__ import annotations
 
@@ -40,44 +40,44 @@ class ByteRows(Unmade):
         return len(self.raw)
 
     def __getitem__(self, rows: Tensor | slice) -> Tensor:
-        """The numbers of some rows, in a tensor of their own."""
+        """Return the numbers of some rows, in a tensor of their own."""
         some = self.raw[rows]
         return self.fill(some, self.values.new_empty(some.shape))
 
     def __iter__(self) -> Iterator[Tensor]:
-        """Rows one by one."""
+        """Yield the rows one by one."""
         return (self[row : row + 1][0] for row in range(len(self)))
 
     @property
     def shape(self) -> torch.Size:
-        """(m, features)."""
+        """Return (m, features)."""
         return self.raw.shape
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of the numbers."""
+        """Return the type of the numbers."""
         return self.values.dtype
 
     @property
     def device(self) -> torch.device:
-        """Where the bytes are."""
+        """Return the device of the bytes."""
         return self.raw.device
 
     def whole(self) -> Tensor:
-        """All numbers: four times the memory, or eight in double precision."""
+        """Return all numbers: four times the memory, or eight in double precision."""
         return self[:]
 
     def split(self, rows: int) -> Iterator[Tensor]:
-        """The numbers of this many rows at a time."""
+        """Yield the numbers of this many rows at a time."""
         return (self[first : first + rows] for first in range(0, len(self), rows))
 
     def index_select(self, dimension: int, rows: Tensor) -> Tensor:
-        """The numbers of some rows; the dimension is 0."""
+        """Return the numbers of some rows; the dimension is 0."""
         assert dimension == 0
         return self[rows]
 
     def fill(self, some: Tensor, out: Tensor) -> Tensor:
-        """Put the numbers that some bytes stand for into `out`, which has the same shape and is contiguous."""
+        """Put the numbers of some bytes into `out`, which has the same shape and is contiguous."""
         if self.divisor is not None:
             return divided(some, self.divisor, out)
         flat = out.view(-1)
@@ -102,13 +102,13 @@ class ByteRows(Unmade):
 
 
 def divided(some: Tensor, divisor: float, out: Tensor) -> Tensor:
-    """Bytes divided by a number, in `out`. First copied: PyTorch is slow to divide numbers of another type."""
+    """Divide bytes by a number, in `out`. They are copied first: PyTorch is slow to divide numbers of another type."""
     out.copy_(some)
     return out if divisor == 1.0 else out.div_(divisor)
 
 
 def as_rows(x: NDArray[np.generic] | ScaledBytes, device: torch.device, dtype: torch.dtype) -> Any:
-    """Inputs as a tensor, or as `ByteRows` if they are bytes."""
+    """Return inputs as a tensor, or as `ByteRows` if they are bytes."""
     if not isinstance(x, ScaledBytes):
         return torch.from_numpy(np.ascontiguousarray(x)).to(device, dtype)
     raw = torch.from_numpy(np.require(x.raw, requirements=["C", "W"]))  # PyTorch knows no read-only tensors
@@ -120,7 +120,7 @@ Rows = Tensor | ByteRows
 
 
 def norms_of(x: Rows) -> NDArray[np.float64]:
-    """The Euclidean norm of each row, some rows at a time: torch first copies them in double precision."""
+    """Return the Euclidean norm of each row, some rows at a time: torch first copies them in double precision."""
     norms = np.empty(len(x))
     step = max(1, LOOKUP_NUMBERS_AT_ONCE // max(1, x.shape[1]))
     for first in range(0, len(x), step):
@@ -129,7 +129,7 @@ def norms_of(x: Rows) -> NDArray[np.float64]:
 
 
 def fresh(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Memory for this many numbers; if they are many in large pages, where there are any: products read them faster."""
+    """Allocate memory for this many numbers, in large pages if they are many: products read those faster."""
     length = size * dtype.itemsize
     if device.type != "cpu" or length < 2 * LARGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         return torch.empty(size, dtype=dtype, device=device)
@@ -140,7 +140,7 @@ def fresh(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 class BatchBuffer(threading.local):
-    """Rows that are gathered again and again into the same memory, which every thread has its own of.
+    """Memory of a thread into which rows are gathered again and again.
 
     The first touch of fresh memory costs more than what is put into it.
     """
@@ -149,7 +149,7 @@ class BatchBuffer(threading.local):
         self._room: dict[torch.dtype, Tensor] = {}
 
     def memory_for(self, dtype: torch.dtype, device: torch.device, shape: tuple[int, ...]) -> Tensor:
-        """Memory for a tensor of this type and shape; what was in it before is gone."""
+        """Return memory for a tensor of this type and shape; what was in it before is gone."""
         size = math.prod(shape)
         kept = self._room.get(dtype)
         if size > MOST_KEPT:
@@ -159,7 +159,7 @@ class BatchBuffer(threading.local):
         return kept[:size].view(shape)
 
     def gather_rows(self, source: Rows, rows: Tensor) -> Tensor:
-        """Some rows, (..., features), in room that is used again by the next call."""
+        """Return some rows, (..., features), in memory that the next call uses again."""
         out = self.memory_for(source.dtype, source.device, (*rows.shape, source.shape[1]))
         self.gather(source, rows.flatten(), out.view(-1, source.shape[1]))
         return out

@@ -1,4 +1,4 @@
-"""The record of a run that certification needs, and the only thing it reads about training."""
+"""The ledger: the record of a run that certification needs, and all that it reads about training."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from pydantic import BaseModel, ConfigDict
 from crfl_core.errors import StoreError
 from crfl_core.records.round import Dependence
 
-FORMAT = 2
-"""Raised when a reader of the old files would misunderstand the new ones."""
+LEDGER_FORMAT = 1
+"""Number of the file format; it grows when a reader of old files would misunderstand new ones."""
 
 
 class LedgerRecord(BaseModel):
-    """Plain facts that survive a round trip through JSON, infinities included."""
+    """Base of plain facts that survive a round trip through JSON, infinities included."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
 
 class ModelFacts(LedgerRecord):
-    """What the certificates may assume about a model.
+    """Properties of a model that certificates may assume.
 
-    `linear`: logits are linear in the parameters. `convex`: so is the loss, convex. `bias`: the last input is a
+    `linear`: logits are linear in the parameters. `convex`: the loss is convex in them. `bias`: the last input is a
     constant 1 that does not count in an input's norm.
     """
 
@@ -57,11 +57,11 @@ class BallFacts(LedgerRecord):
 
 
 class TrainingFacts(LedgerRecord):
-    """How honest clients train.
+    """Local training of honest clients.
 
-    `plain`: by SGD steps of the core; of any other algorithm nothing is known about an update. `proximal` is mu, the
-    weight of a pull toward the broadcast model. `clip_gradients` is the norm to which every sample's gradient is
-    shortened: such steps are no gradient steps of a convex loss any more. `spectrum` is L: clients multiply the loss of
+    `plain`: SGD steps of the core; certificates know nothing about the updates of other algorithms. `proximal` is mu,
+    the weight of a pull toward the broadcast model. `clip_gradients` is the norm to which every sample's gradient is
+    shortened: such steps are not gradient steps of a convex loss. `spectrum` is L: clients multiply the loss of
     a batch by `min(1, L / L_s)`, or with the `ball` rule by `min(1, L / L_s, F / F_s)`.
     """
 
@@ -74,23 +74,23 @@ class TrainingFacts(LedgerRecord):
 
 
 class StartFacts(LedgerRecord):
-    """The model before the first round: where the model itself starts ("own"), or a file and its SHA-256."""
+    """Model before the first round: the model's own start, zeros, random numbers, or a file and its SHA-256."""
 
     kind: Literal["own", "zeros", "random", "file"] = "own"
     digest: str | None = None
 
 
 class SetFacts(LedgerRecord):
-    """A set of samples: its size and a digest of inputs and labels."""
+    """Set of samples: its size and a digest of inputs and labels."""
 
     samples: int
     digest: str
 
 
 class GroupFacts(LedgerRecord):
-    """The groups of a run that trains several models: the clients of each, and how many votes it has.
+    """Groups of a run that trains several models: the clients of each group, and its number of votes.
 
-    `by` is how they came about. A client is in one group, but in random `subsets`.
+    `by` is the rule that formed them. A client is in one group, except with `by` "subsets".
     """
 
     by: str
@@ -104,15 +104,15 @@ class GroupFacts(LedgerRecord):
 
 
 class ReservedFacts(SetFacts):
-    """Samples that the server kept for itself, and the plugins that were handed them."""
+    """Samples that the server reserved, and the plugins that use them."""
 
     used_by: tuple[str, ...] = ()
 
 
 class FittedFacts(LedgerRecord):
-    """A feature map that was fitted, at this place of the chain: to inputs of its own that are public, or a curator's.
+    """Fitted feature map at a place of the chain, fitted to public inputs of its own or to a curator's.
 
-    The digests are of those inputs, as they are in front of all maps, and of what was fitted.
+    The digests are those of these inputs, in front of all maps, and of the fitted parameters.
     """
 
     place: int
@@ -124,7 +124,7 @@ class FittedFacts(LedgerRecord):
 
 
 class RunFacts(LedgerRecord):
-    """Everything that does not change from round to round.
+    """Facts of a run that do not change from round to round.
 
     Norms are Euclidean. `input_norms` are the largest of each client in scaled input space, where triggers and the
     feature radius live; `feature_norms` the same behind the feature map. The `_bound`s are declared, not measured.
@@ -141,7 +141,7 @@ class RunFacts(LedgerRecord):
     server trusts, by name: none of them is a client's.
     """
 
-    format: int = FORMAT
+    format: int = LEDGER_FORMAT
     clients: int
     rounds: int
     dtype: str
@@ -194,7 +194,7 @@ class RunFacts(LedgerRecord):
 
 
 class RoundRecord(LedgerRecord):
-    """What happened in one round, on the server.
+    """Record of one round on the server.
 
     `start_norm` is ||w~_{t-1}|| and `start_operator_norm` the spectral norm of its column-centred weight block (None
     for models that have none). `norm_before_clip` is ||w_t||. `noise_std` is 0 in the final round, which is only
@@ -202,7 +202,7 @@ class RoundRecord(LedgerRecord):
     updates, if the rule knows; the entries end where it breaks down. `carries_state`: some plugin remembers more of the
     round than the noisy model, or could: it has hooks or attributes of its own. `rounding` bounds, in Euclidean norm,
     by how much the aggregate may differ from what the weights and caps of the ledger say: sums of floating-point
-    numbers are not exact. `has_offset`: a part of the aggregate is in nobody's weight. `server_rate` is what the
+    numbers are not exact. `has_offset`: a part of the aggregate is in no client's weight. `server_rate` is what the
     aggregate was multiplied by before it moved the model, which is in all weights and in `breakdown`; None if an
     optimiser looked at it, and then weights are those of the largest scale of a parameter. `group` is the one whose
     model this is about; `failed` says why its training ended, after which it stands still and votes for class 0.
@@ -242,7 +242,7 @@ class RoundRecord(LedgerRecord):
 
 @dataclass(frozen=True)
 class ClientColumns:
-    """One row per round and participant, in order of rounds.
+    """Columns of the ledger: one row per round and participant, in order of rounds.
 
     `weight` reached the model; `weight_bound` is the same with every factor that a client's own update shrank set to 1.
     `retention` and `update_bound` say what the protocol allows, see `Clients`. `cap` is the norm that the server
@@ -311,9 +311,9 @@ class ClientColumns:
 
 @dataclass(frozen=True, eq=False)
 class Ledger:
-    """The whole record: static facts, one entry per round, one row per round and participant.
+    """Ledger of a run: static facts, one entry per round, one row per round and participant.
 
-    A ledger is equal to itself alone, so what was worked out about one can be remembered.
+    A ledger is equal only to itself, so results about it can be cached.
     """
 
     facts: RunFacts
@@ -321,9 +321,9 @@ class Ledger:
     clients: ClientColumns
 
     def __post_init__(self) -> None:
-        if self.facts.format != FORMAT:
+        if self.facts.format != LEDGER_FORMAT:
             raise StoreError(
-                f"the ledger has format {self.facts.format}, this version of crfl reads format {FORMAT}: "
+                f"the ledger has format {self.facts.format}, this version of crfl reads format {LEDGER_FORMAT}: "
                 "use the version that environment.json names"
             )
         numbers = tuple((record.round, record.group) for record in self.rounds)

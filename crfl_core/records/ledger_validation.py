@@ -60,7 +60,7 @@ def check_columns(facts: RunFacts, clients: ClientColumns) -> None:
 def check_facts(facts: RunFacts) -> None:
     """Refuse facts that contradict each other."""
     if facts.dtype not in ("float32", "float64"):
-        raise ValueError(f"there is no precision {facts.dtype[:40]!r}")
+        raise ValueError(f"dtype must be 'float32' or 'float64', found {facts.dtype[:40]!r}")
     sizes = (facts.clients, facts.rounds, facts.classes, facts.inputs, facts.features, facts.parameters)
     if min(sizes) < 1:
         raise ValueError("counts of clients, rounds, classes, inputs, features and parameters must be at least 1")

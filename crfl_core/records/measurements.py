@@ -1,4 +1,4 @@
-"""How exact the measurements of a ledger are. Whatever was measured counts as the largest that it may have been."""
+"""Precision of the measurements of a ledger: each counts as the largest value that it may have had."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ FURTHER = 8
 
 
 def precision(facts: RunFacts) -> float:
-    """The distance from 1 to the next number in the arithmetic of a run."""
+    """Return the distance from 1 to the next number in the arithmetic of a run."""
     return float(np.finfo(facts.dtype).eps)
 
 
 def relative_error(terms: int, dtype: str) -> float:
-    """`n u / (1 - n u)`: what a sum of n products, or the norm of n numbers, may be off by, relatively."""
+    """Return `n u / (1 - n u)`: the relative error of a sum of n products, or of the norm of n numbers."""
     error = (terms + FURTHER) * float(np.finfo(dtype).eps) / 2.0
     return error / (1.0 - error) if error < 1.0 else math.inf
 
 
 def norm_error(facts: RunFacts) -> float:
-    """What the norm of an input or of a change of one may be off by, in front of the feature maps or behind them."""
+    """Return the relative error of the norm of an input, or of a change of an input, before or behind the maps."""
     return relative_error(max(facts.inputs, facts.features), facts.dtype)
 
 
@@ -42,7 +42,7 @@ def share_error(ledger: Ledger) -> float:
 
 
 def scale_error(facts: RunFacts) -> float:
-    """What the quotient of the norms of two updates may be off by."""
+    """Return the relative error of the quotient of the norms of two updates."""
     return 2.0 * relative_error(facts.parameters, facts.dtype)
 
 

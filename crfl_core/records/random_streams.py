@@ -49,11 +49,11 @@ class Streams:
     def generators(
         self, purpose: str, clients: Iterable[int], *, round_number: int = 0
     ) -> Iterator[np.random.Generator]:
-        """The generators of many clients, in turn and in less time: use each before the next is asked for."""
+        """Yield the generators of many clients, in turn and in less time: use each before the next is asked for."""
         return seed_generators(self._keys(purpose, round_number, clients, 0))
 
     def _keys(self, purpose: str, round_number: int, clients: Iterable[int], replica: int) -> list[bytes]:
-        """What makes the seeds of some clients: 16 bytes that are hashed from all that a draw is for."""
+        """Return the keys that make the seeds of some clients: 16 bytes, hashed from all that a draw is for."""
         family = purpose.partition("/")[0]
         if family not in PURPOSES:
             raise ValueError(f"unknown purpose {purpose!r}: start it with one of {', '.join(PURPOSES)}")
@@ -149,7 +149,7 @@ def seed_generators(keys: Sequence[bytes]) -> Iterator[np.random.Generator]:
 
 
 def sfc64_states(keys: Words) -> NDArray[np.uint64]:
-    """The states of `SFC64` that are seeded with these keys, (n, 4) each."""
+    """Return the states of `SFC64` generators that are seeded with these keys, (n, 4) each."""
     pool = hash_words(keys.T, POOL_CONSTANTS[:, :POOL])
     for source in range(POOL):
         first = POOL + source * (POOL - 1)
@@ -167,13 +167,13 @@ def sfc64_states(keys: Words) -> NDArray[np.uint64]:
 
 
 def hash_words(words: Words, constants: Words) -> Words:
-    """One row of words with each pair of constants."""
+    """Hash one row of words with each pair of constants."""
     product = (words ^ constants[0, :, None]) * constants[1, :, None]
     return product ^ (product >> HALF)
 
 
 def powers(first: int, factor: int, count: int) -> Words:
-    """`first factor^i` modulo 2^32 for i = 0, ..., count - 1, and below them the same for i + 1."""
+    """Return `first factor^i` modulo 2^32 for i = 0, ..., count - 1, and below them the same for i + 1."""
     found = [first * pow(factor, exponent, 2**32) % 2**32 for exponent in range(count + 1)]
     return np.array([found[:-1], found[1:]], np.uint32)
 

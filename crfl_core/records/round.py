@@ -1,4 +1,4 @@
-"""What flows through a round, from who takes part to what the server makes of it: plain, read-only containers."""
+"""Records of a round, from its participants to what the server makes of their updates: plain, read-only containers."""
 
 from __future__ import annotations
 
@@ -50,17 +50,17 @@ def most_dependent(*dependences: Dependence) -> Dependence:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a model's named tensors lie in one flat parameter vector, in order."""
+    """Order of a model's named tensors in one flat parameter vector."""
 
     shapes: tuple[tuple[str, tuple[int, ...]], ...]
 
     @property
     def size(self) -> int:
-        """Number of parameters P."""
+        """Return the number of parameters P."""
         return sum(math.prod(shape) for _, shape in self.shapes)
 
     def unflatten(self, flat: Tensor) -> dict[str, Tensor]:
-        """Views of a (..., P) tensor, by name, each (..., *shape)."""
+        """Return views of a (..., P) tensor, by name, each (..., *shape)."""
         pieces = flat.split([math.prod(shape) for _, shape in self.shapes], dim=-1)
         return {
             name: piece.unflatten(-1, shape) if shape else piece.squeeze(-1)
@@ -96,13 +96,13 @@ class Clients:
         return len(self.ids)
 
     def take(self, rows: NDArray[np.int64] | NDArray[np.bool_] | slice) -> Clients:
-        """The same facts for some of the participants."""
+        """Return the same facts for some of the participants."""
         return Clients(**{name: value[rows] for name, value in vars(self).items()})
 
 
 @dataclass(frozen=True)
 class RoundFacts:
-    """What is known of a round before anybody has trained, and does not depend on earlier rounds."""
+    """Facts of a round that are known before any client trains, and do not depend on earlier rounds."""
 
     number: int
     total: int
@@ -113,7 +113,7 @@ class RoundFacts:
 
 @dataclass(frozen=True)
 class Round(RoundFacts):
-    """One round as a plugin sees it: `start` is the broadcast model w~_{t-1} of shape (P,).
+    """Round as a plugin sees it: `start` is the broadcast model w~_{t-1} of shape (P,).
 
     `server_side` is there only for steps of the aggregation that look at the updates, which read it as `server`.
     """
@@ -123,14 +123,14 @@ class Round(RoundFacts):
 
     @property
     def server(self) -> ServerView:
-        """Model, federation and trusted samples of the server. Attacks, hooks and trackers are not handed it."""
+        """Return model, federation and trusted samples of the server. Attacks, hooks and trackers do not get it."""
         if self.server_side is None:
             raise PluginFailure("what the server has is for steps of the aggregation that look at the updates alone")
         return self.server_side
 
     @property
     def facts(self) -> RoundFacts:
-        """The round without its model."""
+        """Return the round without its model."""
         return RoundFacts(**{field.name: getattr(self, field.name) for field in fields(RoundFacts)})
 
 
@@ -173,7 +173,10 @@ def clients_at_once(parameters: int, batch: int) -> int:
 
 @dataclass(frozen=True)
 class ClientUpdates:
-    """What the clients of a round submitted: `values` is (n, P), row i from `round.clients.ids[i]`. Read-only."""
+    """Updates that the clients of a round submitted. Read-only.
+
+    `values` is (n, P), row i from `round.clients.ids[i]`.
+    """
 
     values: Tensor
     round: Round
@@ -181,7 +184,7 @@ class ClientUpdates:
 
 @dataclass(frozen=True)
 class Mixing:
-    """What a `FixedStage` does to the updates of a round, whatever they are: `matrix @ updates + offset`.
+    """Mixing of a `FixedStage`: what it does to the updates of a round, `matrix @ updates + offset`.
 
     `matrix` is (m, n), or (n,) for a diagonal one; `offset` is (m, P), or (P,) if it is the same for all rows.
     """
@@ -192,7 +195,7 @@ class Mixing:
 
 @dataclass(frozen=True)
 class StageResult:
-    """The answer of a stage: `values = mixing @ updates + offset`, which is checked in every round.
+    """Answer of a stage: `values = mixing @ updates + offset`, which is checked in every round.
 
     `mixing` is (m, n), or (n,) for a diagonal matrix; `offset` is (m, P), or (P,) if it is the same for all rows.
     """

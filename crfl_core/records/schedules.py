@@ -1,4 +1,4 @@
-"""Values and sets of rounds that depend on the round number, as they are written in a config."""
+"""Schedules: values and sets of rounds that depend on the round number, as they are written in a config."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def values(schedule: Schedule, total: int) -> tuple[float, ...]:
 
 
 def check_length(schedule: Schedule, total: int) -> None:
-    """A list has a value for every round."""
+    """Raise `ValueError` unless a list has a value for every round."""
     if isinstance(schedule, tuple) and len(schedule) != total:
         raise ValueError(f"a list needs one value per round: found {len(schedule)} for {total} rounds")
 
@@ -93,7 +93,7 @@ def rounds_to_check(schedule: Schedule, total: int) -> Sequence[int]:
 
 
 def client_schedules(schedule: Schedule | PerClient[Schedule]) -> tuple[Schedule, ...]:
-    """The schedules of all clients; a single one if they share it."""
+    """Return the schedules of all clients; a single one if they share it."""
     return schedule.per_client if isinstance(schedule, PerClient) else (schedule,)
 
 
@@ -108,7 +108,7 @@ def client_values(schedule: Schedule | PerClient[Schedule], clients: int, number
 
 
 def varies(schedules: Sequence[Schedule | EqualInfluence | PerClient[Schedule] | None]) -> bool:
-    """Whether some value differs between rounds."""
+    """Ask whether some value differs between rounds."""
     known = [schedule for schedule in schedules if schedule is not None and not isinstance(schedule, EqualInfluence)]
     if len(known) < sum(schedule is not None for schedule in schedules):
         return True

@@ -1,4 +1,4 @@
-"""The base of everything that is written as a table in a config."""
+"""The base of every table of a config."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def build_key_error(problem: str, key: str, message: str) -> PydanticCustomError
 
 
 class Table(BaseModel):
-    """A frozen table whose unknown keys are refused, with the known ones in the message.
+    """Frozen table of a config that refuses unknown keys and names the known ones.
 
-    Nothing is guessed: text is no number, and neither text nor a number is true or false, at any depth.
+    Values are not converted: text is not a number, and neither text nor a number is a boolean, at any depth.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)

@@ -1,4 +1,4 @@
-"""What the attacker is assumed to do. A certificate is conditional on it, so it is stated with every number."""
+"""The threat: what attackers are assumed to do. Every certified number is conditional on it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Poison = Literal["features", "labels", "features+labels", "replacement", "update
 CleanWorld = Literal["scaled", "honest"]
 
 SCALE_TOLERANCE = 1e-5
-"""What the measured scale of an update may be off by, relatively, and still be taken for the stated one."""
+"""Relative error up to which the measured scale of an update counts as the stated one."""
 
 
 class Threat(Table):
-    """A complete threat: who attacks, when, and how strongly.
+    """Complete threat: who attacks, when, and how strongly.
 
     `clients` are ids, or a number of unknown clients (then the worst ones are assumed). All of `rounds` are attacked,
-    or at most `rounds_at_most` of them, nobody knows which. Whoever ignores that number assumes more. `delta`
+    or at most `rounds_at_most` of them, unknown which; a certificate that ignores that number assumes more. `delta`
     bounds the change of an input in scaled space; None means that it is what the certificate answers. `clean_world`
     says what the attacked run is compared with: "scaled" is the paper's choice, in which attackers train on clean data
     and still multiply their update by `scale`; in "honest" they do not.

@@ -1,4 +1,4 @@
-"""What is asked of the final model on a test set, and the answer."""
+"""Votes: what a certificate requests about the final model on a test set, and the answer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VotesType = TypeVar("VotesType", bound="Votes")
 
 
 class VoteSettings(Table):
-    """The `[votes]` table of a config: the defaults for every certificate that votes."""
+    """`[votes]` table of a config: the defaults of every certificate that votes."""
 
     models: int = Field(1000, ge=1, description="noisy copies of the model, M")
     selection_models: int = Field(
@@ -35,7 +35,7 @@ class VoteSettings(Table):
 
 
 class VoteOverrides(Table):
-    """The `votes` table of one certificate: what it wants different from the run's `[votes]`."""
+    """`votes` table of one certificate: its differences from the run's `[votes]`."""
 
     models: int | None = Field(None, ge=1, description="noisy copies of the model, M")
     selection_models: int | None = Field(None, ge=1, description="further copies that only select the class")
@@ -50,7 +50,7 @@ class VoteOverrides(Table):
 
 @dataclass(frozen=True)
 class VoteRequest:
-    """What a certificate wants to know about the model. Equal requests are computed once.
+    """Request of a certificate for votes of the final model. Equal requests are computed once.
 
     "logits": the model's own. "monte-carlo": how often each class wins among `models` copies with Gaussian noise of
     `noise_std` on every parameter. "exact": the same probabilities in closed form. "continuations": votes of
@@ -82,7 +82,7 @@ class VoteRequest:
 
 @dataclass(frozen=True)
 class Votes:
-    """The answer to a request on one test set of m samples: `LogitVotes`, `CountVotes`, `ExactVotes` or
+    """Answer to a request on one test set of m samples: `LogitVotes`, `CountVotes`, `ExactVotes` or
     `GroupVotes`.
 
     `input_norms` are those behind the feature map, (m,). `settings` are those of the certificate that asked; they are

@@ -1,4 +1,4 @@
-"""In what configs differ, in keys that a person would name."""
+"""Differences between configs, as dotted keys."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Flat = dict[str, Any]
 
 
 def read_config(directory: RunDirectory) -> dict[str, Any]:
-    """The config of a run as a table, whoever wrote its plugins."""
+    """Read the config of a run as a table; its plugins need not be installed."""
     try:
         return tomllib.loads(directory.load("config.toml").decode())
     except ValueError as error:
@@ -24,9 +24,9 @@ def read_config(directory: RunDirectory) -> dict[str, Any]:
 
 
 def flatten(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value under its dotted key; items of lists of tables are numbered.
+    """Yield every value under its dotted key; items of lists of tables are numbered.
 
-    >>> dict(flattened({"server": {"clip_norm": 2.0}, "aggregation": [{"type": "rfa"}]}))
+    >>> dict(flatten({"server": {"clip_norm": 2.0}, "aggregation": [{"type": "rfa"}]}))
     {'server.clip_norm': 2.0, 'aggregation.0.type': 'rfa'}
     """
     for key, value in tree.items():
@@ -40,7 +40,7 @@ def flatten(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any
 
 
 def differences(configs: Sequence[Mapping[str, Any]]) -> list[Flat]:
-    """What each config says about the keys in which they differ, seeds included.
+    """Return what each config says about the keys in which they differ, seeds included.
 
     Options of a plugin are compared among configs with plugins of the same types: those of others are other questions.
 
@@ -64,16 +64,16 @@ def differences(configs: Sequence[Mapping[str, Any]]) -> list[Flat]:
 
 
 def is_varied(key: str, configs: Sequence[Flat]) -> bool:
-    """Whether not all configs say the same about a key."""
+    """Return whether not all configs say the same about a key."""
     return any(one.get(key) != configs[0].get(key) for one in configs)
 
 
 def is_seed(key: str) -> bool:
-    """Whether a key changes nothing but random numbers."""
+    """Return whether a key changes nothing but random numbers."""
     return key == "seed" or key.startswith("seeds.")
 
 
 def split_seeds(settings: Mapping[str, Any]) -> tuple[Flat, tuple[tuple[str, Any], ...]]:
-    """Settings without seeds, and the seeds."""
+    """Split settings into those without seeds, and the seeds."""
     point = {key: value for key, value in settings.items() if not is_seed(key)}
     return point, tuple(sorted((key, value) for key, value in settings.items() if is_seed(key)))

@@ -1,4 +1,4 @@
-"""Guarantees and audits as files that other programs read."""
+"""Files of guarantees and audits for other programs: CSV tables, metrics.json and audit.json."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ COLUMNS = (
     "count",
     "any_round_radius",
 )
-"""`any_round_radius` is the radius against attacks in unknown rounds, as many as were asked; empty if nobody asks."""
+"""`any_round_radius` is the radius against attacks in any rounds, as many as the threat assumes; else empty."""
 
 
 def certificate_csv(guarantees: Sequence[CertificateResult]) -> bytes:
-    """One row per guarantee and sample; empty cells where nothing is certified."""
+    """Write one row per guarantee and sample; cells are empty where nothing is certified."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -49,7 +49,7 @@ def certificate_csv(guarantees: Sequence[CertificateResult]) -> bytes:
 
 
 def prediction_csv(classes: NDArray[np.int64], guarantees: Sequence[CertificateResult]) -> bytes:
-    """One row per input: its class, and the prediction, radius and readings of every certificate and level."""
+    """Write one row per input: its class, and prediction, radius and directions of every certificate and level."""
     columns = prediction_columns(classes, guarantees)
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
@@ -59,7 +59,7 @@ def prediction_csv(classes: NDArray[np.int64], guarantees: Sequence[CertificateR
 
 
 def prediction_json(classes: NDArray[np.int64], guarantees: Sequence[CertificateResult]) -> bytes:
-    """The same as a list of objects: numbers, and null where the table has an empty cell."""
+    """Write the predictions as a list of objects: numbers, and null where the table has an empty cell."""
     columns = prediction_columns(classes, guarantees)
     for name, column in columns.items():
         if name.endswith(".prediction"):
@@ -71,7 +71,7 @@ def prediction_json(classes: NDArray[np.int64], guarantees: Sequence[Certificate
 
 
 def prediction_columns(classes: NDArray[np.int64], guarantees: Sequence[CertificateResult]) -> dict[str, list[Any]]:
-    """The columns of both, by name."""
+    """Return the columns of predictions, by name."""
     columns: dict[str, list[Any]] = {"row": list(range(len(classes))), "class": classes.tolist()}
     for certified in guarantees:
         prefix = f"{certified.certificate}.{certified.level}"
@@ -82,13 +82,13 @@ def prediction_columns(classes: NDArray[np.int64], guarantees: Sequence[Certific
 
 
 def prediction_cells(certified: CertificateResult) -> list[str]:
-    """The predicted classes; empty where the certificate abstains."""
+    """Return the predicted classes; empty where the certificate abstains."""
     guarantee = certified.guarantee
     return cast("list[str]", np.where(guarantee.abstained, "", guarantee.prediction.astype(str)).tolist())
 
 
 def guarantee_rows(certified: CertificateResult) -> Iterable[tuple[Any, ...]]:
-    """The rows of one guarantee, in the order of `COLUMNS`."""
+    """Return the rows of one guarantee, in the order of `COLUMNS`."""
     guarantee = certified.guarantee
     any_round = certified.any_round
     samples = len(certified.labels)
@@ -119,17 +119,17 @@ def guarantee_rows(certified: CertificateResult) -> Iterable[tuple[Any, ...]]:
 
 
 def number_cells(values: NDArray[np.float64]) -> list[str]:
-    """Numbers that read back to the same bits; empty for NaN."""
+    """Write numbers that read back to the same bits; empty for NaN."""
     return ["" if value != value else repr(value) for value in values.tolist()]
 
 
 def metrics_json(metrics: LedgerRecord) -> str:
-    """The text of metrics.json, with every list of numbers on a line of its own instead of a line per number."""
+    """Write the text of metrics.json, with every list of numbers on one line."""
     return NUMBER_LIST.sub(lambda match: f"[{' '.join(match[1].split())}]", metrics.model_dump_json(indent=2))
 
 
 def audit_entries(audits: Sequence[Audit]) -> list[dict[str, Any]]:
-    """The audits as plain data for audit.json."""
+    """Return the audits as plain data for audit.json."""
     return [
         {
             "certificate": audit.certificate,

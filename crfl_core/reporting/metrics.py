@@ -22,8 +22,8 @@ class Curve(LedgerRecord):
     At radius r, `certified_rate` is the share of samples whose prediction is certified at r or beyond, and
     `certified_accuracy` the share of those that are also right; abstentions count as neither. `median_radius` is the
     largest radius at which at least half of all samples are certified, None if fewer are certified at all.
-    `directions` are the readings that hold, see `Direction`. `rounds` says when attacks are assumed. If they come in as
-    many rounds and nobody knows in which, the shares are `any_round_accuracy` and `any_round_rate`; empty if not asked.
+    `directions` are the readings that hold, see `Direction`. `rounds` says when attacks are assumed. Against attacks
+    in as many rounds, whichever these are, the shares are `any_round_accuracy` and `any_round_rate`, else empty.
     """
 
     certificate: str
@@ -47,7 +47,7 @@ class Curve(LedgerRecord):
 
 
 class Backdoor(LedgerRecord):
-    """How often non-target inputs are taken for the target class: `samples` backdoored ones, and all clean ones.
+    """Rates at which non-target inputs are taken for the target class: `samples` backdoored ones, all clean ones.
 
     Both rates are of the same model. What a model trained without the attack makes of the same inputs is another
     question, see `attack_effect`.
@@ -60,7 +60,7 @@ class Backdoor(LedgerRecord):
 
 
 class ClassHistogram(LedgerRecord):
-    """How many training samples of each class every client holds: `counts[class][client]`.
+    """Counts of training samples of each class that every client holds: `counts[class][client]`.
 
     `classes` and `clients` are their names; `clients` is empty if the clients are only numbered.
     """
@@ -71,7 +71,7 @@ class ClassHistogram(LedgerRecord):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The number of samples of every client."""
+        """Return the number of samples of every client."""
         return tuple(map(sum, zip(*self.counts, strict=True)))
 
     @classmethod
@@ -84,7 +84,7 @@ class ClassHistogram(LedgerRecord):
     ) -> ClassHistogram:
         """The histogram of a split, of which `partition` has the rows of each client.
 
-        Of samples that are elsewhere nobody knows the class: they count as one that is called so.
+        The class of samples that are not on this machine is not known: they count as one class, "not known here".
         """
         if not all(map(is_local, partition)):
             return cls(classes=("not known here",), clients=client_names, counts=(tuple(map(len, partition)),))
@@ -96,11 +96,11 @@ class ClassHistogram(LedgerRecord):
 
 
 class Attackers(LedgerRecord):
-    """Who attacked, and how much of the model was theirs.
+    """The clients that attacked, and their share of the model.
 
     A round's share is the attackers' part of the weights that reached the model, of coordinate-wise rules each client's
     largest; `rounds` are those in which an attacker took part. The shares are None if weights do not tell: in some of
-    these rounds a part of the aggregate depends on what was submitted and is in nobody's weight.
+    these rounds a part of the aggregate depends on what was submitted and is in no client's weight.
     """
 
     clients: tuple[int, ...]
@@ -122,7 +122,7 @@ class Metrics(LedgerRecord):
     partition: ClassHistogram
 
     def proven_accuracy(self, clients: float) -> tuple[float, Curve] | None:
-        """The largest certified accuracy on clean samples against so many clients, and the curve that it is of.
+        """Return the largest certified accuracy on clean samples against that many clients, and its curve.
 
         Only what is a proof without conditions counts; None if there is none.
         """
@@ -137,7 +137,7 @@ class Metrics(LedgerRecord):
 
 
 def measure_attackers(ledger: Ledger) -> Attackers | None:
-    """Who attacked in a run; None if nobody did."""
+    """Measure the attackers' share of a run; None if there was no attack."""
     numbers = np.unique(ledger.clients.round[ledger.clients.attacking])
     if not len(numbers):
         return None
@@ -156,7 +156,7 @@ def measure_attackers(ledger: Ledger) -> Attackers | None:
 
 
 def compute_curves(guarantees: Sequence[CertificateResult], radii: Sequence[float] | None) -> tuple[Curve, ...]:
-    """The curves of guarantees, at the given radii, else on grids that the test sets of a level share."""
+    """Compute the curves of guarantees, at the given radii, else on grids that a level's test sets share."""
     grids: dict[tuple[str, str], tuple[float, ...]] = {}
     for certified in guarantees:
         alike = [one for one in guarantees if table_key(one) == table_key(certified)]
@@ -166,12 +166,12 @@ def compute_curves(guarantees: Sequence[CertificateResult], radii: Sequence[floa
 
 
 def table_key(result: CertificateResult | Curve) -> tuple[str, str]:
-    """What is shown in one table: a certificate at one level."""
+    """Return what one table shows: a certificate at one level."""
     return result.certificate, result.level
 
 
 def compute_curve(certified: CertificateResult, grid: tuple[float, ...]) -> Curve:
-    """The curve of one guarantee at the radii of a grid."""
+    """Compute the curve of one guarantee at the radii of a grid."""
     guarantee = certified.guarantee
     reaches = guarantee.radius[:, None] >= np.asarray(grid)[None, :]  # NaN reaches nothing
     right = guarantee.prediction == certified.labels
@@ -204,12 +204,12 @@ def compute_curve(certified: CertificateResult, grid: tuple[float, ...]) -> Curv
 
 
 def sample_shares(holds: NDArray[np.bool_]) -> tuple[float, ...]:
-    """The share of all samples, (m, k), for which something holds, at every radius."""
+    """Return the share of all samples, (m, k), for which a condition holds, at every radius."""
     return tuple(map(float, holds.mean(axis=0)))
 
 
 def median_radius(radius: Array) -> float | None:
-    """The largest radius that at least half of all samples reach; what is not certified reaches none.
+    """Return the largest radius that at least half of all samples reach; uncertified samples reach none.
 
     >>> median_radius(np.array([np.nan, 2.0, np.inf, 3.0])), median_radius(np.array([np.nan, np.nan, np.inf]))
     (3.0, None)
@@ -220,7 +220,7 @@ def median_radius(radius: Array) -> float | None:
 
 
 def default_grid(radius: Array, level: Level = "feature") -> tuple[float, ...]:
-    """Round numbers from 0 to the largest finite radius, whole ones for clients; infinity if some radius is.
+    """Return round numbers from 0 to the largest finite radius, whole ones for clients, and infinity if reached.
 
     >>> default_grid(np.array([0.17, 0.93, np.nan]))
     (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)

@@ -1,4 +1,7 @@
-"""Finished runs as data frames. Pandas is imported when one is made."""
+"""Finished runs in notebooks: data frames, and HTML tables that inherit the colours of the page.
+
+Pandas is imported when a data frame is made.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ RUN_ROWS = (*RESULT_ROWS, "rounds", "clients")
 
 
 def run_frame(run: RunResult, rows: str) -> DataFrame:
-    """What is asked of a run, as rows."""
+    """Return a data frame with the chosen rows of a run."""
     made = import_data_frame(rows, RUN_ROWS)
     if rows == "curves":
         return made(point for curve in run.metrics.curves for point in curve_points(curve))
@@ -49,7 +52,7 @@ def run_frame(run: RunResult, rows: str) -> DataFrame:
 
 
 def answers_frame(results: Results, rows: str) -> DataFrame:
-    """What is asked of a what-if question, as rows."""
+    """Return a data frame with the chosen rows of a what-if answer."""
     made = import_data_frame(rows, RESULT_ROWS)
     if rows == "curves":
         return made(point for curve in results.curves for point in curve_points(curve))
@@ -57,7 +60,7 @@ def answers_frame(results: Results, rows: str) -> DataFrame:
 
 
 def import_data_frame(rows: str, kinds: Sequence[str]) -> type[DataFrame]:
-    """What makes data frames, if there are such rows and pandas."""
+    """Import the class of data frames. Raises `ConfigError` without such rows or without pandas."""
     if rows not in kinds:
         raise ConfigError(
             f"there are no rows {rows!r}: {suggest_names(rows, kinds) or 'there are ' + ', '.join(kinds)}"
@@ -71,7 +74,7 @@ def import_data_frame(rows: str, kinds: Sequence[str]) -> type[DataFrame]:
 
 
 def samples_frame(certified: Sequence[CertificateResult]) -> DataFrame:
-    """A row for every guarantee of every sample."""
+    """Return a data frame with a row for every guarantee of every sample."""
     from pandas import DataFrame, to_numeric
 
     told = DataFrame(
@@ -83,7 +86,7 @@ def samples_frame(certified: Sequence[CertificateResult]) -> DataFrame:
 
 
 def curve_points(curve: Curve) -> Iterator[dict[str, Any]]:
-    """One row for every radius of a curve; the shares for attacks in any round are missing if they were not asked."""
+    """Yield one row for every radius of a curve; shares for any round are None if not computed."""
     shared = {name: getattr(curve, name) for name in CURVE_COLUMNS} | {"directions": "+".join(curve.directions)}
     for number, radius in enumerate(curve.radii):
         shares = {name: values[number] if (values := getattr(curve, name)) else None for name in SHARE_COLUMNS}
@@ -91,7 +94,7 @@ def curve_points(curve: Curve) -> Iterator[dict[str, Any]]:
 
 
 def run_html(run: RunResult) -> str:
-    """What the model does, what is certified about it, and what was refused."""
+    """Return a finished run as HTML: accuracy, guarantees, and refused certificates."""
     metrics = run.metrics
     facts = [("clients", str(len(metrics.partition.sizes))), ("clean accuracy", f"{metrics.accuracy:.3f}")]
     if metrics.backdoor is not None:
@@ -101,14 +104,14 @@ def run_html(run: RunResult) -> str:
 
 
 def results_html(curves: Iterable[Curve], refused: Mapping[str, str]) -> str:
-    """What is certified, a table for each certificate and level, and what was refused."""
+    """Return the guarantees as HTML: a table for each certificate and level, and refused certificates."""
     parts = [curves_html([*together]) for _, together in groupby(curves, key=table_key)]
     parts += [f"<p>certificate {escape(name)} refused: {escape(why)}</p>" for name, why in refused.items()]
     return "\n".join(["<div>", *parts, "</div>"])
 
 
 def curves_html(curves: Sequence[Curve]) -> str:
-    """The table of one certificate and level, with what its numbers hang on."""
+    """Return the table of one certificate and level, with its footnotes."""
     first = curves[0]
     label = f" ({first.label})" if first.label else ""
     heads = [
@@ -123,13 +126,13 @@ def curves_html(curves: Sequence[Curve]) -> str:
 
 
 def html_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """An HTML table; the first cell of a row is its name."""
+    """Return an HTML table; the first cell of a row is its name."""
     lines = [html_row("", heads)] if heads else []
     lines += [html_row(f"<th>{escape(first)}</th>", cells) for first, *cells in rows]
     return f"<table>{''.join(lines)}</table>"
 
 
 def html_row(start: str, cells: Sequence[str]) -> str:
-    """A row of a table: behind the name of a row its cells, without one the heads of columns."""
+    """Return a row of a table: cells after its name, or the headings of columns if it has none."""
     tag = "td" if start else "th"
     return f"<tr>{start}{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"

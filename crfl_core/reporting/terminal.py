@@ -1,4 +1,4 @@
-"""A run on one screen: what the model can do, what is certified of it, and what that hangs on."""
+"""Summary of a finished run on one screen: accuracy, guarantees, and the assumptions behind them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from rich.table import Table
 from rich.text import Text
 
 from crfl_core.certification.levels import LEVEL_WORDS
-from crfl_core.plugin_api.certificate import Level
 from crfl_core.reporting.metrics import Curve, Metrics
 
 SCREEN_LINES = 25
 """The screen that a summary has: 80 x 24 with a prompt."""
 REMARK_LINES = 6
-"""Lines that are kept for remarks, should there be so many."""
+"""Lines that are kept for remarks."""
 CELL_COLUMNS = 5
 
 
 def show_summary(console: Console, name: str, metrics: Metrics, audit: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """What a person wants to see at the end of a run, on one screen."""
+    """Print a summary of a finished run on one screen."""
     head = [*model_lines(name, metrics), ""]
     end = [f"run directory: {path}", f"more: crfl show {path} --full, crfl open {path}"]
     show_guarantees(console, metrics.curves, audit, head, end)
@@ -37,7 +36,7 @@ def show_guarantees(
     head: Sequence[str],
     end: Sequence[str],
 ) -> None:
-    """What is certified on the clean test set, between some lines; rows that would not fit are counted."""
+    """Print what is certified on the clean test set, between other lines; rows that do not fit are counted."""
     remarks = [*refusal_remarks(audit), *condition_remarks(curves), *unchecked_remarks(audit), *label_remarks(curves)]
     blocks = list(blocks_of(curves))
     room = SCREEN_LINES - height((*head, *end), console.width)
@@ -62,7 +61,7 @@ def show_guarantees(
 
 
 def show_remarks(console: Console, remarks: Sequence[str], room: int) -> None:
-    """As many remarks as there is room for, and how many more there are."""
+    """Print as many remarks as fit, and how many more there are."""
     left = list(remarks)
     while left and line_height(left[0], console.width) <= room:
         room -= line_height(left[0], console.width)
@@ -72,7 +71,7 @@ def show_remarks(console: Console, remarks: Sequence[str], room: int) -> None:
 
 
 def fit_blocks(blocks: Sequence[Block], room: int) -> tuple[list[Block], int]:
-    """The first rows of all blocks, as many as there is room for, each block under a heading; and how many do not."""
+    """Return the first rows of all blocks that fit, each block under a heading, and how many rows do not fit."""
     kept = []
     left_out = 0
     for block in blocks:
@@ -85,17 +84,17 @@ def fit_blocks(blocks: Sequence[Block], room: int) -> tuple[list[Block], int]:
 
 
 def height(lines: Iterable[str], width: int) -> int:
-    """How many lines of a terminal some lines take."""
+    """Return how many lines of a terminal the given lines take."""
     return sum(line_height(line, width) for line in lines)
 
 
 def line_height(line: str, width: int) -> int:
-    """How many lines of a terminal one line takes, by and large: words are not broken."""
+    """Return about how many lines of a terminal one line takes; words are not broken."""
     return max(1, -(-len(line) // max(1, width - 8)))
 
 
 def model_lines(name: str, metrics: Metrics) -> Iterator[str]:
-    """What was trained, how well it does, and how well the attack."""
+    """Yield what was trained, its accuracy, and the success of the attack."""
     sizes = metrics.partition.sizes
     samples = f"{min(sizes)}" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
     yield f"{name}: {len(sizes)} clients with {samples} samples each"
@@ -110,7 +109,7 @@ def model_lines(name: str, metrics: Metrics) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a table: a certificate, when it supposes attacks, and its share at every radius of the table."""
+    """One line of a table: a certificate, the assumed rounds of attacks, and its share at every radius."""
 
     certificate: str
     rounds: str
@@ -119,15 +118,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Block:
-    """What all certificates say at one level, at the radii of them all."""
+    """The guarantees of all certificates at one level, at the radii of them all."""
 
-    level: Level
+    level: str
     radii: tuple[float, ...]
     rows: tuple[Row, ...]
 
 
 def blocks_of(curves: Iterable[Curve]) -> Iterator[Block]:
-    """The certified accuracy on the clean test set, level by level."""
+    """Yield the certified accuracy on the clean test set, level by level."""
     clean = [curve for curve in curves if curve.test_set == "clean"]
     for level in LEVEL_WORDS:
         if of_level := [curve for curve in clean if curve.level == level]:
@@ -136,7 +135,7 @@ def blocks_of(curves: Iterable[Curve]) -> Iterator[Block]:
 
 
 def rows_of(curve: Curve, radii: Sequence[float]) -> Iterator[Row]:
-    """A row for the rounds that nobody knows, if asked, and one for those of the attack, if it says something else."""
+    """Yield a row for attacks in any round, if computed, and one for the rounds of the attack if it differs."""
     name = curve.certificate + ("*" if curve.label else "") + ("+" if curve.conditional else "")
     if curve.any_round_accuracy:
         unknown = "any round" if curve.rounds.startswith("round ") else "any such rounds"
@@ -146,7 +145,7 @@ def rows_of(curve: Curve, radii: Sequence[float]) -> Iterator[Row]:
 
 
 def shares_at(radii: Sequence[float], known: Sequence[float], shares: Sequence[float]) -> tuple[float | None, ...]:
-    """A falling curve at other radii than its own: None where it is not known.
+    """Return a falling curve at other radii than its own: None where it is not known.
 
     >>> shares_at([0, 1, 2, 3], [0, 2], [0.9, 0.9]), shares_at([0, 1, 2], [0, 2], [0.9, 0.5])
     ((0.9, 0.9, 0.9, None), (0.9, None, 0.5))
@@ -160,7 +159,7 @@ def shares_at(radii: Sequence[float], known: Sequence[float], shares: Sequence[f
 
 
 def block_table(block: Block, name: int, width: int) -> Table:
-    """The table of a level, as wide as the terminal: equal columns are one, and some are left away if need be."""
+    """Return the table of a level, as wide as the terminal: equal columns are joined, surplus ones left out."""
     when = max(len("every round"), *(len(row.rounds) for row in block.rows))
     columns = choose_columns(list(join_columns(block)), max(1, (width - name - when - 2) // (CELL_COLUMNS + 1)))
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
@@ -176,7 +175,7 @@ def block_table(block: Block, name: int, width: int) -> Table:
 
 
 def join_columns(block: Block) -> Iterator[tuple[str, int]]:
-    """The columns: a title, and the last of the radii that it stands for, between which no row changes."""
+    """Yield the columns: a title, and the last of the radii between which no row changes."""
     places = range(len(block.radii))
     for _, same in groupby(places, key=lambda place: tuple(row.shares[place] for row in block.rows)):
         alike = list(same)
@@ -186,7 +185,7 @@ def join_columns(block: Block) -> Iterator[tuple[str, int]]:
 
 
 def choose_columns(columns: Sequence[tuple[str, int]], fitting: int) -> list[tuple[str, int]]:
-    """As many columns as fit: the first ones, and the last.
+    """Choose as many columns as fit: the first ones, and the last.
 
     >>> choose_columns([("0", 0), ("1", 1), ("2", 2), ("9", 3)], 3)
     [('0', 0), ('1', 1), ('9', 3)]
@@ -197,14 +196,14 @@ def choose_columns(columns: Sequence[tuple[str, int]], fitting: int) -> list[tup
 
 
 def refusal_remarks(audit: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """What nothing is said of, and why."""
+    """Yield the refused certificates, and why."""
     for entry in audit:
         for name, reason in entry["refused"].items():
             yield f"refused: {name}: {reason}"
 
 
 def condition_remarks(curves: Iterable[Curve]) -> Iterator[str]:
-    """Under which conditions the numbers stand, once for all certificates that share one."""
+    """Yield the conditions of the numbers, once for all certificates that share one."""
     names: dict[str, list[str]] = {}
     for curve in curves:
         for condition in curve.conditional:
@@ -214,7 +213,7 @@ def condition_remarks(curves: Iterable[Curve]) -> Iterator[str]:
 
 
 def unchecked_remarks(audit: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """What the certificates that were not refused take on trust, with those that do."""
+    """Yield the assumptions that certificates declare and nothing checks."""
     users: dict[str, list[str]] = {}
     for entry in audit:
         for check in entry["checks"]:
@@ -226,7 +225,7 @@ def unchecked_remarks(audit: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def label_remarks(curves: Iterable[Curve]) -> Iterator[str]:
-    """What certificates are that prove nothing, and which statement the others make."""
+    """Yield the labels of certificates that prove nothing, and the statements of the others."""
     labels = dict.fromkeys((curve.certificate, curve.label) for curve in curves if curve.label)
     for certificate, label in labels:
         yield f"* {certificate}: {label}"
@@ -241,7 +240,7 @@ def label_remarks(curves: Iterable[Curve]) -> Iterator[str]:
 
 
 def format_share(value: float) -> str:
-    """A share with three digits, without the leading zero.
+    """Format a share with three digits, without the leading zero.
 
     >>> format_share(0.8941), format_share(1.0)
     ('.894', '1.000')
@@ -251,6 +250,6 @@ def format_share(value: float) -> str:
 
 
 def shorten(line: str, width: int) -> str:
-    """A remark on one or two lines of a terminal; the rest of it stands in the full report."""
+    """Shorten a remark to two lines of a terminal; the full report has all of it."""
     longest = max(40, 2 * (width - 8))
     return line if len(line) <= longest else f"{line[: longest - 4]} ..."

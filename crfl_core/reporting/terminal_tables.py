@@ -1,4 +1,4 @@
-"""Tables for the terminal; plain text where there is none."""
+"""Full report of a finished run as terminal tables; plain text where there is no terminal."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ STATUS_STYLES = {
 
 
 def show_everything(console: Console, name: str, metrics: Metrics, audit: Sequence[dict[str, Any]], path: Path) -> None:
-    """Everything a person wants to see at the end of a run."""
+    """Print the full report at the end of a run."""
     show_results(console, name, metrics, audit)
     show_files(console, path)
 
 
 def show_results(console: Console, name: str, metrics: Metrics, audit: Sequence[dict[str, Any]]) -> None:
-    """The trained model and what is certified about it."""
+    """Print the trained model and what is certified about it."""
     console.print(headline(name, metrics))
     show_guarantees(console, metrics.curves, audit)
 
 
 def show_files(console: Console, path: Path) -> None:
-    """Where figures are, and everything else."""
+    """Print where the figures and the run directory are."""
     if figures := sorted(map(str, path.glob("figures/*"))):
         console.print(Text(f"figures: {', '.join(figures)}"), soft_wrap=True)
     console.print(Text.assemble("run directory: ", (str(path), "bold")), soft_wrap=True)
 
 
 def show_guarantees(console: Console, curves: Sequence[Curve], audit: Sequence[dict[str, Any]]) -> None:
-    """Every assumption, which certificates were refused and why, and what the others say."""
+    """Print every assumption, the refused certificates, and what the others guarantee."""
     console.print(audit_table(audit, console.width))
     for entry in audit:
         for name, reason in entry["refused"].items():
@@ -59,7 +59,7 @@ def show_guarantees(console: Console, curves: Sequence[Curve], audit: Sequence[d
 
 
 def headline(name: str, metrics: Metrics) -> RenderableType:
-    """Clients, accuracy and backdoor success of the trained model."""
+    """Return a table of clients, accuracy and attack success rate of the trained model."""
     sizes = metrics.partition.sizes
     table = Table(title=f"{name}: the trained model", box=box.SIMPLE, title_justify="left", show_header=False)
     table.add_column()
@@ -83,12 +83,12 @@ def headline(name: str, metrics: Metrics) -> RenderableType:
 
 
 def format_weight_share(value: float | None) -> str:
-    """A share of the weights; there is none if a part of the aggregate is in nobody's."""
+    """Format a share of the weights; there is none if the weights do not determine the aggregate."""
     return "not in the weights" if value is None else f"{value:.3f}"
 
 
 def effect_table(effect: Mapping[str, float | None]) -> RenderableType:
-    """The attacked model beside one that was trained without the attack."""
+    """Return a table of the attacked model beside one that was trained without the attack."""
     table = Table(title="what the attack changed", box=box.SIMPLE, title_justify="left")
     for column in ("", "attacked model", "clean model"):
         table.add_column(column, justify="right" if column else "left")
@@ -100,7 +100,7 @@ def effect_table(effect: Mapping[str, float | None]) -> RenderableType:
 
 
 def curve_table(curves: Sequence[Curve]) -> RenderableType:
-    """Certified accuracy against the radius, for every test set of one certificate and level.
+    """Return certified accuracy by radius, for every test set of one certificate and level.
 
     For attacks in any round first, if that was asked, and beside it for the rounds of the attack; else the rate.
     """
@@ -119,7 +119,7 @@ def curve_table(curves: Sequence[Curve]) -> RenderableType:
 
 
 def share_columns(curve: Curve) -> tuple[tuple[str, tuple[float, ...]], ...]:
-    """The two columns of one test set, with their headings."""
+    """Return the two columns of one test set, with their headings."""
     if curve.any_round_accuracy:
         unknown = "any round" if curve.rounds.startswith("round ") else "any such rounds"
         accuracy = "certified accuracy\n"
@@ -131,7 +131,7 @@ def share_columns(curve: Curve) -> tuple[tuple[str, tuple[float, ...]], ...]:
 
 
 def footnotes(curves: Sequence[Curve]) -> list[str]:
-    """What the numbers of a table hang on."""
+    """Return what the numbers of a table depend on."""
     first = curves[0]
     reading = f", read {' and '.join(first.directions)}" if first.directions else ""
     notes = [f"  {first.statement} statement{reading}, compared with the {first.clean_world} clean world"]
@@ -146,7 +146,7 @@ def footnotes(curves: Sequence[Curve]) -> list[str]:
 
 
 def audit_table(audit: Sequence[dict[str, Any]], width: int) -> RenderableType:
-    """The assumptions of all certificates; those that several share stand once. Narrow terminals get a list."""
+    """Return the assumptions of all certificates, shared ones once. Narrow terminals get a list."""
     users: dict[tuple[str, ...], list[str]] = {}
     for entry in audit:
         for check in entry["checks"]:

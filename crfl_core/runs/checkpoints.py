@@ -94,7 +94,7 @@ class CheckpointWriter:
         """Write a checkpoint of what is not saved yet."""
         if self._unsaved is not None:
             progress, twin, rows = self._unsaved
-            self.write(progress[0].number, packed(progress) | packed_twin(twin), rows)
+            self.write(progress[0].number, progress_to_arrays(progress) | twin_to_arrays(twin), rows)
         self._unsaved = None
         self._last = time.monotonic()
 
@@ -134,7 +134,7 @@ def read_checkpoint(directory: RunDirectory) -> Checkpoint | None:
     """Read the checkpoint of a run, compared with what the run wrote until then; None if nothing was saved yet."""
     if not (directory.path / SAVED).exists():
         return None
-    tensors, notes = directory.read_noted(SAVED)
+    tensors, notes = directory.read_tensors_and_notes(SAVED)
     number = validation.read_saved_round(tensors.pop(ROUND, None))
     if number is None:
         raise directory.damaged(SAVED, "it does not say which round it is of")
@@ -147,7 +147,7 @@ def read_checkpoint(directory: RunDirectory) -> Checkpoint | None:
     covered = {int(number) for part in clients for number in np.unique(part.round)}
     if covered != set(range(1, number + 1)):
         raise directory.damaged(SAVED, f"the rows of clients do not cover its {number} rounds")
-    return Checkpoint(number, tensors, directory.parsed_rounds(lines), clients)
+    return Checkpoint(number, tensors, directory.parse_rounds(lines), clients)
 
 
 def rounds_until(directory: RunDirectory, number: int) -> bytes:
@@ -166,7 +166,7 @@ def remove_checkpoint(directory: RunDirectory) -> None:
     shutil.rmtree(directory.path / CHECKPOINT, ignore_errors=True)
 
 
-def packed(progress: Sequence[Progress], models: Sequence[Tensor] | None = None) -> dict[str, NDArray[Any]]:
+def progress_to_arrays(progress: Sequence[Progress], models: Sequence[Tensor] | None = None) -> dict[str, NDArray[Any]]:
     """Models and plugin states of a run under names.
 
     With the `models` before noise instead, from which continuations start, nothing of what attackers remember. The
@@ -184,23 +184,25 @@ def packed(progress: Sequence[Progress], models: Sequence[Tensor] | None = None)
     return {name: tensor.cpu().contiguous().numpy() for name, tensor in tensors.items()}
 
 
-def packed_twin(twin: Groups) -> dict[str, NDArray[Any]]:
+def twin_to_arrays(twin: Groups) -> dict[str, NDArray[Any]]:
     """The same of the clean twin that is trained alongside; nothing as long as there is none."""
     failed = np.array([group.failed is not None for group in twin])
-    tensors = {**packed(twin), FAILED: failed} if twin else {}
+    tensors = {**progress_to_arrays(twin), FAILED: failed} if twin else {}
     return {f"{TWIN}{name}": tensor for name, tensor in tensors.items()}
 
 
-def unpacked_twin(number: int, arrays: Mapping[str, NDArray[Any]], federation: Federation) -> Groups:
-    """Inverse of `packed_twin`."""
+def twin_from_arrays(number: int, arrays: Mapping[str, NDArray[Any]], federation: Federation) -> Groups:
+    """Inverse of `twin_to_arrays`."""
     own = {name.removeprefix(TWIN): array for name, array in arrays.items() if name.startswith(TWIN)}
     failed = dict.fromkeys(np.flatnonzero(own.pop(FAILED, np.zeros(0))).tolist(), "its training ended before")
-    groups = unpacked(number, own, failed, federation) if own else ()
+    groups = progress_from_arrays(number, own, failed, federation) if own else ()
     return tuple(replace(group, attack_state=None) for group in groups)
 
 
-def unpacked(number: int, arrays: dict[str, NDArray[Any]], failed: Mapping[int, str], federation: Federation) -> Groups:
-    """Inverse of `packed`; `failed` are the groups that do not train any more, and why.
+def progress_from_arrays(
+    number: int, arrays: dict[str, NDArray[Any]], failed: Mapping[int, str], federation: Federation
+) -> Groups:
+    """Inverse of `progress_to_arrays`; `failed` are the groups that do not train any more, and why.
 
     Raises `StoreError` for models that are not of this federation.
     """

@@ -113,7 +113,7 @@ class RecordedDirectory:
 
     def compare(self, name: str, content: bytes) -> None:
         """Raise `StoreError` if the content of a file is not what was written."""
-        if self.is_sealed and name not in self.digests:
+        if self.is_complete and name not in self.digests:
             raise StoreError(
                 f"{self.path / name}: is not listed in {MANIFEST}, so it is not of this run: remove it, or restore "
                 "the directory"
@@ -176,7 +176,7 @@ class RecordedDirectory:
         return self.listed(STATUS, status.get("files"))
 
     @cached_property
-    def is_sealed(self) -> bool:
+    def is_complete(self) -> bool:
         """Return whether the work is finished, so that a file that is not listed does not belong to it."""
         return (self.path / STATUS).exists() and bool(self.status["state"] == FINISHED)
 
@@ -188,7 +188,7 @@ class RecordedDirectory:
 
     def forget(self) -> None:
         """Read the record again when it is needed next."""
-        for name in ("digests", "is_sealed"):
+        for name in ("digests", "is_complete"):
             self.__dict__.pop(name, None)
 
     def set_state(self, state: str) -> None:

@@ -41,7 +41,7 @@ def claim(path: Path, config: str, *, force: bool) -> RunDirectory | None:
             f"{path}: holds a finished run: see it with `crfl show {path}`, choose another --out, or replace it "
             "with --force"
         )
-    if not directory.same_config(config):
+    if not directory.has_config(config):
         raise StoreError(
             f"{path}: holds an unfinished run with another config: resume it with `crfl resume {path}`, choose another "
             "--out, or replace it with --force"

@@ -72,9 +72,9 @@ class Results:
 
     def plot(self) -> Figure:
         """Certified accuracy and rate against the radius or the number of clients."""
-        from crfl_reports.gallery.curves import answered
+        from crfl_reports.gallery.curves import answer_curves
 
-        return answered(self.curves).figure()
+        return answer_curves(self.curves).figure()
 
     def to_pandas(self, rows: Literal["curves", "samples"] = "curves") -> DataFrame:
         """A data frame with a row per point of a curve, or per guarantee of a sample. Needs pandas, an extra."""

@@ -117,7 +117,7 @@ def check_outside_effects(path: Path, config: RunConfig) -> None:
 
     Such options are texts and paths of the engine and of trackers; defaults stay inside the run directory.
     """
-    plugins = {"engine": config.engine}
+    plugins: dict[str, Plugin] = {"engine": config.engine}
     plugins |= {f"trackers.{position}": tracker for position, tracker in enumerate(config.trackers)}
     for key, plugin in plugins.items():
         for name, field in type(plugin).model_fields.items():

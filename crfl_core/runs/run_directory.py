@@ -122,7 +122,7 @@ class RunDirectory(RecordedDirectory):
         """Return the files that stay when training is over, with their digests."""
         return {name: value for name, value in self.digests.items() if not name.startswith(f"{CHECKPOINT}/")}
 
-    def saved_answers(self) -> list[RunDirectory]:
+    def list_saved_answers(self) -> list[RunDirectory]:
         """List the answers to what-if questions that were saved beside the run."""
         return [RunDirectory(path) for path in sorted(self.path.glob(f"{self.appended}/*")) if path.is_dir()]
 
@@ -132,11 +132,11 @@ class RunDirectory(RecordedDirectory):
         They are its own files, saved answers, and files of trackers that it lists or its config names.
         """
         names = set(self.own_files())
-        for answer in (*self.saved_answers(), *map(RunDirectory, self.path.glob(f".{self.appended}-*/*"))):
+        for answer in (*self.list_saved_answers(), *map(RunDirectory, self.path.glob(f".{self.appended}-*/*"))):
             below = answer.path.relative_to(self.path).as_posix()
             names |= {f"{below}/{name}" for name in answer.own_files()}
         try:
-            if self.is_sealed:
+            if self.is_complete:
                 names |= set(self.manifest.get("others", ()))
             for tracker in tomllib.loads(self.load(CONFIG).decode()).get("trackers", ()):
                 names |= {str(value) for value in tracker.values()}
@@ -150,7 +150,7 @@ class RunDirectory(RecordedDirectory):
             return super().missing(name)
         return StoreError(f"{self.path}: not a run directory: give the path that `crfl run` printed")
 
-    def same_config(self, text: str) -> bool:
+    def has_config(self, text: str) -> bool:
         """Return whether a config, as TOML, is the one that this run was started with."""
         try:
             return tomllib.loads(self.read(CONFIG).decode()) == tomllib.loads(text)
@@ -196,9 +196,9 @@ class RunDirectory(RecordedDirectory):
 
     def read_tensors(self, name: str) -> dict[str, NDArray[Any]]:
         """Read a safetensors file, and compare it with the digest in it."""
-        return self.read_noted(name)[0]
+        return self.read_tensors_and_notes(name)[0]
 
-    def read_noted(self, name: str) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    def read_tensors_and_notes(self, name: str) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Read a safetensors file and the notes in it."""
         content = self.read(name)
         try:
@@ -258,9 +258,9 @@ class RunDirectory(RecordedDirectory):
 
     def read_rounds(self) -> list[RoundRecord]:
         """Read the complete lines of rounds.jsonl."""
-        return self.parsed_rounds(self.read(ROUNDS))
+        return self.parse_rounds(self.read(ROUNDS))
 
-    def parsed_rounds(self, content: bytes) -> list[RoundRecord]:
+    def parse_rounds(self, content: bytes) -> list[RoundRecord]:
         """Parse the complete lines of rounds.jsonl."""
         *lines, _ = content.split(b"\n")
         try:

@@ -24,7 +24,7 @@ from crfl_core.records.ledger_validation import read_vote_arrays
 from crfl_core.records.random_streams import Streams
 from crfl_core.records.vote_counting import CountingTask, NoisyModels, PartialCount
 from crfl_core.records.votes import VoteRequest, Votes, VoteSettings
-from crfl_core.runs.checkpoints import unpacked
+from crfl_core.runs.checkpoints import progress_from_arrays
 from crfl_core.runs.run_directory import VOTE_SEED, RunDirectory
 from crfl_core.runs.stored_models import read_parameters, write_models
 from crfl_core.training.continuations import add_test_noise, train_continuations
@@ -83,7 +83,7 @@ class Voter:
         """The noisy final models of all continuations, trained as one batch and kept for later predictions."""
         assert request.resample_from is not None
         tensors = self.directory.read_resampled(request.resample_from)
-        (kept,) = unpacked(request.resample_from, tensors, {}, session.federation)
+        (kept,) = progress_from_arrays(request.resample_from, tensors, {}, session.federation)
         total = request.selection_models + request.models
         with nullcontext() if self.is_open else session.open_engine():
             shown = partial(session.hooks.report_progress, "continuations")

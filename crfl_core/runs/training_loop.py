@@ -10,7 +10,13 @@ from crfl_core._version import __version__
 from crfl_core.certification.ball_rule_checks import spectrum_warning
 from crfl_core.errors import CrflWarning
 from crfl_core.records.ledger import ClientColumns
-from crfl_core.runs.checkpoints import Checkpoint, CheckpointWriter, packed, unpacked, unpacked_twin
+from crfl_core.runs.checkpoints import (
+    Checkpoint,
+    CheckpointWriter,
+    progress_from_arrays,
+    progress_to_arrays,
+    twin_from_arrays,
+)
 from crfl_core.runs.results import RunResult
 from crfl_core.runs.run_directory import CLIENTS, MODEL, RunDirectory
 from crfl_core.training import rounds
@@ -33,9 +39,9 @@ def train(session: Session, directory: RunDirectory, saved: Checkpoint | None, c
         progress = rounds.initial_progress(federation)
         clients = []
     else:
-        twin.progress = unpacked_twin(saved.round, saved.tensors, federation)
+        twin.progress = twin_from_arrays(saved.round, saved.tensors, federation)
         failed = {record.group: record.failed for record in saved.records if record.failed is not None}
-        progress = unpacked(saved.round, saved.tensors, failed, federation)
+        progress = progress_from_arrays(saved.round, saved.tensors, failed, federation)
         clients = saved.clients
     check_memory(session)
     check_independence(federation)
@@ -50,7 +56,7 @@ def train(session: Session, directory: RunDirectory, saved: Checkpoint | None, c
             clients += rows
             if (number := progress[0].number) in federation.resampled:
                 clipped = [outcome.clipped for outcome in outcomes]
-                directory.write_resampled(number, packed(progress, clipped))
+                directory.write_resampled(number, progress_to_arrays(progress, clipped))
             checkpoints.append_rounds(lines)
             checkpoints.reached(progress, twin.progress, rows)
             del outcomes

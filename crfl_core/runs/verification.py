@@ -66,7 +66,7 @@ def check_finished_run(directory: RunDirectory) -> Findings:
     if not problems:
         problems += collect_errors(directory.read_ledger)
     count = len(directory.digests)
-    for answer in directory.saved_answers():
+    for answer in directory.list_saved_answers():
         found = check_saved_answer(answer, directory.status["manifest"])
         count += found.files
         problems += found.problems
@@ -80,7 +80,7 @@ def check_saved_answer(answer: RunDirectory, run: str) -> Findings:
         return Findings(0, tuple(problems))
     for name in answer.digests:
         problems += collect_errors(reader(answer, name))
-    if answer.is_sealed and answer.manifest.get("run") != run:
+    if answer.is_complete and answer.manifest.get("run") != run:
         problems.append(f"{answer.path}: is about another run: remove it")
     return Findings(0 if problems else len(answer.digests), tuple(problems))
 
@@ -182,7 +182,7 @@ def environment_differences(before: RunDirectory, now: RunDirectory) -> Iterator
 
 def build_receipt(directory: RunDirectory) -> dict[str, Any]:
     """Build the receipt of a finished run, as plain data for JSON."""
-    if not directory.is_sealed:
+    if not directory.is_complete:
         raise StoreError(f"{directory.path}: has no manifest: finish it with `crfl resume {directory.path}`")
     facts = directory.read_facts(LEDGER, RunFacts)
     environment = directory.read_json(ENVIRONMENT)

@@ -1,4 +1,4 @@
-"""What every aggregation rule promises about its weights."""
+"""Checks of aggregation rules: their weights and their breakdown."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ def check_weights_sum_to_at_most_one(case: Case[Aggregator]) -> None:
 
 
 def totals_of_few(case: Case[Aggregator]) -> list[float]:
-    """What the weights sum to when fewer clients are left."""
-    everybody = ordinary_round(case)
-    few = (select_clients(everybody, np.arange(left)) for left in (len(everybody.values) // 2, 2, 1))
+    """Return the sums of the weights when fewer clients are left."""
+    all_clients = ordinary_round(case)
+    few = (select_clients(all_clients, np.arange(left)) for left in (len(all_clients.values) // 2, 2, 1))
     return [float(per_parameter(run_rule(case.plugin, updates)).sum(0).max()) for updates in few]
 
 
@@ -103,7 +103,7 @@ def check_order_of_clients_does_not_matter(case: Case[Aggregator]) -> None:
 def check_agreement_is_respected(case: Case[Aggregator]) -> None:
     """Identical updates give a share of themselves, between none and all of it, and an offset; zeros give zero.
 
-    A rule in which nobody has a weight, such as a vote of signs, only has to move no parameter the other way.
+    A rule without weights, such as a vote of signs, only has to move no parameter the other way.
     """
     skip_if_measured_by_the_server(case)
     count = case.once(round_size)
@@ -202,7 +202,7 @@ def check_breakdown_grows_with_attackers(case: Case[Aggregator]) -> None:
         wrong = "a smaller drift for longer honest updates"
     if wrong:
         raise CheckFailed(
-            "0 for nobody, then more and more, infinite from where the rule breaks down",
+            "0 for no attacker, then more and more, infinite from where the rule breaks down",
             wrong,
             "return one entry for 0, 1, 2, ... attackers",
         )
@@ -233,36 +233,36 @@ def check_breakdown_is_never_exceeded(case: Case[Aggregator]) -> None:
 
 
 def skip_if_measured_by_the_server(case: Case[Aggregator]) -> None:
-    """A rule with samples of the server may make updates as long as its own, so its weights have another scale."""
+    """Skip rules with samples of the server: they may rescale updates, so weights have another scale."""
     if type(case.plugin).needs_root:
         raise Skipped("it measures updates by the server's samples, and may set their length")
 
 
 def honest_round(case: Case[Aggregator]) -> ClientUpdates:
-    """An ordinary round in which no update is longer than the bound."""
+    """Return an ordinary round in which no update is longer than the bound."""
     values = gaussian(case.once(round_size), 6)
     lengths = np.linalg.norm(values, axis=1, keepdims=True)
     return round_of(values * UPDATE_BOUND / np.maximum(lengths, UPDATE_BOUND))
 
 
 def agreeing_round(case: Case[Aggregator], length: float) -> ClientUpdates:
-    """A round in which all honest updates have this length and nearly the same direction."""
+    """Return a round of updates of this length in nearly the same direction."""
     values = gaussian(1, 6) + 0.01 * gaussian(case.once(round_size), 6)
     return round_of(values * length / np.linalg.norm(values, axis=1, keepdims=True))
 
 
 def rule_results(case: Case[Aggregator]) -> Iterator[tuple[str, ClientUpdates, RuleResult]]:
-    """Every situation, and what the rule makes of it."""
+    """Yield every situation with the result of the rule."""
     for name, (updates, aggregate) in case.once(run_situations).items():
         assert isinstance(aggregate, RuleResult)
         yield name, updates, aggregate
 
 
 def per_parameter(aggregate: RuleResult) -> Tensor:
-    """The weights as (n, P) or, if they are alike in all coordinates, (n, 1)."""
+    """Return the weights as (n, P) or, if they are equal in all coordinates, (n, 1)."""
     return aggregate.weights[:, None] if aggregate.full_weights is None else aggregate.full_weights()
 
 
 def reported_weights(aggregate: RuleResult) -> dict[str, Tensor]:
-    """Everything that an aggregate says about weights."""
+    """Return all weights that an aggregate reports."""
     return {"weights": aggregate.weights, "full weights": per_parameter(aggregate)}

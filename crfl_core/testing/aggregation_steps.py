@@ -1,4 +1,4 @@
-"""What every aggregation rule and every stage promises."""
+"""Checks of all aggregation steps, and of stages."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ FLOATS = (torch.float32, torch.float64)
 
 @usage_of(AggregationStep)
 def one_round(step: AggregationStep, case: Case[AggregationStep]) -> RuleResult | AppliedStage:
-    """The answer in an ordinary round."""
+    """Run the step in an ordinary round."""
     return run_step(step, ordinary_round(case))
 
 
@@ -66,13 +66,13 @@ def check_huge_updates_do_no_harm(case: Case[AggregationStep]) -> None:
 @check_for(AggregationStep)
 def check_missing_clients_are_survived(case: Case[AggregationStep]) -> None:
     """A round in which the server had to leave bad updates out is answered, however few are left."""
-    everybody = ordinary_round(case)
-    for left in (len(everybody.values) - 1, 3, 2, 1):
+    all_clients = ordinary_round(case)
+    for left in (len(all_clients.values) - 1, 3, 2, 1):
         try:
-            result = run_step(case.plugin, select_clients(everybody, np.arange(left)))
+            result = run_step(case.plugin, select_clients(all_clients, np.arange(left)))
         except Exception as error:
             raise CheckFailed(
-                f"an answer if {left} of {len(everybody.values)} updates are left",
+                f"an answer if {left} of {len(all_clients.values)} updates are left",
                 f"{type(error).__name__}: {error}",
                 "cope with fewer clients than check() was asked about, for example by lowering f: bad updates of "
                 "attackers are not handed to a rule that depends on all",
@@ -163,7 +163,7 @@ def check_state_survives_a_checkpoint(case: Case[AggregationStep]) -> None:
 
 
 def demand_answer(case: Case[AggregationStep], situation: str, updates: ClientUpdates) -> None:
-    """A finite answer of the right shape, and no exception."""
+    """Fail unless the step returns a finite answer of the right shape."""
     try:
         result = run_step(case.plugin, updates)
     except CrflError as error:
@@ -176,7 +176,7 @@ def demand_answer(case: Case[AggregationStep], situation: str, updates: ClientUp
 
 
 def demand_finite(situation: str, result: RuleResult | AppliedStage) -> None:
-    """No NaN and no infinity, except in a cap, where it means none."""
+    """Fail on NaN or infinity, except in a cap, where infinity means no cap."""
     for name, tensor in tensors(result).items():
         wrong = torch.isnan(tensor) if name == "cap" else ~torch.isfinite(tensor)
         if bool(wrong.any()):
@@ -188,7 +188,7 @@ def demand_finite(situation: str, result: RuleResult | AppliedStage) -> None:
 
 
 def same_precision(result: RuleResult | AppliedStage) -> dict[str, Tensor]:
-    """The parts of an answer that have the precision of the updates; weights may be more precise."""
+    """Return the parts of an answer that have the precision of the updates; weights may be more precise."""
     names = ("update", "offset", "values", "mixing")
     found = {name: part for name in names if isinstance(part := getattr(result, name, None), Tensor)}
     if isinstance(result, RuleResult) and result.full_weights is not None:
@@ -197,7 +197,7 @@ def same_precision(result: RuleResult | AppliedStage) -> dict[str, Tensor]:
 
 
 def through_checkpoint(state: State) -> dict[str, Tensor]:
-    """A state as a checkpoint keeps it: plain tensors under names, no Python objects."""
+    """Write a state to a checkpoint and read it: plain tensors under names."""
     stored = safetensors.numpy.save({name: tensor.cpu().contiguous().numpy() for name, tensor in state.items()})
     return {name: torch.from_numpy(array) for name, array in safetensors.numpy.load(stored).items()}
 
@@ -268,7 +268,7 @@ def check_order_of_clients_does_not_matter(case: Case[Stage]) -> None:
 
 @check_for(FixedStage)
 def check_mixing_is_the_same_when_asked_again(case: Case[FixedStage]) -> None:
-    """A mixing follows from the facts of the round alone: whoever asks again, also after a resume, gets the same."""
+    """A mixing follows from the facts of the round alone: asked again, also after a resume, it is the same."""
     for name, updates, _ in staged_rounds(case):
         facts = updates.round.facts
         first, again = (plugin.mixing(facts) for plugin in (case.plugin, case.fresh()))
@@ -295,19 +295,19 @@ def check_caps_follow_their_clients(case: Case[CapStage]) -> None:
 
 
 def staged_rounds(case: Case[Stage]) -> Iterator[tuple[str, ClientUpdates, AppliedStage]]:
-    """Every situation, and what the stage makes of it."""
+    """Yield every situation with the result of the stage."""
     for name, (updates, staged) in case.once(run_situations).items():
         assert isinstance(staged, AppliedStage)
         yield name, updates, staged
 
 
 def matrix_of(staged: AppliedStage) -> Tensor:
-    """The mixing matrix, (m, n)."""
+    """Return the mixing matrix, (m, n)."""
     return staged.mixing.diag() if staged.mixing.ndim == 1 else staged.mixing
 
 
 def matching_distance(one: Tensor, other: Tensor) -> float:
-    """How far rows of one matrix are from their nearest in the other, in whatever order they come."""
+    """Return the largest distance of a row to the nearest row of the other matrix."""
     if one.shape != other.shape:
         return float("inf")
     distances = torch.cdist(one, other, compute_mode="donot_use_mm_for_euclid_dist")

@@ -1,4 +1,4 @@
-"""What every algorithm of local training promises: a direction for each client that depends on no other."""
+"""Checks of algorithms of local training: a direction for each client, independent of the others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CLOSE = 1e-9
 
 @usage_of(LocalAlgorithm)
 def use_algorithm(algorithm: LocalAlgorithm, case: Case[LocalAlgorithm]) -> Tensor:
-    """The updates of ten clients in a round, from three models."""
+    """Train ten clients in a round, from three models."""
     training = {"learning_rate": 0.1, "epochs": 1, "batch_size": 20, "algorithm": algorithm}
     registry = registry_with({case.name: type(algorithm)})
     federation = build(load_config(small_config(training=training), registry=registry).config)
@@ -35,7 +35,7 @@ def use_algorithm(algorithm: LocalAlgorithm, case: Case[LocalAlgorithm]) -> Tens
 
 
 def run_steps(algorithm: LocalAlgorithm, problem: Tensor, start: Tensor) -> Tensor:
-    """The directions of some steps on `1/2 ||w - problem||^2` in each model of each client, (steps, R, n, P)."""
+    """Return the directions of some steps on `1/2 ||w - problem||^2`, (steps, R, n, P)."""
     state: State = {}
     parameters = start.clone()
     directions = []
@@ -48,7 +48,7 @@ def run_steps(algorithm: LocalAlgorithm, problem: Tensor, start: Tensor) -> Tens
 
 
 def sample_models(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
-    """Where each client wants to go, and where it starts, (R, n, P)."""
+    """Draw the optimum and the start of each client, (R, n, P)."""
     shape = (REPLICAS, CLIENTS, PARAMETERS)
     source = torch.Generator().manual_seed(5)
     goal, start = (torch.randn(shape, generator=source, dtype=torch.float64) for _ in range(2))
@@ -56,7 +56,7 @@ def sample_models(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
 
 
 def free_algorithm(case: Case[LocalAlgorithm]) -> LocalAlgorithm:
-    """The algorithm, if the core does not make its steps."""
+    """Return the algorithm, or skip if the core makes its steps."""
     if isinstance(case.plugin, ProximalAlgorithm):
         raise Skipped("the core makes its steps")
     return case.plugin

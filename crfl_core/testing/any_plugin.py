@@ -1,4 +1,4 @@
-"""What every plugin promises, whatever its kind."""
+"""Checks of every plugin, whatever its kind."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from crfl_core.testing.suite import USES, Case, CheckFailed, Skipped, Use, check
 
 
 def use_of(plugin: type[Plugin]) -> Use:
-    """What is done with a plugin of this kind in a run."""
+    """Return the ordinary use of a plugin of this kind."""
     return next(use for base, use in USES.items() if issubclass(plugin, base))
 
 
 def registry_of(case: Case[Plugin]) -> Registry:
-    """Everything installed, and the plugin under test."""
+    """Return a registry of everything installed and the plugin under test."""
     return Registry({case.name: type(case.plugin)})
 
 
 def table_of(case: Case[Plugin]) -> dict[str, Any]:
-    """The smallest config that names the plugin."""
+    """Return the smallest config that names the plugin."""
     plugin = case.plugin
     if isinstance(plugin, Stage):
         return {"aggregation": [plugin, "fedavg"]}
@@ -212,7 +212,7 @@ def watch_globals(doing: str) -> Iterator[None]:
 
 
 def global_state() -> dict[str, object]:
-    """Everything global that a plugin might be tempted to use."""
+    """Return the global state that a plugin must leave alone."""
     return {
         "the random generator of torch": torch.get_rng_state(),
         "the random generator of numpy": np.random.get_state(),

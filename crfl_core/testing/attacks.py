@@ -1,4 +1,4 @@
-"""What every attack promises: to do what it says, within the domain and within its threat."""
+"""Checks of attacks: what they change, within the domain and within their threat."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from crfl_core.testing.suite import Case, CheckFailed, Skipped, check_for, diffe
 
 @usage_of(Attack)
 def use_attack(attack: Attack, _: Case[Attack]) -> dict[str, object]:
-    """What the attack prepares, and makes of batches and test inputs."""
+    """Run the attack's preparation, poisoning and trigger."""
     found: dict[str, object] = {}
     for name, scene in scenes(Case(attack)):
         data = scene.federation.data
@@ -126,7 +126,7 @@ def check_padding_does_not_matter(case: Case[Attack]) -> None:
 
 @check_for(Attack)
 def check_attackers_can_be_trained_apart(case: Case[Attack]) -> None:
-    """An attacker's batches are poisoned alike whoever else is trained in the same process."""
+    """An attacker's batches are poisoned alike, whichever clients are trained in the same process."""
     for name, scene in scenes(case):
         for position in range(len(scene.clean.clients)):
             rows = slice(position, position + 1)
@@ -258,7 +258,7 @@ def check_threat_covers_what_was_done(case: Case[Attack]) -> None:
 
 
 def demand_cover(attack: Attack, scene: Scene, name: str) -> None:
-    """The threat that an attack states is at least what is measured in one round."""
+    """Fail unless the stated threat covers what is measured in one round."""
     realised = measure_attack(scene)
     threat = attack.threat(realised)
     done = {
@@ -292,7 +292,7 @@ def demand_cover(attack: Attack, scene: Scene, name: str) -> None:
 
 
 def poison_kind(attack: Attack, realised: RealisedAttack) -> Poison:
-    """What was done, by what was measured and by what the attack overrides."""
+    """Return the kind of poison, from measurements and from what the attack overrides."""
     if any(getattr(type(attack), name) is not getattr(Attack, name) for name in FREE_METHODS):
         return "update"
     if not realised.flips.any():
@@ -301,7 +301,7 @@ def poison_kind(attack: Attack, realised: RealisedAttack) -> Poison:
 
 
 def batch_shapes(batches: Batches) -> dict[str, object]:
-    """Everything about batches but their entries."""
+    """Return everything about batches but their entries."""
     return {
         "x": (tuple(batches.x.shape), batches.x.dtype),
         "y": (tuple(batches.y.shape), batches.y.dtype),

@@ -1,4 +1,4 @@
-"""What every certificate promises: the laws of a radius, and refusals that say what to do."""
+"""Checks of certificates: the laws of a radius, and refusals that say what to do."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from crfl_core.testing.suite import Case, CheckFailed, Skipped, check_for, usage
 
 RADIUS_TOLERANCE = 1e-9
 SIZES: tuple[float, ...] = tuple(np.geomspace(1e-6, 1.0, 13).tolist())
-"""How much shorter than it was everything is made that clients could submit, so that there is something to certify."""
+"""Factors by which submissions are shortened, so that there is something to certify."""
 
 
 @usage_of(Certificate)
 def use_certificate(certificate: Certificate, case: Case[Certificate]) -> dict[str, object]:
-    """The audit and all guarantees of a finished run."""
+    """Audit and certify a finished run."""
     trial = replace(case.once(find_trial), certificate=certificate)
     return {"audit": trial.audit()} | {level: trial.certify(level) for level in trial.allowed()}
 
@@ -202,7 +202,7 @@ def check_observed_norms_are_for_pathwise_statements(case: Case[Certificate]) ->
         if case.plugin.statement != "pathwise" and (more != fewer).any():
             raise CheckFailed(
                 f"radii at the {level} level that do not depend on `residual_norm`",
-                "others if nobody submitted anything",
+                "others if no client submitted anything",
                 "leave `observed` of DriftBound as it is: under fresh noise, clients would submit something else",
             )
         if (fewer > more * (1 + RADIUS_TOLERANCE)).any():
@@ -215,7 +215,7 @@ def check_observed_norms_are_for_pathwise_statements(case: Case[Certificate]) ->
 
 @check_for(Certificate)
 def check_dropped_updates_end_the_forward_reading(case: Case[Certificate]) -> None:
-    """Numbers that rest on weights do not hold forward where an attack to come could change everybody's weight."""
+    """Numbers that rest on weights do not hold forward where an attack could change the weight of all clients."""
     ledger = shorten_updates(case.once(find_trial).ledger, SIZES[0])
     demand_backward(
         case, "weights", scale_columns(ledger, weight_bound=1 / SIZES[0]), with_facts(ledger, bad_update="drop")
@@ -230,7 +230,7 @@ def check_larger_caps_end_the_forward_reading(case: Case[Certificate]) -> None:
 
 
 def demand_backward(case: Case[Certificate], what: str, other: Ledger, worse: Ledger) -> None:
-    """If numbers depend on what another ledger has different, a worse one certifies no arbitrary updates forward."""
+    """Fail if numbers depend on a changed ledger and still certify arbitrary updates forward."""
     if not case.plugin.sound:
         raise Skipped("it does not claim to be sound")
     trial = case.once(find_trial)
@@ -274,7 +274,7 @@ def check_no_known_attack_beats_it(case: Case[Certificate]) -> None:
 
 
 def trial_guarantees(case: Case[Certificate]) -> Iterator[tuple[Level, Guarantee]]:
-    """The guarantees of the trial, level by level."""
+    """Return the guarantees of the trial, level by level."""
     trial = case.once(find_trial)
     allowed = trial.allowed()
     if not allowed:
@@ -284,5 +284,5 @@ def trial_guarantees(case: Case[Certificate]) -> Iterator[tuple[Level, Guarantee
 
 
 def certified_radius(guarantee: Guarantee) -> NDArray[np.float64]:
-    """How far each prediction is certified: 0 where there is no radius, and 1 more than the radius elsewhere."""
+    """Return 1 plus the radius of each prediction, 0 where there is no radius."""
     return np.where(np.isnan(guarantee.radius), 0.0, 1.0 + guarantee.radius)

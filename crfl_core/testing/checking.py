@@ -37,7 +37,7 @@ NOTHING: Mapping[str, str] = {}
 def check_plugin(
     plugin: Checked, *, expected_failures: Mapping[str, str] = NOTHING, search: Search | None = None
 ) -> tuple[Result, ...]:
-    """Every check that plugins of this kind have to pass, made in turn.
+    """Run every check that plugins of this kind have to pass.
 
     `expected_failures` gives, by the name of a check, the reason why this plugin cannot pass it. `search` is for
     certificates: see `Search`.
@@ -51,7 +51,7 @@ def parametrize_with_checks(
     expected_failures: Mapping[str, str] = NOTHING,
     search: Search | None = None,
 ) -> Callable[..., Any]:
-    """A pytest decorator that makes one test case of every check of every plugin, each with an id that can be read.
+    """Parametrize a test with every check of every plugin, each with a readable id.
 
         @parametrize_with_checks([TrimmedMean(trim=2)])
         def test_plugin_conforms(check):
@@ -64,7 +64,7 @@ def parametrize_with_checks(
 
 
 def instance_of(plugin: Checked) -> Plugin | Command:
-    """The plugin itself, one of its class with default options, or the command that a function or a typer app is."""
+    """Return an instance of a plugin class, or the command of a function or typer app."""
     if isinstance(plugin, Plugin):
         plugin_kind(type(plugin))
         return plugin
@@ -80,14 +80,14 @@ def instance_of(plugin: Checked) -> Plugin | Command:
 
 
 def command_name(target: Callable[..., object] | typer.Typer) -> str:
-    """What a command would be called if its function, or `name` of its typer app, gave it its name."""
+    """Return the name of a command, from its function or its typer app."""
     name = getattr(target, "__name__", None) or getattr(getattr(target, "info", None), "name", None)
     return name.replace("_", "-") if isinstance(name, str) else "command"
 
 
 @dataclass(frozen=True)
 class PluginCheck:
-    """One check of one plugin, to be called by a test."""
+    """Check of one plugin, called by a test."""
 
     title: str
     case: Case[Any]
@@ -95,11 +95,11 @@ class PluginCheck:
 
     @property
     def name(self) -> str:
-        """What pytest calls it."""
+        """Return the name for pytest."""
         return f"{self.title}-{self.promise.name}"
 
     def __call__(self) -> None:
-        """Raise `CheckFailed`, skip, or pass."""
+        """Run the check: raise `CheckFailed`, skip, or pass."""
         import pytest
 
         try:
@@ -113,7 +113,7 @@ class PluginCheck:
 
 
 def cases_of(cases: Sequence[Case[Any]], expected_failures: Mapping[str, str]) -> Callable[..., Any]:
-    """The decorator that gives a test the argument `check`."""
+    """Return the decorator that gives a test the argument `check`."""
     import pytest
 
     checks = [
@@ -131,7 +131,7 @@ def cases_of(cases: Sequence[Case[Any]], expected_failures: Mapping[str, str]) -
 
 
 def titles(cases: Sequence[Case[Any]]) -> list[str]:
-    """The names of the plugins, with their classes where kinds share one, and options where one is tried repeatedly."""
+    """Name the plugins, with classes where kinds share a name and options where a class repeats."""
     classes = Counter(name for name, _ in {(case.name, type(case.plugin)) for case in cases})
     several = Counter((case.name, type(case.plugin)) for case in cases)
     found = []
@@ -143,7 +143,7 @@ def titles(cases: Sequence[Case[Any]]) -> list[str]:
 
 
 def options_of(plugin: Plugin | Command) -> str:
-    """The options that are not left to their defaults; for a command, where it comes from."""
+    """Return the options that differ from their defaults; for a command, its origin."""
     if isinstance(plugin, Command):
         return plugin.origin
     return ", ".join(f"{name}={getattr(plugin, name)!r}" for name in sorted(plugin.model_fields_set))

@@ -1,4 +1,4 @@
-"""What every command promises: help that can be read at once, and errors that are sentences. No command is run."""
+"""Checks of commands: help without delay, and errors that are sentences. No command is run."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def check_bad_arguments_are_refused(case: Case[Command]) -> None:
 
 
 def load_command(case: Case[Command]) -> click.Command:
-    """The command as click runs it."""
+    """Return the command as click runs it."""
     try:
         return case.plugin.click_command
     except PluginError as error:
@@ -114,7 +114,7 @@ def load_command(case: Case[Command]) -> click.Command:
 
 
 def commands_of(case: Case[Command]) -> Iterator[tuple[str, click.Command]]:
-    """The command and all its subcommands, each with what people type to call it."""
+    """Yield the command and all its subcommands, each with the words that call it."""
     waiting = [(case.name, load_command(case))]
     while waiting:
         name, command = waiting.pop(0)
@@ -124,7 +124,7 @@ def commands_of(case: Case[Command]) -> Iterator[tuple[str, click.Command]]:
 
 
 def parse_arguments(command: click.Command, name: str, arguments: list[str]) -> tuple[int | None, str]:
-    """The exit status that these arguments lead to, None if nothing is wrong with them, and what is printed."""
+    """Parse arguments; return the exit status, None if they are valid, and the output."""
     printed = StringIO()
     with redirect_stdout(printed), redirect_stderr(printed):
         try:
@@ -137,7 +137,7 @@ def parse_arguments(command: click.Command, name: str, arguments: list[str]) -> 
 
 
 def entry_point_of(command: Command) -> EntryPoint:
-    """The entry point of an installed command; of another one that which its author would write."""
+    """Return the entry point of a command, or the one that its author would write."""
     if command.point is not None:
         return command.point
     functions = [command.target, *(info.callback for info in getattr(command.target, "registered_commands", ()))]

@@ -1,4 +1,4 @@
-"""What every dataset promises about its samples."""
+"""Checks of datasets: arrays, labels, domain, subsets and scaling."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ INPUT_TOLERANCE = 1e-6
 
 
 UNREADABLE = (DataError, OptionError, OSError, ImportError)
-"""Missing files or packages are no fault of the plugin: then nothing can be said about it."""
+"""Errors of missing files or packages: not a fault of the plugin, so the check is skipped."""
 
 
 @usage_of(Dataset)
 def use_dataset(dataset: Dataset, _: Case[Dataset]) -> Data:
-    """The scaled data."""
+    """Load the scaled data."""
     try:
         return dataset.load()
     except UNREADABLE as error:
@@ -29,7 +29,7 @@ def use_dataset(dataset: Dataset, _: Case[Dataset]) -> Data:
 
 
 def read_raw(case: Case[Dataset]) -> Data:
-    """The raw data."""
+    """Read the raw data."""
     try:
         return case.plugin.read()
     except UNREADABLE as error:
@@ -37,7 +37,7 @@ def read_raw(case: Case[Dataset]) -> Data:
 
 
 def load_scaled(case: Case[Dataset]) -> Data:
-    """The scaled data; what is wrong with them is the plugin's fault if they can be read at all."""
+    """Load the scaled data; errors are the plugin's fault if the raw data can be read."""
     case.once(read_raw)
     return case.plugin.load()
 
@@ -169,7 +169,7 @@ def check_every_scaling_works(case: Case[Dataset]) -> None:
 
 
 def redefines_option(dataset: type[Dataset], option: str) -> bool:
-    """Whether a dataset gives an option a meaning of its own, such as how many samples to generate."""
+    """Whether a dataset redefines an option, such as the number of samples to generate."""
     below = dataset.__mro__[: dataset.__mro__.index(Dataset)]
     return any(option in vars(base).get("__annotations__", {}) for base in below)
 
@@ -182,5 +182,5 @@ def same_rows(few: Data, whole: Data) -> bool:
 
 
 def is_bounded(domain: Domain) -> bool:
-    """Whether a domain has two ends."""
+    """Whether a domain has two finite ends."""
     return bool(np.isfinite([domain.low, domain.high]).all())

@@ -1,4 +1,4 @@
-"""What plugins promise about long and busy runs: after a resume, beside other threads, and in bounded memory."""
+"""Checks of long and busy runs: after a resume, beside other threads, and in bounded memory."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ def check_a_resumed_run_ends_the_same(case: Case[AggregationStep | Attack]) -> N
 
 
 def step_config(case: Case[Any]) -> dict[str, Any]:
-    """A small run whose rounds are large enough for the options of a step, with trusted samples if it needs them."""
+    """Return a small run whose rounds fit the options of a step, with trusted samples if it needs them."""
     clients = max(10, case.once(round_size))
     trusted = {"reserve": {"root": ROOT_SAMPLES}} if type(case.plugin).needs_root else {}
     return small_config(partition={"type": "iid", "clients": clients}, **trusted, **table_of(Case(case.fresh())))
 
 
 def config_of_attack(case: Case[Any]) -> dict[str, Any]:
-    """A small run under an attack, on data that it accepts."""
+    """Return a small run under an attack, on data that it accepts."""
     data, _ = next(scenes(case))
     return attack_config(case.fresh(), tabular=data != "images")
 
@@ -80,12 +80,12 @@ def config_of_attack(case: Case[Any]) -> dict[str, Any]:
 @check_for(FeatureMap)
 @check_for(Attack)
 def check_threads_do_not_disturb_each_other(case: Case[Any]) -> None:
-    """Used by several threads at once, it answers each of them as if that were alone."""
+    """Used by several threads at once, it answers each of them as it answers a single thread."""
     jobs = list(thread_jobs(case))
     alone = [job() for job in jobs]
-    for one, answers in zip(alone, run_concurrently(jobs), strict=True):
+    for expected, answers in zip(alone, run_concurrently(jobs), strict=True):
         for other in answers:
-            if found := difference(one, other):
+            if found := difference(expected, other):
                 raise CheckFailed(
                     "the same answers alone and beside other threads",
                     f"that {found}",
@@ -94,7 +94,7 @@ def check_threads_do_not_disturb_each_other(case: Case[Any]) -> None:
 
 
 def thread_jobs(case: Case[Any]) -> Iterator[Job]:
-    """What threads ask of one and the same model, map or attack."""
+    """Yield the calls that threads make to the same model, map or attack."""
     if isinstance(case.plugin, Model):
         for facts, model in build_models(case):
             parameters, x, y, weights = sample_problem(model, facts)
@@ -116,7 +116,7 @@ def thread_jobs(case: Case[Any]) -> Iterator[Job]:
 
 
 def run_concurrently(jobs: Sequence[Job]) -> list[list[object]]:
-    """What every job answers to each of several threads that work at the same time."""
+    """Run every job in several threads at the same time and return all answers."""
     begin = Barrier(THREADS)
 
     def work(first: int) -> list[tuple[int, object]]:
@@ -154,7 +154,7 @@ def check_memory_grows_with_the_updates_alone(case: Case[AggregationStep]) -> No
 
 
 class LargestTensor(TorchDispatchMode):
-    """Notes the size of the largest tensor that is made."""
+    """Records the size of the largest tensor that is made."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -167,7 +167,7 @@ class LargestTensor(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Do what was asked, and look at what came out."""
+        """Run the operation and measure its results."""
         result = func(*args, **(kwargs or {}))
         for tensor in (leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)):
             self.bytes = max(self.bytes, tensor.untyped_storage().nbytes())
@@ -176,7 +176,7 @@ class LargestTensor(TorchDispatchMode):
 
 @contextmanager
 def measure_memory() -> Iterator[dict[str, int]]:
-    """What is filled in afterwards: the largest tensor, and the most that Python and NumPy held at once, in bytes."""
+    """Measure the largest tensor and the peak of Python and NumPy, in bytes, filled in afterwards."""
     found: dict[str, int] = {}
     tracing = tracemalloc.is_tracing()
     if not tracing:

@@ -1,4 +1,4 @@
-"""What every engine promises: the same training, wherever it happens."""
+"""Checks of engines: the same training in any process."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from crfl_core.training.submissions import merge_parts, train_clients
 
 REPLICAS = 3
 CLOSE = 1e-5
-"""Engines may cut the clients of a round differently, which changes the order of sums."""
+"""Tolerance of updates: engines may cut a round differently, which changes the order of sums."""
 
 
 class Exercise(NamedTuple):
-    """A round to train, and what has to come out. Only installed plugins take part, so that any process can do it."""
+    """Round to train with its expected updates. Only installed plugins take part, so any process can train it."""
 
     federation: Federation
     task: TrainingTask
@@ -33,7 +33,7 @@ class Exercise(NamedTuple):
 
 
 def exercise(_: Case[Engine]) -> Exercise:
-    """A round of ten clients, one of them an attacker, from three models."""
+    """Set up a round of ten clients, one of them an attacker, from three models."""
     config = load_config(
         {
             "rounds": 2,
@@ -56,7 +56,7 @@ def exercise(_: Case[Engine]) -> Exercise:
 
 @contextmanager
 def open_engine(engine: Engine, federation: Federation) -> Iterator[Engine]:
-    """An engine between `open` and `close`."""
+    """Open an engine and close it afterwards."""
     engine.open(LocalTraining(federation))
     try:
         yield engine
@@ -66,7 +66,7 @@ def open_engine(engine: Engine, federation: Federation) -> Iterator[Engine]:
 
 @usage_of(Engine)
 def use_engine(engine: Engine, case: Case[Engine]) -> dict[str, object]:
-    """The updates of all clients and what was measured."""
+    """Train all clients and return updates and measurements."""
     federation, task, _ = case.once(exercise)
     with open_engine(engine, federation):
         found = merge_parts(list(train_clients(engine, task)), len(task.clients))
@@ -74,7 +74,7 @@ def use_engine(engine: Engine, case: Case[Engine]) -> dict[str, object]:
 
 
 @check_for(Engine)
-def check_everybody_is_trained_once(case: Case[Engine]) -> None:
+def check_every_client_is_trained_once(case: Case[Engine]) -> None:
     """Every participant of a round is in exactly one of the parts, with an update from every model."""
     federation, task, _ = case.once(exercise)
     with open_engine(case.fresh(), federation) as engine:

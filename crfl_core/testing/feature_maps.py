@@ -1,4 +1,4 @@
-"""What every feature map promises about norms and distances."""
+"""Checks of feature maps: shapes, norms and distances."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SCALES = (1e-6, 1e-2, 0.3, 1.0, 3.0, 100.0, 1e6)
 
 @usage_of(FeatureMap)
 def use_feature_map(feature_map: FeatureMap, _: Case[FeatureMap]) -> list[object]:
-    """Some inputs behind the map, and what it says about itself."""
+    """Map some inputs; return features and the declared facts."""
     return [
         (bound(random_inputs(size)), bound.outputs, bound.lipschitz) for size, bound in bind_maps(Case(feature_map))
     ]
@@ -109,7 +109,7 @@ def check_lipschitz_constant_holds(case: Case[FeatureMap]) -> None:
 
 
 @check_for(FeatureMap)
-def check_it_is_fitted_to_the_same_twice(case: Case[FeatureMap]) -> None:
+def check_fitting_twice_gives_the_same(case: Case[FeatureMap]) -> None:
     """What is fitted depends on the samples alone, so that others can fit it again."""
     plugin = case.plugin
     if not isinstance(plugin, FittedMap):
@@ -125,7 +125,7 @@ def check_it_is_fitted_to_the_same_twice(case: Case[FeatureMap]) -> None:
 
 
 def bind_maps(case: Case[FeatureMap]) -> Iterator[tuple[int, BoundMap]]:
-    """The map for inputs of several sizes that it accepts."""
+    """Return the map for inputs of several sizes that it accepts."""
     found = case.once(maps_for_shapes)
     if not found:
         shapes = ", ".join(" x ".join(map(str, shape)) for shape in SHAPES)
@@ -134,7 +134,7 @@ def bind_maps(case: Case[FeatureMap]) -> Iterator[tuple[int, BoundMap]]:
 
 
 def maps_for_shapes(case: Case[FeatureMap]) -> list[tuple[int, BoundMap]]:
-    """The map for every shape that its options fit."""
+    """Bind the map to every shape that its options fit."""
     result = []
     plugin = case.plugin
     for shape in SHAPES:
@@ -150,19 +150,19 @@ def maps_for_shapes(case: Case[FeatureMap]) -> list[tuple[int, BoundMap]]:
 
 
 def fitting_inputs(size: int) -> Tensor:
-    """Samples to fit to, (80, size)."""
+    """Draw samples to fit to, (80, size)."""
     return torch.randn(80, size, dtype=torch.float64, generator=torch.Generator().manual_seed(size + 1))
 
 
 def random_inputs(size: int) -> Tensor:
-    """Some inputs, zero among them, (12, size)."""
+    """Draw some inputs, zero among them, (12, size)."""
     x = torch.randn(12, size, dtype=torch.float64, generator=torch.Generator().manual_seed(size))
     x[-1] = 0.0
     return x
 
 
 def inputs_of_many_norms(size: int) -> Iterator[Tensor]:
-    """Single inputs of many norms, the axes among their directions."""
+    """Yield single inputs of many norms, the axes among their directions."""
     directions = torch.cat([random_inputs(size)[:6], torch.eye(size, dtype=torch.float64)[:2]])
     for direction in torch.nn.functional.normalize(directions, dim=1):
         for scale in SCALES:

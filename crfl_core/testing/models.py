@@ -1,4 +1,4 @@
-"""What every model promises about logits, gradients and its declared facts."""
+"""Checks of models: logits, gradients, local steps and declared facts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MODEL_TOLERANCE = 1e-8
 
 @usage_of(Model)
 def predictions(model: Model, _: Case[Model]) -> tuple[object, ...]:
-    """Initial parameters, logits and gradients."""
+    """Compute initial parameters, logits and gradients."""
     found = []
     for facts, bound in build_models(Case(model)):
         parameters, x, y, weights = sample_problem(bound, facts)
@@ -229,7 +229,7 @@ def check_operator_norm_is_a_norm(case: Case[Model]) -> None:
 
 
 def build_models(case: Case[Model]) -> Iterator[tuple[DataFacts, BoundModel]]:
-    """The model for every kind of data that its options fit."""
+    """Return the model for every kind of data that its options fit."""
     found = case.once(models_for_data)
     if not found:
         raise Skipped(f"its options fit neither {' nor '.join(KINDS_OF_DATA)}")
@@ -237,7 +237,7 @@ def build_models(case: Case[Model]) -> Iterator[tuple[DataFacts, BoundModel]]:
 
 
 def models_for_data(case: Case[Model]) -> list[tuple[DataFacts, BoundModel]]:
-    """The model for images and for tabular data; an `OptionError` for one of them is a good answer."""
+    """Build the model for images and tabular data; an `OptionError` for one of them is fine."""
     result = []
     for facts in KINDS_OF_DATA.values():
         try:
@@ -248,12 +248,12 @@ def models_for_data(case: Case[Model]) -> list[tuple[DataFacts, BoundModel]]:
 
 
 def generator(seed: int) -> torch.Generator:
-    """Random numbers of the kit's own."""
+    """Return a generator of the kit."""
     return torch.Generator().manual_seed(seed)
 
 
 def sample_problem(model: BoundModel, facts: DataFacts) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Parameters of 2 replicas and 3 clients, their inputs, labels and weights of samples, some of them padding."""
+    """Draw parameters of 2 replicas and 3 clients, inputs, labels and sample weights with padding."""
     source = generator(5)
     parameters = 0.3 * torch.randn(2, 3, model.layout.size, dtype=torch.float64, generator=source)
     x = torch.rand(3, 6, facts.inputs, dtype=torch.float64, generator=source)
@@ -264,7 +264,7 @@ def sample_problem(model: BoundModel, facts: DataFacts) -> tuple[Tensor, Tensor,
 
 
 def losses(model: BoundModel, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
-    """The weighted cross-entropy of every replica and client, (R, n)."""
+    """Return the weighted cross-entropy of every replica and client, (R, n)."""
     found = []
     for client in range(parameters.shape[1]):
         logits = model.logits(parameters[:, client], x[client])
@@ -274,7 +274,7 @@ def losses(model: BoundModel, parameters: Tensor, x: Tensor, y: Tensor, weights:
 
 
 def demand_close(what: str, found: Tensor, expected: Tensor, fix: str) -> None:
-    """Equal up to rounding."""
+    """Fail unless two tensors are equal up to rounding."""
     gap = float((found - expected).abs().max())
     if not gap <= MODEL_TOLERANCE * (1 + float(expected.abs().max())):
         raise CheckFailed(f"the same {what} batched and alone", f"a difference of {gap:.3g}", fix)

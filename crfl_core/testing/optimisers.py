@@ -1,4 +1,4 @@
-"""What every server optimiser promises."""
+"""Checks of server optimisers: finite steps along the aggregate, state in checkpoints, fixed rates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CLIENTS = 4
 
 @usage_of(ServerOptimiser)
 def use_optimiser(optimiser: ServerOptimiser, case: Case[ServerOptimiser]) -> list[object]:
-    """The answers in three rounds."""
+    """Run the optimiser for three rounds."""
     del case
     return [answer for answer, _ in run_optimiser(optimiser, [gaussian(1, 6, seed)[0] for seed in range(3)])]
 
@@ -112,7 +112,7 @@ def check_memory_survives_a_checkpoint(case: Case[ServerOptimiser]) -> None:
 
 @check_for(FixedRate)
 def check_rate_is_the_same_when_asked_again(case: Case[FixedRate]) -> None:
-    """A rate follows from the facts of its round alone: whoever asks again, in whatever order, gets the same."""
+    """A rate follows from the facts of its round alone: asked again, in any order, it is the same."""
     facts = [current_round(number, 6, torch.float64).facts for number in range(1, 6)]
     forward = [ask_rate(case.plugin, one) for one in facts]
     backward = [ask_rate(case.fresh(), one) for one in reversed(facts)][::-1]
@@ -125,7 +125,7 @@ def check_rate_is_the_same_when_asked_again(case: Case[FixedRate]) -> None:
 
 
 def situations() -> dict[str, list[np.ndarray[tuple[int], np.dtype[np.float64]]]]:
-    """Aggregates of some rounds, by name."""
+    """Return aggregates of some rounds, by name."""
     ordinary = [gaussian(1, 6, seed)[0] for seed in range(4)]
     return {
         "ordinary rounds": ordinary,
@@ -143,7 +143,7 @@ def run_optimiser(
     aggregates: list[np.ndarray[tuple[int], np.dtype[np.float64]]],
     dtype: torch.dtype = torch.float64,
 ) -> list[tuple[OptimiserResult, Tensor]]:
-    """What the core makes of the optimiser in rounds with these aggregates: its answers, and the aggregates."""
+    """Run the optimiser as the core does; return its answers with the aggregates."""
     state: State = {}
     answered: list[tuple[OptimiserResult, Tensor]] = []
     for number, values in enumerate(aggregates, start=1):
@@ -159,11 +159,11 @@ def run_optimiser(
 
 
 def current_round(number: int, size: int, dtype: torch.dtype) -> Round:
-    """A round of a model with this number of parameters."""
+    """Return a round of a model with this number of parameters."""
     return round_of(torch.zeros(CLIENTS, size, dtype=dtype), number=number).round
 
 
 def parts_of(answer: OptimiserResult) -> dict[str, Tensor]:
-    """Every tensor of an answer, by name."""
+    """Return every tensor of an answer, by name."""
     named = {name: value for name, value in vars(answer).items() if isinstance(value, Tensor)}
     return named | {f"state[{name!r}]": tensor for name, tensor in answer.state.items()}

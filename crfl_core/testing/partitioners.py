@@ -1,4 +1,4 @@
-"""What every partitioner promises about who holds what."""
+"""Checks of partitioners: every sample has one owner, and no client is empty."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from crfl_core.testing.suite import Case, CheckFailed, Skipped, check_for, usage
 
 
 def examples() -> dict[str, Data]:
-    """Data of different sizes and shapes, by name."""
+    """Return data of different sizes and shapes, by name."""
     data = Spots(samples=600).load()
     return {
         "600 samples of 10 classes from 10 owners": data,
@@ -28,7 +28,7 @@ def examples() -> dict[str, Data]:
 
 @usage_of(Partitioner)
 def splits(partitioner: Partitioner, _: Case[Partitioner]) -> dict[str, object]:
-    """A split of all examples that the options fit."""
+    """Split all examples that the options fit."""
     return {name: partition for name, _, partition in accepted_splits(Case(partitioner))}
 
 
@@ -52,13 +52,13 @@ def check_every_sample_has_one_owner(case: Case[Partitioner]) -> None:
 
 
 @check_for(Partitioner)
-def check_nobody_is_empty(case: Case[Partitioner]) -> None:
-    """Every client holds something; options that leave somebody empty are an `OptionError`."""
+def check_no_client_is_empty(case: Case[Partitioner]) -> None:
+    """Every client holds something; options that leave a client empty are an `OptionError`."""
     for name, _, partition in accepted_splits(case):
         empty = [client for client, rows in enumerate(partition) if len(rows) == 0]
         if empty or not partition:
             raise CheckFailed(
-                f"samples for everybody among {name}",
+                f"samples for every client among {name}",
                 f"none for client {empty[0] if empty else 0}",
                 "raise OptionError('clients', ...) if there are too many of them",
             )
@@ -97,7 +97,7 @@ def check_every_client_has_a_name_or_none_has(case: Case[Partitioner]) -> None:
 
 
 def accepted_splits(case: Case[Partitioner]) -> list[tuple[str, Data, tuple[NDArray[np.int64], ...]]]:
-    """Every example that the options fit, with its split."""
+    """Return every example that the options fit, with its split."""
     found = case.once(all_splits)
     if not found:
         raise Skipped(f"its options fit none of {'; '.join(examples())}")
@@ -105,7 +105,7 @@ def accepted_splits(case: Case[Partitioner]) -> list[tuple[str, Data, tuple[NDAr
 
 
 def all_splits(case: Case[Partitioner]) -> list[tuple[str, Data, tuple[NDArray[np.int64], ...]]]:
-    """Splits of the examples; an `OptionError` for one of them is a good answer."""
+    """Split the examples; an `OptionError` for some of them is fine."""
     result = []
     for name, data in examples().items():
         try:

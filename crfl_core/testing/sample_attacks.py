@@ -1,4 +1,4 @@
-"""Scenes to try attacks on: a federation, an attacked round, and the attackers' batches before and after."""
+"""Scenes for checks of attacks: a federation, an attacked round, the attackers' batches before and after."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CLIENTS = 20
 
 
 class Scene(NamedTuple):
-    """A federation with the attack and its first attacked round: the attackers' batches before and after."""
+    """Federation with the attack and its first attacked round: the attackers' batches before and after."""
 
     federation: Federation
     plan: RoundPlan
@@ -41,18 +41,18 @@ class Scene(NamedTuple):
 
     @property
     def real(self) -> Tensor:
-        """Which rows of the batches are samples and not padding, (attackers, steps, batch)."""
+        """Return which rows of the batches are samples and not padding, (attackers, steps, batch)."""
         return torch.arange(self.clean.x.shape[2]) < self.clean.sizes[..., None]
 
 
 def federation_with(attack: Attack, *, tabular: bool) -> Federation:
-    """Twenty clients on spots, with as many rounds as the attack's schedule needs."""
+    """Build a federation of twenty clients, with as many rounds as the attack's schedule needs."""
     registry = registry_with({attack.configured_as: type(attack)})
     return build(load_config(attack_config(attack, tabular=tabular), registry=registry).config)
 
 
 def attack_config(attack: Attack, *, tabular: bool) -> dict[str, Any]:
-    """The config of that federation."""
+    """Return the config of that federation."""
     first = attack.rounds.first if isinstance(attack.rounds, RoundRange) else max(attack.rounds, default=1)
     return small_config(
         rounds=first + 2,
@@ -63,18 +63,18 @@ def attack_config(attack: Attack, *, tabular: bool) -> dict[str, Any]:
 
 
 def start_of(federation: Federation) -> Tensor:
-    """The initial model, moved a little so that gradients are not those of zero."""
+    """Return the initial model, moved a little so that gradients are not those of zero."""
     return rounds.initial_progress(federation)[0].models[0] + 0.01
 
 
 def plan_of(federation: Federation, number: int, *, attacked: bool = True) -> RoundPlan:
-    """A round of the federation."""
+    """Plan a round of the federation."""
     (plan,) = Session.of(federation, Path()).plan_round(number, attacked=attacked)
     return plan
 
 
 def scene_of(federation: Federation, attack: Attack, number: int | None = None, state: State | None = None) -> Scene:
-    """The first or another attacked round, with batches of which some are short; with what was learned before it."""
+    """Set up an attacked round with some short batches, and with the given state of the attack."""
     plan = plan_of(federation, number or federation.participation.attack_rounds[0])
     attackers = plan.clients.take(plan.behaviour.attacking)
     steps = plan.behaviour.steps[plan.behaviour.attacking]
@@ -87,7 +87,7 @@ def scene_of(federation: Federation, attack: Attack, number: int | None = None, 
 
 
 def all_scenes(case: Case[Attack]) -> dict[str, Scene | str]:
-    """A scene for images and one for tabular data, or why the attack refuses them."""
+    """Return a scene for images and one for tabular data, or why the attack refuses them."""
     found: dict[str, Scene | str] = {}
     for name, tabular in (("images", False), ("tabular data", True)):
         try:
@@ -98,7 +98,7 @@ def all_scenes(case: Case[Attack]) -> dict[str, Scene | str]:
 
 
 def scenes(case: Case[Attack]) -> Iterator[tuple[str, Scene]]:
-    """The scenes of data that the attack accepts."""
+    """Return the scenes of data that the attack accepts."""
     found = case.once(all_scenes)
     accepted = [(name, scene) for name, scene in found.items() if isinstance(scene, Scene)]
     if not accepted:
@@ -107,7 +107,7 @@ def scenes(case: Case[Attack]) -> Iterator[tuple[str, Scene]]:
 
 
 def measure_attack(scene: Scene) -> RealisedAttack:
-    """What the attackers did in the round of a scene, measured on their batches and their updates."""
+    """Measure the attackers in the round of a scene, on their batches and updates."""
     real = scene.real
     sizes = scene.clean.sizes
     delta = (scene.dirty.x - scene.clean.x).double().norm(dim=-1) * real
@@ -128,18 +128,18 @@ def measure_attack(scene: Scene) -> RealisedAttack:
 
 
 def train(federation: Federation, plan: RoundPlan) -> LocalUpdates:
-    """Local training of a whole round."""
+    """Train all clients of a round."""
     task = TrainingTask(plan.number, start_of(federation)[None, None], plan.clients, plan.attacked)
     return LocalTraining(federation).train(task, slice(0, len(plan.clients)))
 
 
 def submissions(federation: Federation, plan: RoundPlan) -> Submissions:
-    """What is submitted in a round from the initial model, by attackers who have learned nothing yet."""
+    """Return the submissions of a round from the initial model, with attackers without memory."""
     return Submissions(federation, plan, start_of(federation), {}, None)
 
 
 def attacker_view(attack: Attack, scene: Scene) -> AttackerView:
-    """What attackers know when they craft."""
+    """Return what attackers see when they craft."""
     updates = train(scene.federation, scene.plan).updates[0]
     attacking = scene.plan.behaviour.attacking
     everybody = slice(0, len(attacking))
@@ -149,7 +149,7 @@ def attacker_view(attack: Attack, scene: Scene) -> AttackerView:
 
 
 def attacker_observation(attack: Attack, scene: Scene) -> AttackerObservation:
-    """What attackers have seen after the round of a scene, from which the model moves a little."""
+    """Return what attackers observe after the round of a scene, in which the model moves a little."""
     start = start_of(scene.federation)
     crafted = attack.craft(attacker_view(attack, scene), scene.federation.prepared)
     following = start - 0.01 * torch.arange(1.0, 1.0 + len(start)).to(start) / len(start)
@@ -157,14 +157,14 @@ def attacker_observation(attack: Attack, scene: Scene) -> AttackerObservation:
 
 
 def select_batches(batches: Batches, rows: slice) -> Batches:
-    """The batches of some clients."""
+    """Return the batches of some clients."""
     return Batches(
         batches.x[rows].clone(), batches.y[rows].clone(), batches.sizes[rows], batches.clients[rows], batches.round
     )
 
 
 def copy_tensors(value: Any) -> Any:
-    """A copy of batches, tensors or a mapping of tensors."""
+    """Copy batches, tensors or a mapping of tensors."""
     if isinstance(value, Batches):
         return replace(value, x=value.x.clone(), y=value.y.clone(), sizes=value.sizes.clone())
     return {key: item.clone() for key, item in value.items()} if isinstance(value, dict) else value.clone()

@@ -1,4 +1,4 @@
-"""Rounds to try aggregation on: ordinary ones, hostile ones, and the smallest and largest."""
+"""Rounds for checks of aggregation: ordinary, hostile, smallest and largest, with a server."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ HUGE = 1e18
 
 
 def clients_of(count: int, **columns: Any) -> Clients:
-    """So many clients of 10, 11, ... samples. Ids have gaps, as they do when only some clients take part."""
+    """Return clients of 10, 11, ... samples. Ids have gaps, as when only some clients take part."""
     ones = np.ones(count, np.int64)
     facts = {
         "ids": 2 * np.arange(count) + 1,
@@ -64,7 +64,7 @@ EVERYBODY = clients_of(FEDERATION, ids=np.arange(FEDERATION))
 
 
 def round_of(values: NDArray[np.float64] | Tensor, *, number: int = 1, **columns: Any) -> ClientUpdates:
-    """These updates as those of a round, from a broadcast model that is not zero."""
+    """Return updates as those of a round, from a broadcast model that is not zero."""
     submitted = torch.as_tensor(values)
     clients, size = submitted.shape
     start = torch.linspace(-1.0, 1.0, size, dtype=submitted.dtype, device=submitted.device)
@@ -74,12 +74,12 @@ def round_of(values: NDArray[np.float64] | Tensor, *, number: int = 1, **columns
 
 
 def gaussian(clients: int, size: int, seed: int = 0) -> NDArray[np.float64]:
-    """Independent standard normal updates."""
+    """Draw independent standard normal updates."""
     return np.random.default_rng(seed).standard_normal((clients, size))
 
 
 def round_size(case: Case[AggregationStep]) -> int:
-    """The smallest round that the step's options fit."""
+    """Return the size of the smallest round that the step's options fit."""
     for count in SIZES:
         if accepts(case.plugin, clients_of(count)):
             return count
@@ -98,7 +98,7 @@ def accepts(step: AggregationStep, clients: Clients) -> bool:
 
 
 def situations(case: Case[AggregationStep]) -> dict[str, ClientUpdates]:
-    """Rounds by name that the step's options fit, in double precision."""
+    """Return rounds by name that the step's options fit, in double precision."""
     count = case.once(round_size)
     ordinary = gaussian(count, 6)
     outlier = ordinary.copy()
@@ -123,39 +123,39 @@ def situations(case: Case[AggregationStep]) -> dict[str, ClientUpdates]:
 
 
 def every_size(case: Case[AggregationStep]) -> dict[str, ClientUpdates]:
-    """The situations, and one with many parameters, which is too slow for every check."""
+    """Return the situations, and one with many parameters, which is too slow for every check."""
     return case.once(situations) | {"10,000 parameters": round_of(gaussian(case.once(round_size), 10_000))}
 
 
 def run_situations(case: Case[AggregationStep]) -> dict[str, tuple[ClientUpdates, RuleResult | AppliedStage]]:
-    """What the step makes of every situation."""
+    """Run the step in every situation."""
     return {name: (updates, run_step(case.plugin, updates)) for name, updates in case.once(situations).items()}
 
 
 def ordinary_round(case: Case[AggregationStep], dtype: torch.dtype = torch.float64) -> ClientUpdates:
-    """The first of the situations."""
+    """Return the first of the situations."""
     return cast_to(case.once(situations)["an ordinary round"], dtype)
 
 
 def cast_to(updates: ClientUpdates, dtype: torch.dtype, device: str = "cpu") -> ClientUpdates:
-    """A copy of the same round in another precision or on another device."""
+    """Copy a round to another precision or device."""
     start = updates.round.start.to(device, dtype, copy=True)
     return ClientUpdates(updates.values.to(device, dtype, copy=True), replace(updates.round, start=start))
 
 
 def select_clients(updates: ClientUpdates, rows: NDArray[np.int64]) -> ClientUpdates:
-    """Some of the clients with their updates, in this order."""
+    """Return some of the clients with their updates, in the given order."""
     clients = updates.round.clients.take(rows)
     return ClientUpdates(updates.values[torch.from_numpy(rows)], replace(updates.round, clients=clients))
 
 
 def prepare_state(step: AggregationStep, updates: ClientUpdates) -> State:
-    """The state with which the step begins a run of rounds like this one, in the precision of its updates."""
+    """Return the state of the step before the first round, in the precision of the updates."""
     return core.ask_initial_state(step, updates.round.server)
 
 
 def run_step(step: AggregationStep, updates: ClientUpdates, state: State | None = None) -> RuleResult | AppliedStage:
-    """What the core makes of a step in a round, of the first if there is no state: its answer, with shapes checked."""
+    """Run a step as the core does, in the first round if there is no state; shapes are checked."""
     if isinstance(step, Stage):
         return run_stage(step, updates, state)
     assert isinstance(step, Aggregator)
@@ -163,34 +163,34 @@ def run_step(step: AggregationStep, updates: ClientUpdates, state: State | None 
 
 
 def run_stage(step: Stage, updates: ClientUpdates, state: State | None = None) -> AppliedStage:
-    """What the core makes of a stage."""
+    """Run a stage as the core does."""
     return apply_stage(step, updates, prepare_state(step, updates) if state is None else state)
 
 
 def run_rule(step: Aggregator, updates: ClientUpdates, state: State | None = None) -> RuleResult:
-    """What the core makes of a rule."""
+    """Run a rule as the core does."""
     return core.ask_aggregate(step, updates, prepare_state(step, updates) if state is None else state)
 
 
 def tensors(result: RuleResult | AppliedStage) -> Mapping[str, Tensor]:
-    """Every tensor of an answer, by name."""
+    """Return every tensor of an answer, by name."""
     named = {name: value for name, value in vars(result).items() if isinstance(value, Tensor)}
     return named | {f"state[{name!r}]": tensor for name, tensor in result.state.items()}
 
 
 def tolerance(values: Tensor) -> float:
-    """How far sums over clients may differ by rounding: relative to the longest update."""
+    """Return how far sums over clients may differ by rounding, given the longest update."""
     digits = 1e-9 if values.dtype == torch.float64 else 1e-4
     return digits * max(float(torch.linalg.vector_norm(values, dim=1).max()), torch.finfo(values.dtype).tiny)
 
 
 def exceeds_one(totals: Iterable[float]) -> bool:
-    """Whether some total of weights is more than a share, up to rounding."""
+    """Whether a total of weights exceeds 1, up to rounding."""
     return any(total > 1 + WEIGHT_TOLERANCE for total in totals)
 
 
 def is_constant(totals: Sequence[float]) -> bool:
-    """Whether totals of weights are the same in all rounds, as those of a server rate are, and no oversight's."""
+    """Whether totals of weights are the same in all rounds, as with a server rate."""
     return max(totals) - min(totals) <= WEIGHT_TOLERANCE * max(totals)
 
 
@@ -198,36 +198,36 @@ ROOT_SAMPLES = 20
 
 
 class Slope(BoundModel):
-    """Two classes, `logits = (0, w x)`: logistic regression with as many parameters as an update has."""
+    """Logistic regression of two classes, `logits = (0, w x)`, with as many parameters as an update has."""
 
     def __init__(self, size: int) -> None:
         self.layout = Layout((("weight", (size,)),))
         self.facts = ModelFacts(linear=False, convex=True, bias=False)
 
     def initial_parameters(self, generator: np.random.Generator) -> Tensor:  # noqa: ARG002
-        """All zeros."""
+        """Return zeros."""
         return torch.zeros(self.layout.size)
 
     def logits(self, parameters: Tensor, x: Tensor) -> Tensor:
-        """(R, P) and (b, features) -> (R, b, 2)."""
+        """Return logits: (R, P) and (b, features) -> (R, b, 2)."""
         slopes = parameters @ x.T
         return torch.stack([torch.zeros_like(slopes), slopes], dim=-1)
 
     def gradient(self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
-        """`sum_b weight_b (sigmoid(w x_b) - y_b) x_b`."""
+        """Return `sum_b weight_b (sigmoid(w x_b) - y_b) x_b`."""
         slopes = torch.einsum("rnp,nbp->rnb", parameters, x)
         return torch.einsum("rnb,nbp->rnp", weights * (slopes.sigmoid() - y), x)
 
 
 @functools.cache
 def root_of(size: int) -> RootSamples:
-    """Samples of two classes, in double precision: each on its side of the origin."""
+    """Draw samples of two classes, in double precision, each on its side of the origin."""
     generator = np.random.default_rng(11)
     labels = np.arange(ROOT_SAMPLES) % 2
     inputs = generator.standard_normal((ROOT_SAMPLES, size)) + (2 * labels - 1)[:, None]
     return RootSamples(torch.from_numpy(inputs / np.sqrt(size)), torch.from_numpy(labels))
 
 
-def server_of(size: int, everybody: Clients, streams: Streams) -> ServerView:
-    """The server of rounds with updates of this size, in a federation of these clients."""
-    return ServerView(Slope(size), everybody, 9, streams, root_of(size))
+def server_of(size: int, all_clients: Clients, streams: Streams) -> ServerView:
+    """Return the server of rounds with updates of this size, in a federation of these clients."""
+    return ServerView(Slope(size), all_clients, 9, streams, root_of(size))

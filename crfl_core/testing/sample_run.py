@@ -1,4 +1,4 @@
-"""A small finished run that certificates are put to, and the same run again under attack."""
+"""A small finished run for checks of certificates, its data, and altered copies of its ledger and votes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ GROUPS: tuple[dict[str, Any], ...] = ({"count": 10}, {"count": 10, "by": "subset
 
 @dataclass(frozen=True)
 class Trial:
-    """What became of a run of softmax regression on two classes: all that a certificate reads. Arrays are read-only.
+    """Finished run of softmax regression on two classes: all that a certificate reads. Arrays are read-only.
 
     `threat` assumes one unknown attacker in the second or third of three rounds. A certificate about
     `groups` gets a run with ten of them.
@@ -56,27 +56,27 @@ class Trial:
     groups: Mapping[str, Any] | None = None
 
     def audit(self, threat: Threat | None = None, ledger: Ledger | None = None) -> Audit:
-        """The certificate's assumptions, evaluated on this run or on another ledger."""
+        """Evaluate the certificate's assumptions on this run or on another ledger."""
         return audit_certificate(self.certificate, ledger or self.ledger, threat or self.threat)
 
     def certify(
         self, level: Level, threat: Threat | None = None, votes: Votes | None = None, ledger: Ledger | None = None
     ) -> Guarantee:
-        """What the certificate says about the clean test set, of this run or of another ledger."""
+        """Certify the clean test set, of this run or of another ledger."""
         return self.certificate.certify(ledger or self.ledger, votes or self.votes, threat or self.threat, level)
 
     def allowed(self, threat: Threat | None = None) -> tuple[Level, ...]:
-        """The levels that the audit does not refuse."""
+        """Return the levels that the audit does not refuse."""
         found = self.audit(threat)
         return tuple(level for level in found.levels if not (found.refusal or found.refusal_at(level)))
 
     @property
     def predictions(self) -> NDArray[np.int64]:
-        """The classes that the certificate predicts, `ABSTAIN` where it is not sure."""
+        """Return the predicted classes, `ABSTAIN` where the certificate abstains."""
         return self.certify(select_levels(self.certificate)[0]).prediction
 
     def attacked(self, attack: Attack) -> Trial:
-        """The same run, data and noise, with an attack."""
+        """Return the same run, data and noise, with an attack."""
         return run_trial(self.certificate, self.threat.model_dump(mode="json", exclude_none=True), self.groups, attack)
 
 
@@ -86,7 +86,7 @@ attack that was found to change its prediction, infinite where none was; None if
 
 
 def find_trial(case: Case[Certificate]) -> Trial:
-    """A trial that the certificate has something to say about, if there is one."""
+    """Return a trial that the certificate does not refuse, if there is one."""
     *others, last = product(THREATS, GROUPS if case.plugin.groups else (None,))
     for threat, groups in others:
         with suppress(Skipped):
@@ -99,7 +99,7 @@ def find_trial(case: Case[Certificate]) -> Trial:
 def run_trial(
     certificate: Certificate, threat: dict[str, Any], groups: Mapping[str, Any] | None, attack: Attack | None = None
 ) -> Trial:
-    """A run that ends with this certificate."""
+    """Run a small federation that ends with this certificate."""
     plugins: dict[str, type[Plugin]] = {SPOTS: Spots, certificate.configured_as: type(certificate)}
     changes: dict[str, Any] = {"groups": groups} if groups else {}
     if attack is not None:
@@ -125,7 +125,7 @@ def run_trial(
             votes = result.votes(question.request, question.settings)["clean"]
         except StoreError as error:
             raise Skipped(
-                f"it refuses a run of softmax regression with fedavg, so nobody voted: {question.audit.refusal}"
+                f"it refuses a run of softmax regression with fedavg, without votes: {question.audit.refusal}"
             ) from error
         ledger = result.ledger
         assumed = result.threat
@@ -133,14 +133,14 @@ def run_trial(
 
 
 def freeze_ledger(ledger: Ledger) -> Ledger:
-    """The ledger with arrays that cannot be changed."""
+    """Return the ledger with read-only arrays."""
     return replace(
         ledger, clients=ClientColumns(**{name: freeze_array(column) for name, column in vars(ledger.clients).items()})
     )
 
 
 def freeze_votes(votes: Votes) -> Votes:
-    """The votes with arrays that cannot be changed."""
+    """Return the votes with read-only arrays."""
     arrays: dict[str, Any] = {
         name: freeze_array(part) for name, part in vars(votes).items() if isinstance(part, np.ndarray)
     }
@@ -148,7 +148,7 @@ def freeze_votes(votes: Votes) -> Votes:
 
 
 def freeze_array(array: NDArray[Any]) -> NDArray[Any]:
-    """A copy that cannot be changed."""
+    """Return a read-only copy."""
     copy = array.copy()
     copy.flags.writeable = False
     return copy
@@ -167,7 +167,7 @@ class Spots(Dataset):
     tabular: bool = Field(False, description="features with names instead of images")
 
     def read(self) -> Data:
-        """The same samples every time."""
+        """Return the same samples every time."""
         generator = np.random.default_rng(7)
         x, y = self._draw(generator, self.samples)
         test_x, test_y = self._draw(generator, self.samples // 5)
@@ -198,12 +198,12 @@ SPOTS = "conformance-spots"
 
 
 def registry_with(plugins: dict[str, type[Plugin]]) -> Registry:
-    """What is installed, the data of this module, and plugins under test."""
+    """Return a registry of what is installed, the data of this module, and plugins under test."""
     return Registry({SPOTS: Spots} | plugins)
 
 
 def small_config(**changes: Any) -> dict[str, Any]:
-    """A run of a fraction of a second: three rounds of ten clients on spots, batches that do not divide evenly."""
+    """Return the config of a short run: three rounds of ten clients, batches that do not divide evenly."""
     config: dict[str, Any] = {
         "name": "conformance",
         "rounds": 3,
@@ -223,7 +223,7 @@ def small_config(**changes: Any) -> dict[str, Any]:
 
 @singledispatch
 def strengthen_votes(votes: Votes) -> Votes:
-    """Votes that leave less doubt about the same first class."""
+    """Return votes with a larger majority for the same first class."""
     raise NotImplementedError(type(votes).__name__)
 
 
@@ -255,7 +255,7 @@ def _(votes: GroupVotes) -> Votes:
 
 @singledispatch
 def tie_votes(votes: Votes) -> Votes:
-    """Votes that are divided equally among all classes."""
+    """Return votes that are divided equally among all classes."""
     raise NotImplementedError(type(votes).__name__)
 
 
@@ -286,7 +286,7 @@ def _(votes: GroupVotes) -> Votes:
 
 
 def altered_ledgers(ledger: Ledger) -> dict[str, Ledger]:
-    """Runs that break one assumption or another, and one that breaks all."""
+    """Return ledgers that break single assumptions, and one that breaks all."""
     return {
         "an ordinary run": ledger,
         "an unknown model": with_facts(ledger, model_facts=ModelFacts(linear=False, convex=False, bias=True)),
@@ -301,7 +301,7 @@ def altered_ledgers(ledger: Ledger) -> dict[str, Ledger]:
 
 
 def unknown_ledger(ledger: Ledger) -> Ledger:
-    """A run that no proof covers."""
+    """Return the ledger of a run that no proof covers."""
     blind = with_facts(
         ledger,
         model_facts=ModelFacts(linear=False, convex=False, bias=True, loss="unknown"),
@@ -317,26 +317,26 @@ def unknown_ledger(ledger: Ledger) -> Ledger:
 
 
 def shorten_updates(ledger: Ledger, factor: float) -> Ledger:
-    """The ledger of a run in which nobody could submit more than a part of what they could."""
+    """Return the ledger with shorter caps, update bounds and residuals."""
     return scale_columns(ledger, cap=factor, update_bound=factor, residual_norm=factor)
 
 
 def scale_columns(ledger: Ledger, **factors: float) -> Ledger:
-    """The ledger with some of its columns multiplied."""
+    """Multiply some columns of the ledger."""
     return with_columns(ledger, **{name: factor * getattr(ledger.clients, name) for name, factor in factors.items()})
 
 
 def with_columns(ledger: Ledger, **changes: NDArray[np.float64] | float) -> Ledger:
-    """The ledger with other columns."""
+    """Replace columns of the ledger."""
     columns = {name: np.broadcast_to(value, (len(ledger.clients),)) for name, value in changes.items()}
     return replace(ledger, clients=ClientColumns(**(vars(ledger.clients) | columns)))
 
 
 def with_facts(ledger: Ledger, **changes: Any) -> Ledger:
-    """The ledger with other static facts."""
+    """Replace static facts of the ledger."""
     return replace(ledger, facts=ledger.facts.model_copy(update=changes))
 
 
 def with_rounds(ledger: Ledger, **changes: Any) -> Ledger:
-    """The ledger with other facts in every round."""
+    """Replace facts of every round of the ledger."""
     return replace(ledger, rounds=tuple(record.model_copy(update=changes) for record in ledger.rounds))

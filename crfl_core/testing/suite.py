@@ -1,4 +1,4 @@
-"""What a check is, for which plugins it is made, and how it becomes a result."""
+"""Checks of the kit: what a check is, which plugins it is for, and how it becomes a result."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Status = Literal["passed", "failed", "skipped", "expected failure"]
 
 
 class CheckFailed(AssertionError):
-    """A plugin breaks a promise. Written for its author: what was expected, what was found, and what to change."""
+    """Error of a plugin that breaks a promise: what was expected, what was found, what to change."""
 
     def __init__(self, expected: str, found: str, fix: str) -> None:
         super().__init__(f"expected {expected}; found {found}. To fix it: {fix}")
@@ -40,11 +40,11 @@ class CheckFailed(AssertionError):
 
 
 class Skipped(Exception):
-    """A check does not apply to this plugin, or cannot be made here."""
+    """Signal that a check does not apply to this plugin, or cannot be made here."""
 
 
 class Case(Generic[P]):
-    """A plugin under test. `once` keeps what several checks need: data that were read, a run that was trained."""
+    """Plugin under test. `once` keeps what several checks need: data that were read, a run that was trained."""
 
     def __init__(self, plugin: P, search: Search | None = None) -> None:
         self.plugin = plugin
@@ -54,28 +54,28 @@ class Case(Generic[P]):
 
     @property
     def name(self) -> str:
-        """The name in results and test ids."""
+        """Return the name in results and test ids."""
         return self.plugin.configured_as
 
     @cached_property
     def kind(self) -> str:
-        """The plugin's kind, as `crfl plugins` names it."""
+        """Return the plugin's kind, as in `crfl plugins`."""
         return plugin_kind(type(self.plugin))
 
     def once(self, make: Callable[[Case[P]], T]) -> T:
-        """What `make` answers for this case, computed when it is first asked for."""
+        """Return what `make` returns for this case, computed on first use."""
         if make not in self._known:
             self._known[make] = make(self)
         return cast("T", self._known[make])
 
     def seen_before(self, failure: CheckFailed, check: str) -> str:
-        """The check that already failed for the same reason, an exception or a refused answer; empty if none did."""
+        """Return the check that failed before for the same cause; empty if there is none."""
         cause = cause_of(failure, type(self.plugin))
         first = check if cause is None else self._causes.setdefault(cause, check)
         return "" if first == check else first
 
     def fresh(self) -> P:
-        """The plugin as a config would make it anew, without anything that it has remembered since."""
+        """Return the plugin as a config would make it anew, without any memory."""
         plugin = cast("Plugin", self.plugin)
         options = {name: getattr(plugin, name) for name in plugin.model_fields_set}
         return cast("P", type(plugin).model_validate(options).with_name(self.name))
@@ -85,7 +85,7 @@ SAME_CAUSE = "it cannot be made before {} passes: what goes wrong there stops th
 
 
 def cause_of(failure: CheckFailed, plugin: type[object]) -> Hashable:
-    """What a check failed of, if it was stopped by an exception: where in the plugin, or what the core refused.
+    """Return the cause of a failure by an exception: a place in the plugin, or what the core refused.
 
     None for a promise that is broken in a way of its own. Numbers in a message are those of the round that was tried.
     """
@@ -108,19 +108,19 @@ Use = Callable[[Any, Case[Any]], object]
 
 @dataclass(frozen=True)
 class Promise:
-    """A check, and the base class whose subclasses promise what it checks."""
+    """Check, and the base class whose subclasses promise what it checks."""
 
     base: type[Plugin | Command]
     function: CheckFunction
 
     @property
     def name(self) -> str:
-        """The check's name without its prefix."""
+        """Return the check's name without its prefix."""
         return self.function.__name__.removeprefix("check_")
 
     @property
     def text(self) -> str:
-        """What is promised: the first line of the check's docstring."""
+        """Return the promise: the first line of the check's docstring."""
         return cleandoc(self.function.__doc__ or "").partition("\n")[0]
 
     def check(self, case: Case[Any]) -> None:
@@ -141,7 +141,7 @@ class Promise:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of one check of one plugin. `message` says what to fix, why it was skipped or expected to fail."""
+    """Result of one check of one plugin. `message` says what to fix, or why it was skipped or expected to fail."""
 
     plugin: str
     check: str
@@ -158,7 +158,7 @@ USES: dict[type[Plugin], Use] = {}
 
 
 def check_for(base: type[Plugin | Command]) -> Callable[[CheckFunction], CheckFunction]:
-    """Make a function `check_<behaviour>(case)` a check of every subclass of `base`."""
+    """Register a function `check_<behaviour>(case)` as a check of every subclass of `base`."""
 
     def register(function: CheckFunction) -> CheckFunction:
         PROMISES.append(Promise(base, function))
@@ -168,7 +168,7 @@ def check_for(base: type[Plugin | Command]) -> Callable[[CheckFunction], CheckFu
 
 
 def usage_of(base: type[Plugin]) -> Callable[[Use], Use]:
-    """Make a function the ordinary use of a kind: it answers with all that came out.
+    """Register a function as the ordinary use of a kind; it returns all results.
 
     It is handed the plugin to use, and the case for what can be computed once, whichever instance is used.
     """
@@ -181,12 +181,12 @@ def usage_of(base: type[Plugin]) -> Callable[[Use], Use]:
 
 
 def promises_of(plugin: type[Plugin | Command]) -> Iterator[Promise]:
-    """The checks that a plugin class has to pass."""
+    """Return the checks that a plugin class has to pass."""
     return (promise for promise in PROMISES if issubclass(plugin, promise.base))
 
 
 def plugin_kind(plugin: type[object]) -> str:
-    """The kind that a plugin class belongs to."""
+    """Return the kind that a plugin class belongs to."""
     for kind, described in KINDS.items():
         if described.includes(plugin):
             return kind
@@ -195,7 +195,7 @@ def plugin_kind(plugin: type[object]) -> str:
 
 
 def run_checks(case: Case[Any], expected_failures: Mapping[str, str]) -> Iterator[Result]:
-    """Every check of a plugin, made in turn."""
+    """Run every check of a plugin in turn."""
     promises = list(promises_of(type(case.plugin)))
     check_expected_failures(expected_failures, {promise.name for promise in promises})
     for promise in promises:
@@ -204,7 +204,7 @@ def run_checks(case: Case[Any], expected_failures: Mapping[str, str]) -> Iterato
 
 
 def run_check(promise: Promise, case: Case[Any], reason: str | None) -> tuple[Status, str]:
-    """What came of a check, which is expected to fail if a `reason` is given."""
+    """Run a check, which is expected to fail if a `reason` is given."""
     try:
         promise.check(case)
     except Skipped as why:
@@ -220,13 +220,13 @@ def run_check(promise: Promise, case: Case[Any], reason: str | None) -> tuple[St
 
 
 def check_expected_failures(expected_failures: Mapping[str, str], known: set[str]) -> None:
-    """A misspelt check would be expected to fail for ever."""
+    """Refuse expected failures of checks that do not exist."""
     if unknown := sorted(set(expected_failures) - known):
         raise ValueError(f"expected_failures: there is no check {unknown[0]!r}; there are {', '.join(sorted(known))}")
 
 
 def difference(one: object, other: object, path: str = "the answer") -> str:
-    """Where two answers differ, in words; empty if they do not. Functions inside them are not compared."""
+    """Describe where two answers differ; empty if they do not. Functions inside them are not compared."""
     if callable(one) and callable(other):
         return ""
     if type(one) is not type(other):
@@ -244,7 +244,7 @@ def difference(one: object, other: object, path: str = "the answer") -> str:
 
 
 def paired_parts(one: Any, other: Any) -> list[tuple[str, object, object]]:
-    """The parts of two objects of the same type, side by side."""
+    """Return the parts of two objects of the same type, side by side."""
     if is_dataclass(one) and not isinstance(one, type):
         return [(f".{part.name}", getattr(one, part.name), getattr(other, part.name)) for part in fields(one)]
     if isinstance(one, BaseModel):
@@ -262,7 +262,7 @@ def is_plain(value: object) -> bool:
 
 
 def same_array(one: Any, other: Any) -> bool:
-    """Equal shape, type and entries; NaN equals NaN."""
+    """Whether shape, type and entries are equal; NaN equals NaN."""
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
     if isinstance(one, Tensor):

@@ -1,4 +1,4 @@
-"""What every tracker promises: to watch whatever happens, and to change nothing."""
+"""Checks of trackers: they observe finished, failed and resumed runs, and change nothing."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ FAILING = "conformance-failing"
 
 
 class Failing(Aggregator):
-    """Fails in the second round."""
+    """Rule that fails in the second round."""
 
     def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
-        """The first update, once."""
+        """Return the first update; fail from the second round on."""
         if updates.round.number > 1:
             raise RunError("this run is meant to fail")
         weights = updates.values.new_zeros(len(updates.values))
@@ -40,20 +40,20 @@ class Failing(Aggregator):
 
 
 class Stopping(Tracker):
-    """Interrupts a run in one of its rounds, as Ctrl-C does."""
+    """Tracker that interrupts a run in one of its rounds, as Ctrl-C does."""
 
     at: int = Field(1, ge=1, description="the round, which a resumed run plays again")
 
     @hookimpl
     def crfl_round_finished(self, record: RoundRecord) -> None:
-        """Ctrl-C."""
+        """Raise `KeyboardInterrupt` in the chosen round."""
         if record.round == self.at:
             raise KeyboardInterrupt
 
 
 @usage_of(Tracker)
 def use_tracker(tracker: Tracker, _: Case[Tracker]) -> dict[str, object]:
-    """What a watched run leaves behind."""
+    """Run a small federation with the tracker and return the results."""
     with run_folder(tracker) as (config, plugins, path):
         return run_contents(run(config, out=path, plugins=plugins))
 
@@ -101,7 +101,7 @@ def check_results_stay_the_same(case: Case[Tracker]) -> None:
 
 @contextmanager
 def run_folder(tracker: Tracker, **changes: Any) -> Iterator[tuple[dict[str, Any], dict[str, type[Plugin]], Path]]:
-    """A config that names the tracker, its plugins and a folder; fails if the tracker is disabled on the way."""
+    """Yield a config that names the tracker, its plugins and a folder; fail if the run disables the tracker."""
     name = tracker.configured_as
     plugins: dict[str, type[Plugin]] = {SPOTS: Spots, name: type(tracker)}
     with TemporaryDirectory(prefix="crfl-") as folder, warnings.catch_warnings(record=True) as seen:
@@ -114,10 +114,10 @@ def run_folder(tracker: Tracker, **changes: Any) -> Iterator[tuple[dict[str, Any
 
 
 def crfl_warnings(seen: Sequence[warnings.WarningMessage]) -> list[str]:
-    """What the core has warned of."""
+    """Return the warnings of the core."""
     return [str(one.message) for one in seen if issubclass(one.category, CrflWarning)]
 
 
 def run_contents(result: RunResult) -> dict[str, object]:
-    """The model and the ledger of a run."""
+    """Return the model and the ledger of a run."""
     return {"parameters": result.parameters, "rounds": result.ledger.rounds, "clients": result.ledger.clients}

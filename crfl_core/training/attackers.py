@@ -1,4 +1,4 @@
-"""What attackers do to their data and their steps in local training, and what is measured of it."""
+"""Attackers in local training: how they change data and steps, and what is measured of it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from crfl_core.training.local_steps import ProtocolSteps
 
 
 class Poisoner:
-    """Attackers' data as they change them. What is gathered of it is valid until the next round."""
+    """Poisons the batches of attackers. What it gathers is valid until the next round."""
 
     def __init__(self, federation: Federation) -> None:
         self._federation = federation
@@ -30,9 +30,10 @@ class Poisoner:
     def poison(
         self, task: TrainingTask, rows: Tensor, labels: Tensor, sizes: Tensor, attackers: NDArray[np.int64]
     ) -> tuple[Tensor | None, BatchMeasurements]:
-        """The attackers' features, (attackers, steps, batch, features), and what was done; None if it is nothing.
+        """Return the attackers' features, (attackers, steps, batch, features), and what was measured.
 
-        Attackers, given by their ids, are the last of the clients. Their `labels` are changed in place.
+        The features are None if the attack leaves data alone. Attackers, given by their ids, are the last of the
+        clients. Their `labels` are changed in place.
         """
         federation = self._federation
         nothing = BatchMeasurements.clean(len(rows))
@@ -56,7 +57,7 @@ class Poisoner:
         return features, measured
 
     def _mapped(self, rows: Tensor, clean: Tensor, dirty: Tensor, moved: Tensor) -> Tensor:
-        """Inputs behind the feature maps, which may be slow: only those that were moved are mapped anew."""
+        """Map inputs through the feature maps, which may be slow: only those that were moved."""
         maps = self._federation.maps
         if not maps.links:
             return dirty
@@ -72,7 +73,7 @@ class Poisoner:
 
 
 def poison_batches(attack: Attack, clean: Batches, state: State) -> Batches:
-    """What the attack makes of its batches, checked."""
+    """Let the attack change its batches, and check the shapes."""
     who = f"attack {attack.full_name}: poison() ({source_location(type(attack).poison)})"
     with errors_of("attack", attack), guard_inputs(who, clean, state):
         dirty = attack.poison(clean, state)
@@ -85,14 +86,14 @@ def poison_batches(attack: Attack, clean: Batches, state: State) -> Batches:
 
 
 def find_moved_inputs(clean: Tensor, dirty: Tensor) -> Tensor:
-    """Which samples are not what they were, (attackers, steps, batch)."""
+    """Return which samples are not what they were, (attackers, steps, batch)."""
     if clean.device.type == "cpu":  # where NumPy compares several times faster
         return torch.from_numpy((clean.numpy() != dirty.numpy()).any(-1))
     return (clean != dirty).any(-1)
 
 
 def measure_poison(clean: Batches, dirty: Batches, moved: Tensor, features: Tensor, clients: int) -> BatchMeasurements:
-    """What the poison really changed, padding left out; `features` are the poisoned inputs behind the maps."""
+    """Measure what the poison really changed, padding left out; `features` are the poisoned inputs behind the maps."""
     real = torch.arange(clean.x.shape[2], device=clean.sizes.device) < clean.sizes[..., None]
     moved = moved & real
     flips = (dirty.y != clean.y) & real
@@ -118,19 +119,19 @@ def measure_poison(clean: Batches, dirty: Batches, moved: Tensor, features: Tens
 
 
 def sum_poisoned_shares(count: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The sum over steps of poisoned samples / batch size, of each attacker: one quotient of counts for each size."""
+    """Return the sum over steps of poisoned samples / batch size, of each attacker: one quotient of counts per size."""
     each = [np.where(sizes == size, count, 0).sum(-1) / size for size in np.unique(sizes[sizes > 0])]
     total: NDArray[np.float64] = np.sum(each, axis=0, dtype=np.float64)
     return total
 
 
 def pick_samples(batches: Tensor, where: Tensor) -> Tensor:
-    """Some samples of (attackers, steps, batch, features), by their place in the order of all."""
+    """Return some samples of (attackers, steps, batch, features), by their place in the order of all."""
     return batches.flatten(0, 2).index_select(0, where)
 
 
 def overrides(attack: Attack, name: str) -> bool:
-    """Whether an attack has a method of its own in the place of a neutral one."""
+    """Ask whether an attack has a method of its own in the place of a neutral one."""
     return getattr(type(attack), name) is not getattr(Attack, name)
 
 
@@ -140,17 +141,17 @@ def crafts_from_others(attack: Attack | None) -> bool:
 
 
 def interferes_with_steps(attack: Attack) -> bool:
-    """Whether an attack interferes with single steps of local training."""
+    """Ask whether an attack interferes with single steps of local training."""
     return overrides(attack, "local_gradient") or overrides(attack, "after_step")
 
 
 def attack_state_of(federation: Federation, learned: State | None) -> State:
-    """What attackers remember in a round: what they learned, or if they never learn, what they prepared."""
+    """Return what attackers remember in a round: what they learned, or if they never learn, what they prepared."""
     return federation.prepared if learned is None else learned
 
 
 class AttackedSteps(ProtocolSteps):
-    """Steps of attackers, who bend their gradients or project their models; `sizes` are those of their batches."""
+    """Steps of attackers, who change their gradients or project their models; `sizes` are those of their batches."""
 
     def __init__(
         self, federation: Federation, attack: Attack, state: State, start: Tensor, sizes: NDArray[np.int64]
@@ -168,7 +169,7 @@ class AttackedSteps(ProtocolSteps):
         self._now: slice | Tensor | None = None
 
     def adjust_gradient(self, gradient: Tensor, parameters: Tensor) -> Tensor:
-        """What attackers that still make steps follow."""
+        """Let attackers that still make steps change the gradient that they follow."""
         self._now = now = next(self._acting)  # some may be done before the others
         if now is not None and self._bends:
             with errors_of("attack", self._attack):
@@ -178,14 +179,14 @@ class AttackedSteps(ProtocolSteps):
         return super().adjust_gradient(gradient, parameters)
 
     def project(self, parameters: Tensor) -> None:
-        """Where their step ends."""
+        """Let attackers change the model at the end of their step."""
         now = self._now
         if now is not None and self._projects:
             with errors_of("attack", self._attack):
                 parameters[:, now] = self._attack.after_step(parameters[:, now], self._start[:, now], self._remembered)
 
     def parameters(self) -> Tensor:
-        """The models as they are now, (R, n, P)."""
+        """Return the models as they are now, (R, n, P)."""
         if not torch.equal(self._start, self._given) or state_marks(self._remembered) != self._marks:
             method = type(self._attack).after_step if self._projects else type(self._attack).local_gradient
             who = f"attack {self._attack.full_name}: {method.__name__}() ({source_location(method)})"
@@ -194,12 +195,12 @@ class AttackedSteps(ProtocolSteps):
 
 
 def state_marks(state: State) -> list[bytes]:
-    """What changes with any tensor of a state."""
+    """Return marks that change with any tensor of a state."""
     return [fingerprint(tensor).tobytes() for tensor in state.values()]
 
 
 def acting_rows(mask: NDArray[np.bool_]) -> slice | Tensor | None:
-    """An index of those who make a step: everybody as a slice, which copies nothing; None for nobody."""
+    """Return an index of those that make a step: all as a slice, which copies nothing; None if there are none."""
     if mask.all():
         return slice(None)
     return torch.from_numpy(np.flatnonzero(mask)) if mask.any() else None

@@ -1,7 +1,8 @@
-"""The batch-spectrum rule in local training: what every batch is multiplied by, and what is measured of it.
+"""Batch-spectrum rule and ball rule: factors of batches in local training, and checks before training.
 
 `L_s` and `F_s` are computed in double precision and rounded up, as `formulas.batch_spectrum` does. They depend on
-the batch alone, so a client that trains on all its samples in every step has the same ones in every round.
+the batch alone, so a client that trains on all its samples in every step has the same ones in every round. See
+docs/certificates/every-round.md#the-batch-spectrum-rule for the proofs.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class BatchScaling:
         self._factors = np.ones((len(clients), steps))
 
     def factors(self, group: slice, step: int, x: Tensor, y: Tensor, sizes: Tensor) -> Tensor:
-        """The factors of one step of some clients, (n,); who makes no step any more has the factor 1."""
+        """Return the factors of one step of some clients, (n,); 1 for clients that make no step any more."""
         fresh = ~self._whole[group]
         if fresh.any():
             measured_sizes = sizes
@@ -107,7 +108,7 @@ class BatchScaling:
         return torch.from_numpy(factors).to(x.device, self._dtype)
 
     def add_measurements(self, poisoning: BatchMeasurements) -> BatchMeasurements:
-        """With what was found of every client's batches."""
+        """Return the measurements with what was found of every client's batches."""
         spectrum, start = self._found.max(axis=2)
         scaled: NDArray[np.int64] = np.count_nonzero(self._factors < 1.0, axis=1)
         factor = self._factors.min(axis=1)
@@ -115,7 +116,7 @@ class BatchScaling:
 
 
 def batch_spectra(x: Tensor, y: Tensor, sizes: Tensor, classes: int) -> Measured:
-    """`L_s` and `F_s` of batches (n, b, d) of which the first `sizes` rows count, none of them below the exact one."""
+    """Return `L_s` and `F_s` of batches (n, b, d) of which the first `sizes` rows count, none below the exact one."""
     at_once = max(1, BATCH_NUMBERS_AT_ONCE // max(1, x[0].numel()))
     pieces = zip(x.split(at_once), y.split(at_once), sizes.to(x.device).split(at_once), strict=True)
     spectra, starts = zip(*(batch_spectra_in_memory(*piece, classes) for piece in pieces), strict=True)
@@ -123,7 +124,7 @@ def batch_spectra(x: Tensor, y: Tensor, sizes: Tensor, classes: int) -> Measured
 
 
 def batch_spectra_in_memory(x: Tensor, y: Tensor, sizes: Tensor, classes: int) -> Measured:
-    """The same for batches that fit into memory in double precision."""
+    """Return the same for batches that fit into memory in double precision."""
     samples, features = x.shape[1:]
     real = torch.arange(samples, device=x.device) < sizes[:, None]
     inputs = x.double() * real[..., None]
@@ -149,9 +150,9 @@ INPUT_NORM_SLACK = {"float32": 1e-3, "float64": 1e-9}
 def apply_batch_rules(
     config: RunConfig, model: BoundModel, honest: HonestTraining, input_bound: float, classes: int
 ) -> HonestTraining:
-    """What is known of honest training under the rules that a config asks for; no input is longer than `input_bound`.
+    """Return what is known of honest training under the batch rules of a config; inputs are at most `input_bound` long.
 
-    Raises `ConfigError` if they do not fit the model or the rest of the config.
+    Raises `ConfigError` if the rules do not fit the model or the rest of the config.
     """
     limit = config.training.spectrum
     start_limit = config.training.ball
@@ -180,7 +181,10 @@ def apply_batch_rules(
 
 
 def smoothness(honest: HonestTraining, classes: int) -> float:
-    """beta of softmax regression: `B^2 / 2`, with the spectrum rule `L / 2`, with the ball rule what it is inside."""
+    """Return beta of softmax regression.
+
+    It is `B^2 / 2` for inputs of norm B, `L / 2` with the spectrum rule, and less inside the ball of the ball rule.
+    """
     limit = honest.facts.spectrum
     ball = honest.facts.ball
     if limit is None or ball is None:
@@ -189,7 +193,7 @@ def smoothness(honest: HonestTraining, classes: int) -> float:
 
 
 def check_spectrum_model(model: BoundModel) -> None:
-    """The rule is about the gradients of softmax regression, and of no use with a constant input of 1."""
+    """Raise `ConfigError` unless the model is softmax regression without a bias, for which the rule is proved."""
     if not isinstance(model, LinearModel) or not model.facts.linear:
         raise ConfigError(
             "the batch-spectrum rule is proved for softmax regression alone: use model.type = 'softmax', or "
@@ -205,7 +209,7 @@ def check_spectrum_model(model: BoundModel) -> None:
 
 
 def check_ball(config: RunConfig, facts: TrainingFacts, input_bound: float) -> None:
-    """Nothing but scaled gradients, decay and capped messages moves the model."""
+    """Raise `ConfigError` if anything but scaled gradients, decay and capped messages moves the model."""
     noises = schedules.values(config.server.noise_std, config.rounds)[:-1]
     steps = [step for step in config.aggregation if not isinstance(step, CapStage | LinearAggregator | MissingPlugin)]
     optimiser = config.server.optimiser

@@ -1,4 +1,4 @@
-"""A run beside its clean twin: what the attack did to the model, and which runs are twins at all."""
+"""Clean twin of a run, which trains the same without the attack: how far the attack carries the model."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def attack_effect(attacked: RunResult, clean: RunResult) -> AttackEffect:
 
 
 def differing_key(attacked: RunConfig, clean: RunConfig) -> str | None:
-    """A key of training in which two configs differ; None if one may be the clean twin of the other."""
+    """Return a key of training in which two configs differ; None if one may be the clean twin of the other."""
     return next((key for key in TRAINING if getattr(attacked, key) != getattr(clean, key)), None)
 
 
 def twin_of(run: RunResult, clean: Sequence[RunResult]) -> RunResult:
-    """The run among some that trained the same without the attack."""
+    """Return the run among some that trained the same without the attack."""
     for other in clean:
         if differing_key(run.config, other.config) is None:
             return other
@@ -77,7 +77,7 @@ def twin_of(run: RunResult, clean: Sequence[RunResult]) -> RunResult:
 
 
 def check_twin(config: RunConfig, twin: RunResult | None) -> None:
-    """Refuse a run as the clean twin of one that is to start: it trains otherwise, or has not kept its models."""
+    """Raise `ConfigError` if a run cannot be the clean twin of one that is to start."""
     if twin is None:
         return
     if config.storage.keep != "distances":
@@ -90,13 +90,13 @@ def check_twin(config: RunConfig, twin: RunResult | None) -> None:
 
 
 def check_kept(run: RunResult) -> None:
-    """Refuse a run that did not keep its models."""
+    """Raise `ConfigError` if a run did not keep its models."""
     if len(run.ledger.facts.resampled) < run.ledger.facts.rounds:
         raise ConfigError(f"{run.path}: models of rounds were not kept: set storage.keep = 'models' before the run")
 
 
 def read_kept_model(run: RunResult, number: int) -> Array:
-    """The kept model of a round."""
+    """Read the kept model of a round."""
     return np.asarray(run.directory.read_resampled(number)[PARAMETERS], np.float64)
 
 
@@ -118,7 +118,7 @@ class CleanTwin:
             self._session = separate_session(session)
 
     def add_distances(self, lines: Sequence[RoundRecord], outcomes: Sequence[RoundOutcome]) -> tuple[RoundRecord, ...]:
-        """The lines of a round with the distance to the twin, where it is wanted."""
+        """Return the lines of a round with the distance to the twin, where the config asks for it."""
         if not self._wanted:
             return tuple(lines)
         clipped = [outcome.clipped[0].double().cpu().numpy() for outcome in outcomes]
@@ -129,7 +129,7 @@ class CleanTwin:
         )
 
     def _clipped(self, outcomes: Sequence[RoundOutcome]) -> list[Array]:
-        """The clipped models of the twin after a round, one for each group."""
+        """Return the clipped models of the twin after a round, one for each group."""
         number = outcomes[0].plan.number
         if self._kept is not None:
             return list(np.atleast_2d(read_kept_model(self._kept, number)))
@@ -140,7 +140,7 @@ class CleanTwin:
         return [outcome.clipped[0].double().cpu().numpy() for outcome in played]
 
     def _start(self, outcomes: Sequence[RoundOutcome]) -> tuple[Progress, ...]:
-        """Where the run stood before its first attack. If that is not known any more, before the first round."""
+        """Return where the run stood before its first attack; if that is not known any more, before the first round."""
         if outcomes[0].plan.number == self._first:
             start = tuple(outcome.before for outcome in outcomes)
         else:
@@ -149,7 +149,7 @@ class CleanTwin:
 
 
 def separate_session(session: Session) -> Session:
-    """The same session with plugins of its own, so that the run does not notice what they remember."""
+    """Return the same session with plugins of its own, so that the run does not notice what they remember."""
     config = session.federation.config.with_own_plugins()
     servers = server_steps(config, len(session.federation.servers))
     federation = replace(session.federation, config=config, servers=servers)

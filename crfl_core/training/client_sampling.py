@@ -1,4 +1,4 @@
-"""Who takes part in a round, and how each of them trains."""
+"""Participants of a round: which clients are drawn, how each of them trains, and what attackers change about that."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ from crfl_core.training.groups import Members
 
 @dataclass(frozen=True)
 class ClientBehaviour:
-    """How the participants of a round really train: attackers may have a rate and a number of steps of their own."""
+    """Behaviour of the participants of a round: attackers may have a rate and a number of steps of their own."""
 
     attacking: NDArray[np.bool_]
     learning_rate: NDArray[np.float64]
     steps: NDArray[np.int64]
 
     def take(self, rows: NDArray[np.int64] | slice) -> ClientBehaviour:
-        """That of some of the participants."""
+        """Return the behaviour of some of the participants."""
         return ClientBehaviour(self.attacking[rows], self.learning_rate[rows], self.steps[rows])
 
 
 class HonestTraining(NamedTuple):
-    """What is known of local training that follows the protocol; no step is along a gradient longer than its bound."""
+    """Facts about local training that follows the protocol; no step is along a gradient longer than its bound."""
 
     facts: TrainingFacts
     gradient_bound: float
 
 
 class Participation:
-    """The local settings of all clients, which of them are drawn in each round, and what attackers make of it.
+    """Local settings of all clients, the draw of participants for each round, and the behaviour of attackers.
 
     Participants come group by group, each by ascending id; `members` are the clients of each group.
     """
@@ -81,18 +81,18 @@ class Participation:
             )
 
     def all_clients(self, number: int) -> Clients:
-        """All clients of the federation, by ascending id, as the protocol says for a round."""
+        """Return all clients of the federation, by ascending id, as the protocol says for a round."""
         if not self._changing or number == 1:
             return self._first
         return honest_clients(self._config, self._samples, self._training, number)
 
     def participants(self, number: int) -> Clients:
-        """The participants of a round, group by group and by ascending id, as the protocol says."""
+        """Return the participants of a round, group by group and by ascending id, as the protocol says."""
         clients = self._by_group(self.all_clients(number)) if self._changing else self._dealt
         return clients if sum(self._per_round) == len(clients) else clients.take(self._drawn(number))
 
     def behaviour(self, number: int, *, attacked: bool = True) -> ClientBehaviour:
-        """What the participants of a round really do; if it is not `attacked`, what the protocol says."""
+        """Return what the participants of a round really do; if it is not `attacked`, what the protocol says."""
         clients = self.participants(number)
         attack = self._config.attack
         if attack is None or not attacked or number not in self.attack_rounds:
@@ -107,7 +107,7 @@ class Participation:
         )
 
     def _by_group(self, everybody: Clients) -> Clients:
-        """All clients group by group; one that is in several groups comes several times."""
+        """Return all clients group by group; a client in several groups comes several times."""
         clients = everybody.take(np.concatenate(self.members))
         return replace(clients, group=np.repeat(np.arange(len(self.members)), [*map(len, self.members)]))
 
@@ -123,11 +123,11 @@ class Participation:
 
 
 def honest_clients(config: RunConfig, samples: NDArray[np.int64], honest: HonestTraining, number: int) -> Clients:
-    """The settings of all clients in a round when nobody attacks.
+    """Return the settings of all clients in a round without attackers.
 
     With `a = 1 - eta (lambda + mu)` weight decay keeps `1 - (1 - a^tau) lambda / (lambda + mu)` of the model, and the
-    residual of an update is at most `gradient_bound (1 - a^tau) / (lambda + mu)`, `eta tau gradient_bound` if nothing
-    pulls.
+    residual of an update is at most `gradient_bound (1 - a^tau) / (lambda + mu)`, or `eta tau gradient_bound` without
+    decay and proximal weight.
     """
     training = config.training
     total = len(samples)
@@ -164,7 +164,7 @@ def honest_clients(config: RunConfig, samples: NDArray[np.int64], honest: Honest
 
 
 def check_rates(config: RunConfig, proximal: float) -> None:
-    """A step never turns the sign of what weight decay or a proximal weight should shrink, in any round."""
+    """Raise `ConfigError` if a step could turn the sign of what weight decay or a proximal weight should shrink."""
     decay = config.training.weight_decay
     attack = config.attack
     rates: dict[str, float] = {}
@@ -181,14 +181,14 @@ def check_rates(config: RunConfig, proximal: float) -> None:
 
 
 def per_client(key: str, schedule: Schedule | PerClient[Schedule], total: int, number: int) -> NDArray[np.float64]:
-    """A setting as one value for each client of a round."""
+    """Return a setting as one value for each client of a round."""
     if isinstance(schedule, PerClient) and (found := len(schedule.per_client)) != total:
         raise ConfigError(f"per_client needs one entry per client: found {found} for {total} clients", key=key)
     return client_values(schedule, total, number)
 
 
 def draw_attackers(attack: Attack | None, total: int, streams: Streams) -> tuple[int, ...]:
-    """The ids of the attackers: as given, or drawn."""
+    """Return the ids of the attackers: as given, or drawn."""
     if attack is None:
         return ()
     try:
@@ -199,7 +199,7 @@ def draw_attackers(attack: Attack | None, total: int, streams: Streams) -> tuple
 
 
 def expand_attack_rounds(attack: Attack | None, total: int) -> tuple[int, ...]:
-    """The attacked rounds."""
+    """Return the attacked rounds; raise `ConfigError` if they are not in 1..total."""
     if attack is None:
         return ()
     rounds = expand_rounds(attack.rounds, total)
@@ -218,9 +218,9 @@ STEP_RULE_SLACK = 1e-3
 def resolve_equal_influence(
     config: RunConfig, model: ModelFacts, facts: TrainingFacts, smoothness: float, samples: NDArray[np.int64]
 ) -> RunConfig:
-    """The same config with the t0 of its equal influence: the smallest one whose rates keep the step rule.
+    """Return the config with the t0 of its equal influence: the smallest one whose rates keep the step rule.
 
-    It is found from what is public: the declared bound on inputs, decay and numbers of steps.
+    It follows from what is public: the declared bound on inputs, decay and numbers of steps.
     """
     schedule = config.training.learning_rate
     training = config.training
@@ -256,7 +256,7 @@ def resolve_equal_influence(
 
 
 def fewest_steps(training: Training, rounds: int, samples: NDArray[np.int64]) -> int:
-    """The fewest local steps that any client takes in any round: whoever takes fewer takes larger ones."""
+    """Return the fewest local steps that any client takes in any round: fewer steps are larger ones."""
     if training.steps is not None:
         return int(min(min(values(one, rounds)) for one in client_schedules(training.steps)))
     return int((-(-samples // np.minimum(training.batch_size, samples))).min()) * (training.epochs or 1)
@@ -265,7 +265,10 @@ def fewest_steps(training: Training, rounds: int, samples: NDArray[np.int64]) ->
 def equal_influence_rates(
     schedule: EqualInfluence, training: Training, steps: NDArray[np.int64], number: int
 ) -> NDArray[np.float64]:
-    """The rate of every client in round t = 1, 2, ...: all of them keep the same share of their model."""
+    """Return the rate of every client in round t = 1, 2, ...
+
+    All clients keep the same share of their model.
+    """
     assert schedule.start is not None
     rates = formulas.equal_influence_rates(1, steps, training.weight_decay, schedule.start + number - 1)
     return np.asarray(rates[0])

@@ -1,4 +1,4 @@
-"""The data of a federation: loaded, shared out among the clients, and as tensors on the device that trains."""
+"""Data of a federation: loaded, reserved for the server, shared out among the clients, and turned into tensors."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from crfl_core.training.features import load_or_compute_features
 
 
 class Partition(NamedTuple):
-    """The training rows of each client, and the clients' names if they have any."""
+    """Training rows of each client, and the clients' names if they have any."""
 
     rows: tuple[NDArray[np.int64], ...]
     names: tuple[str, ...]
 
 
 def load_data(config: RunConfig, streams: Streams) -> tuple[Data, Partition, dict[str, ReservedSamples]]:
-    """The scaled data of the clients, who holds what of the training samples, and what the server keeps of them."""
+    """Load the scaled data of the clients, their partition, and what the server reserves."""
     with errors_of("dataset", config.dataset):
         data = load_dataset(config.dataset)
     data, kept = reserve_samples(config.reserve, data, streams)
@@ -59,7 +59,7 @@ def load_data(config: RunConfig, streams: Streams) -> tuple[Data, Partition, dic
 
 
 def as_tensors(data: Data, partition: Partition, device: torch.device, dtype: torch.dtype) -> FederatedData:
-    """The data on the device that trains."""
+    """Return the data on the device that trains."""
     test_x, test_y = as_samples(ReservedSamples(data.test_x, data.test_y), device, dtype)
     return FederatedData(
         x=as_rows(held(data, "x"), device, dtype),
@@ -75,7 +75,7 @@ def as_tensors(data: Data, partition: Partition, device: torch.device, dtype: to
 
 
 def as_samples(kept: ReservedSamples, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Inputs and labels as tensors."""
+    """Return inputs and labels as tensors."""
     return as_rows(kept.x, device, dtype), torch.from_numpy(kept.y.astype(np.int64)).to(device)
 
 
@@ -87,7 +87,10 @@ class ReservedSamples(NamedTuple):
 
 
 def reserve_samples(reserve: Reserve, data: Data, streams: Streams) -> tuple[Data, dict[str, ReservedSamples]]:
-    """The data that are left for the clients, and what the server keeps, by name. No sample is in two of them."""
+    """Return the data that are left for the clients, and what the server keeps, by name.
+
+    No sample is in two of them.
+    """
     order = streams.generator("data/reserve").permutation(len(data.y))
     taken = 0
     kept = {}
@@ -113,7 +116,7 @@ def reserve_samples(reserve: Reserve, data: Data, streams: Streams) -> tuple[Dat
 
 
 def load_reserve(name: str, wanted: ReserveSamples, data: Data, streams: Streams) -> ReservedSamples:
-    """Samples of another dataset, which must be like those of the run; of a curator only the inputs count."""
+    """Load samples of another dataset, which must be like those of the run; of a curator only the inputs count."""
     table = f"reserve.{name}.dataset"
     with errors_of(table, wanted.dataset):
         other = wanted.dataset.load()
@@ -137,7 +140,7 @@ def load_reserve(name: str, wanted: ReserveSamples, data: Data, streams: Streams
 
 
 def plugins_using_reserve(config: RunConfig, name: str, fitted: Iterable[FittedFacts]) -> Iterator[str]:
-    """The plugins that are handed a set. Measuring on it is no use: nothing that is certified rests on that."""
+    """Yield the plugins that are handed a set. Measuring on it does not count: no certificate rests on that."""
     if name == "root":
         yield from (step.configured_as for step in config.aggregation if type(step).needs_root)
     if name == "curator":
@@ -145,7 +148,7 @@ def plugins_using_reserve(config: RunConfig, name: str, fitted: Iterable[FittedF
 
 
 def check_root(config: RunConfig) -> None:
-    """Who needs data of the server can have some."""
+    """Raise `ConfigError` if a step needs trusted samples of the server and there are none."""
     for position, step in enumerate(config.aggregation):
         if type(step).needs_root and config.reserve.root is None:
             raise ConfigError(
@@ -167,7 +170,7 @@ class TestSet:
 
 
 def make_test_sets(config: RunConfig, data: FederatedData, maps: FeatureMaps, prepared: State) -> dict[str, TestSet]:
-    """The clean test set and, if the attack has one, the backdoored one."""
+    """Return the clean test set and, if the attack has one, the backdoored one."""
     sets = {"clean": make_test_set(load_or_compute_features(maps, data.test_x), data.test_y)}
     if config.attack is not None:
         with errors_of("attack", config.attack):
@@ -178,7 +181,7 @@ def make_test_sets(config: RunConfig, data: FederatedData, maps: FeatureMaps, pr
 
 
 def make_reserve_sets(kept: Mapping[str, tuple[Tensor, Tensor]], maps: FeatureMaps) -> dict[str, TestSet]:
-    """What the server keeps for itself, behind the maps; that of the curator is what maps are fitted to."""
+    """Return what the server keeps for itself, behind the maps; the curator's inputs stay as they are."""
     return {
         name: make_test_set(x if name == "curator" else load_or_compute_features(maps, x), labels)
         for name, (x, labels) in kept.items()
@@ -186,7 +189,7 @@ def make_reserve_sets(kept: Mapping[str, tuple[Tensor, Tensor]], maps: FeatureMa
 
 
 def make_test_set(features: Tensor, labels: Tensor) -> TestSet:
-    """A test set with its digest, by which stored votes are matched to it."""
+    """Return a test set with its digest, by which stored votes are matched to it."""
     digest = hashlib.sha256()
     for tensor in (features, labels):
         digest.update(np.ascontiguousarray(tensor.cpu().numpy()).data)
@@ -194,14 +197,17 @@ def make_test_set(features: Tensor, labels: Tensor) -> TestSet:
 
 
 class DatasetCache:
-    """The dataset that was read last. Another one takes its place, so no more than one is kept for runs to come."""
+    """Cache of the dataset that was read last. Another one takes its place, so no more than one is kept."""
 
     def __init__(self) -> None:
         self._asking = threading.Lock()
         self._kept: tuple[object, Data, list[bytes]] | None = None
 
     def take(self, dataset: Dataset) -> Data:
-        """The data of a dataset: what is kept of one with the same options, if it is still what was read."""
+        """Return the data of a dataset, from the cache if the options are the same.
+
+        Cached data that were changed since are read again.
+        """
         asked = type(dataset), dataset.model_dump_json()
         with self._asking:
             if self._kept is not None and self._kept[0] == asked and self._kept[2] == marks(self._kept[1]):
@@ -218,7 +224,7 @@ DATASET_CACHE: ContextVar[DatasetCache | None] = ContextVar("SHELF", default=Non
 
 @contextmanager
 def reading_once() -> Iterator[None]:
-    """Runs within this block that use one dataset with the same options share it instead of reading it again.
+    """Share a dataset among the runs within this block that use it with the same options, instead of reading it again.
 
     Threads share it too, if they are started with a copy of the context.
     """
@@ -230,13 +236,13 @@ def reading_once() -> Iterator[None]:
 
 
 def load_dataset(dataset: Dataset) -> Data:
-    """The data of a dataset, read here or found on the shelf."""
+    """Return the data of a dataset, read now or taken from the cache."""
     shelf = DATASET_CACHE.get()
     return dataset.load() if shelf is None else shelf.take(dataset)
 
 
 def marks(data: Data) -> list[bytes]:
-    """A mark of every array that could be written to."""
+    """Return a mark of every array that could be written to."""
     import torch
 
     arrays = (leaf for leaf in arrays_in(data) if isinstance(leaf, np.ndarray))

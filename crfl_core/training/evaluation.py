@@ -1,4 +1,4 @@
-"""How well a global model does its own task, and the attacker's."""
+"""Evaluation of a global model: test accuracy, loss, and attack success rate."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Score(NamedTuple):
 
 
 class BackdoorScore(NamedTuple):
-    """Share of non-target inputs taken for the target class, with the backdoor and on the clean test set."""
+    """Shares of non-target inputs taken for the target class, with the backdoor and on the clean test set."""
 
     success_rate: float
     clean_rate: float
 
 
 def score(federation: Federation, parameters: Tensor, test_set: str = "clean", failed: Sequence[int] = ()) -> Score:
-    """How well a model, (P,), or the vote of those of all groups, (G, P), does on a test set.
+    """Score a model, (P,), or the vote of those of all groups, (G, P), on a test set.
 
     The loss of several models is the mean of theirs. `failed` groups vote for class 0.
     """
@@ -40,7 +40,10 @@ def score(federation: Federation, parameters: Tensor, test_set: str = "clean", f
 def predict_classes(
     federation: Federation, parameters: Tensor, samples: tuple[Tensor, Tensor], failed: Sequence[int]
 ) -> tuple[Tensor, float]:
-    """The predicted classes, and the mean cross-entropy; some inputs at a time, since there may be many models."""
+    """Return the predicted classes and the mean cross-entropy.
+
+    Inputs are taken in parts, since there may be many models.
+    """
     (features, labels), models = samples, parameters.reshape(-1, parameters.shape[-1])
     settings = federation.config.groups
     losses = []
@@ -59,7 +62,10 @@ def predict_classes(
 
 
 def backdoor_score(federation: Federation, parameters: Tensor, failed: Sequence[int] = ()) -> BackdoorScore | None:
-    """How well the backdoor works in a model, or in the vote of several; None without an attack that has a target."""
+    """Return how well the backdoor works in a model, or in the vote of several.
+
+    None without an attack that has a target.
+    """
     success = target_rate(federation, parameters, "backdoored", failed)
     clean = target_rate(federation, parameters, "clean", failed)
     return None if success is None or clean is None else BackdoorScore(success, clean)
@@ -68,7 +74,7 @@ def backdoor_score(federation: Federation, parameters: Tensor, failed: Sequence[
 def target_rate(
     federation: Federation, parameters: Tensor, test_set: str = "backdoored", failed: Sequence[int] = ()
 ) -> float | None:
-    """The share of a test set's inputs of other classes that are taken for the target; None if nothing is attacked."""
+    """Return the share of inputs of other classes that are taken for the target; None if the attack has no target."""
     target = None if federation.attack is None else federation.attack.backdoor_class
     if target is None or "backdoored" not in federation.test_sets:
         return None

@@ -1,4 +1,4 @@
-"""Inputs behind the feature maps: computed once, mapped from the user's cache if that took long or they are many."""
+"""Feature maps: fitted if they want that, checked, and applied once to all inputs; results may be cached in a file."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 
 
 def map_inputs(maps: FeatureMaps, x: Inputs, shown: OnProgress | None = None) -> Inputs | Tensor:
-    """Inputs behind the feature maps; the inputs themselves if there are none."""
+    """Return inputs behind the feature maps; the inputs themselves if there are none."""
     return compute_features(maps, x, shown) if maps.links else x
 
 
 def compute_features(maps: FeatureMaps, x: Rows, shown: OnProgress | None) -> Tensor:
-    """The features of all inputs, in memory."""
+    """Compute the features of all inputs, in memory."""
     result = torch.empty(len(x), maps.outputs, dtype=x.dtype, device=x.device)
     first = 0
     for piece in pieces(maps, x, shown):
@@ -59,7 +59,7 @@ def compute_features(maps: FeatureMaps, x: Rows, shown: OnProgress | None) -> Te
 
 
 def pieces(maps: FeatureMaps, x: Rows, shown: OnProgress | None) -> Iterator[Tensor]:
-    """The features of some inputs at a time."""
+    """Yield the features of some inputs at a time."""
     step = min(ROWS_AT_ONCE, max(1, FEATURE_NUMBERS_AT_ONCE // maps.widest))
     for first in range(0, len(x), step):
         yield maps(x[first : first + step])
@@ -68,10 +68,11 @@ def pieces(maps: FeatureMaps, x: Rows, shown: OnProgress | None) -> Iterator[Ten
 
 
 def load_or_compute_features(maps: FeatureMaps, x: Inputs, shown: OnProgress | None = None) -> Inputs | Tensor:
-    """The same, kept in the user's cache if a map is slow or there are many: then they are never in memory together.
+    """Return the features of all inputs, from the user's cache if a map is slow or there are many.
 
     A file is found by a digest of the inputs, of the maps with versions, options and weights and of what was fitted. It
-    is used if its checksum is right and some rows come out the same again; else the features are computed anew.
+    is used if its checksum is right and some rows come out the same again; else the features are computed anew. Many
+    features are never in memory together.
     """
     shape = len(x), maps.outputs
     large = math.prod(shape) * x.dtype.itemsize >= LARGE
@@ -91,7 +92,7 @@ def load_or_compute_features(maps: FeatureMaps, x: Inputs, shown: OnProgress | N
 
 
 def read_cached_features(path: Path, maps: FeatureMaps, x: Rows) -> Tensor | None:
-    """The features in a cached file, mapped and not read; None if there are none to be trusted."""
+    """Map the features in a cached file into memory; None if there is no file to be trusted."""
     if not intact(path):
         return None
     try:
@@ -110,12 +111,12 @@ def read_cached_features(path: Path, maps: FeatureMaps, x: Rows) -> Tensor | Non
 
 
 def describe_maps(maps: FeatureMaps) -> list[str]:
-    """What the output of some maps depends on: names and versions, options, their code and weights, and PyTorch."""
+    """Return what the output of some maps depends on: names, versions, options, code and weights, and PyTorch."""
     return [torch.__version__, *map(describe_plugin, maps.maps), *(link.digest or "" for link in maps.links)]
 
 
 def describe_plugin(plugin: Plugin) -> str:
-    """A plugin by its name, version, options and source."""
+    """Return a plugin by its name, version, options and source."""
     file = getattr(sys.modules.get(type(plugin).__module__), "__file__", None)  # none in an interactive session
     code = sha256(Path(file)) if file and Path(file).is_file() else ""
     return f"{type(plugin).__qualname__} {plugin.full_name} {plugin.model_dump_json()} {code}"
@@ -127,7 +128,7 @@ SHARED = 0.01
 
 @dataclass(frozen=True)
 class Fitted:
-    """What was fitted for one map, and what the ledger says about it."""
+    """State that was fitted for one map, and what the ledger says about it."""
 
     state: State
     facts: FittedFacts
@@ -138,7 +139,7 @@ FittedMaps = Mapping[int, Fitted]
 
 
 def states_of(fitted: FittedMaps) -> dict[int, State]:
-    """What the maps need to be bound."""
+    """Return the states that the maps need to be bound."""
     return {place: one.state for place, one in fitted.items()}
 
 
@@ -178,7 +179,7 @@ def fit_maps(
 def choose_inputs(
     feature_map: FittedMap, own: Tensor | None, curator: Tensor | None
 ) -> tuple[Tensor, Literal["public", "curator"]]:
-    """The inputs that a map is fitted to, and whose they are."""
+    """Return the inputs that a map is fitted to, and whose they are."""
     if own is not None:
         return own, "public"
     if curator is None:
@@ -191,7 +192,7 @@ def choose_inputs(
 
 
 def check_inputs(feature_map: FittedMap, samples: Tensor, inputs: int) -> Tensor:
-    """Inputs like those of the data, or a failure of who made them."""
+    """Return the inputs if they are like those of the data, or raise `PluginFailure`."""
     if samples.ndim != 2 or samples.shape[1] != inputs or not len(samples) or not bool(samples.isfinite().all()):
         raise PluginFailure(
             f"feature map {feature_map.full_name}: public_inputs() must be finite numbers of shape (samples, "
@@ -201,7 +202,7 @@ def check_inputs(feature_map: FittedMap, samples: Tensor, inputs: int) -> Tensor
 
 
 def check_fitted_state(feature_map: FittedMap, state: object) -> State:
-    """What a map wants to keep: finite tensors by name."""
+    """Return the state of a map if it is finite tensors by name, or raise `PluginFailure`."""
     if not isinstance(state, Mapping) or not all(
         isinstance(name, str) and isinstance(tensor, torch.Tensor) and bool(tensor.isfinite().all())
         for name, tensor in state.items()
@@ -211,7 +212,7 @@ def check_fitted_state(feature_map: FittedMap, state: object) -> State:
 
 
 def read_fitted_state(key: str) -> State | None:
-    """What was fitted to the same inputs before, from the user's cache."""
+    """Return what was fitted to the same inputs before, from the user's cache; None if there is nothing."""
     path = cached(f"{key}.safetensors")
     if not intact(path):
         return None
@@ -223,7 +224,7 @@ def read_fitted_state(key: str) -> State | None:
 
 
 def check_apart(curator: Tensor, *others: Rows) -> None:
-    """Refuse a curator whose inputs are also those of the clients, who are not trusted, or of the test."""
+    """Raise `ConfigError` if a curator's inputs are also those of the clients, who are not trusted, or of the test."""
     own = [row.tobytes() for row in curator.cpu().numpy()]
     theirs = (row.tobytes() for x in others for some in x.split(ROWS_AT_ONCE) for row in some.cpu().numpy())
     known = set(own).intersection(theirs)
@@ -243,7 +244,10 @@ REORDERING_TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-9}
 
 
 def check_maps(maps: FeatureMaps, x: Rows) -> None:
-    """Feature maps answer the same again and for every input by itself, and keep to their Lipschitz constant."""
+    """Check that feature maps are functions of single inputs and keep to their Lipschitz constant.
+
+    They must answer the same again, and the same for every input by itself.
+    """
     if not maps.links:
         return
     some = x[:: max(1, len(x) // SAMPLED)][:SAMPLED]
@@ -260,7 +264,7 @@ def check_maps(maps: FeatureMaps, x: Rows) -> None:
 
 
 def check_lipschitz(maps: FeatureMaps, before: Tensor, after: Tensor, clean: Tensor, dirty: Tensor) -> None:
-    """`||f(a) - f(b)|| <= L ||a - b||` for these rows of inputs and what the maps made of them."""
+    """Check `||f(a) - f(b)|| <= L ||a - b||` for these rows of inputs and what the maps made of them."""
     if maps.lipschitz is None:
         return
     lengths = torch.linalg.vector_norm(clean, dim=-1) + torch.linalg.vector_norm(dirty, dim=-1)

@@ -1,4 +1,4 @@
-"""From a config to a federation that is ready to train. Every check before training."""
+"""From a config to a federation that is ready to train: every check before training, and the facts of the ledger."""
 
 from __future__ import annotations
 
@@ -86,17 +86,20 @@ class Federation:
 
     @property
     def attack(self) -> Attack | None:
-        """What malicious clients do."""
+        """Return what malicious clients do."""
         return self.config.attack
 
     @property
     def specification(self) -> str:
-        """Text from which another process builds the same local training; it needs no other plugins than that."""
+        """Return text from which another process builds the same local training.
+
+        It needs no other plugins than that.
+        """
         server = self.config.server.model_copy(update={"optimiser": None})
         return dump_config(self.config.model_copy(update={"server": server}), without=NOT_LOCAL)
 
     def server_view(self, number: int) -> ServerView:
-        """What steps of the aggregation may see in a round; neither attacks nor hooks are handed it."""
+        """Return what steps of the aggregation may see in a round; neither attacks nor hooks get it."""
         root = self.reserve.get("root")
         streams = self.streams.only("aggregation")
         samples = None if root is None else RootSamples(root.features, root.labels)
@@ -106,23 +109,26 @@ class Federation:
 
     @cached_property
     def public_model(self) -> BoundModel:
-        """The model as rules and attackers may ask it: whatever they do to it, training and votes do not notice."""
+        """Return the model as rules and attackers may use it.
+
+        It is a separate instance, so they cannot change training or votes.
+        """
         return bind_model(self.config, self.maps, self.data.facts)
 
     @cached_property
     def start(self) -> Start:
-        """The model before the first round, of the first group if there are several."""
+        """Return the model before the first round, of the first group if there are several."""
         return self.start_of_group(0)
 
     def start_of_group(self, group: int) -> Start:
-        """The model of a group before the first round; if it is random, every group has its own."""
+        """Return the model of a group before the first round; if it is random, every group has its own."""
         alone = len(self.participation.members) == 1
         generator = self.streams.generator(of_group("initial", None if alone else group))
         return initial_model(self.config.model, self.model, generator)
 
     @cached_property
     def facts(self) -> RunFacts:
-        """The static part of the ledger."""
+        """Return the static part of the ledger."""
         return run_facts(self)
 
 
@@ -191,13 +197,13 @@ def build(
 
 
 def streams_of(config: RunConfig) -> Streams:
-    """All random streams of a run; those of a secret purpose are not known here, see `api/vote_seed`."""
+    """Return all random streams of a run; those of a secret purpose are not known here."""
     chosen = {purpose: seed for purpose in PURPOSES if (seed := getattr(config.seeds, purpose)) is not None}
     return Streams(config.seed, {purpose: None if seed == "secret" else seed for purpose, seed in chosen.items()})
 
 
 def pick_device(config: RunConfig) -> torch.device:
-    """The device that the config asks for."""
+    """Return the device that the config asks for."""
     available = torch.cuda.is_available()
     if config.device == "cuda" and not available:
         raise ConfigError("there is no CUDA device here: use 'cpu' or 'auto'", key="device")
@@ -205,7 +211,7 @@ def pick_device(config: RunConfig) -> torch.device:
 
 
 def run_facts(federation: Federation) -> RunFacts:
-    """The static part of the ledger."""
+    """Return the static part of the ledger."""
     config = federation.config
     data = federation.data
     maps = federation.maps
@@ -269,7 +275,7 @@ def run_facts(federation: Federation) -> RunFacts:
 
 
 def group_facts(federation: Federation) -> GroupFacts | None:
-    """Who trains which model, if there are several."""
+    """Return which clients train which model, if there are several."""
     groups = federation.config.groups
     if groups is None:
         return None
@@ -278,6 +284,6 @@ def group_facts(federation: Federation) -> GroupFacts | None:
 
 
 def largest_norms(x: Rows, partition: Sequence[NDArray[np.int64]], bound: float) -> tuple[float, ...]:
-    """The largest Euclidean norm of each client's samples; the declared bound for those that are elsewhere."""
+    """Return the largest Euclidean norm of each client's samples; the declared bound for remote ones."""
     norms = norms_of(x)
     return tuple(float(norms[rows].max()) if is_local(rows) else bound for rows in partition)

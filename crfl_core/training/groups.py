@@ -1,4 +1,4 @@
-"""Who trains which model: groups of clients, fixed before the first round and by nothing that anybody submits."""
+"""Groups of clients that train a model each, fixed before the first round, and the server's steps of each group."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Members = tuple[NDArray[np.int64], ...]
 
 
 def assign_groups(settings: Groups | None, clients: int, owners: NDArray[np.int64] | None, streams: Streams) -> Members:
-    """The groups of a federation; everybody in one if none are asked for.
+    """Assign clients to groups; without settings all clients are in one.
 
     `owners` are the natural owners of each client's data, if every client has one. Raises `ConfigError`.
     """
@@ -50,12 +50,12 @@ def assign_groups(settings: Groups | None, clients: int, owners: NDArray[np.int6
 
 
 def deal_key(salt: int, client: int) -> bytes:
-    """The place of a client in the deal."""
+    """Return the key by which a client is sorted when clients are dealt to groups."""
     return hashlib.blake2b(f"{salt}|{client}".encode(), digest_size=16, person=b"crfl-groups").digest()
 
 
 def group_by_owner(owners: NDArray[np.int64] | None, weights: int | None) -> Members:
-    """One group for each natural owner."""
+    """Return one group for each natural owner."""
     if owners is None:
         raise ConfigError(
             "'natural' needs clients whose data have one natural owner each: use a dataset with natural owners and "
@@ -69,7 +69,7 @@ def group_by_owner(owners: NDArray[np.int64] | None, weights: int | None) -> Mem
 
 
 def draw_subsets(count: int, size: int, clients: int, streams: Streams) -> Members:
-    """Random subsets of this size, drawn independently of each other."""
+    """Draw random subsets of this size, independently of each other."""
     if size > clients:
         raise ConfigError(f"found {size}, but there are only {clients} clients", key="groups.size")
     draws = (streams.generator("participation/subset", replica=group) for group in range(count))
@@ -77,16 +77,16 @@ def draw_subsets(count: int, size: int, clients: int, streams: Streams) -> Membe
 
 
 class ServerSteps(NamedTuple):
-    """What the server of a group does to updates: the steps of its aggregation, and its optimiser if there is one."""
+    """Steps of a group's server: those of its aggregation, and its optimiser if there is one."""
 
     aggregation: tuple[AggregationStep, ...]
     optimiser: ServerOptimiser | None
 
 
 def server_steps(config: RunConfig, groups: int) -> tuple[ServerSteps, ...]:
-    """Those of every group, as instances of its own: what one remembers about itself reaches no other group.
+    """Return the steps of every group, as instances of its own: what one remembers about itself reaches no other group.
 
-    Plugins with hooks are one for all groups, because their hooks are; then `watching` names them.
+    Plugins with hooks are shared by all groups, because their hooks are; `plugins_watching_rounds` names them.
     """
     first = ServerSteps(config.aggregation, config.server.optimiser)
     others = (
@@ -100,7 +100,7 @@ def server_steps(config: RunConfig, groups: int) -> tuple[ServerSteps, ...]:
 
 
 def copy_plugin(plugin: T) -> T:
-    """An instance of its own, with whatever it has set up for itself."""
+    """Return a deep copy of a plugin with its private state; a plugin with hooks is shared."""
     if hook_names(type(plugin)):
         return plugin
     with wrap_failures(f"{plugin.full_name} cannot be copied, as every group needs its own"):
@@ -108,7 +108,7 @@ def copy_plugin(plugin: T) -> T:
 
 
 def plugins_watching_rounds(config: RunConfig) -> tuple[str, ...]:
-    """The plugins that make models of updates and whose hooks see the rounds of all groups."""
+    """Return the plugins that make models of updates and whose hooks see the rounds of all groups."""
     makers = ("model", "algorithm", "aggregator", "optimiser")
     return tuple(
         plugin.configured_as for kind, plugin in config.named_plugins() if kind in makers and hook_names(type(plugin))
@@ -116,7 +116,7 @@ def plugins_watching_rounds(config: RunConfig) -> tuple[str, ...]:
 
 
 def has_private_state(server: ServerSteps) -> bool:
-    """Whether a plugin that looks at updates can keep something of them beside the state that the core knows of."""
+    """Ask whether a plugin that looks at updates can keep something of them beside the state that the core stores."""
     steps = (*server.aggregation, *(() if server.optimiser is None else (server.optimiser,)))
     usual = Plugin.__private_attributes__.keys()
     looking = (step for step in steps if step.depends == "all")
@@ -124,7 +124,7 @@ def has_private_state(server: ServerSteps) -> bool:
 
 
 def check_groups(steps: Sequence[AggregationStep], clients: Clients) -> None:
-    """Every step fits the smallest and the largest group."""
+    """Check that every step of the aggregation fits the smallest and the largest group."""
     sizes = np.bincount(clients.group)
     for group in {int(sizes.argmin()), int(sizes.argmax())}:
         check_steps(steps, clients.take(clients.group == group))

@@ -1,4 +1,4 @@
-"""The local steps that a config asks for: plain ones in the model's own layout, all others on flat parameters."""
+"""Steps of local training: plain SGD in the model's own layout, all others on flat parameters; independence checks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GRADIENT_NUMBERS_AT_ONCE = 2**24
 
 
 def honest_models(federation: Federation, start: Tensor) -> LocalModels:
-    """The models of clients that train as the protocol says, from `start`, (R, n, P)."""
+    """Return the models of clients that train as the protocol says, from `start`, (R, n, P)."""
     model = federation.model
     facts = federation.honest.facts
     if not facts.plain or facts.proximal:
@@ -44,13 +44,13 @@ class ProtocolSteps(GradientSteps):
         self._made = 0
 
     def gradient(self, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
-        """Of the batch, or the mean of its samples' gradients, each clipped."""
+        """Return the gradient of the batch, or the mean of its samples' gradients, each clipped."""
         if self._facts.clip_gradients is None:
             return super().gradient(x, y, weights)
         return clipped_gradient(self._model, (self._parameters, x, y, weights), self._facts.clip_gradients)
 
     def adjust_gradient(self, gradient: Tensor, parameters: Tensor) -> Tensor:
-        """Toward the start, or wherever the algorithm goes."""
+        """Add the pull toward the start, or ask the algorithm for its direction."""
         if self._facts.proximal:
             gradient = gradient.add(parameters - self._anchor, alpha=self._facts.proximal)
         self._made += 1
@@ -63,7 +63,7 @@ class ProtocolSteps(GradientSteps):
 
 
 def apply_direction(algorithm: LocalAlgorithm, step: LocalStep, state: State) -> StepDirection:
-    """What an algorithm makes of a gradient, checked."""
+    """Ask an algorithm for its direction, given a gradient, and check the answer."""
     place = f"algorithm {algorithm.full_name}: direction() ({source_location(type(algorithm).direction)})"
     with errors_of("training.algorithm", algorithm), guard_inputs(place, step.parameters, step.start):
         answer = algorithm.direction(step, state)
@@ -79,9 +79,10 @@ def apply_direction(algorithm: LocalAlgorithm, step: LocalStep, state: State) ->
 
 
 def clipped_gradient(model: BoundModel, problem: tuple[Tensor, Tensor, Tensor, Tensor], longest: float) -> Tensor:
-    """`sum_b weight_b min(1, longest / ||g_b||) g_b` for every client and replica, (R, n, P); never longer than that.
+    """Return `sum_b weight_b min(1, longest / ||g_b||) g_b` for every client and replica, (R, n, P).
 
-    `problem` are the arguments of `BoundModel.gradient`. It is the core that clips, whatever the model says of itself.
+    It is never longer than `longest`. `problem` are the arguments of `BoundModel.gradient`. The core clips, whatever
+    the model says of itself.
     """
     parameters, x, y, weights = problem
     if isinstance(model, LinearModel):
@@ -105,10 +106,10 @@ SAMPLES = 8
 
 
 def check_independence(federation: Federation) -> None:
-    """Two clients, each on two models, train the same together and alone, and their models answer the same.
+    """Check that two clients, each on two models, train the same together and alone, and that models answer the same.
 
-    Many clients and models are computed at once, also those of different groups. A plugin that lets one of them reach
-    another breaks what certificates take for granted: an attacker changes its own update, and nobody else's.
+    Many clients and models are computed at once, also those of different groups. Certificates take for granted that an
+    attacker changes its own update only. A plugin that lets one client reach another breaks that: `PluginFailure`.
     """
     own = isinstance(federation.model, LinearModel)
     if (own and federation.honest.facts.plain) or not federation.data.complete:  # elsewhere, each trains alone
@@ -129,7 +130,7 @@ def check_independence(federation: Federation) -> None:
 
 
 def sample_problem(federation: Federation) -> tuple[Tensor, Tensor]:
-    """Models to start from, (2, 2, P), which all differ, and rows of the training data, (2, samples)."""
+    """Return models to start from, (2, 2, P), which all differ, and rows of the training data, (2, samples)."""
     first = federation.start.parameters.to(federation.device, federation.dtype)
     noise = torch.randn(2, 2, len(first), generator=torch.Generator().manual_seed(0), dtype=federation.dtype)
     count = min(SAMPLES, *map(len, federation.data.partition))
@@ -138,7 +139,7 @@ def sample_problem(federation: Federation) -> tuple[Tensor, Tensor]:
 
 
 def train_steps(federation: Federation, start: Tensor, rows: Tensor) -> Tensor:
-    """Where a few steps lead from `start`, (R, n, P)."""
+    """Make a few steps from `start` and return the models, (R, n, P)."""
     models = honest_models(federation, start)
     weights = torch.full(rows.shape, 1.0 / rows.shape[1], device=rows.device, dtype=federation.dtype)
     rates = weights.new_full((len(rows),), float(federation.participation.all_clients(1).learning_rate[0]))
@@ -148,7 +149,7 @@ def train_steps(federation: Federation, start: Tensor, rows: Tensor) -> Tensor:
 
 
 def check_same(federation: Federation, what: str, together: Tensor, alone: Tensor, moved: Tensor | None = None) -> None:
-    """Raise unless both are the same up to rounding, as a part of what was moved, or of everything."""
+    """Raise `PluginFailure` unless both are the same up to rounding, relative to what moved, or to everything."""
     rounding = REORDERING_TOLERANCE[federation.dtype]
     scale = alone if moved is None else moved
     allowed = rounding * float(scale.norm()) + 1e-2 * rounding * float(alone.norm())

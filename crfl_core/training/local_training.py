@@ -1,4 +1,4 @@
-"""Local training of many clients at once: the inner loop of Algorithm 1, batched over clients and replicas."""
+"""Local training of many clients at once: their batches, and SGD batched over clients and replicas."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ from crfl_core.training.local_steps import honest_models
 
 
 class LocalTraining:
-    """The `Job` that engines run. Everything it needs is rebuilt from `specification` in another process."""
+    """Job that engines run: trains clients and counts votes.
+
+    Everything it needs is rebuilt from `specification` in another process.
+    """
 
     def __init__(self, federation: Federation) -> None:
         self._federation = federation
@@ -34,11 +37,14 @@ class LocalTraining:
 
     @property
     def specification(self) -> str:
-        """The config as TOML."""
+        """Return the config as TOML."""
         return self._federation.specification
 
     def train(self, task: TrainingTask, part: slice) -> LocalUpdates:
-        """`w_s <- w_{s-1} - eta (g(w_{s-1}) + lambda w_{s-1})` for every client of `part` and each of its models."""
+        """Train every client of `part` from each of its models, and measure its batches.
+
+        A step is `w_s <- w_{s-1} - eta (g(w_{s-1}) + lambda w_{s-1})`.
+        """
         federation = self._federation
         conduct = federation.participation.behaviour(task.number, attacked=task.attacked).take(part)
         order = np.argsort(conduct.attacking, kind="stable")  # attackers last: they and the others are slices
@@ -96,7 +102,7 @@ class LocalTraining:
 
 
 def expand_starts(starts: Tensor, clients: Clients) -> Tensor:
-    """The models that each client trains from, (K, n, P); one that all share is not copied."""
+    """Return the models that each client trains from, (K, n, P); a model that all share is not copied."""
     if starts.shape[1] == 1:
         return starts.expand(-1, len(clients), -1)
     return starts[:, torch.from_numpy(clients.group).to(starts.device)]
@@ -105,10 +111,10 @@ def expand_starts(starts: Tensor, clients: Clients) -> Tensor:
 def local_models(
     federation: Federation, task: TrainingTask, start: Tensor, honest: int, sizes: NDArray[np.int64]
 ) -> list[tuple[slice, LocalModels]]:
-    """The clients that train together, with their models in the layout that these like best.
+    """Return the clients that train together, with their models in the layout that suits them best.
 
-    Attackers, who come last, train apart if they interfere with single steps. They are first to make all their steps:
-    a few small operations are much slower between the large ones of the others.
+    Attackers, who come last, train apart if they interfere with single steps. They make all their steps first: a few
+    small operations are much slower between the large ones of the others.
     """
     attack = federation.attack
     clients = len(sizes)
@@ -124,9 +130,9 @@ def local_models(
 
 
 def iterate_inputs(gathering: BatchBuffer, features: Rows, rows: Tensor, poisoned: Tensor | None) -> Iterator[Tensor]:
-    """What clients see in each step, (clients, batch, features); `poisoned` is what the last of them see.
+    """Yield what clients see in each step, (clients, batch, features); `poisoned` is what the last of them see.
 
-    What was gathered is valid until the next step.
+    The tensor is valid until the next step.
     """
     clean = len(rows) - (0 if poisoned is None else len(poisoned))
     if poisoned is not None and not clean:
@@ -143,7 +149,7 @@ def iterate_inputs(gathering: BatchBuffer, features: Rows, rows: Tensor, poisone
 
 
 def sample_weights(sizes: Tensor, batch: int, dtype: torch.dtype) -> Tensor:
-    """The weight of each sample in its batch's mean, (clients, steps, batch); 0 for padding."""
+    """Return the weight of each sample in its batch's mean, (clients, steps, batch); 0 for padding."""
     real = torch.arange(batch, device=sizes.device) < sizes[..., None]
     return real.to(dtype) / sizes[..., None].clamp(min=1).to(dtype)
 
@@ -161,10 +167,10 @@ class BatchRows(NamedTuple):
 def draw_batches(
     partition: Sequence[NDArray[np.int64]], clients: Clients, steps: NDArray[np.int64], number: int, streams: Streams
 ) -> BatchRows:
-    """The batches of some clients in a round, in which each of them makes `steps[i]` steps.
+    """Draw the batches of some clients in a round, in which each of them makes `steps[i]` steps.
 
     Every epoch is a fresh permutation of a client's samples, cut into batches of which the last may be short, or left
-    out if `last_batch` is no shorter than the others; a client makes its steps through as many epochs as it needs. A
+    out if `last_batch` is not shorter than the others; a client makes its steps through as many epochs as it needs. A
     client's draw depends on the round and its id alone.
     """
     most_steps = int(steps.max())

@@ -1,4 +1,4 @@
-"""The model of a federation behind its feature maps, and what the core can say about it and its training."""
+"""Model of a federation behind its feature maps: built, checked, and its parameters before the first round."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from crfl_core.training.features import FittedMaps, states_of
 
 
 def build_model(config: RunConfig, facts: DataFacts, fitted: FittedMaps) -> tuple[FeatureMaps, BoundModel]:
-    """The feature maps and the model for data like these."""
+    """Build the feature maps and the model for data like these."""
     maps = FeatureMaps(config.model.features, facts.inputs, facts.image_shape, states_of(fitted))
     return maps, bind_model(config, maps, facts)
 
 
 def bind_model(config: RunConfig, maps: FeatureMaps, facts: DataFacts) -> BoundModel:
-    """A model of its own behind these feature maps."""
+    """Build another instance of the model behind these feature maps."""
     with errors_of("model", config.model):
         model = config.model.build(DataFacts(maps.outputs, facts.classes, facts.domain, maps.image_shape))
     check_linear(config.model, model)
@@ -44,7 +44,7 @@ def bind_model(config: RunConfig, maps: FeatureMaps, facts: DataFacts) -> BoundM
 
 
 def gradient_bound(plugin: Model, model: BoundModel, input_norm: float) -> float:
-    """The norm that no sample's gradient exceeds, as the model says."""
+    """Ask the model for the norm that no sample's gradient exceeds."""
     with errors_of("model", plugin):
         bound = model.gradient_bound(input_norm)
     if not isinstance(bound, int | float) or not bound >= 0:
@@ -53,7 +53,7 @@ def gradient_bound(plugin: Model, model: BoundModel, input_norm: float) -> float
 
 
 def training_facts(config: RunConfig) -> TrainingFacts:
-    """How honest clients train, and what the core can say about it."""
+    """Return how honest clients train, and what the core can say about it."""
     training = config.training
     algorithm = config.training.algorithm
     plain = isinstance(algorithm, ProximalAlgorithm)
@@ -74,7 +74,7 @@ def training_facts(config: RunConfig) -> TrainingFacts:
 
 
 def check_linear(plugin: Model, model: BoundModel) -> None:
-    """Only the core's own linear model may call itself linear: certificates rest on the form of its logits."""
+    """Raise `PluginFailure` if another model than `LinearModel` calls itself linear: they carry certificates."""
     if not model.facts.linear:
         return
     if not isinstance(model, LinearModel) or model.facts != LinearModel.facts_of(model):
@@ -99,14 +99,14 @@ START_KEY = "model.start"
 
 
 class Start(NamedTuple):
-    """The model before the first round, (P,), and what the ledger says of it."""
+    """Model before the first round, (P,), and what the ledger says of it."""
 
     parameters: Tensor
     facts: StartFacts
 
 
 def initial_model(plugin: Model, model: BoundModel, generator: np.random.Generator) -> Start:
-    """The start that a config asks for. Raises `ConfigError` if it names a file that does not fit the model."""
+    """Return the start that a config asks for. Raises `ConfigError` if it names a file that does not fit the model."""
     wanted = plugin.start
     if isinstance(wanted, Path):
         content = read_start_file(wanted)
@@ -122,7 +122,7 @@ def initial_model(plugin: Model, model: BoundModel, generator: np.random.Generat
 
 
 def read_start_file(path: Path) -> bytes:
-    """The bytes of the file."""
+    """Read the bytes of the file that a config names."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -130,7 +130,7 @@ def read_start_file(path: Path) -> bytes:
 
 
 def parse_start_file(path: Path, content: bytes, layout: Layout) -> Tensor:
-    """The tensors of a safetensors file as one vector; they must be exactly those of the model."""
+    """Return the tensors of a safetensors file as one vector; they must be exactly those of the model."""
     try:
         tensors = load(content)
     except (SafetensorError, ValueError) as error:

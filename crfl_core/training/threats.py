@@ -1,4 +1,4 @@
-"""The attack of a run and the threat that its certificates assume, checked before training."""
+"""Checks of the attack of a run and of the threat that its certificates assume, before training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from crfl_core.training.client_sampling import Participation
 
 
 def rounds_to_resample(config: RunConfig, participation: Participation) -> tuple[int, ...]:
-    """The rounds whose model before noise is kept: where some certificate wants to start from again, or all."""
+    """Return the rounds whose model before noise is kept: those that certificates start from again, or all."""
     if config.threat.rounds is not None:
         attacked = schedules.expand_rounds(config.threat.rounds, config.rounds)
     else:  # a round counts as attacked only if an attacker is drawn in it
@@ -37,7 +37,7 @@ def rounds_to_resample(config: RunConfig, participation: Participation) -> tuple
 
 
 def check_remote_threat(config: RunConfig, data: FederatedData) -> None:
-    """Nobody knows what clients do that are elsewhere: a threat must be stated, and none of them is simulated."""
+    """Raise `ConfigError` if clients are remote and the config states no threat, or an attack to simulate."""
     if data.complete:
         return
     if config.attack is not None:
@@ -49,7 +49,7 @@ def check_remote_threat(config: RunConfig, data: FederatedData) -> None:
 
 
 def check_threat(config: RunConfig, clients: int) -> None:
-    """The assumed attackers and rounds exist."""
+    """Raise `ConfigError` if assumed attackers or rounds do not exist."""
     assumed = config.threat.clients
     if assumed is not None:
         known = 0 <= assumed <= clients if isinstance(assumed, int) else all(0 <= c < clients for c in assumed)
@@ -66,7 +66,7 @@ def check_threat(config: RunConfig, clients: int) -> None:
 
 
 def prepare_attack(config: RunConfig, data: FederatedData, participation: Participation, streams: Streams) -> State:
-    """What the attack computes once, after its options were checked against the attackers' batches."""
+    """Return what the attack computes once, after its options were checked against the attackers' batches."""
     attack = config.attack
     if attack is None:
         return {}

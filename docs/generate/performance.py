@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks import __main__ as benchmarks
-from benchmarks.results import MEASURED, Result, Results, read
+from benchmarks.results import RESULTS_FILE, Result, Results, read
 from docs.generate.markdown import WIDTH, cell
 
 
-def performance(path: Path = MEASURED) -> str:
+def performance(path: Path = RESULTS_FILE) -> str:
     """Write machine and versions, then one section per benchmark."""
     results = read(path)
-    missing = [name for name in benchmarks.known() if name not in results.benchmarks]
+    missing = [name for name in benchmarks.benchmark_names() if name not in results.benchmarks]
     parts = [conditions(results), *(section(name, found) for name, found in sorted(results.benchmarks.items()))]
     if missing:
         text = f"Not in these results: {', '.join(f'`{name}`' for name in missing)}."

@@ -103,7 +103,7 @@ def try_step(name: str, step: type[AggregationStep], certificates: Mapping[str, 
     }
     words = [MEANING[issubclass(step, Aggregator), step.depends]]
     words += ["the largest over all coordinates"] if watched else []
-    words += ["beside a part of the aggregate that is in nobody's weight"] if record.has_unweighted_part else []
+    words += ["beside a part of the aggregate that is in no client's weight"] if record.has_unweighted_part else []
     words += ["which depends on earlier rounds, too"] if record.carries_state else []
     return ", ".join(words), verdicts
 

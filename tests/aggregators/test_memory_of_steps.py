@@ -12,7 +12,7 @@ from crfl_aggregators.trimmed_mean import TrimmedMean
 from crfl_aggregators.weak_noise import WeakNoise
 
 from benchmarks.aggregators import CHAIN, SLOW, STEPS, chains, updates
-from benchmarks.peaks import peaks_of
+from benchmarks.peaks import measure_peaks
 from crfl_core.extend import Aggregator, ClientUpdates, RuleResult, State
 from crfl_core.training.aggregation import apply_stage, run_chain
 from tests.aggregators.support import RULES, STAGES
@@ -24,7 +24,9 @@ FEWER = 100, 160_000
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux tells the peak of resident memory")
 def test_beside_input_and_output_every_step_and_a_chain_of_them_needs_a_tenth_of_the_input() -> None:
-    peaks = peaks_of({**chains(STEPS), "chain": CHAIN}, updates, *MODERATE) | peaks_of(chains(SLOW), updates, *FEWER)
+    peaks = measure_peaks({**chains(STEPS), "chain": CHAIN}, updates, *MODERATE) | measure_peaks(
+        chains(SLOW), updates, *FEWER
+    )
     assert {name: ratio for name, ratio in peaks.items() if ratio > 1.1} == {}
 
 
@@ -43,7 +45,7 @@ class Copying(Aggregator):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux tells the peak of resident memory")
 def test_a_copy_of_the_updates_is_seen() -> None:
-    assert peaks_of({"copying": [Copying()]}, updates, *MODERATE)["copying"] == pytest.approx(2.0, abs=0.05)
+    assert measure_peaks({"copying": [Copying()]}, updates, *MODERATE)["copying"] == pytest.approx(2.0, abs=0.05)
 
 
 @pytest.mark.parametrize("rule", [Krum(f=2), TrimmedMean(trim=1)])

@@ -58,7 +58,7 @@ def test_the_ledger_and_the_audit_say_that_nobody_has_a_weight(tmp_path: Path) -
     result = run(config, out=tmp_path / "run")
     assert not result.ledger.clients.weight.any()
     assert all(record.has_unweighted_part for record in result.ledger.rounds)
-    assert "is in nobody's weight" in result.metrics.refused["paper"]
+    assert "in no client's weight" in result.metrics.refused["paper"]
     assert "they depend on all updates" in result.metrics.refused["pathwise-linear"]
     assert "postprocess" not in result.metrics.refused
     (drift,) = {record.breakdown[1] for record in result.ledger.rounds[-1:] if record.breakdown}

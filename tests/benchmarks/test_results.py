@@ -13,7 +13,7 @@ import pytest
 from benchmarks import __main__ as program
 from benchmarks import timing
 from benchmarks.comparison import compare
-from benchmarks.results import BadResults, Result, Results, here, numbered, read, together, write
+from benchmarks.results import BadResults, Result, Results, merge_repetitions, new_results, number_names, read, write
 from benchmarks.timing import Ratio, Seconds, best_times, median_ratio, report
 from docs.generate.performance import performance
 
@@ -30,7 +30,7 @@ def result(ratio: float, low: float, high: float, target: str = "at most 2") -> 
 
 
 def results(*found: Result) -> Results:
-    return here({"first": found})
+    return new_results({"first": found})
 
 
 def ticking(*ticks: float) -> Iterator[float]:
@@ -87,7 +87,7 @@ def test_a_file_has_machine_versions_and_ratios(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 1, "benchmarks": {"a": [{"ratio": 1}]}}'])
 def test_what_is_no_file_of_results_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "odd.json").write_text(text)
-    with pytest.raises(BadResults, match=r"odd\.json is no file of results: write one with"):
+    with pytest.raises(BadResults, match=r"odd\.json is not a file of results: write one with"):
         read(tmp_path / "odd.json")
 
 
@@ -130,8 +130,8 @@ def test_a_comparison_names_other_versions_and_machines() -> None:
 def test_equal_names_are_numbered_and_repetitions_are_one_result() -> None:
     once = [result(1.0, 1.0, 1.0), result(5.0, 5.0, 5.0)]
     again = [result(3.0, 3.0, 3.0), result(5.5, 5.5, 5.5)]
-    assert [one.name for one in numbered(once)] == ["time of a / b", "time of a / b [2]"]
-    first, second = together([once, again, once])
+    assert [one.name for one in number_names(once)] == ["time of a / b", "time of a / b [2]"]
+    first, second = merge_repetitions([once, again, once])
     assert (first.ratio, first.low, first.high) == (1.0, 1.0, 3.0)
     assert (second.ratio, second.low, second.high) == (5.0, 5.0, 5.5)
 
@@ -144,7 +144,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         module = ModuleType(f"benchmarks.{name}")
         module.main = lambda: report("time of a / b", numbers[0], "at most 2")  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr(program, "known", lambda: ["first", "second"])
+    monkeypatch.setattr(program, "benchmark_names", lambda: ["first", "second"])
     return numbers
 
 
@@ -206,8 +206,8 @@ def test_the_page_shows_what_was_measured_and_what_was_not(tmp_path: Path) -> No
 
 
 def test_every_benchmark_can_be_called_and_says_what_it_measures() -> None:
-    assert {"aggregators", "rounds", "votes"} <= set(program.known())
-    for name in program.known():
+    assert {"aggregators", "rounds", "votes"} <= set(program.benchmark_names())
+    for name in program.benchmark_names():
         source = Path(program.__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
         assert source.startswith('"""')
         assert "\ndef main() -> None:\n" in source

@@ -16,7 +16,7 @@ import crfl_core
 from crfl_core import CrflError, RunResult, WhatIf
 from crfl_core.errors import StoreError
 from crfl_core.extend import CertificateResult, ConfigError
-from crfl_core.records.ledger import FORMAT
+from crfl_core.records.ledger import LEDGER_FORMAT
 from crfl_core.training import federation as setup
 from tests.certificates.federations import small
 from tests.oracle import contents, sealed
@@ -245,11 +245,13 @@ def test_a_run_that_is_not_there_or_not_finished_is_an_error(tmp_path: Path, cop
 
 def test_a_ledger_of_another_version_is_an_error(copy: RunResult, crfl: Crfl) -> None:
     ledger = copy.path / "ledger.json"
-    ledger.write_text(ledger.read_text().replace(f'"format": {FORMAT}', '"format": 99'))
+    ledger.write_text(ledger.read_text().replace(f'"format": {LEDGER_FORMAT}', '"format": 99'))
     sealed(copy.path)
     outcome = crfl("certify", copy.path)
     assert outcome.returncode == 2
-    assert f"the ledger has format 99, this version of crfl reads format {FORMAT}" in " ".join(outcome.stderr.split())
+    assert f"the ledger has format 99, this version of crfl reads format {LEDGER_FORMAT}" in " ".join(
+        outcome.stderr.split()
+    )
 
 
 def test_a_ledger_with_missing_rounds_or_clients_is_an_error(copy: RunResult) -> None:

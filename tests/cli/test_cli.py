@@ -174,7 +174,7 @@ class Stops(Tracker):
         result = crfl("run", "-q", *out, *stopping)
         assert (result.returncode, result.stdout) == (130, "")
         assert result.stderr == f"interrupted: resume with `crfl resume {path}`\n"
-        result = crfl("resume", "-q", path)
+        result = crfl("resume", "-q", "--trust", path)
         assert (result.returncode, result.stdout) == (0, f"{path}\n")
 
     def test_the_same_command_resumes_as_well(self, crfl: Crfl, stopping: list[str], small: list[str]) -> None:
@@ -185,9 +185,9 @@ class Stops(Tracker):
 
     def test_a_resumed_run_may_be_interrupted_again(self, crfl: Crfl, stopping: list[str]) -> None:
         crfl("run", "-q", "--out", "here", *stopping, "--set", 'trackers=[{type="stops"}, {type="stops", after=2}]')
-        result = crfl("resume", "-q", "here")
+        result = crfl("resume", "-q", "--trust", "here")
         assert (result.returncode, result.stderr) == (130, "interrupted: resume with `crfl resume here`\n")
-        assert crfl("resume", "-q", "here").returncode == 0
+        assert crfl("resume", "-q", "--trust", "here").returncode == 0
 
     def test_before_anything_is_written_there_is_nothing_to_resume(
         self, crfl: Crfl, small: list[str], install: Install

@@ -244,7 +244,7 @@ def test_files_are_taken_out_of_an_archive_which_is_then_removed(
         (archive_of(**{"a.bin": CONTENT * 1000}), "a.bin: not the published file, it has"),
         (archive_of(**{"a.bin": CONTENT[:9]}), "a.bin: truncated, 9 of 76800 bytes"),
         (archive_of(other=b""), "has no member a.bin"),
-        (b"PK, but no archive", "is no intact zip archive"),
+        (b"PK, but no archive", "is not an intact zip archive"),
     ],
     ids=["slip", "absolute", "backslash", "drive", "tampered", "bomb", "short", "incomplete", "no zip"],
 )

@@ -9,7 +9,7 @@ from subprocess import CompletedProcess
 
 import pytest
 from crfl_reports.commands.demo import ending
-from crfl_reports.commands.story import ROWS, told
+from crfl_reports.commands.demo_story import ROWS, story_lines
 
 from crfl_core import RunResult, load
 
@@ -75,7 +75,7 @@ def test_it_ends_with_the_report_and_what_to_do_next(shown: str, folder: Path) -
 
 
 def test_terminals_without_unicode_get_plain_bars(shown: str, folder: Path) -> None:
-    text = "\n".join(told(results(folder), plain=True))
+    text = "\n".join(story_lines(results(folder), plain=True))
     assert text.isascii()
     assert "####" in text
 

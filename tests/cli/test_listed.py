@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from crfl_experiments.commands.comparison_table import comparison_table
 from crfl_experiments.comparison import Comparison, Point, Run, Statistic
-from crfl_experiments.run_list import Listed, list_table
+from crfl_experiments.run_list import RunSummary, list_table
 from rich.console import Console, RenderableType
 
 MANY = {f"part.setting_{number}": number for number in range(30)}
@@ -22,9 +22,9 @@ def lines(shown: RenderableType, width: int) -> list[str]:
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
 
-def listed(settings: dict[str, Any]) -> list[Listed]:
+def listed(settings: dict[str, Any]) -> list[RunSummary]:
     names = ("demo/certified", "a-name-that-is-much-longer-than-others")
-    return [Listed(name, "finished", 700, 2_000_000, 0.9, 0.01, 0.8, "tail", settings) for name in names]
+    return [RunSummary(name, "finished", 700, 2_000_000, 0.9, 0.01, 0.8, "tail", settings) for name in names]
 
 
 @pytest.mark.parametrize("width", [60, 80, 110])

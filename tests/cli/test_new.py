@@ -120,9 +120,9 @@ def test_the_licence_is_a_choice(licence: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["aggregator", "Trimmed_Mean"], "'Trimmed_Mean' is no name for a plugin: use lower-case words"),
-        (["aggregator", "2-means"], "is no name for a plugin"),
-        (["aggregator", "../mean"], "is no name for a plugin"),
+        (["aggregator", "Trimmed_Mean"], "'Trimmed_Mean' cannot be the name of a plugin: use lower-case words"),
+        (["aggregator", "2-means"], "cannot be the name of a plugin"),
+        (["aggregator", "../mean"], "cannot be the name of a plugin"),
         (["attack", "none"], "would be called None, a word of Python itself"),
         (["command", "import"], "would be called import, a word of Python itself"),
         (["command", "run"], "'run' is a command of crfl itself: choose another name"),
@@ -156,7 +156,7 @@ def test_nothing_is_overwritten(crfl: Crfl, tmp_path: Path, occupied: str) -> No
         target.symlink_to("nowhere")
     result = crfl("new", "tracker", "mine")
     assert result.returncode == 2
-    assert "crfl-mine: exists already, and nothing is overwritten: choose another --out" in result.stderr
+    assert "crfl-mine: exists already and is not overwritten: choose another --out" in result.stderr
     assert list(tmp_path.rglob("*")) == [target]
 
 
@@ -227,7 +227,7 @@ def test_the_tests_of_a_second_plugin_pass_as_they_are_written(tmp_path: Path) -
         (["tracker", "mine", "--into", "bare"], "bare: has no package bare, neither in src nor beside pyproject.toml"),
         (["tracker", "mine", "--into", "inline"], "cannot be added to: write them as tables"),
         (["aggregator", "first", "--into", "crfl-first"], "declares the aggregator 'first' already"),
-        (["attack", "taken", "--into", "crfl-first"], "taken.py: exists already, and nothing is overwritten"),
+        (["attack", "taken", "--into", "crfl-first"], "taken.py: exists already and is not overwritten"),
         (["attack", "import", "--into", "crfl-first"], "would be called import, a word of Python itself"),
         (["attack", "two", "--into", "crfl-first", "--out", "two"], "--into adds to a package and --out begins one"),
     ],

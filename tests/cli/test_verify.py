@@ -116,7 +116,7 @@ class TestVerify:
     def test_recomputing_finds_what_no_digest_can(self, run: Path, crfl: Crfl) -> None:
         """A forged model with a manifest that fits."""
         directory = RunDirectory(run)
-        tensors, notes = directory.read_noted("model.safetensors")
+        tensors, notes = directory.read_tensors_and_notes("model.safetensors")
         directory.write_tensors("model.safetensors", {**tensors, "bias": tensors["bias"] + 1.0}, notes)
         sealed(run)
         shutil.rmtree(run / "what-if")

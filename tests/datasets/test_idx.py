@@ -120,7 +120,7 @@ PACKED = gzip.compress(WHOLE, mtime=0)
         (WHOLE[:6], r"truncated in the header: 10 bytes are missing"),
         (b"", r"truncated in the header: 4 bytes are missing"),
         (WHOLE + b"x", r"there are more bytes than its header says, 5 items"),
-        (b"\x89PNG" + WHOLE, r"byte 0: the magic number is 89504e47, not 00000803, so this is no IDX file"),
+        (b"\x89PNG" + WHOLE, r"byte 0: the magic number is 89504e47, not 00000803, so this is not an IDX file"),
         (idx(np.arange(4)), r"byte 0: the magic number is 00000801, not 00000803"),
         (WHOLE[:8] + b"\xff" * 8, r"damaged or truncated between items 0 and 1 of 5"),
         (gzip.compress(WHOLE[:8] + b"\xff" * 8, mtime=0), r"damaged or truncated between items 0 and 1 of 5"),

@@ -102,7 +102,7 @@ def test_members_stand_with_their_types_as_the_source_writes_them() -> None:
     threat, columns, result = section("Threat"), section("ClientColumns"), section("RunResult")
     assert "| `scale` | `float`, ≥ 1 | `1.0` |" in threat
     assert "| `clients` | `int \\| tuple[int, ...]` | required |" in threat
-    assert "| `attackers` | `int` | Number of attacking clients R. |" in threat
+    assert "| `attackers` | `int` | " in threat
     assert "### `Threat.excess`\n\n```py\ndef excess(self, realised: Threat) -> tuple[str, ...]\n```" in threat
     assert "| `round` | `NDArray[np.int64]` | required |" in columns
     assert "    def __len__(self) -> int" in columns

@@ -81,7 +81,7 @@ def test_workers_are_on_both_nodes_and_open_the_job_once(two_nodes: Nodes) -> No
     try:
         for number in (1, 2, 3):
             assert sorted(part.part.start for part in engine.train(task_of(federation, number))) == list(range(8))
-        processes = [int(hand.place.rpartition(" ")[2]) for hand in engine._pool._hands]
+        processes = [int(worker.place.rpartition(" ")[2]) for worker in engine._pool._workers]
         parents = {re.search(r"^PPid:\s*(\d+)", Path(f"/proc/{one}/status").read_text(), re.M)[1] for one in processes}  # type: ignore[index]
         assert len(parents) == 2  # every node has a process that starts its workers
     finally:
@@ -154,7 +154,7 @@ def test_an_address_where_nobody_answers_is_a_sentence(tmp_path: Path) -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with pytest.raises(
-        ConfigError, match=rf"engine\.address: nobody answers at 127\.0\.0\.1:{port} .*ray start --head"
+        ConfigError, match=rf"engine\.address: no server answers at 127\.0\.0\.1:{port} .*ray start --head"
     ):
         crfl_core.run(tiny(engine={"type": "ray", "address": f"127.0.0.1:{port}"}), out=tmp_path / "run")
 
@@ -176,7 +176,7 @@ def test_an_address_where_somebody_else_answers_is_a_sentence(
 
         answering = threading.Thread(target=answer)
         answering.start()
-        expected = "who answers at .* is not Ray" if says else "nobody answers at .* \\(timed out\\)"
+        expected = "the server at .* is not Ray" if says else "no server answers at .* \\(timed out\\)"
         with pytest.raises(ConfigError, match=rf"engine\.address: {expected}"):
             crfl_core.run(tiny(engine={"type": "ray", "address": address}), out=tmp_path / "run")
         answering.join()

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from crfl_experiments.paper.claims import Exceeds, Ordered, SimilarSets, Steady, Within, verdict
+from crfl_experiments.paper.claims import Exceeds, Ordered, SimilarSets, Steady, Within, judge_claim
 from crfl_experiments.paper.phi import Study
 from crfl_experiments.paper.readings import AREA, BACKDOORED, CLEAN, RATES, REACH, Point, Reading, Samples, samples_of
 
@@ -39,20 +39,20 @@ def point(value: float, *radii: list[float], series: str = "", backdoored: list[
     ],
 )
 def test_a_step_is_judged_over_seeds(margins: list[float], expected: str) -> None:
-    assert verdict({"step": margins}) == expected
+    assert judge_claim({"step": margins}) == expected
 
 
 def test_the_worst_step_decides() -> None:
-    assert verdict({"one": [1.0], "two": [-1.0]}) == "does not hold"
-    assert verdict({"one": [1.0, 1.0], "two": [2.0, -1.0]}) == "undecided"
+    assert judge_claim({"one": [1.0], "two": [-1.0]}) == "does not hold"
+    assert judge_claim({"one": [1.0, 1.0], "two": [2.0, -1.0]}) == "undecided"
 
 
 def test_an_order_is_one_from_each_point_to_the_next() -> None:
     rising = [point(1, [1.0, 2.0]), point(2, [1.0, 3.0]), point(4, [1.0, 4.0])]
-    assert verdict(Ordered(REACH).margins(rising)) == "holds"
-    assert verdict(Ordered(REACH, rises=False).margins(rising)) == "does not hold"
-    assert verdict(Ordered(REACH).margins([rising[0], rising[2], rising[1]])) == "does not hold"
-    assert "2 at 1, 3 at 2, 4 at 4" in Ordered(REACH).told(rising)
+    assert judge_claim(Ordered(REACH).margins(rising)) == "holds"
+    assert judge_claim(Ordered(REACH, rises=False).margins(rising)) == "does not hold"
+    assert judge_claim(Ordered(REACH).margins([rising[0], rising[2], rising[1]])) == "does not hold"
+    assert "2 at 1, 3 at 2, 4 at 4" in Ordered(REACH).measured_text(rising)
 
 
 def test_series_are_not_compared_with_each_other_by_an_order() -> None:
@@ -64,35 +64,35 @@ def test_curves_are_compared_where_one_of_both_reaches() -> None:
     low, high = point(1, [1.0, 1.0]), point(2, [2.0, 2.0])
     far = point(3, [10.0, 10.0])
     margins = Ordered(RATES).margins([low, high, far])
-    assert verdict(margins) == "does not hold"  # all are certified at small radii: the rate cannot rise there
+    assert judge_claim(margins) == "does not hold"  # all are certified at small radii: the rate cannot rise there
     abstaining = [point(1, [-np.inf, -np.inf, 1.0]), point(2, [-np.inf, 2.0, 2.0]), point(3, [9.0, 9.0, 9.0])]
-    assert verdict(Ordered(RATES).margins(abstaining)) == "holds"
+    assert judge_claim(Ordered(RATES).margins(abstaining)) == "holds"
 
 
 def test_what_stays_is_compared_with_the_first_point() -> None:
     points = [point(1, [1.0]), point(2, [1.04]), point(3, [0.97])]
-    assert verdict(Steady(REACH, 0.05).margins(points)) == "holds"
-    assert verdict(Steady(REACH, 0.03).margins(points)) == "does not hold"
-    assert verdict(Within(AREA, 1.04).margins(points)) == "holds"
-    assert verdict(Within(AREA, 1.0).margins(points)) == "does not hold"
+    assert judge_claim(Steady(REACH, 0.05).margins(points)) == "holds"
+    assert judge_claim(Steady(REACH, 0.03).margins(points)) == "does not hold"
+    assert judge_claim(Within(AREA, 1.04).margins(points)) == "holds"
+    assert judge_claim(Within(AREA, 1.0).margins(points)) == "does not hold"
 
 
 def test_series_are_compared_at_the_same_value_and_seed() -> None:
     points = [point(value, [value], [2 * value], series="fedavg") for value in (1.0, 2.0)]
     points += [point(value, [20 * value], [40 * value], series="rfa") for value in (1.0, 2.0)]
-    assert verdict(Exceeds(REACH, "rfa", "fedavg", 10).margins(points)) == "holds"
-    assert verdict(Exceeds(REACH, "rfa", "fedavg", 21).margins(points)) == "does not hold"
+    assert judge_claim(Exceeds(REACH, "rfa", "fedavg", 10).margins(points)) == "holds"
+    assert judge_claim(Exceeds(REACH, "rfa", "fedavg", 21).margins(points)) == "does not hold"
     assert Exceeds(REACH, "krum", "fedavg", 1).margins(points) == {}
 
 
 def test_backdoored_samples_are_set_beside_clean_ones() -> None:
-    assert verdict(SimilarSets().margins([point(1, [1.0, 2.0], backdoored=[1.0, 1.9])])) == "holds"
-    assert verdict(SimilarSets().margins([point(1, [1.0, 2.0], backdoored=[0.5, 1.0])])) == "does not hold"
+    assert judge_claim(SimilarSets().margins([point(1, [1.0, 2.0], backdoored=[1.0, 1.9])])) == "holds"
+    assert judge_claim(SimilarSets().margins([point(1, [1.0, 2.0], backdoored=[0.5, 1.0])])) == "does not hold"
 
 
 def test_several_seeds_are_told_with_their_deviation() -> None:
     points = [point(1, [1.0], [3.0]), point(2, [4.0], [4.0])]
-    assert Ordered(REACH).told(points) == "largest radius: 2 ± 1.4 at 1, 4 at 2"
+    assert Ordered(REACH).measured_text(points) == "largest radius: 2 ± 1.4 at 1, 4 at 2"
 
 
 def test_rows_of_a_certificate_become_samples() -> None:
@@ -111,4 +111,4 @@ def test_the_radius_of_the_papers_example_grows_with_rounds_only_where_noise_is_
     at_ten = np.exp(study.log_radii[-1, 0])
     assert at_ten == pytest.approx(1.285, abs=5e-4)  # p_A = .7, p_B = .1 with the settings of Table 1
     assert study.growth == sorted(study.growth, reverse=True)
-    assert verdict(study.margins()) == "holds"
+    assert judge_claim(study.margins()) == "holds"

@@ -10,18 +10,18 @@ from statistics import fmean
 import numpy as np
 import pytest
 from crfl_experiments.comparison import (
+    CurveKey,
     Difference,
-    Measured,
-    Question,
     Run,
+    RunNumbers,
     Statistic,
-    chosen,
-    compared,
-    readable,
-    runs_of,
-    shared_radii,
+    choose_radii,
+    common_radii,
+    compare_runs,
+    find_finished_runs,
+    read_runs,
 )
-from crfl_experiments.comparison_figure import along, over_radii, picture
+from crfl_experiments.comparison_figure import comparison_figure, lines_along_key, lines_over_radii
 from crfl_experiments.sweeps import SweepResult, sweep
 from scipy import stats
 
@@ -58,11 +58,11 @@ def test_the_interval_of_a_difference_is_that_of_students_t() -> None:
 
 
 def test_points_are_what_seeds_have_in_common(done: Path) -> None:
-    comparison = compared(readable([done]))
+    comparison = compare_runs(read_runs([done]))
     assert comparison.keys == ("server.noise_std",)
     assert [point.settings for point in comparison.points] == [{"server.noise_std": 0.01}, {"server.noise_std": 0.2}]
     quiet, loud = comparison.points
-    accuracies = [[one.measured.metrics.accuracy for one in point.runs] for point in comparison.points]
+    accuracies = [[one.numbers.metrics.accuracy for one in point.runs] for point in comparison.points]
     assert quiet.statistics["accuracy"] == Statistic.of(accuracies[0])
     assert quiet.differences == {}
     assert loud.differences["accuracy"] == Difference.of(list(zip(accuracies[1], accuracies[0], strict=True)))
@@ -72,32 +72,32 @@ def test_a_copy_of_a_run_is_no_further_seed(done: Path, tmp_path: Path) -> None:
     first, other = (one.path for one in SweepResult(done).cells[:2])
     copy = shutil.copytree(first, tmp_path / "copy")
     with pytest.warns(CrflWarning, match="copy: is the same run as .*, and counts once"):
-        runs = runs_of([first, copy, other])
-    (point,) = compared(runs).points
+        runs = find_finished_runs([first, copy, other])
+    (point,) = compare_runs(runs).points
     assert point.statistics["accuracy"].n == 2
 
 
 def test_runs_are_compared_as_the_cells_of_a_sweep_are(done: Path) -> None:
     cells = sorted((done / "cells").iterdir())
-    beside, inside = compared(runs_of(cells)), compared(runs_of([done]))
+    beside, inside = compare_runs(find_finished_runs(cells)), compare_runs(find_finished_runs([done]))
     assert beside.keys == inside.keys == ("server.noise_std",)
     assert [point.statistics for point in beside.points] == [point.statistics for point in inside.points]
     with pytest.warns(CrflWarning, match="counts once"):
-        assert len(compared(runs_of([done, cells[0]])).points) == 2
+        assert len(compare_runs(find_finished_runs([done, cells[0]])).points) == 2
 
 
 def test_only_shared_seeds_are_paired(done: Path) -> None:
-    runs = readable([done])
+    runs = read_runs([done])
     few = [one for one in runs if one.point["server.noise_std"] == 0.01 or one.seed != (("seed", 1),)]
-    _, loud = compared(few).points
+    _, loud = compare_runs(few).points
     assert loud.differences["accuracy"].n == 2
-    apart = [Run(one.title, one.point, (("seed", number),), one.measured) for number, one in enumerate(runs)]
-    assert compared(apart).points[1].differences == {}
+    apart = [Run(one.title, one.point, (("seed", number),), one.numbers) for number, one in enumerate(runs)]
+    assert compare_runs(apart).points[1].differences == {}
 
 
 def test_certified_accuracy_is_counted_at_radii_that_a_curve_does_not_have(done: Path) -> None:
     for path in sorted((done / "cells").iterdir()):
-        measured = Measured(path)
+        measured = RunNumbers(path)
         for question, curve in measured.curves.items():
             radii = [radius for radius in curve.radii if np.isfinite(radius)]
             between = [(low + high) / 2 for low, high in pairwise(radii)]
@@ -106,13 +106,13 @@ def test_certified_accuracy_is_counted_at_radii_that_a_curve_does_not_have(done:
             assert counted[: len(radii)] == pytest.approx(curve.certified_accuracy[: len(radii)], abs=1e-12)
             pairs = zip(counted[len(radii) :], curve.certified_accuracy, curve.certified_accuracy[1:], strict=False)
             assert all(low <= middle <= high for middle, high, low in pairs)
-        assert measured.certified(Question("none", "client", "clean"), [1.0]) is None
+        assert measured.certified(CurveKey("none", "client", "clean"), [1.0]) is None
 
 
 def test_a_few_radii_are_chosen() -> None:
-    assert chosen([0, 1, 2, 3, 4, 5], "client") == [1, 2, 3]
-    assert chosen([0.0, 0.1, 0.2], "feature") == [0.1, 0.2]
-    assert len(chosen([0.1 * number for number in range(11)], "feature")) == 3
+    assert choose_radii([0, 1, 2, 3, 4, 5], "client") == [1, 2, 3]
+    assert choose_radii([0.0, 0.1, 0.2], "feature") == [0.1, 0.2]
+    assert len(choose_radii([0.1 * number for number in range(11)], "feature")) == 3
 
 
 def test_configs_differ_in_keys_that_a_person_would_name() -> None:
@@ -138,28 +138,28 @@ def test_strengths_of_one_attack_stay_apart_beside_another_attack() -> None:
 
 def test_an_unfinished_or_damaged_run_is_refused_with_a_remedy(done: Path, tmp_path: Path) -> None:
     with pytest.raises(CrflError, match="not a run directory"):
-        readable([tmp_path])
+        read_runs([tmp_path])
     alone = run({**SMALL, "seed": 7}, out=tmp_path / "alone").path
     (alone / "metrics.json").write_text("{}")
     with pytest.raises(CrflError, match=r"metrics.json: damaged.*leave it out of the comparison"):
-        readable([alone, *(done / "cells").iterdir()])
+        read_runs([alone, *(done / "cells").iterdir()])
 
 
 def test_lines_have_bands_over_seeds(done: Path) -> None:
     pytest.importorskip("crfl_reports.figures")
-    runs = readable([done])
-    question = next(iter(runs[0].measured.curves))
-    first, second = over_radii(runs, question)
-    radii = shared_radii([one.measured.curves[question] for one in runs])
+    runs = read_runs([done])
+    question = next(iter(runs[0].numbers.curves))
+    first, second = lines_over_radii(runs, question)
+    radii = common_radii([one.numbers.curves[question] for one in runs])
     assert np.array_equal(first.x, radii)
     assert np.array_equal(second.x, radii)
     assert first.name == "server.noise_std=0.01"
     assert first.low is not None
-    (line,) = along(compared(runs), "server.noise_std", "accuracy")
+    (line,) = lines_along_key(compare_runs(runs), "server.noise_std", "accuracy")
     assert np.array_equal(line.x, [0.01, 0.2])
-    assert picture(runs).axes
+    assert comparison_figure(runs).axes
     assert SweepResult(done).plot(against="server.noise_std").axes[0].get_xlabel() == "server.noise_std"
     with pytest.raises(CrflError, match=r"--against rounds: was not varied: what was: server.noise_std"):
-        along(compared(runs), "rounds", "accuracy")
+        lines_along_key(compare_runs(runs), "rounds", "accuracy")
     with pytest.raises(CrflError, match="--measure speed: there is none: there are accuracy"):
-        along(compared(runs), "server.noise_std", "speed")
+        lines_along_key(compare_runs(runs), "server.noise_std", "speed")

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import pytest
-from crfl_experiments.sweeps.expressions import Expression, in_order
+from crfl_experiments.sweeps.expressions import Expression, sort_links
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -95,10 +95,10 @@ def test_no_text_does_anything_but_compute_or_complain(text: str) -> None:
 
 def test_expressions_come_behind_those_they_need() -> None:
     links = {"a": Expression("a", "b + 1"), "b": Expression("b", "c"), "d": Expression("d", "a + b")}
-    assert [one.key for one in in_order(links)] == ["b", "a", "d"]
+    assert [one.key for one in sort_links(links)] == ["b", "a", "d"]
 
 
 def test_a_circle_is_named() -> None:
     links = {"a": Expression("a", "b"), "b": Expression("b", "c"), "c": Expression("c", "a")}
     with pytest.raises(ConfigError, match="in a circle: a -> b -> c -> a"):
-        in_order(links)
+        sort_links(links)

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 from crfl_experiments.sweeps.cells import Cell, define
-from crfl_experiments.sweeps.sweep_table import choices
-from crfl_experiments.sweeps.values import inline, parse_value, split
+from crfl_experiments.sweeps.sweep_table import read_choices
+from crfl_experiments.sweeps.values import parse_value, split_values, toml_inline
 
 from crfl_core.errors import ConfigError
 from tests.experiments.support import small
 
 
 def settings(**table: Any) -> list[dict[str, Any]]:
-    return [choice.settings for choice in choices(table, first_seed=0)]
+    return [choice.settings for choice in read_choices(table, first_seed=0)]
 
 
 def cells(**table: Any) -> list[Cell]:
@@ -47,7 +47,7 @@ def test_a_list_is_one_after_the_other_and_may_hold_tables_of_its_own() -> None:
 
 
 def test_seeds_are_counted_from_that_of_the_config() -> None:
-    assert [choice.settings["seed"] for choice in choices({"seeds": 3}, first_seed=7)] == [7, 8, 9]
+    assert [choice.settings["seed"] for choice in read_choices({"seeds": 3}, first_seed=7)] == [7, 8, 9]
     assert settings(seeds=[4, 2], grid={"a": [1, 2]})[:2] == [{"a": 1, "seed": 4}, {"a": 1, "seed": 2}]
 
 
@@ -143,5 +143,5 @@ def test_what_cannot_be_meant_is_refused_with_key_and_remedy(table: dict[str, An
 
 @pytest.mark.parametrize("value", [1, 0.5, "a, b", 'with "quotes"', [1, [2, "x"]], {"type": "krum", "f": 1}, True])
 def test_values_survive_as_text(value: Any) -> None:
-    assert parse_value(inline(value)) == value
-    assert [parse_value(part) for part in split(f"{inline(value)}, 2")] == [value, 2]
+    assert parse_value(toml_inline(value)) == value
+    assert [parse_value(part) for part in split_values(f"{toml_inline(value)}, 2")] == [value, 2]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from crfl_experiments.sweeps.cells import define
 from crfl_experiments.sweeps.folder import SweepFolder
-from crfl_experiments.sweeps.overview import Overview, remaining
+from crfl_experiments.sweeps.overview import Overview, estimate_remaining
 from crfl_experiments.sweeps.pool import Event
 from crfl_experiments.sweeps.schedule import plan_cells
 from crfl_experiments.sweeps.sweep_runner import Schedule
@@ -20,12 +20,12 @@ from tests.experiments.support import small
 @pytest.fixture
 def schedule(tmp_path: Path) -> Schedule:
     definition = define(small(grid={"rounds": [3, 4], "votes.models": [8, 16]}))
-    return Schedule(SweepFolder.claim(tmp_path / "sweep", definition), plan_cells(definition.cells()))
+    return Schedule(SweepFolder.open_or_create(tmp_path / "sweep", definition), plan_cells(definition.cells()))
 
 
 def seen(overview: Overview) -> str:
     console = Console(file=io.StringIO(), width=80)
-    console.print(overview.picture())
+    console.print(overview.render())
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -64,11 +64,11 @@ def test_the_picture_says_what_runs_and_how_far_it_is(schedule: Schedule) -> Non
 
 
 def test_time_left_is_that_of_cells_of_the_same_kind(schedule: Schedule) -> None:
-    assert remaining(schedule, now=0.0) is None
+    assert estimate_remaining(schedule, now=0.0) is None
     (job,) = schedule.start_next()
     started = schedule.running[job.name]
     schedule.rounds[job.name] = (1, 4)
-    assert remaining(schedule, now=started + 5.0) == pytest.approx(3 * 20.0 + 15.0)
+    assert estimate_remaining(schedule, now=started + 5.0) == pytest.approx(3 * 20.0 + 15.0)
     schedule.record(Event(job.name, "finished", {"shares": "nothing"}))
     schedule.notes[job.name] = schedule.notes[job.name]._replace(seconds=8.0)
-    assert remaining(schedule, now=started) == pytest.approx(3 * 8.0)
+    assert estimate_remaining(schedule, now=started) == pytest.approx(3 * 8.0)

@@ -17,8 +17,8 @@ import tomli_w
 from crfl_experiments.sweeps.cell_runner import Job
 from crfl_experiments.sweeps.cells import define
 from crfl_experiments.sweeps.folder import SweepFolder
-from crfl_experiments.sweeps.pool import line_of
-from crfl_experiments.sweeps.ray_pool import Cells
+from crfl_experiments.sweeps.pool import jobs_to_line
+from crfl_experiments.sweeps.ray_pool import CellActor
 from crfl_experiments.sweeps.sweep_runner import run_sweep
 
 from crfl_core.errors import ConfigError
@@ -117,8 +117,8 @@ def test_an_unknown_engine_is_refused_before_anything_is_written(tmp_path: Path)
 
 
 def test_a_machine_that_does_not_see_the_folder_says_so(tmp_path: Path) -> None:
-    worker = Cells(str(tmp_path / "elsewhere" / "sweep.toml"))
-    worker.work(line_of([Job("cell", "", tmp_path)]))
-    (said,) = worker.said()
+    worker = CellActor(str(tmp_path / "elsewhere" / "sweep.toml"))
+    worker.work(jobs_to_line([Job("cell", "", tmp_path)]))
+    (said,) = worker.take_messages()
     assert said["event"] == "failed"
     assert f"does not see {tmp_path / 'elsewhere'}: a sweep on several machines needs a folder" in said["reason"]

@@ -13,11 +13,11 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from crfl_experiments.paper import reproduce
-from crfl_experiments.paper.figures import BOOK, DATASETS, swept
+from crfl_experiments.paper.figures import DATASETS, FIGURES, figures_with_cells
 from crfl_experiments.paper.plots import sound_lines
 from crfl_experiments.paper.readings import Point, Reading, Samples
-from crfl_experiments.paper.reproduction import names, select
-from crfl_experiments.paper.sound_answers import Answer, distance_bounds
+from crfl_experiments.paper.reproduction import figure_titles, select_figures
+from crfl_experiments.paper.sound_answers import SoundAnswer, distance_bounds
 from crfl_experiments.paper.sweep_files import (
     KEYS_OF_BOTH,
     SWEEPS,
@@ -49,14 +49,14 @@ DIGITS = (
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_the_sweep_file_of_a_dataset_has_an_item_for_every_figure(dataset: str) -> None:
     cells = define(SWEEPS / f"{dataset}.toml").cells()
-    figures = {figure.name: figure for figure in swept(dataset)}
+    figures = {figure.name: figure for figure in figures_with_cells(dataset)}
     assert {cell.settings["let.figure"] for cell in cells} == figures.keys()
     assert all(figures[cell.settings["let.figure"]].axis in cell.columns for cell in cells)
 
 
 def told(path: Path) -> dict[str, Any]:
     """A config without what is measured and kept. Two ways to say how much is poisoned are one."""
-    found = load_config(path).config.model_dump(exclude={"storage", "evaluation", "votes"})
+    found = load_config(define(path).tree).config.model_dump(exclude={"storage", "evaluation", "votes"})
     found["dataset"].pop("test_samples", None)
     for name in ("poison_ratio", "poisoned_per_batch"):
         found["attack"].pop(name, None)
@@ -67,7 +67,7 @@ def told(path: Path) -> dict[str, Any]:
 def test_the_tables_are_those_of_the_examples(dataset: str) -> None:
     table, example = told(SWEEPS / f"{dataset}.toml"), told(ROOT / "examples" / f"{dataset}.toml")
     assert table == example
-    assert load_config(SWEEPS / f"{dataset}.toml").config.votes.noise_std == 0.01
+    assert load_config(define(SWEEPS / f"{dataset}.toml").tree).config.votes.noise_std == 0.01
 
 
 def test_figures_share_training_and_fast_ones_keep_the_papers_radii() -> None:
@@ -124,7 +124,7 @@ def test_distances_to_the_clean_model_stay_below_the_sound_bound(tmp_path: Path)
     clean = run(tree, overrides=[*keys, *overrides, "attack=none", "certificates=[]"], out=tmp_path / "clean")
     cell, twin = (cast(CellResult, SimpleNamespace(run=one, settings={"seed": 0})) for one in (finished, clean))
     reading = Reading(cell, certificate="pathwise-linear", twin=twin)
-    bounds = distance_bounds(Answer(None, 1, Point("table1", 0.0, "", {0: reading})), 3)[0]
+    bounds = distance_bounds(SoundAnswer(None, 1, Point("table1", 0.0, "", {0: reading})), 3)[0]
     assert len(bounds) == len(reading.distances) == 6
     assert (reading.distances > 0).all()
     assert (reading.distances <= bounds).all()
@@ -132,15 +132,17 @@ def test_distances_to_the_clean_model_stay_below_the_sound_bound(tmp_path: Path)
 
 
 def test_sound_lines_that_lie_on_each_other_have_one_name() -> None:
-    attackers = next(figure for figure in BOOK if figure.name == "attackers")
+    attackers = next(figure for figure in FIGURES if figure.name == "attackers")
     shares = {1: 0.992, 2: 0.99, 3: 0.97, 4: 0.969}
     answers = [SimpleNamespace(value=value, share=lambda *_, one=one, **__: [one]) for value, one in shares.items()]
-    lines = sound_lines(attackers, cast(list[Answer], answers), 2.0, "clean", rate=False)
+    lines = sound_lines(attackers, cast(list[SoundAnswer], answers), 2.0, "clean", rate=False)
     assert [line.name for line in lines] == [*["sound, R = 1, 2"] * 2, *["sound, R = 3, 4"] * 2]
     assert [np.asarray(line.y).tolist() for line in lines] == [[one] * 2 for one in shares.values()]
     assert all(line.dark for line in lines)
     one = [SimpleNamespace(value=None, share=lambda *_, **__: [0.9])]
-    assert [line.name for line in sound_lines(attackers, cast(list[Answer], one), 2.0, "clean", rate=True)] == ["sound"]
+    assert [line.name for line in sound_lines(attackers, cast(list[SoundAnswer], one), 2.0, "clean", rate=True)] == [
+        "sound"
+    ]
 
 
 def test_the_accuracy_of_a_model_is_that_of_its_run(tmp_path: Path) -> None:
@@ -206,14 +208,14 @@ def test_only_the_files_of_the_papers_split_are_needed(tmp_path: Path, monkeypat
 
 def test_figures_are_listed_and_unknown_ones_are_refused(crfl: Crfl) -> None:
     listed = crfl("reproduce", "--list").stdout
-    assert all(name in listed for name in names())
-    assert json.loads(crfl("reproduce", "--list", "--json").stdout) == names()
+    assert all(name in listed for name in figure_titles())
+    assert json.loads(crfl("reproduce", "--list", "--json").stdout) == figure_titles()
     assert "there is no figure 'zeta': `crfl reproduce --list`" in crfl("reproduce", "zeta").stderr
 
 
 def test_figures_are_chosen_by_dataset_by_name_or_by_both() -> None:
-    assert [dataset for dataset, _ in select(["sigma"])[0]] == list(DATASETS)
-    assert [figure.name for _, figure in select(["mnist"])[0]] == [one.name for one in BOOK]
-    assert select(["mnist/sigma", "phi"])[1]
+    assert [dataset for dataset, _ in select_figures(["sigma"])[0]] == list(DATASETS)
+    assert [figure.name for _, figure in select_figures(["mnist"])[0]] == [one.name for one in FIGURES]
+    assert select_figures(["mnist/sigma", "phi"])[1]
     with pytest.raises(ConfigError, match="no figure 'mnist/none'"):
-        select(["mnist/none"])
+        select_figures(["mnist/none"])

@@ -116,7 +116,7 @@ def test_runs_of_other_data_are_not_mixed(tmp_path: Path, finished_run: Path) ->
 def test_a_damaged_source_is_done_without(tmp_path: Path) -> None:
     definition = define(small(grid={"votes.models": [8, 16]}))
     first, second = definition.cells()
-    folder = SweepFolder.claim(tmp_path / "sweep", definition)
+    folder = SweepFolder.open_or_create(tmp_path / "sweep", definition)
     run(first.config, out=folder.cell(first.name))
     (folder.cell(first.name) / "clients.npz").write_bytes(b"")
     assert run_sweep(definition, folder.path, workers=1, quiet=True) == {}
@@ -128,7 +128,7 @@ def test_a_damaged_source_is_done_without(tmp_path: Path) -> None:
 def test_a_damaged_cell_says_how_to_get_it_again(tmp_path: Path) -> None:
     definition = define(small())
     (cell,) = definition.cells()
-    folder = SweepFolder.claim(tmp_path / "sweep", definition)
+    folder = SweepFolder.open_or_create(tmp_path / "sweep", definition)
     run(cell.config, out=folder.cell(cell.name))
     (folder.cell(cell.name) / "status.json").write_text("{}")
     failures = run_sweep(definition, folder.path, workers=1, quiet=True)

@@ -16,8 +16,8 @@ import pytest
 from crfl_experiments.sweeps import SweepResult, sweep
 from crfl_experiments.sweeps.cells import define
 from crfl_experiments.sweeps.folder import SweepFolder
-from crfl_experiments.sweeps.overview import duration
-from crfl_experiments.sweeps.pool import AHEAD, one_ahead
+from crfl_experiments.sweeps.overview import format_duration
+from crfl_experiments.sweeps.pool import EARLY_WORKERS, start_worker_early
 from crfl_experiments.sweeps.sweep_runner import run_sweep
 
 from crfl_core import CrflError, run
@@ -123,14 +123,14 @@ def test_what_plugins_print_goes_to_the_log(tmp_path: Path, capfd: pytest.Captur
 
 
 def test_the_worker_that_starts_ahead_takes_the_first_cell_or_ends(tmp_path: Path) -> None:
-    with one_ahead():
-        (early,) = AHEAD
+    with start_worker_early():
+        (early,) = EARLY_WORKERS
         run_sweep(define(small(seeds=2)), tmp_path / "sweep", workers=2, quiet=True)
-        assert AHEAD == []
+        assert EARLY_WORKERS == []
         assert early._process.poll() is not None
     assert SweepResult(tmp_path / "sweep").is_finished
-    with one_ahead():
-        (unused,) = AHEAD
+    with start_worker_early():
+        (unused,) = EARLY_WORKERS
     assert unused._process.poll() is not None
 
 
@@ -193,7 +193,12 @@ def when_free(directory: RunDirectory, seconds: float) -> RunDirectory:
 
 
 def test_time_is_told_for_people() -> None:
-    assert [duration(seconds) for seconds in (0.2, 59.5, 61, 7322)] == ["1 s", "1 min 0 s", "1 min 1 s", "2 h 2 min"]
+    assert [format_duration(seconds) for seconds in (0.2, 59.5, 61, 7322)] == [
+        "1 s",
+        "1 min 0 s",
+        "1 min 1 s",
+        "2 h 2 min",
+    ]
 
 
 def test_notes_are_plain_files(done: Path) -> None:

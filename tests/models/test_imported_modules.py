@@ -198,7 +198,7 @@ def test_a_file_that_is_missing_or_something_else_is_refused(tmp_path: Path) -> 
     with pytest.raises(OptionError, match="cannot be read: No such file"):
         StoredLayers(path=tmp_path / "nothing").bind(4)
     (tmp_path / "text").write_text("hello")
-    with pytest.raises(OptionError, match="is no safetensors file"):
+    with pytest.raises(OptionError, match="is not a safetensors file"):
         StoredLayers(path=tmp_path / "text").bind(4)
 
 

@@ -18,7 +18,7 @@ import crfl_core
 from crfl_core import RunResult
 from crfl_core.errors import StoreError
 from crfl_core.extend import Aggregator, Ledger, RoundRecord, TrainingTask, hookimpl
-from crfl_core.records.ledger import FORMAT, ClientColumns, RunFacts
+from crfl_core.records.ledger import LEDGER_FORMAT, ClientColumns, RunFacts
 from crfl_core.training.federation import Federation
 from crfl_core.training.local_training import LocalTraining
 from tests.oracle import Momentum, Veto, federation_of, played, sealed, tiny
@@ -224,7 +224,7 @@ def of(run: RunResult, facts: dict[str, Any] | None = None, rounds: tuple[RoundR
 
 
 def test_another_format_is_refused_with_both_versions(run: RunResult) -> None:
-    with pytest.raises(StoreError, match=f"the ledger has format 99, this version of crfl reads format {FORMAT}"):
+    with pytest.raises(StoreError, match=f"has format 99, this version of crfl reads format {LEDGER_FORMAT}"):
         of(run, facts={"format": 99})
 
 

@@ -149,7 +149,7 @@ def test_a_radius_counts_as_reached_at_itself_and_an_abstention_nowhere() -> Non
 )
 def test_what_is_not_certified_counts_in_the_median(radius: list[float], expected: float | None) -> None:
     """No "median inf" beside a certified rate of 0.167: at least half of all samples reach it, or there is none."""
-    found = metrics.median(np.array(radius))
+    found = metrics.median_radius(np.array(radius))
     assert found == expected
     reached = np.array(radius) >= (np.inf if found is None else found)
     assert (reached.mean() >= 0.5) == (found is not None)
@@ -172,7 +172,7 @@ def test_a_rule_that_puts_everything_into_its_offset_gives_nobody_a_share_and_no
     assert found is not None
     assert (found.clients, found.mean_weight_share, found.largest_weight_share) == ((0,), None, None)
     assert set(run.metrics.refused) == {"paper", "pathwise-linear"}
-    assert "a part of the aggregate depends on the updates and is in nobody's weight" in run.metrics.refused["paper"]
+    assert "a part of the aggregate depends on the updates, in no client's weight" in run.metrics.refused["paper"]
     headline = Console(width=110, record=True)
     headline.print(tables.headline("sign-vote", run.metrics))
     assert "not in the weights" in headline.export_text()

@@ -113,7 +113,7 @@ def test_what_is_saved_of_the_twin_matters(whole: RunResult, tmp_path: Path) -> 
                 config("distances"), out=tmp_path / name, plugins={"momentum": stopping(5, KeyboardInterrupt())}
             )
         directory = RunDirectory(tmp_path / name)
-        tensors, notes = directory.read_noted("checkpoint/state.safetensors")
+        tensors, notes = directory.read_tensors_and_notes("checkpoint/state.safetensors")
         assert tensors["twin/parameters"].shape == tensors["parameters"].shape
         assert int(tensors["twin/aggregation.0/rounds"]) == 4
         if name == "gone":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from html.parser import HTMLParser
 
-from crfl_reports.pages.markup import data_block, element, html, joined, table
+from crfl_reports.pages.markup import data_block, element, html, join_parts, table
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,7 +51,7 @@ def test_data_never_end_their_block(text: str) -> None:
 
 def test_parts_are_escaped_once() -> None:
     inner = element("b", "1 < 2")
-    assert html(joined(["&", inner])) == "&amp;<b>1 &lt; 2</b>"
+    assert html(join_parts(["&", inner])) == "&amp;<b>1 &lt; 2</b>"
 
 
 def test_a_table_has_headings_and_a_caption() -> None:

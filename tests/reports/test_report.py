@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from crfl_experiments.sweeps.cells import define
 from crfl_experiments.sweeps.folder import Note, SweepFolder
-from crfl_reports.pages.samples import floored, tables
+from crfl_reports.pages.samples import round_down, tables
 
 import crfl_core
 from crfl_core.errors import DataError, StoreError
@@ -77,8 +77,8 @@ def test_tables_read_back_are_the_guarantees_of_the_run(run_directory: Path) -> 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, 0.1 + 0.2, 123456.7, 9.9999e-7, 1e-300, 3e200])
 def test_radii_are_rounded_down(value: float) -> None:
-    assert floored(value) <= value
-    assert floored(value) >= value * 0.998
+    assert round_down(value) <= value
+    assert round_down(value) >= value * 0.998
 
 
 def test_a_report_leaves_the_run_what_it_was(own_run: Path, crfl: Crfl) -> None:
@@ -175,7 +175,7 @@ def test_a_place_that_cannot_be_written_is_named(run_directory: Path, tmp_path: 
 
 def test_the_page_of_a_sweep_tells_which_cells_are_missing(own_run: Path, tmp_path: Path) -> None:
     definition = define({"name": "small", "sweep": {"grid": {"rounds": [3, 4, 5]}}})
-    folder = SweepFolder.claim(tmp_path / "sweep", definition)
+    folder = SweepFolder.open_or_create(tmp_path / "sweep", definition)
     finished, failed, _ = definition.cells()
     shutil.copytree(own_run, folder.cell(finished.name))
     folder.write_note(failed.name, Note("failed", "no <memory> left"))

@@ -66,7 +66,7 @@ def test_the_state_of_a_rule_matters(whole: RunResult, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         crfl_core.run(CONFIG, out=tmp_path / "run", plugins={"momentum": stopping(4, KeyboardInterrupt())})
     directory = RunDirectory(tmp_path / "run")
-    tensors, notes = directory.read_noted("checkpoint/state.safetensors")
+    tensors, notes = directory.read_tensors_and_notes("checkpoint/state.safetensors")
     assert int(tensors["aggregation.0/rounds"]) == 3
     kept = {name: array for name, array in tensors.items() if not name.startswith("aggregation.0/")}
     directory.write_tensors("checkpoint/state.safetensors", kept, notes)

@@ -259,7 +259,7 @@ def test_a_run_is_not_continued_on_other_data(unfinished: Path) -> None:
     facts["test_sets"]["clean"]["digest"] = "0" * 64
     directory = RunDirectory(unfinished)
     directory.write("ledger.json", json.dumps(facts).encode())
-    tensors, notes = directory.read_noted("checkpoint/state.safetensors")
+    tensors, notes = directory.read_tensors_and_notes("checkpoint/state.safetensors")
     notes["files"]["ledger.json"] = directory.digests["ledger.json"]
     directory.write_tensors("checkpoint/state.safetensors", tensors, notes)
     directory.keep()

@@ -101,7 +101,7 @@ class Sneaky(Tracker):
 
 
 BROKEN: dict[str, list[tuple[Plugin, str]]] = {
-    "everybody_is_trained_once": [(Lazy(), "client 1 in round 1"), (Single(), "from all 3 models, found 1")],
+    "every_client_is_trained_once": [(Lazy(), "client 1 in round 1"), (Single(), "from all 3 models, found 1")],
     "training_is_that_of_the_job": [
         (Tampering(), "return the answer as it is"),
         (Forgetful(), "hand task and part on as they are"),

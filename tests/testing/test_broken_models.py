@@ -215,7 +215,7 @@ MAPS = {
 }
 MAP_CLASSES: dict[str, type[BoundUnitBall]] = {bound.__name__: bound for bound, _ in MAPS.values()}
 
-FITTED = "it_is_fitted_to_the_same_twice"
+FITTED = "fitting_twice_gives_the_same"
 
 EXAMPLES: list[tuple[str, Plugin, str]] = [
     *((check, Broken().with_name(model.__name__), word) for check, (model, word) in MODELS.items()),

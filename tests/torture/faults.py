@@ -112,7 +112,7 @@ def full_disk(stage: Stage, chance: Random) -> Struck | None:
         disks.leave(stage.place, files=int(INODES * chance.random() ** 2))
     ended = children.run(stage.arguments, stage.place)
     disks.leave(stage.place)
-    return refused(ended, "No space left on device")
+    return refused(ended, "No space left on device", "(free disk at")
 
 
 def two_writers(stage: Stage, chance: Random) -> Struck | None:
@@ -203,9 +203,9 @@ def judged(ended: Ended, number: signal.Signals) -> Struck | None:
     return ended_well(ended)
 
 
-def refused(ended: Ended, reason: str) -> Struck | None:
+def refused(ended: Ended, *reasons: str) -> Struck | None:
     """Whether the operating system refused something, which must be said in a sentence."""
-    if ended.status == 2 and reason in ended.said and not ended.complaints:
+    if ended.status == 2 and any(reason in ended.said for reason in reasons) and not ended.complaints:
         return Struck(last_phase(ended))
     return ended_well(ended)
 

@@ -1,4 +1,4 @@
-"""What every formula does first: take numbers, sequences or arrays alike, and compute in float64."""
+"""Conversion of arguments: formulas take numbers, sequences or arrays, and compute in float64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The special functions of scipy, which is imported when the first of them is called: it takes a tenth of a start."""
+"""Special functions of SciPy, imported when the first one is called: the import takes a tenth of a start."""
 
 from __future__ import annotations
 

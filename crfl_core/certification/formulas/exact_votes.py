@@ -145,21 +145,21 @@ class _Quadrature:
         v = self.step * np.arange(first, self.last + 1)
         density = self.step / SQRT_2PI * np.exp(-v * v / 2.0)
         tail = self.table.reader(first, len(v))
-        # Nobody so far is above v, or somebody is: both by sums of positive terms, so that neither loses digits.
-        nobody = np.ones((len(rows), len(v)))
-        somebody = np.zeros((len(rows), len(v)))
+        # No class so far is above v, or some class is: both by sums of positive terms, so that neither loses digits.
+        none_above = np.ones((len(rows), len(v)))
+        some_above = np.zeros((len(rows), len(v)))
         for rank in range(int(active[0]) - 1, 0, -1):
             count = int(np.searchsorted(-active, -rank))  # the first rows, which have this class active
             above = tail(gaps[:count, rank])
-            above *= nobody[:count]
-            somebody[:count] += above
-            nobody[:count] -= above
+            above *= none_above[:count]
+            some_above[:count] += above
+            none_above[:count] -= above
         second = np.exp(-np.square(v + gaps[:, :1]) / 2.0)
-        second *= nobody
+        second *= none_above
         p_b = second @ (self.step / SQRT_2PI * special.ndtr(v))
         above = tail(gaps[:, 0])
-        above *= nobody
-        return (nobody - above) @ density, (somebody + above) @ density, p_b
+        above *= none_above
+        return (none_above - above) @ density, (some_above + above) @ density, p_b
 
 
 class _TailTable:

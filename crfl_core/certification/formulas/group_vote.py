@@ -21,7 +21,7 @@ from crfl_core.certification.formulas.rounding import UNIT_ROUNDOFF
 LARGEST_TOTAL = 2.0**51
 """Weights add up to no more, so that twice their sum is exact in floating point."""
 VOTES_AT_ONCE = 1 << 20
-"""As many votes are looked at together, which bounds the memory."""
+"""Votes that are processed at a time, which bounds the memory."""
 
 
 def vote_counts(votes: ArrayLike, classes: int, weights: ArrayLike = 1) -> NDArray[np.int64]:

@@ -26,7 +26,7 @@ rounds, because theta falls with log(gamma) at a rate of at most 1 and `d |log d
 NEGLIGIBLE = -80.0
 """Divergences whose logarithm is below this need not shrink any further."""
 STRONGEST_ROUNDS = 200
-"""So many rounds are treated exactly; the others, which contract less, by total variation alone."""
+"""Number of rounds that are treated exactly; the others, which contract less, by total variation alone."""
 SATURATED = 80.0
 """Gaussians at this distance are disjoint in floating point, as if it were infinite."""
 VACUOUS = 20.0

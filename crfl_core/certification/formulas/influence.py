@@ -41,7 +41,7 @@ def equal_influence_rates(
     """Return rates that give all rounds the same influence on the final model.
 
     `eta_t = (1 - c_t^(1/tau)) / lambda` with `c_t = (t + t0 - 1) / (t + t0)`.
-    (rounds,), or (rounds, clients) if `steps` or decays are one for each client: whoever takes more steps takes smaller
+    (rounds,), or (rounds, clients) if `steps` or decays are one for each client: a client with more steps takes smaller
     ones, so that all of a round keep the same share c_t. `start` is t0, from `equal_influence_start`, or larger for
     smaller rates. No rate is above the `largest_rate`, if `largest` gives it, not even by rounding.
 

@@ -20,9 +20,11 @@ POWERS = np.exp2(np.arange(-200.0, 201.0))
 ITERATIONS = 240
 """More than enough for halving a bracket every fifth time; most searches take ten."""
 TOLERANCE = 1e-15
+"""Relative width of a bracket at which the search for a radius ends."""
 STALLED = 4
+"""Slow steps of false position after which the search halves brackets."""
 RADII_AT_ONCE = 2048
-"""So many radii are searched for at a time, which bounds the memory for many attackers."""
+"""Radii that are searched for at a time, which bounds the memory for many attackers."""
 
 
 def feature_radius(drift: ArrayLike, total_drift: Callable[[Array], Array]) -> Array:
@@ -38,7 +40,7 @@ def feature_radius(drift: ArrayLike, total_drift: Callable[[Array], Array]) -> A
     array([nan,  0.,  4.])
     """
     (limits,) = floats(drift)
-    with np.errstate(invalid="ignore"):  # of an attacker without weight, infinity times 0 is no number and no matter
+    with np.errstate(invalid="ignore"):  # of an attacker without weight, infinity times 0 is NaN, and does not matter
         at_zero, at_most = total_drift(np.array([0.0, np.inf]))
         radii = np.where(limits >= at_most, np.inf, np.where(limits >= at_zero, 0.0, np.nan))
     searched = (radii == 0.0) & (limits > at_zero)

@@ -105,7 +105,7 @@ def joint_log_radius(log_radii: ArrayLike) -> Array:
 
     Each round has a radius of its own if it is attacked alone.
     The divergences of the rounds add up and grow with the square of delta: `RAD^-2 = sum_t RAD_t^-2`, each RAD_t with
-    the contraction of those later rounds in which nobody attacks.
+    the contraction of those later rounds without an attack.
 
     >>> np.exp(joint_log_radius(np.log([3.0, 4.0]))).round(12)
     np.float64(2.4)

@@ -34,9 +34,9 @@ SECOND_ORDER = 1.01
 UNDERFLOW = 2.0**-900
 """More than all products and exponentials of a round that underflow can add up to."""
 NEARLY_CLIPPED = 1.0 / 16.0
-"""A model that stays so far below the clip norm, relatively, is not clipped, nor is one that is nearly the same."""
+"""Relative distance below the clip norm at which neither a model nor a nearly equal one is clipped."""
 FARTHEST_NOISE = 40.0
-"""Noise exceeds its typical norm by so many stds with probability exp(-800), which is 0 in floating point."""
+"""Number of stds by which noise exceeds its typical norm with probability exp(-800), 0 in floating point."""
 
 
 class ModelSize(NamedTuple):

@@ -1,4 +1,4 @@
-"""Adds a plugin to a package that exists: a module, its tests, an example, and a line in pyproject.toml."""
+"""Addition of a plugin to an existing package: a module, its tests, an example, a line in pyproject.toml."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROJECT = "pyproject.toml"
 
 @dataclass(frozen=True)
 class Package:
-    """A package of plugins as it lies on disk: where it is, what pip calls it, and the folder of its modules."""
+    """Package of plugins on disk: its folder, its distribution, and the folder of its modules."""
 
     root: Path
     distribution: str
@@ -30,7 +30,7 @@ class Package:
 
     @property
     def points(self) -> Mapping[str, Mapping[str, str]]:
-        """Its entry points, by group and name."""
+        """Return its entry points, by group and name."""
         return entry_points(tomllib.loads(self.text))
 
 
@@ -48,13 +48,13 @@ def add_to_package(names: PluginNames, root: Path, *, registry: Registry) -> Pac
     content = {package.root / path: text for path, text in added_files(names, package, module, registry).items()}
     for path in content:
         if os.path.lexists(path):
-            raise ScaffoldError(f"{path}: exists already, and nothing is overwritten: choose another name")
+            raise ScaffoldError(f"{path}: exists already and is not overwritten: choose another name")
     write_all(content, package.root / PROJECT, project)
     return package
 
 
 def read_package(root: Path) -> Package:
-    """The package in a folder. Raises `ScaffoldError` if there is none."""
+    """Read the package in a folder. Raises `ScaffoldError` if there is none."""
     path = root / PROJECT
     try:
         text = path.read_text(encoding="utf-8")
@@ -78,13 +78,13 @@ def read_package(root: Path) -> Package:
 
 
 def entry_points(tree: Mapping[str, Any]) -> Mapping[str, Mapping[str, str]]:
-    """The entry points of crfl that a pyproject.toml declares."""
+    """Return the entry points of crfl that a pyproject.toml declares."""
     declared = tree.get("project", {}).get("entry-points", {})
     return {group: points for group, points in declared.items() if group.startswith("crfl.")}
 
 
 def with_entry_point(package: Package, group: str, name: str, target: str) -> str:
-    """The text of pyproject.toml with one more line, or table, and nothing else changed."""
+    """Add a line or table to the text of pyproject.toml, and change nothing else."""
     line = f'{name} = "{target}"'
     header = re.compile(rf'^\[project\.entry-points\.["\']{re.escape(group)}["\']\][^\n]*\n', re.MULTILINE)
     if header.search(package.text):
@@ -106,7 +106,7 @@ def with_entry_point(package: Package, group: str, name: str, target: str) -> st
 
 
 def added_files(names: PluginNames, package: Package, module: str, registry: Registry) -> dict[Path, str]:
-    """The new files, by their path in the package."""
+    """Return the new files, by their path in the package."""
     kind = names.kind.replace("-", "_")
     is_command = names.kind == COMMAND
     example = f"example-{names.plugin}.toml"
@@ -133,17 +133,17 @@ def added_files(names: PluginNames, package: Package, module: str, registry: Reg
 
 
 def write_all(content: Mapping[Path, str], project: Path, text: str) -> None:
-    """Write the new files, then pyproject.toml, which makes them known; take them back if something goes wrong."""
-    begun: list[Path] = []
+    """Write the new files, then pyproject.toml; remove them again if an error occurs."""
+    written: list[Path] = []
     scratch = project.with_name(f".{project.name}.new")
     try:
         for path, source in content.items():
             path.parent.mkdir(exist_ok=True)
-            begun.append(path)
+            written.append(path)
             path.write_text(source, encoding="utf-8")
         scratch.write_text(text, encoding="utf-8")
         scratch.replace(project)
     except OSError as error:
-        for path in (*begun, scratch):
+        for path in (*written, scratch):
             path.unlink(missing_ok=True)
         raise ScaffoldError(f"{error.filename or project}: cannot be written: {error.strerror}") from error

@@ -1,4 +1,4 @@
-"""Writes the package of a new plugin from templates, there at once or not at all.
+"""Package of a new plugin, written from templates as a whole or not at all.
 
 The templates are ordinary files that work as they are, so that linter and type checker see them: the placeholders are
 names such as `MyPlugin` and `crfl_my_plugin`.
@@ -26,7 +26,7 @@ LICENCES: Mapping[str, str | None] = {
     "bsd-3-clause": "BSD-3-Clause",
     "none": None,
 }
-"""Licences to choose from, and what the metadata call them."""
+"""Licences to choose from, with their names in the metadata."""
 
 
 def write_package(names: PluginNames, target: Path, *, licence: str, author: str | None, registry: Registry) -> None:
@@ -34,7 +34,7 @@ def write_package(names: PluginNames, target: Path, *, licence: str, author: str
     names.check()
     content = package_files(names, licence=licence, author=author, registry=registry)
     if os.path.lexists(target):
-        raise ScaffoldError(f"{target}: exists already, and nothing is overwritten: choose another --out")
+        raise ScaffoldError(f"{target}: exists already and is not overwritten: choose another --out")
     try:
         with TemporaryDirectory(prefix=".crfl-new-", dir=target.parent) as scratch:
             package = Path(scratch, "package")
@@ -48,7 +48,7 @@ def write_package(names: PluginNames, target: Path, *, licence: str, author: str
 
 
 def package_files(names: PluginNames, *, licence: str, author: str | None, registry: Registry) -> dict[str, str]:
-    """Every file of the package, by its path in it."""
+    """Return every file of the package, by its path."""
     if licence not in LICENCES:
         raise ScaffoldError(f"--licence {licence}: there are {', '.join(LICENCES)}")
     if author is not None and not re.fullmatch(r'[^"\\\x00-\x1f]+', author):
@@ -67,7 +67,7 @@ def package_files(names: PluginNames, *, licence: str, author: str | None, regis
 
 
 def templates_of(names: PluginNames) -> dict[str, str]:
-    """The template of every file of the package, by its path in it. A command is typed: no config is its example."""
+    """Return the template of every file of the package. Only commands have no example config."""
     kind = names.kind.replace("-", "_")
     is_command = names.kind == COMMAND
     templates = {
@@ -82,7 +82,7 @@ def templates_of(names: PluginNames) -> dict[str, str]:
 
 
 def placeholders(names: PluginNames, licence: str, author: str, registry: Registry) -> dict[str, str]:
-    """What stands for what in the templates."""
+    """Return the placeholders of the templates with their replacements."""
     exact = f"{names.distribution}:{names.plugin}"
     return {
         "crfl-my-plugin": names.distribution,
@@ -102,12 +102,12 @@ def placeholders(names: PluginNames, licence: str, author: str, registry: Regist
 
 
 def fill_template(template: str, words: Mapping[str, str]) -> str:
-    """The template with every placeholder replaced, all at once."""
+    """Replace every placeholder of a template, all at once."""
     return re.sub("|".join(map(re.escape, words)), lambda match: words[match[0]], template)
 
 
 def check_target(names: PluginNames, source: str) -> None:
-    """A plugin must not take a name that its own module uses: `crfl new stage stage` would derive Stage from Stage."""
+    """Refuse a name that the plugin's module uses: `crfl new stage stage` would derive Stage from Stage."""
     used = {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
     if names.target in used:
         raise ScaffoldError(f"{names.plugin!r} would be called {names.target}, which its module already uses")

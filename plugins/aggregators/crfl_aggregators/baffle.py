@@ -58,7 +58,10 @@ class Baffle(Stage):
 
     @hookimpl
     def crfl_accept_round(self, run: RunContext, current: Round, candidate: Tensor, state: State) -> bool | None:
-        """Whether fewer validators than the quorum suspect the model; no opinion while there is too little history."""
+        """Accept the model if fewer validators than the quorum suspect it.
+
+        There is no opinion while the history is too short.
+        """
         history = state["history"]
         if len(history) <= self.lookback:
             return None

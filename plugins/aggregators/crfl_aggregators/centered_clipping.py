@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
-
 import torch
 from pydantic import Field
 
@@ -18,8 +16,6 @@ class CenteredClipping(Aggregator):
     the first). Since `v` stays a combination of the updates and of where it began, `aggregate = sum_i p_i u_i + a v_0`,
     the last term is the offset.
     """
-
-    works_on: ClassVar[Literal["updates", "products", "blocks"]] = "blocks"
 
     radius: float = Field(1.0, gt=0, description="how far an update may lie from the centre, tau")
     iterations: int = Field(1, ge=1, description="how often the centre moves in a round")

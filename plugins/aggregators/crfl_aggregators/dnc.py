@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -23,8 +21,6 @@ class Dnc(Aggregator):
     value. The `n - filtering f` lowest scores survive, ties going to the lower id. `aggregate` is the mean of the
     clients that survive every pass; should there be none, of those that survive most often.
     """
-
-    works_on: ClassVar[Literal["updates", "products", "blocks"]] = "products"
 
     f: int = Field(1, ge=0, description="malicious clients that are expected, m in the paper")
     filtering: float = Field(1.0, gt=0, description="c: how many times f clients are left out in a pass")
@@ -71,7 +67,7 @@ def outlier_scores(values: Tensor, coordinates: Tensor, ids: NDArray[np.int64]) 
     Found from the products of the rows: if `X v = s y` with unit vectors, the scores are `s^2 y_i^2`, and y is the main
     eigenvector of `X X^T`. Rows come in the order of their ids, so that no other order changes a bit.
     """
-    from scipy.linalg import eigh  # slow to import, and nobody else needs it
+    from scipy.linalg import eigh  # slow to import, and no other rule needs it
 
     order = np.argsort(ids)
     products = product_matrix(values, coordinates, torch.from_numpy(order).to(values.device))

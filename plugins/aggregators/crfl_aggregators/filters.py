@@ -63,8 +63,8 @@ class CosineFilter(Stage):
     """Leaves out updates whose direction differs from that of most others (after Munoz-Gonzalez et al., 2019).
 
     Keeps client i if `median_{j != i} cos(u_i, u_j) >= threshold`. The paper compares with the current aggregate, which
-    attackers move along; the median over the others needs no aggregate and withstands any minority. If nobody
-    reaches the threshold, those who come nearest to it are kept.
+    attackers move along; the median over the others needs no aggregate and withstands any minority. If no
+    client reaches the threshold, those that come nearest to it are kept.
     """
 
     threshold: float = Field(0.0, ge=-1, le=1, description="least cosine of the angle to the typical other client")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -24,8 +22,6 @@ class Flame(Aggregator):
     S the median of all norms, `aggregate = 1/L sum_(i admitted) min(1, S / ||u_i||) u_i + N(0, (noise S)^2 I)`. The
     noise is the offset; the weight of a client contains its clipping.
     """
-
-    works_on: ClassVar[Literal["updates", "products", "blocks"]] = "products"
 
     noise: float = Field(0.001, ge=0, description="deviation of the noise as a share of the median norm, lambda")
 

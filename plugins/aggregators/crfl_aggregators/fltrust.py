@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -22,12 +22,11 @@ class FLTrust(Aggregator):
     """Mean of updates as long as the server's own, weighted by their cosine with it (Cao et al., 2021).
 
     The server trains on its root samples as a client does: `g_0`. With trust `t_i = max(0, cos(u_i, g_0))`, `aggregate
-    = sum_i t_i (||g_0|| / ||u_i||) u_i / sum_i t_i`, zero if nobody is trusted. The weight of a client is the factor of
-    its update, the change of its length included: these may sum to more than 1.
+    = sum_i t_i (||g_0|| / ||u_i||) u_i / sum_i t_i`, zero if no client is trusted. The weight of a client is the factor
+    of its update, the change of its length included: these may sum to more than 1.
     """
 
     needs_root: ClassVar[bool] = True
-    works_on: ClassVar[Literal["updates", "products", "blocks"]] = "blocks"
 
     learning_rate: float | None = Field(None, gt=0, description="of the server; unset: that of the median client")
     steps: int | None = Field(None, ge=1, description="of the server in a round; unset: those of the median client")

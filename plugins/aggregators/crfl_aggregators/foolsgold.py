@@ -20,8 +20,8 @@ class FoolsGold(Aggregator):
     With `H_i` the sum of all updates of client i and `c_ij = cos(H_i, H_j)`, `v_i = max_j c_ij`: similarities to more
     conspicuous clients are pardoned, `c_ij <- c_ij v_i / v_j` where `v_j > v_i`; then `a_i = 1 - max_j c_ij`, rescaled
     to `max_i a_i = 1`, and `a_i <- confidence * (ln(a_i / (1 - a_i)) + 1/2)`, clipped to [0, 1]. `aggregate = sum_i
-    (a_i / n) u_i`: the paper sums, and dividing by n makes it the mean if everybody is trusted. Clients that all pull
-    in one direction trust nobody: the update is zero. A history costs as much memory as a model.
+    (a_i / n) u_i`: the paper sums, and dividing by n makes it the mean if all clients are trusted. If all pull in one
+    direction, no client is trusted: the update is zero. A history costs as much memory as a model.
     """
 
     confidence: float = Field(1.0, gt=0, description="kappa, the steepness of the logit")
@@ -71,14 +71,12 @@ def update_histories(state: State, ids: Tensor, values: Tensor) -> tuple[Tensor 
     """Add this round to the histories of all clients.
 
     Returns the rows of this round's clients, or None if these are all clients, in this order; and the new state.
-
-    No rows are named if they are all there are, in this order.
     """
     known = state.get("ids", ids.new_empty(0)).cpu()
-    everybody = torch.unique(torch.cat([known, ids]))
-    history = values.new_zeros(len(everybody), values.shape[1])
+    all_ids = torch.unique(torch.cat([known, ids]))
+    history = values.new_zeros(len(all_ids), values.shape[1])
     if len(known):
-        history[torch.searchsorted(everybody, known)] = state["history"]
-    rows = torch.searchsorted(everybody, ids).to(values.device)
+        history[torch.searchsorted(all_ids, known)] = state["history"]
+    rows = torch.searchsorted(all_ids, ids).to(values.device)
     history.index_add_(0, rows, values)
-    return None if torch.equal(everybody, ids) else rows, {"ids": everybody, "history": history}
+    return None if torch.equal(all_ids, ids) else rows, {"ids": all_ids, "history": history}

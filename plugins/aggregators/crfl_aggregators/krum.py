@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
-
 import numpy as np
 import torch
 from pydantic import Field
@@ -20,8 +18,6 @@ class Krum(Aggregator):
     not counted; ties go to the lower id. Some libraries count n - f - 1 or n - f neighbours; this is the paper's
     number.
     """
-
-    works_on: ClassVar[Literal["updates", "products", "blocks"]] = "products"
 
     f: int = Field(1, ge=0, description="malicious clients that are tolerated; needs clients >= 2 f + 3")
 
@@ -44,8 +40,6 @@ class MultiKrum(Aggregator):
 
     `aggregate = 1 / keep * sum of u_i over the lowest s_i`, with the scores `s_i` of `krum`; ties go to the lower id.
     """
-
-    works_on: ClassVar[Literal["updates", "products", "blocks"]] = "products"
 
     f: int = Field(1, ge=0, description="malicious clients that are tolerated; needs clients >= 2 f + 3")
     keep: int | None = Field(None, ge=1, description="updates that are averaged; unset: clients - f")

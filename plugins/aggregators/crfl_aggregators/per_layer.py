@@ -42,7 +42,9 @@ class PerLayer(Aggregator):
         if not isinstance(rule, Aggregator):
             raise ValueError(f"{rule.configured_as!r} is a stage: name a rule such as krum")
         if any(hasattr(getattr(type(rule), name, None), "crfl_impl") for name in dir(type(rule))):
-            raise ValueError(f"{rule.configured_as!r} has hooks, which nobody would call for a layer")
+            raise ValueError(
+                f"{rule.configured_as!r} has hooks, which are not called for a layer: name a rule without hooks"
+            )
         return rule
 
     def check(self, clients: Clients) -> None:

@@ -16,7 +16,7 @@ Numbers = NDArray[np.floating]
 Flags = NDArray[np.bool_]
 
 SORT_ALL_UP_TO = 48
-"""Up to so many values, all slopes are sorted: counting would not be faster."""
+"""Up to this number of values, all slopes are sorted: counting would not be faster."""
 SAMPLED_MEDIANS = 12
 """Medians that are computed to guess where the one in the middle lies."""
 FIRST_GUESS_OFFSET = 0.08
@@ -46,7 +46,7 @@ def median_slopes(across: Numbers) -> Numbers:
     where = np.nonzero(unknown)
     medians[where] = point_medians(across, *where)
     medians.sort(axis=1)
-    return median_of_sorted(medians)
+    return row_medians(medians)
 
 
 def point_medians(across: Numbers, rows: NDArray[np.intp], places: NDArray[np.intp]) -> Numbers:
@@ -72,10 +72,10 @@ def medians_at(across: Numbers, rows: NDArray[np.intp], places: NDArray[np.intp]
         slopes /= steps
     slopes[each, places] = np.inf  # a point has no slope to itself: last in the order, then left out
     slopes.sort(axis=1)
-    return median_of_sorted(slopes[:, :-1])
+    return row_medians(slopes[:, :-1])
 
 
-def median_of_sorted(rows: Numbers) -> Numbers:
+def row_medians(rows: Numbers) -> Numbers:
     """Return the median of sorted rows, the mean of the middle two if their number is even."""
     count = rows.shape[1]
     first = rows[:, (count - 1) // 2]

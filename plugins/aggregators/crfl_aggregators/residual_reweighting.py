@@ -1,4 +1,4 @@
-"""Residual-based reweighting: trust in clients whose values lie on the line through everybody's."""
+"""Residual-based reweighting: trust in clients whose values lie on the line through all values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ResidualReweighting(Aggregator):
     confidence in a value is `c_i = min(1, clip sqrt(2 / n) h_i tau / |r_i|)`, where `1 - h_i^2` is the leverage of
     `x_i`. A value of confidence below `threshold` is replaced by the line's. A client's weight is the sum of its
     confidences over all coordinates, each times the standard deviation of the coordinate's confidences, to the `power`
-    of 2 as in the authors' code, divided by everybody's. Where its value was replaced its weight is 0, and what
+    of 2 as in the authors' code, divided by that of all clients. Where its value was replaced its weight is 0, and what
     stands there instead is the offset: a huge value that is not trusted has no part in the result, not even by
     rounding. The authors' code also adds 1e-7 to tau, which is left out here: updates of any size are treated alike.
     Needs time in n^2 P, for comparing all pairs a few times in every coordinate.
@@ -86,7 +86,7 @@ class ResidualReweighting(Aggregator):
         if clients < 3:
             return torch.ones_like(residuals)
         sizes = sort_rows(residuals.clone())[:, 1:]
-        scale = NORMAL_SPREAD * (1 + 5 / (clients - 1)) * median_of_sorted(sizes)
+        scale = NORMAL_SPREAD * (1 + 5 / (clients - 1)) * row_medians(sizes)
         reach = self.clip * np.sqrt(2 / clients) * scale[:, None] * leverage_factors(clients, ordered)
         return torch.where(residuals > reach, reach / residuals, 1.0)
 
@@ -153,10 +153,10 @@ def fit_lines(across: Tensor, slope: Tensor) -> Tensor:
     """Evaluate the line of sorted values against their rank at every rank: (b, n) -> (b, n)."""
     clients = across.shape[1]
     ranks = torch.arange(clients, dtype=across.dtype, device=across.device)
-    return median_of_sorted(across)[:, None] + slope[:, None] * (ranks - (clients - 1) / 2)
+    return row_medians(across)[:, None] + slope[:, None] * (ranks - (clients - 1) / 2)
 
 
-def median_of_sorted(across: Tensor) -> Tensor:
+def row_medians(across: Tensor) -> Tensor:
     """Return the median of sorted rows, the mean of the middle two if their number is even."""
     count = across.shape[1]
     return across[:, [(count - 1) // 2, count // 2]].mean(1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -42,8 +42,6 @@ class Rfa(Aggregator):
     malicious and no honest update is longer than U, the aggregate is at most `2 U + nearest_half` from that of the
     honest clean world.
     """
-
-    works_on: ClassVar[Literal["updates", "products", "blocks"]] = "products"
 
     weighting: Literal["samples", "uniform"] = Field("samples", description="a_i by sample counts, or all equal")
     smoothing: float = Field(1e-6, gt=0, lt=1, description="nu, relative to the scale of the updates")

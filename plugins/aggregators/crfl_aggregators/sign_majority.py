@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -25,12 +24,10 @@ class SignMajority(Aggregator):
     """Every parameter moves by `step` in the direction that most clients vote for (Bernstein et al., 2019).
 
     `aggregate_j = step sign(sum_i sign(u_ij))`, as signSGD with majority vote has it: a client votes with the sign of
-    its update and nothing else of it counts, a zero is no vote, and a tie moves nothing. So the aggregate is no
-    weighted sum of updates: all of it is an offset that depends on them, and in nobody's weight. But R clients can turn
-    only parameters whose votes differ by 2R or less, whatever they submit.
+    its update and nothing else of it counts, a zero is no vote, and a tie moves nothing. So the aggregate is not
+    a weighted sum of updates: all of it is an offset that depends on them, and all weights are zero. But R clients can
+    turn only parameters whose votes differ by 2R or less, whatever they submit.
     """
-
-    works_on: ClassVar[Literal["updates", "products", "blocks"]] = "blocks"
 
     step: float = Field(0.01, gt=0, description="how far every parameter moves in a round")
 
@@ -40,8 +37,8 @@ class SignMajority(Aggregator):
         # Small integers, exact in any precision.
         balance = torch.cat([values[:, columns].sign().sum(0) for columns in column_blocks(values)])
         update = self.step * balance.sign()
-        nobody = torch.zeros(len(values), dtype=torch.float64, device=values.device)
-        return VoteResult(update=update, weights=nobody, offset=update.clone(), state=state, balance=balance)
+        no_weights = torch.zeros(len(values), dtype=torch.float64, device=values.device)
+        return VoteResult(update=update, weights=no_weights, offset=update.clone(), state=state, balance=balance)
 
     def breakdown(self, clients: Clients, aggregate: RuleResult, update_bound: float) -> Array | None:  # noqa: ARG002
         """Bound the norm of what R clients can turn, from the votes as they were counted.

@@ -25,7 +25,7 @@ class Alie(Byzantine):
         """Return the mean minus z times the spread in every coordinate."""
         values = known.honest.values
         own = known.own_updates
-        if not len(values):  # nobody to hide among
+        if not len(values):  # no honest client to hide among
             return -own
         z = largest_z(len(values) + len(own), len(own)) if self.z is None else self.z
         return values.mean(0) - z * values.std(0, correction=0)
@@ -36,7 +36,7 @@ def largest_z(clients: int, attackers: int) -> float:
 
     They look as bad as the attackers then.
 
-    >>> round(largest_hidden(50, 24), 2)  # s = 26 - 24 = 2 of 26 honest clients
+    >>> round(largest_z(50, 24), 2)  # s = 26 - 24 = 2 of 26 honest clients
     1.43
     """
     honest = clients - attackers

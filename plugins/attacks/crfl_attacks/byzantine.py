@@ -59,8 +59,8 @@ class Gaussian(Byzantine):
 class InnerProductManipulation(Byzantine):
     """Fall of empires (Xie et al., 2019): all attackers submit -epsilon times the mean of the honest updates.
 
-    A mean over everybody then has a negative inner product with the honest one as soon as epsilon exceeds the ratio of
-    honest to malicious weight. A small epsilon is nearer to the honest updates than they are to each other.
+    A mean over all clients then has a negative inner product with the honest one as soon as epsilon exceeds the ratio
+    of honest to malicious weight. A small epsilon is nearer to the honest updates than they are to each other.
     """
 
     epsilon: float = Field(0.5, gt=0, description="length in units of the honest mean")

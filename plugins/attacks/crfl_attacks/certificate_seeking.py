@@ -119,9 +119,8 @@ def margins_and_runners_up(logits: Tensor, wanted: Tensor) -> tuple[Tensor, Tens
 def margin_slopes(model: BoundModel, start: Tensor, x: Tensor, labels: Tensor, others: Tensor) -> Tensor:
     """Compute the gradients of `logit[other] - logit[label]` by the parameters, (k, P).
 
-    One for each input.
-
-    It is the cross-entropy of the label minus that of the other class: what both share cancels.
+    There is one for each input. It is the cross-entropy of the label minus that of the other class: what both share
+    cancels.
     """
     parameters = start.expand(1, len(x), -1)
     weights = x.new_ones(len(x), 1)

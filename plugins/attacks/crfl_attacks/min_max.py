@@ -19,8 +19,6 @@ class DistanceConstrained(Byzantine):
 
     p points away from the honest mean. No attacker is farther from the others than an honest update is; `remoteness`
     says what that means.
-
-    The most that an honest update is away from the others is not exceeded; `remoteness` says what that means.
     """
 
     perturbation: Perturbation = Field(
@@ -34,7 +32,7 @@ class DistanceConstrained(Byzantine):
     def direction(self, known: AttackerView) -> Tensor:
         """Return the perturbed mean."""
         honest = known.honest.values
-        if not len(honest):  # nobody to hide among
+        if not len(honest):  # no honest client to hide among
             return -known.own_updates
         push = perturbation(honest, self.perturbation)
         return honest.mean(0) + self.gamma(honest.double(), push.double()) * push
@@ -108,10 +106,10 @@ def search_largest(allowed: Callable[[float], bool], start: float) -> float:
 
     0 must be allowed, and all that lies below an allowed gamma.
 
-    The search of the paper (Algorithm 1): go on where it is allowed and back where it is not, by steps that halve,
+    The search of the paper (Algorithm 1): forward where it is allowed and back where it is not, by steps that halve,
     until the last success is near. What is returned was tried, or is 0.
 
-    >>> round(largest(lambda gamma: gamma**2 <= 3.0, start=1.0), 5)
+    >>> round(search_largest(lambda gamma: gamma**2 <= 3.0, start=1.0), 5)
     1.73205
     """
     gamma = start

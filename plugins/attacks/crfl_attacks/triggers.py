@@ -80,8 +80,8 @@ def split_pattern(pattern: Tensor, parts: int, facts: DataFacts) -> Tensor:
 
     Their sum is the pattern; the channels of a pixel stay together.
 
-    >>> from crfl_core import Domain
-    >>> split(torch.tensor([1.0, 0.0, 2.0, 3.0]), 2, DataFacts(4, 2, Domain())).tolist()
+    >>> from crfl_core.extend import Domain
+    >>> split_pattern(torch.tensor([1.0, 0.0, 2.0, 3.0]), 2, DataFacts(4, 2, Domain())).tolist()
     [[1.0, 0.0, 2.0, 0.0], [0.0, 0.0, 0.0, 3.0]]
     """
     plane = facts.inputs if facts.image_shape is None else math.prod(facts.image_shape[-2:])

@@ -1,4 +1,4 @@
-"""What the sound certificates have in common: three levels, and a cap on updates that makes the third possible."""
+"""Bases of the sound certificates of one model: three levels, and the update cap that the client level needs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, ClassVar, Literal
 from crfl_core.extend import Certificate, Level
 
 UPDATE_CAP: Mapping[str, Any] = {"type": "update-cap", "bound": "known"}
-"""A cap where there is a bound on honest updates, so that no honest client notices it."""
+"""Stage that caps updates at the bound on honest ones, so that no honest client is affected."""
 
 
 class CappedCertificate(Certificate):
-    """A certificate that counts clients, for which updates have to be capped."""
+    """Base of certificates with a client level, for which updates have to be capped."""
 
     levels_offered: ClassVar[tuple[Level, ...]] = ("feature", "sample", "client")
 
@@ -23,7 +23,7 @@ class CappedCertificate(Certificate):
 
 
 class PathwiseCertificate(CappedCertificate):
-    """A certificate about the run as it was, with all its noise. No round is special to it."""
+    """Base of certificates about the run as it was, with all its noise; no round is special to them."""
 
     statement: ClassVar = "pathwise"
 

@@ -38,8 +38,8 @@ class GroupVote(GroupCertificate):
 
     statement: ClassVar = "pathwise"
 
-    candidates: Literal["anybody", "named"] = Field(
-        "anybody", description="who may attack: anybody, or only the clients that threat.clients names"
+    candidates: Literal["all", "named"] = Field(
+        "all", description="who may attack: all clients, or only those that threat.clients names"
     )
     refine: bool = Field(
         False,
@@ -71,7 +71,7 @@ class GroupVote(GroupCertificate):
         cast = votes.expect(GroupVotes)
         groups = ledger.facts.groups
         assert groups is not None
-        named = None if self.candidates == "anybody" or isinstance(threat.clients, int) else threat.clients
+        named = None if self.candidates == "all" or isinstance(threat.clients, int) else threat.clients
         classes = ledger.facts.classes
         able = count_candidates(groups, named)
         counts = formulas.vote_counts(cast.ballots, classes, groups.votes)

@@ -1,4 +1,4 @@
-"""What certificates about groups of clients have in common: the votes, and that nothing crosses groups."""
+"""Base of the certificates about groups of clients: the votes of the groups, and checks that nothing crosses them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from crfl_core.extend import (
 
 
 class GroupCertificate(Certificate):
-    """A certificate that counts clients, from the votes of the groups' models."""
+    """Base of certificates that count clients, from the votes of the groups' models."""
 
     groups: ClassVar[bool] = True
     levels_offered: ClassVar[tuple[Level, ...]] = ("client",)
@@ -60,8 +60,13 @@ def isolation_checks(ledger: Ledger) -> tuple[Check, ...]:
     judged = ledger.facts.rejects or any(not record.accepted and record.failed is None for record in ledger.rounds)
     replaced = next((record.weights_from for record in ledger.rounds if record.weights_from != "chain"), None)
     watching = ledger.facts.watching
-    crossing = "a plugin judges rounds" if judged else f"weights are replaced by {replaced}" if replaced else ""
-    crossing = crossing or (f"hooks of {watching[0]!r} see all groups" if watching else "")
+    crossing = ""
+    if judged:
+        crossing = "a plugin judges rounds"
+    elif replaced:
+        crossing = f"weights are replaced by {replaced}"
+    elif watching:
+        crossing = f"hooks of {watching[0]!r} see all groups"
     members = ledger.facts.groups.members if ledger.facts.groups is not None else ()
     sizes = sorted({len(group) for group in members})
     failed = ledger.failed_groups

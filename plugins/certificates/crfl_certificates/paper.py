@@ -93,7 +93,7 @@ class Paper(Certificate):
         budget = self._budget(p_a, p_b)
         noise_std = votes.request.noise_std
         each = [self._round_radius(ledger, threat, number, budget, noise_std) for number in threat.rounds]
-        # Of rounds of which nobody knows which are attacked, the worst count.
+        # Of unknown attacked rounds, the worst count.
         log_radii = formulas.joint_log_radius(np.sort(each, axis=0)[: threat.attacked_rounds])
         certain = p_a > p_b if self.abstains else np.ones_like(p_a, bool)
         with np.errstate(over="ignore"):
@@ -161,7 +161,7 @@ def essential_checks(ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
             "weights say who moved the model",
             weighed and not stepping,
             stepping
-            or ("they do" if weighed else "a part of the aggregate depends on the updates and is in nobody's weight"),
+            or ("they do" if weighed else "a part of the aggregate depends on the updates, in no client's weight"),
             "an aggregate that is a weighted sum of the updates",
             assumption_checks.PLAIN_STEP_REMEDY if stepping else "use fedavg",
         ),

@@ -1,4 +1,4 @@
-"""What certificates with fresh noise have in common."""
+"""Base of the certificates whose votes draw noise again, by continuations of the run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from crfl_core.extend import Check, Ledger, Threat, VoteRequest, VoteSettings, a
 
 
 class ResampledCertificate(CappedCertificate):
-    """Continuations of the run that vote, one vote each."""
+    """Base of certificates by the votes of continuations, one vote each."""
 
     statement: ClassVar = "tail"
 

@@ -24,7 +24,7 @@ ARRAY_NAMES = ("x", "y", "test_x", "test_y")
 """What the arrays are called in a .npz file, and in which order a callable returns them."""
 
 WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,18}(\.0*)?")
-"""What is longer is no number of a class, and an owner's is as good as text."""
+"""Longer text is not the number of a class, and the number of an owner may stay text."""
 
 
 class Arrays(SplitDataset):
@@ -37,8 +37,8 @@ class Arrays(SplitDataset):
       are inputs, or those listed in `inputs`, and hold numbers.
     - `callable = "package.module:function"` or `"file.py:function"`: the function is called without arguments and
       returns a `Data`, the tuple (x, y) or (x, y, test_x, test_y), or a mapping with the names of a `.npz` file. **This
-      runs the code that a config names**, with your rights: `plugins.allow` must list its package if it is set, and a
-      run of somebody else's must be trusted.
+      runs the code that a config names**, with your rights: `plugins.allow` must list its package if it is set, and
+      another user's run must be trusted.
 
     Inputs are (samples, features), or images as (samples, height, width) or (samples, channels, height, width). Labels
     are the numbers 0..classes-1 or text, groups numbers or text. Test samples are those of `test_path`, or of the

@@ -44,8 +44,8 @@ class IdxFile:
         expected = bytes([0, 0, UNSIGNED_BYTES, dimensions])
         if magic != expected:
             raise DataError(
-                f"{path}: byte 0: the magic number is {magic.hex()}, not {expected.hex()}, so this is no IDX file of "
-                f"bytes with {dimensions} dimensions: {REMEDY}"
+                f"{path}: byte 0: the magic number is {magic.hex()}, not {expected.hex()}, so this is not an IDX file "
+                f"of bytes with {dimensions} dimensions: {REMEDY}"
             )
         sizes = np.frombuffer(self._read(4 * dimensions, "in the header"), ">u4")
         self._count, *self._item = map(int, sizes)
@@ -103,15 +103,13 @@ def read_images(path: Path, *, turned: bool = False) -> Bytes:
     """Read the images of an IDX file, (count, height, width), mapped from the cache.
 
     The first reader writes the cache. If it cannot be written, images are read into memory.
-
-    If the cache cannot be written they are read into memory.
     """
     cached = cache_file(path, turned=turned)
-    found = map_cached(cached)
+    found = map_cache(cached)
     if found is None:
         with suppress(OSError):
             write_cache(cached, path, turned=turned)
-            found = map_cached(cached)
+            found = map_cache(cached)
     if found is None:
         with open_idx(path, 3, turned=turned) as file:
             found = np.concatenate(list(file.blocks()))
@@ -129,7 +127,7 @@ def cache_file(path: Path, *, turned: bool) -> Path:
     return cache_dir() / "idx" / f"{place}-{version}.npy"
 
 
-def map_cached(cached: Path) -> Bytes | None:
+def map_cache(cached: Path) -> Bytes | None:
     """Map the array of a cache file, copied on write; None unless a whole one is there."""
     try:
         array = np.load(cached, mmap_mode="c", allow_pickle=False)

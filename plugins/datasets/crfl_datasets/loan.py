@@ -194,8 +194,8 @@ def parse_quantity(text: str, unit: str) -> float:
 
     It is 0 if the cell is empty, NaN if the cell holds something else.
 
-    >>> quantity(" 36 months", "months"), quantity("13.5", "%"), quantity("", "%"), quantity("high", "%")
-    (36.0, 13.5, 0.0, nan)
+    >>> [parse_quantity(text, "%") for text in ("13.5", "7%", "", "high")]
+    [13.5, 7.0, 0.0, nan]
     """
     try:
         return float(text.strip().removesuffix(unit) or "0")

@@ -1,4 +1,4 @@
-"""Clients trained in this process."""
+"""Engine `local`: clients trained in this process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from crfl_core.extend import Engine, Job, LocalUpdates, TrainingTask
 
 
 class ThreadCount:
-    """PyTorch's number of threads, which all runs in a process share.
+    """Number of threads of PyTorch, which all runs in a process share.
 
     While runs overlap, the last wish that is still open holds. When the last of them closes, the number is what it was
     before the first.
@@ -32,7 +32,7 @@ class ThreadCount:
             torch.set_num_threads(count)
 
     def release(self, count: int) -> None:
-        """Do without it again."""
+        """Return to the number before."""
         with self._lock:
             self._wishes.remove(count)
             torch.set_num_threads(self._wishes[-1] if self._wishes else self._before)
@@ -57,19 +57,19 @@ class Local(Engine):
     _job: Job | None = PrivateAttr(default=None)
 
     def open(self, job: Job) -> None:
-        """Remember the job; take the threads."""
+        """Store the job, and set the number of threads."""
         self._job = job
         if self.threads is not None:
             THREAD_COUNT.acquire(self.threads)
 
     def train(self, task: TrainingTask) -> Iterator[LocalUpdates]:
-        """One chunk after the other."""
+        """Train one chunk after the other."""
         assert self._job is not None
         for part in task.parts(self.chunk_clients):
             yield self._job.train(task, part)
 
     def close(self) -> None:
-        """Forget the job, which holds all data; give the threads back."""
+        """Drop the job, which holds all data, and return the threads."""
         self._job = None
         if self.threads is not None:
             THREAD_COUNT.release(self.threads)

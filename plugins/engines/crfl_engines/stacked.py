@@ -1,4 +1,4 @@
-"""Runs that train their clients together: several models, one gather of every batch, one wider product.
+"""Engine `stacked`: runs of one process train their clients as one stack of models.
 
 Cells that differ in what the server does (its noise, its clip norm, its rules) share data and batches. In a worker they
 run side by side, each with a server, a ledger and a directory of its own; only local training meets here. The models of
@@ -27,15 +27,18 @@ MAX_STACK_PARAMETERS = 2**26
 
 
 class StackInterrupted(BaseException):
-    """The meeting is over before the run is; its checkpoint is written as after Ctrl-C."""
+    """Raised when the barrier is over before the run is.
+
+    Like Ctrl-C it ends the run with a checkpoint.
+    """
 
 
 class RoundBarrier:
-    """Where runs of one process wait for each other, round for round.
+    """Barrier at which runs of one process wait for each other, round for round.
 
-    `places` are those of the runs that were started, in stacks of `models`. A round is trained when everybody who is
-    still here has come to one; whoever is behind, after an interrupt say, is served first. `hands` runs may train parts
-    of a round at once, or count votes.
+    `places` are those of the runs that were started, in stacks of `models`. A round is trained when all runs that are
+    left have come to a round; the run with the earliest round goes first, such as one behind after an interrupt.
+    `hands` runs may train parts of a round at once, or count votes.
     """
 
     def __init__(self, places: Sequence[int], models: int, hands: int) -> None:
@@ -50,12 +53,12 @@ class RoundBarrier:
         self._over = False
 
     def has_member(self, place: int) -> bool:
-        """Whether a run takes part: it was started, and has not left."""
+        """Check whether a run takes part: it was started, and has not left."""
         with self._changed:
             return place in self._here
 
     def join_round(self, place: int, task: TrainingTask, cut: list[slice]) -> SharedRound:
-        """The round that a run trains with others, once they are there."""
+        """Return the round that a run trains with others, once they have come."""
         with self._changed:
             self._waiting[place] = task, cut
             self._start_round()
@@ -65,9 +68,9 @@ class RoundBarrier:
             return self._shared.pop(place)
 
     def take_turn(self, place: int) -> None:
-        """Wait until fewer runs count votes than there are hands, and nobody waits longer.
+        """Wait until fewer runs count votes than there are hands, first come first served.
 
-        More of them at once would only fight for the caches, and whoever began first would leave the last one alone.
+        More of them at once would only compete for the caches.
         """
         with self._changed:
             self._queue.append(place)
@@ -81,13 +84,13 @@ class RoundBarrier:
         return max(0, self._hands - len(self._voting))
 
     def end_turn(self, place: int) -> None:
-        """A run has counted some votes, so another one may."""
+        """End a turn of counting votes, so that another run may begin."""
         with self._changed:
             self._voting.discard(place)
             self._changed.notify_all()
 
     def leave(self, place: int) -> None:
-        """A run does not come any more."""
+        """Remove a run, which does not come any more."""
         self.end_turn(place)
         with self._changed:
             self._here.discard(place)
@@ -95,13 +98,13 @@ class RoundBarrier:
             self._start_round()
 
     def end(self) -> None:
-        """Send everybody away at their next round."""
+        """Interrupt all runs at their next round."""
         with self._changed:
             self._over = True
             self._changed.notify_all()
 
     def _start_round(self) -> None:
-        """If nobody is missing, begin the earliest round that somebody waits for."""
+        """Start the earliest round if all runs are waiting."""
         if self._over or not self._waiting or self._waiting.keys() != self._here:
             return
         first = min(self._waiting, key=lambda place: (self._waiting[place][0].number, place))
@@ -118,7 +121,7 @@ class RoundBarrier:
 
 
 class SharedRound:
-    """One round of several runs, in parts. Whoever finds nothing ready for itself trains the next part for all."""
+    """One round of several runs, in parts; a run with nothing ready trains the next part for all."""
 
     def __init__(self, task: TrainingTask, cut: list[slice], places: Sequence[int], hands: int) -> None:
         self._task = task
@@ -130,7 +133,7 @@ class SharedRound:
         self._error: BaseException | None = None
 
     def parts(self, place: int, job: Job) -> Iterator[tuple[int, LocalUpdates]]:
-        """The parts of the round for one of the runs, each with the place of the run that trained it."""
+        """Yield the parts of the round for one run, each with the place of the run that trained it."""
         for _ in range(self._count):
             trainer, trained = self._next(place, job)
             yield trainer, select_place(place, trained)
@@ -168,7 +171,7 @@ CURRENT_BARRIER: ContextVar[RoundBarrier | None] = ContextVar("CURRENT_BARRIER",
 
 
 class VoteTurns(Tracker):
-    """Lets runs that meet count their votes in turns, some models at a time."""
+    """Tracker that lets stacked runs count their votes in turns, some models at a time."""
 
     place: int
 
@@ -202,14 +205,17 @@ class Stacked(Engine):
         return self
 
     def open(self, job: Job) -> None:
-        """Go to the meeting, if there is one."""
+        """Join the barrier, if there is one."""
         meeting = CURRENT_BARRIER.get()
         self._job = job
         self._trusted = {self.place}
         self._meeting = meeting if meeting is not None and meeting.has_member(self.place) else None
 
     def train(self, task: TrainingTask) -> Iterator[LocalUpdates]:
-        """Together with the others; continuations, which are a stack already, as they are."""
+        """Train with the other runs of the stack.
+
+        Continuations, which are a stack already, train as they are.
+        """
         assert self._job is not None
         cut = self._cut(task)
         if len(task.starts) != 1:
@@ -224,7 +230,7 @@ class Stacked(Engine):
                 yield found if self._meeting is not None else self._alone(task, found.part)
 
     def close(self) -> None:
-        """Leave the meeting, and forget the job, which holds all data."""
+        """Leave the barrier, and drop the job, which holds all data."""
         self._leave()
         self._job = None
 
@@ -245,7 +251,7 @@ class Stacked(Engine):
         return select_place(self.place, self._job.train(stack, part))
 
     def _compare(self, task: TrainingTask, trainer: int, found: LocalUpdates) -> None:
-        """If another run trains otherwise than this one would, it does without the others.
+        """Leave the other runs if one of them trains otherwise than this run would.
 
         One client shows that, or if a part of one client rounds otherwise, all of them.
         """
@@ -259,17 +265,20 @@ class Stacked(Engine):
 
 
 def select_place(place: int, trained: LocalUpdates) -> LocalUpdates:
-    """What is one run's of what was trained for all."""
+    """Return the updates of one run from those of the stack."""
     return replace(trained, updates=trained.updates[place : place + 1])
 
 
 def stack_starts(tasks: Mapping[int, TrainingTask], models: int, filler: torch.Tensor) -> torch.Tensor:
-    """The models of several runs, each at its place; places of those who are not there hold a copy of another's."""
+    """Stack the models of several runs, each at its place.
+
+    Places of runs that are absent hold a copy of another's model.
+    """
     return torch.cat([tasks[place].starts if place in tasks else filler for place in range(models)])
 
 
 def is_same_training(one: TrainingTask, other: TrainingTask) -> bool:
-    """Whether two tasks differ in their models alone."""
+    """Check whether two tasks differ in their models alone."""
     return (
         one.number == other.number
         and one.attacked == other.attacked
@@ -280,14 +289,14 @@ def is_same_training(one: TrainingTask, other: TrainingTask) -> bool:
 
 
 def is_same_state(one: Any, other: Any) -> bool:
-    """Whether attackers of two runs remember the same."""
+    """Check whether the attackers' states of two runs are equal."""
     if one is None or other is None:
         return one is other
     return bool(one.keys() == other.keys() and all(torch.equal(value, other[key]) for key, value in one.items()))
 
 
 def is_same_result(one: LocalUpdates, other: LocalUpdates) -> bool:
-    """Whether a part is the beginning of another, bit for bit."""
+    """Check whether a part is the beginning of another, bit for bit."""
     count = one.updates.shape[1]
     poison = vars(other.measurements)
     measured = (

@@ -1,4 +1,4 @@
-"""Runs beside each other: mean and spread over seeds, and differences within the same seeds.
+"""Comparison of runs: mean and spread over seeds, and differences within the same seeds.
 
 Runs that share their seeds share data, batches and noise as far as their configs let them. What differs between two of
 them is then mostly due to the settings, so differences are taken seed by seed: their spread is smaller than that of the
@@ -28,15 +28,15 @@ from crfl_core.reporting.metrics import Curve, Metrics
 from crfl_core.runs.run_directory import RunDirectory
 from crfl_experiments.sweeps.folder import SweepFolder
 from crfl_experiments.sweeps.results import SweepResult
-from crfl_experiments.sweeps.values import shown
+from crfl_experiments.sweeps.values import table_value
 
-MOST_KEYS = 4
+MOST_KEYS_IN_TITLE = 4
 """Runs that differ in more settings are called by their names."""
 CONFIDENCE = 0.95
 RADII = 3
 """At how many radii a table shows certified accuracy."""
 
-WHAT_CAME_OUT = ("config.toml", "model.safetensors", "clients.npz", "metrics.json")
+RESULT_FILES = ("config.toml", "model.safetensors", "clients.npz", "metrics.json")
 """Files that two runs do not share by chance."""
 
 Seed = tuple[tuple[str, Any], ...]
@@ -44,16 +44,16 @@ Seed = tuple[tuple[str, Any], ...]
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run: what it is called, what sets it apart, its seeds and its numbers."""
+    """Finished run: its title, the settings that set it apart, its seeds and its numbers."""
 
     title: str
     point: dict[str, Any]
     seed: Seed
-    measured: Measured
+    numbers: RunNumbers
 
 
 class Statistic(NamedTuple):
-    """Mean and standard deviation over n runs; a single one has no spread."""
+    """Mean and standard deviation over n runs; a single run has no spread."""
 
     mean: float
     spread: float | None
@@ -61,12 +61,12 @@ class Statistic(NamedTuple):
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Statistic:
-        """Of these values."""
+        """Compute mean and standard deviation of some values."""
         return cls(fmean(values), stdev(values) if len(values) > 1 else None, len(values))
 
 
 class Difference(NamedTuple):
-    """The mean difference to the first point over n shared seeds, and the interval that covers it with 95 %."""
+    """Mean difference to the first point over n shared seeds, and its 95 % confidence interval."""
 
     mean: float
     low: float | None
@@ -75,7 +75,7 @@ class Difference(NamedTuple):
 
     @classmethod
     def of(cls, pairs: Sequence[tuple[float, float]]) -> Difference:
-        """Of pairs (value, value of the first point)."""
+        """Compute the mean difference of pairs (value, value of the first point)."""
         from scipy.stats import t
 
         each = [value - first for value, first in pairs]
@@ -88,16 +88,16 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True)
 class Measure:
-    """A number that every run may have. `of` is None where a run has none."""
+    """Number that every run may have. `of` returns None where a run has none."""
 
     name: str
-    of: Callable[[Measured], float | None]
+    of: Callable[[RunNumbers], float | None]
     is_short: bool = True
 
 
 @dataclass(frozen=True)
 class Point:
-    """Runs that differ in nothing but their seeds."""
+    """Runs that differ only in their seeds."""
 
     title: str
     settings: dict[str, Any]
@@ -108,54 +108,59 @@ class Point:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Points beside each other; the first is what the others are compared with.
+    """Points beside each other; the others are compared with the first.
 
     `few` are those of the measures that a short table shows: of every certificate and level one radius.
     """
 
     keys: tuple[str, ...]
     measures: tuple[str, ...]
-    few: tuple[str, ...]
+    short_measures: tuple[str, ...]
     points: tuple[Point, ...]
     labels: dict[str, str]
     """What is said of certificates that prove nothing."""
 
 
 def runs_of_sweep(result: SweepResult) -> list[Run]:
-    """The finished cells of a sweep."""
+    """Return the finished cells of a sweep."""
     found = []
     for one in result.cells:
         if one.note.state == "finished":
             point, seed = config_diff.split_seeds(one.settings)
             found.append(
-                Run(one.cell.title, {key: shown(value) for key, value in point.items()}, seed, Measured(one.path))
+                Run(
+                    one.cell.title,
+                    {key: table_value(value) for key, value in point.items()},
+                    seed,
+                    RunNumbers(one.path),
+                )
             )
     return found
 
 
-def runs_of(paths: Sequence[Path]) -> list[Run]:
-    """The runs at some paths, of which each may be a run or a sweep. Raises `StoreError` for anything else."""
+def find_finished_runs(paths: Sequence[Path]) -> list[Run]:
+    """Return the runs at some paths, each a run or a sweep. Raises `StoreError` for anything else."""
     if len(paths) == 1 and SweepFolder(paths[0]).is_marked:
         runs = runs_of_sweep(SweepResult(paths[0]))
         if not runs:
             raise StoreError(f"{paths[0]}: no cell is finished yet: go on with `crfl resume {paths[0]}`")
         return runs
-    directories = [RunDirectory(place) for path in paths for place in cells_in(path)]
+    directories = [RunDirectory(place) for path in paths for place in run_paths(path)]
     for directory in directories:
         if directory.state != "finished":
             raise StoreError(f"{directory.path}: the run is not finished: continue with `crfl resume {directory.path}`")
-    directories = without_copies(directories)
+    directories = drop_copies(directories)
     places = [directory.path for directory in directories]
     settings = config_diff.differences([config_diff.read_config(directory) for directory in directories])
-    split = [config_diff.split_seeds({key: shown(value) for key, value in one.items()}) for one in settings]
-    return [Run(str(place), *own, Measured(place)) for place, own in zip(places, split, strict=True)]
+    split = [config_diff.split_seeds({key: table_value(value) for key, value in one.items()}) for one in settings]
+    return [Run(str(place), *own, RunNumbers(place)) for place, own in zip(places, split, strict=True)]
 
 
-def without_copies(directories: Sequence[RunDirectory]) -> list[RunDirectory]:
-    """Every run once: a copy is no further seed."""
+def drop_copies(directories: Sequence[RunDirectory]) -> list[RunDirectory]:
+    """Keep every run once: a copy is not a further seed."""
     found: dict[Any, RunDirectory] = {}
     for directory in directories:
-        known = {name: digest for name, digest in directory.digests.items() if name in WHAT_CAME_OUT}
+        known = {name: digest for name, digest in directory.digests.items() if name in RESULT_FILES}
         first = found.setdefault(tuple(sorted(known.items())) or directory.path, directory)
         if first is not directory:
             said = f"{directory.path}: is the same run as {first.path}, and counts once"
@@ -163,20 +168,20 @@ def without_copies(directories: Sequence[RunDirectory]) -> list[RunDirectory]:
     return list(found.values())
 
 
-def cells_in(path: Path) -> Iterable[Path]:
-    """A run, or the finished cells of a sweep."""
+def run_paths(path: Path) -> Iterable[Path]:
+    """Return the path of a run, or those of the finished cells of a sweep."""
     if not SweepFolder(path).is_marked:
         return [path]
     return [one.path for one in SweepResult(path).cells if one.note.state == "finished"]
 
 
-def compared(runs: Sequence[Run]) -> Comparison:
-    """Mean and spread of every point, and how it differs from the first."""
+def compare_runs(runs: Sequence[Run]) -> Comparison:
+    """Compute mean and spread of every point, and its difference from the first."""
     points: dict[str, list[Run]] = {}
     for run in runs:
-        points.setdefault(title_of(run.point), []).append(run)
+        points.setdefault(point_title(run.point), []).append(run)
     measures = measures_of(runs)
-    numbers = {id(run): {one.name: one.of(run.measured) for one in measures} for run in runs}
+    numbers = {id(run): {one.name: one.of(run.numbers) for one in measures} for run in runs}
     present = [one.name for one in measures if any(numbers[id(run)][one.name] is not None for run in runs)]
     first = next(iter(points.values()))
     made = []
@@ -186,7 +191,7 @@ def compared(runs: Sequence[Run]) -> Comparison:
         for name in present:
             values = [value for run in own if (value := numbers[id(run)][name]) is not None]
             column = {id(run): numbers[id(run)][name] for run in runs}
-            pairs = [] if own is first else paired(own, first, column)
+            pairs = [] if own is first else pair_values(own, first, column)
             statistics |= {name: Statistic.of(values)} if values else {}
             others |= {name: Difference.of(pairs)} if pairs else {}
         made.append(Point(title, own[0].point, tuple(own), statistics, others))
@@ -195,82 +200,82 @@ def compared(runs: Sequence[Run]) -> Comparison:
     return Comparison(keys, tuple(present), few, tuple(made), labels_of(runs))
 
 
-def paired(own: Sequence[Run], first: Sequence[Run], column: dict[int, float | None]) -> list[tuple[float, float]]:
-    """The values of runs beside those of the first point with the same seeds."""
+def pair_values(own: Sequence[Run], first: Sequence[Run], column: dict[int, float | None]) -> list[tuple[float, float]]:
+    """Pair the values of runs with those of the first point with the same seeds."""
     known = {run.seed: column[id(run)] for run in reversed(first)}
     pairs = ((column[id(run)], known.get(run.seed)) for run in own)
     return [(mine, other) for mine, other in pairs if mine is not None and other is not None]
 
 
 def measures_of(runs: Sequence[Run]) -> list[Measure]:
-    """What a table shows: accuracy, backdoor success, and every certificate at a few radii on clean samples."""
+    """Return the measures of a table: accuracy, backdoor success, and certificates at a few radii."""
     found = [
         Measure("accuracy", lambda run: run.metrics.accuracy),
         Measure("backdoor success", backdoor_success),
     ]
-    for question in questions_of(runs):
-        curves = [run.measured.curves[question] for run in runs if question in run.measured.curves]
-        for place, radius in enumerate(chosen(shared_radii(curves), question.level)):
+    for question in curve_keys(runs):
+        curves = [run.numbers.curves[question] for run in runs if question in run.numbers.curves]
+        for place, radius in enumerate(choose_radii(common_radii(curves), question.level)):
             name = f"{question.certificate}: certified accuracy at {question.radius_name} {radius:g}"
-            found.append(Measure(name, partial(single, question=question, radius=radius), place == 0))
+            found.append(Measure(name, partial(certified_at, question=question, radius=radius), place == 0))
     return found
 
 
-def backdoor_success(run: Measured) -> float | None:
-    """How often triggered inputs are taken for the target; None if there was no backdoor."""
+def backdoor_success(run: RunNumbers) -> float | None:
+    """Return the attack success rate; None if there was no backdoor."""
     return None if run.metrics.backdoor is None else run.metrics.backdoor.success_rate
 
 
 def labels_of(runs: Sequence[Run]) -> dict[str, str]:
-    """The labels of certificates that have one."""
-    curves = (curve for run in runs for curve in run.measured.curves.values())
+    """Return the labels of certificates that have one."""
+    curves = (curve for run in runs for curve in run.numbers.curves.values())
     return {curve.certificate: curve.label for curve in curves if curve.label}
 
 
-def single(run: Measured, question: Question, radius: float) -> float | None:
-    """Certified accuracy at one radius."""
+def certified_at(run: RunNumbers, question: CurveKey, radius: float) -> float | None:
+    """Return certified accuracy at one radius."""
     values = run.certified(question, [radius])
     return None if values is None else values[0]
 
 
-def questions_of(runs: Sequence[Run], test_set: str = "clean") -> list[Question]:
-    """What the certificates of runs were asked about a test set."""
-    found = dict.fromkeys(question for run in runs for question in run.measured.curves)
+def curve_keys(runs: Sequence[Run], test_set: str = "clean") -> list[CurveKey]:
+    """Return the keys of all curves of runs on one test set."""
+    found = dict.fromkeys(question for run in runs for question in run.numbers.curves)
     return [question for question in found if question.test_set == test_set]
 
 
-def chosen(radii: Sequence[float], level: str) -> list[float]:
-    """A few radii of a grid: the smallest numbers of clients, or radii that lie evenly."""
+def choose_radii(radii: Sequence[float], level: str) -> list[float]:
+    """Choose a few radii of a grid: the smallest numbers of clients, or radii that lie evenly."""
     positive = [radius for radius in radii if radius > 0]
     if level == "client" or len(positive) <= RADII:
         return positive[:RADII]
     return [positive[(number + 1) * len(positive) // (RADII + 1)] for number in range(RADII)]
 
 
-def named(runs: Sequence[Run]) -> str:
-    """The runs of a point by their names."""
+def runs_title(runs: Sequence[Run]) -> str:
+    """Name the runs of a point."""
     more = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
     return f"{runs[0].title}{more}"
 
 
-def title_of(point: dict[str, Any]) -> str:
-    """What sets a point apart, in one line."""
+def point_title(point: dict[str, Any]) -> str:
+    """Write the settings that set a point apart on one line."""
     return ", ".join(f"{key}={value}" for key, value in point.items()) or "all runs"
 
 
-def readable(paths: Sequence[Path]) -> list[Run]:
-    """As `runs_of`, with every run read once, so that a damaged one is told before anything is shown."""
-    runs = runs_of(paths)
+def read_runs(paths: Sequence[Path]) -> list[Run]:
+    """Read the runs at some paths now, so that a damaged one is reported before any output."""
+    runs = find_finished_runs(paths)
     for run in runs:
         try:
-            run.measured.curves  # noqa: B018  # reading it is the check
+            run.numbers.curves  # noqa: B018  # reading it is the check
         except CrflError as error:
             raise StoreError(f"{error}: leave it out of the comparison, or run it again") from error
     return runs
 
 
-class Question(NamedTuple):
-    """What a curve is about."""
+class CurveKey(NamedTuple):
+    """Certificate, level and test set of a curve."""
 
     certificate: str
     level: str
@@ -278,12 +283,12 @@ class Question(NamedTuple):
 
     @property
     def radius_name(self) -> str:
-        """What its radius counts."""
+        """Return the name of what its radius counts."""
         return LEVEL_WORDS[self.level].unit if self.level in LEVEL_WORDS else "radius"
 
 
-class Measured:
-    """The numbers of one finished run."""
+class RunNumbers:
+    """Numbers of one finished run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -291,16 +296,16 @@ class Measured:
 
     @cached_property
     def metrics(self) -> Metrics:
-        """What its metrics.json holds."""
+        """Return the content of metrics.json."""
         return self._directory.read_facts("metrics.json", Metrics)
 
     @cached_property
-    def curves(self) -> dict[Question, Curve]:
-        """Its curves by what they are about."""
-        return {Question(one.certificate, one.level, one.test_set): one for one in self.metrics.curves}
+    def curves(self) -> dict[CurveKey, Curve]:
+        """Return its curves by certificate, level and test set."""
+        return {CurveKey(one.certificate, one.level, one.test_set): one for one in self.metrics.curves}
 
-    def certified(self, question: Question, radii: Sequence[float]) -> list[float] | None:
-        """The share of samples that are right and certified at each radius; None if nobody asked that."""
+    def certified(self, question: CurveKey, radii: Sequence[float]) -> list[float] | None:
+        """Return certified accuracy at each radius; None if the run has no such curve."""
         curve = self.curves.get(question)
         if curve is None:
             return None
@@ -310,8 +315,8 @@ class Measured:
         reached = self._reached(question)
         return [float((reached >= radius).mean()) for radius in radii]
 
-    def _reached(self, question: Question) -> NDArray[np.float64]:
-        """The radius of every sample that is predicted right, -inf for the others."""
+    def _reached(self, question: CurveKey) -> NDArray[np.float64]:
+        """Return the radius of every sample that is predicted right, -inf for the others."""
         text = self._directory.read(f"certificates/{question.certificate}.csv").decode()
         return np.array(
             [
@@ -322,8 +327,8 @@ class Measured:
         )
 
 
-def shared_radii(curves: Sequence[Curve]) -> list[float]:
-    """Radii at which curves can be compared: those of the one that reaches furthest, without infinity."""
+def common_radii(curves: Sequence[Curve]) -> list[float]:
+    """Return the finite radii of the curve that reaches farthest."""
     finite = [[radius for radius in curve.radii if math.isfinite(radius)] for curve in curves]
     return max(finite, key=lambda radii: radii[-1] if radii else -1.0)
 
@@ -334,4 +339,4 @@ def compare(*runs: str | Path) -> Comparison:
     Points with the same settings but other seeds are averaged; the first point is what the others are compared with.
     Raises `StoreError` for a directory that holds no finished run.
     """
-    return compared(readable([Path(run) for run in runs]))
+    return compare_runs(read_runs([Path(run) for run in runs]))

@@ -1,4 +1,4 @@
-"""The picture of a comparison: certified accuracy against the radius, or any measure against a key that was varied."""
+"""Figure of a comparison: certified accuracy against the radius, or a measure against a varied key."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Literal
 
 from crfl_core.errors import ConfigError, StoreError
 from crfl_experiments.comparison import (
-    MOST_KEYS,
+    MOST_KEYS_IN_TITLE,
     Comparison,
-    Question,
+    CurveKey,
     Run,
     Statistic,
-    compared,
+    common_radii,
+    compare_runs,
+    curve_keys,
     labels_of,
-    named,
-    questions_of,
-    shared_radii,
-    title_of,
+    point_title,
+    runs_title,
 )
 from crfl_experiments.sweeps.expressions import is_number
 from crfl_experiments.sweeps.folder import SweepFolder
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 FORMATS: tuple[Literal["png", "svg", "pdf"], ...] = ("png", "svg", "pdf")
 
 
-def picture(runs: Sequence[Run], against: str | None = None, measure: str | None = None) -> Figure:
-    """The figure of some runs. Raises `ConfigError` if there is nothing to draw along."""
+def comparison_figure(runs: Sequence[Run], against: str | None = None, measure: str | None = None) -> Figure:
+    """Draw some runs. Raises `ConfigError` if there is nothing to draw along."""
     from crfl_reports.figures import RADIUS, lines_figure
 
     if against is not None:
-        comparison = compared(runs)
+        comparison = compare_runs(runs)
         name = measure or comparison.measures[0]
-        return lines_figure(along(comparison, against, name), x_label=against, y_label=name)
-    questions = questions_of(runs)
+        return lines_figure(lines_along_key(comparison, against, name), x_label=against, y_label=name)
+    questions = curve_keys(runs)
     if measure is not None:
         names = dict.fromkeys(one.certificate for one in questions)
         questions = [one for one in questions if one.certificate == measure]
@@ -50,40 +50,40 @@ def picture(runs: Sequence[Run], against: str | None = None, measure: str | None
     label = labels_of(runs).get(question.certificate)
     title = f"{question.certificate}, {question.level} level{f': {label}' if label else ''}"
     return lines_figure(
-        over_radii(runs, question),
+        lines_over_radii(runs, question),
         x_label=RADIUS.get(question.level, "radius"),
         y_label="certified accuracy",
         title=title,
     )
 
 
-def over_radii(runs: Sequence[Run], question: Question) -> list[Line]:
-    """One line for each point, with a band of one standard deviation over its seeds."""
+def lines_over_radii(runs: Sequence[Run], question: CurveKey) -> list[Line]:
+    """Return one line for each point, with a band of one standard deviation over its seeds."""
     from crfl_reports.figures import Line
 
-    radii = shared_radii([run.measured.curves[question] for run in runs if question in run.measured.curves])
+    radii = common_radii([run.numbers.curves[question] for run in runs if question in run.numbers.curves])
     points: dict[str, list[list[float]]] = {}
-    titles = titles_of(runs)
+    titles = line_titles(runs)
     for run in runs:
-        if (values := run.measured.certified(question, radii)) is not None:
-            points.setdefault(titles[title_of(run.point)], []).append(values)
+        if (values := run.numbers.certified(question, radii)) is not None:
+            points.setdefault(titles[point_title(run.point)], []).append(values)
     return [
-        line(Line, title, radii, [Statistic.of(column) for column in zip(*rows, strict=True)])
+        make_line(Line, title, radii, [Statistic.of(column) for column in zip(*rows, strict=True)])
         for title, rows in points.items()
     ]
 
 
-def titles_of(runs: Sequence[Run]) -> dict[str, str]:
-    """What the line of every point is called: what sets it apart, or if that is too much, its runs."""
+def line_titles(runs: Sequence[Run]) -> dict[str, str]:
+    """Return the title of every point's line: its settings, or its runs if these are too many."""
     alike: dict[str, list[Run]] = {}
     for run in runs:
-        alike.setdefault(title_of(run.point), []).append(run)
-    many = len({key for run in runs for key in run.point}) > MOST_KEYS
-    return {title: named(own) if many else title for title, own in alike.items()}
+        alike.setdefault(point_title(run.point), []).append(run)
+    many = len({key for run in runs for key in run.point}) > MOST_KEYS_IN_TITLE
+    return {title: runs_title(own) if many else title for title, own in alike.items()}
 
 
-def along(comparison: Comparison, key: str, measure: str) -> list[Line]:
-    """A measure against a key, one line for each combination of the others."""
+def lines_along_key(comparison: Comparison, key: str, measure: str) -> list[Line]:
+    """Return a measure against a key, one line for each combination of the other keys."""
     from crfl_reports.figures import Line
 
     if key not in comparison.keys:
@@ -96,13 +96,15 @@ def along(comparison: Comparison, key: str, measure: str) -> list[Line]:
             raise ConfigError(f"--against {key}: {point.settings.get(key)!r} is no number to draw along")
         others = {name: value for name, value in point.settings.items() if name != key}
         if measure in point.statistics:
-            lines.setdefault(title_of(others), []).append((point.settings[key], point.statistics[measure]))
+            lines.setdefault(point_title(others), []).append((point.settings[key], point.statistics[measure]))
     ordered = {title: sorted(found, key=lambda pair: pair[0]) for title, found in lines.items()}
-    return [line(Line, title, [x for x, _ in found], [one for _, one in found]) for title, found in ordered.items()]
+    return [
+        make_line(Line, title, [x for x, _ in found], [one for _, one in found]) for title, found in ordered.items()
+    ]
 
 
-def line(kind: type[Line], title: str, x: Sequence[float], statistics: Sequence[Statistic]) -> Line:
-    """Means, with a band if all of them have a spread."""
+def make_line(kind: type[Line], title: str, x: Sequence[float], statistics: Sequence[Statistic]) -> Line:
+    """Make a line of means, with a band if all of them have a spread."""
     means = [one.mean for one in statistics]
     spreads = [one.spread for one in statistics if one.spread is not None]
     if len(spreads) < len(means):
@@ -112,24 +114,24 @@ def line(kind: type[Line], title: str, x: Sequence[float], statistics: Sequence[
     return kind(title, x, means, low, high)
 
 
-def draw(
+def save_figure(
     runs: Sequence[Run], paths: Sequence[Path], wanted: Path | None, against: str | None, measure: str | None
 ) -> Path | None:
-    """Draw into the file that is asked for, else into a sweep. None: nobody asked, and there is no place for it."""
+    """Save the figure to the given file, else into a sweep; None if there is no place for it."""
     asked = wanted is not None or against is not None or measure is not None
     target = wanted or default_target(paths)
     if target is None:
         if asked:
             raise ConfigError("--figure: say where the figure of several runs goes, for example --figure compare.png")
         return None
-    if not asked and not questions_of(runs):
+    if not asked and not curve_keys(runs):
         return None
     formats = {f".{one}": one for one in FORMATS}
     if target.suffix not in formats:
         raise ConfigError(f"--figure {target}: must end with one of {', '.join(formats)}")
     from crfl_reports.figures import image_of
 
-    content = image_of(picture(runs, against, measure), formats[target.suffix])
+    content = image_of(comparison_figure(runs, against, measure), formats[target.suffix])
     try:
         target.write_bytes(content)
     except OSError as error:
@@ -138,5 +140,5 @@ def draw(
 
 
 def default_target(paths: Sequence[Path]) -> Path | None:
-    """The figure of a sweep lies in it."""
+    """Return the file of the figure in a sweep; None for runs."""
     return paths[0] / "compare.png" if len(paths) == 1 and SweepFolder(paths[0]).is_marked else None

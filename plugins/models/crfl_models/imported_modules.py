@@ -26,7 +26,7 @@ Shape = tuple[Annotated[int, Field(ge=1)], ...]
 
 
 def import_callable(path: str, option: str = "path") -> Callable[..., nn.Module]:
-    """What a path names. Raises `OptionError` if it cannot be imported or called.
+    """Import what a path names. Raises `OptionError` if it cannot be imported or called.
 
     Importing runs its code; a config with `plugins.allow` was refused before, unless that lists its distribution.
     """
@@ -46,7 +46,7 @@ def import_callable(path: str, option: str = "path") -> Callable[..., nn.Module]
 
 
 def load_module_file(path: Path) -> Any:
-    """The module in a file, which needs to be on no path."""
+    """Load the module in a file, which need not be on Python's path."""
     spec = importlib.util.spec_from_file_location(
         f"crfl_file_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}", path
     )
@@ -60,7 +60,10 @@ def load_module_file(path: Path) -> Any:
 def module_factory(
     path: str, given: Arguments, known: Mapping[str, Any], option: str = "path"
 ) -> Callable[[], nn.Module]:
-    """A function that makes the module: with the arguments given, and those of the `known` ones that it asks for."""
+    """Return a function that makes the module.
+
+    It is called with the arguments given, and with those of the `known` ones that it has parameters for.
+    """
     target = import_callable(path, option)
     try:
         asked = inspect.signature(target).parameters
@@ -95,7 +98,10 @@ class ImportedModule(Model):
     images: bool = Field(False, description="hand inputs over as images, (b, channels, height, width)")
 
     def build(self, facts: DataFacts) -> BoundModel:
-        """From the module's own initialisation. Raises `OptionError` if it does not map inputs to logits."""
+        """Build the module with its own initialisation.
+
+        Raises `OptionError` if it does not map inputs to logits.
+        """
         known = {"inputs": facts.inputs, "classes": facts.classes, "image_shape": facts.image_shape}
         make = module_factory(self.path, self.arguments, known)
         if self.images:
@@ -109,7 +115,7 @@ class ImportedModule(Model):
 
 
 def check_module(model: BoundModel, facts: DataFacts, path: str) -> None:
-    """Try the module as training will: for several models and clients at once, in both precisions."""
+    """Try the module as training will: several models and clients at once, both precisions."""
     for dtype in (torch.float32, torch.float64):
         x = torch.zeros(1, 2, facts.inputs, dtype=dtype)
         y = torch.zeros(1, 2, dtype=torch.int64)

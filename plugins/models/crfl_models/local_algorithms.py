@@ -12,7 +12,7 @@ class Sgd(ProximalAlgorithm):
     """Plain mini-batch SGD, `w <- w - eta (g + lambda w)`: what every pathwise certificate stands on."""
 
     def proximal_weight(self) -> float:
-        """Nothing pulls but the data and weight decay."""
+        """Return 0: nothing pulls but the data and weight decay."""
         return 0.0
 
 
@@ -25,7 +25,7 @@ class FedProx(ProximalAlgorithm):
     mu: float = Field(0.1, ge=0, description="weight of the pull toward the broadcast model")
 
     def proximal_weight(self) -> float:
-        """As it is set."""
+        """Return `mu`."""
         return self.mu
 
 
@@ -35,7 +35,7 @@ class Momentum(LocalAlgorithm):
     beta: float = Field(0.9, ge=0, lt=1, description="what a step keeps of the velocity before it")
 
     def direction(self, step: LocalStep, state: State) -> StepDirection:
-        """The velocity."""
+        """Return the velocity."""
         velocity = step.gradient if not state else self.beta * state["velocity"] + step.gradient
         return StepDirection(velocity, {"velocity": velocity})
 
@@ -48,7 +48,7 @@ class Adam(LocalAlgorithm):
     epsilon: float = Field(1e-8, gt=0, description="added to the root, against division by zero")
 
     def direction(self, step: LocalStep, state: State) -> StepDirection:
-        """`m / (sqrt(v) + epsilon)` with corrected averages m of gradients and v of their squares."""
+        """Return `m / (sqrt(v) + epsilon)` with corrected averages m of gradients and v of squares."""
         gradient = step.gradient
         mean, square = (state.get(name, torch.zeros_like(gradient)) for name in ("mean", "square"))
         mean = self.beta1 * mean + (1.0 - self.beta1) * gradient

@@ -19,7 +19,7 @@ class Mlp(Model):
     )
 
     def build(self, facts: DataFacts) -> BoundModel:
-        """PyTorch's default initialisation."""
+        """Build the network with PyTorch's default initialisation."""
 
         def module() -> nn.Module:
             sizes = [facts.inputs, *self.hidden]
@@ -42,7 +42,7 @@ class Cnn(Model):
     )
 
     def build(self, facts: DataFacts) -> BoundModel:
-        """PyTorch's default initialisation."""
+        """Build the network with PyTorch's default initialisation."""
         if facts.image_shape is None:
             raise OptionError("type", "'cnn' needs images: use 'softmax' or 'mlp' for tabular data")
         height, width = facts.image_shape[-2:]

@@ -1,4 +1,4 @@
-"""Multi-class logistic regression: the paper's model."""
+"""Model `softmax`: multi-class logistic regression, the paper's model."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ class Softmax(Model):
     bias: bool = Field(True, description="a constant input whose weights are trained, clipped and noised like all")
 
     def build(self, facts: DataFacts) -> BoundModel:
-        """Starts from zero."""
+        """Build the model, which starts from zero."""
         return LinearModel(facts.inputs, facts.classes, bias=self.bias)

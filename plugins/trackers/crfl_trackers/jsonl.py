@@ -1,4 +1,4 @@
-"""Events as JSON lines."""
+"""Tracker `jsonl`: events as JSON lines."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ class JsonLines(Tracker):
 
     @hookimpl
     def crfl_run_started(self, run: RunContext) -> None:
-        """The run's name, and after which round it resumes."""
+        """Write the run's name, and after which round it resumes."""
         self._write(run, "run_started", {"name": run.name, "rounds": run.rounds, "resumed_from": run.resumed_from})
 
     @hookimpl
     def crfl_round_finished(self, run: RunContext, record: RoundRecord) -> None:
-        """The round's record."""
+        """Write the round's record."""
         self._write(run, "round_finished", record.model_dump(mode="json"))
 
     @hookimpl
     def crfl_certified(self, run: RunContext, certified: CertificateResult) -> None:
-        """Which guarantee is ready."""
+        """Write which guarantee is ready."""
         names = ("certificate", "level", "test_set", "statement", "directions", "label")
         self._write(run, "certified", {name: getattr(certified, name) for name in names})
 
     @hookimpl
     def crfl_run_finished(self, run: RunContext, result: RunResult) -> None:
-        """The headline figures."""
+        """Write the headline figures."""
         self._write(run, "run_finished", result.metrics.model_dump(mode="json", exclude={"curves"}))
 
     def _write(self, run: RunContext, event: str, facts: dict[str, object]) -> None:

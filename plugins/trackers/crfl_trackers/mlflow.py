@@ -1,4 +1,4 @@
-"""Runs in MLflow."""
+"""Tracker `mlflow`: runs in MLflow."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RUN_ID_FILE = "mlflow.json"
 class MLflow(Tracker):
     """Logs parameters, metrics of every round, certified accuracy and figures to an MLflow tracking store.
 
-    A resumed run goes on in the same MLflow run. Needs an extra: `pip install "crfl[mlflow]"`.
+    A resumed run continues in the same MLflow run. Needs an extra: `pip install "crfl[mlflow]"`.
     """
 
     uri: str | None = Field(
@@ -61,12 +61,12 @@ class MLflow(Tracker):
 
     @hookimpl
     def crfl_round_finished(self, record: RoundRecord) -> None:
-        """The metrics of a round."""
+        """Log the metrics of a round."""
         self._log(round_metrics(record), record.round)
 
     @hookimpl
     def crfl_run_finished(self, run: RunContext, result: RunResult) -> None:
-        """Curves, headline numbers, and as artifacts the config, the metrics and figures."""
+        """Log curves and headline numbers, and config, metrics and figures as artifacts."""
         for curve in result.metrics.curves:
             for step, shares in curve_points(curve):
                 self._log(shares, step)
@@ -80,12 +80,12 @@ class MLflow(Tracker):
 
     @hookimpl
     def crfl_run_failed(self, error: BaseException) -> None:
-        """Say so; a run that resumes is running again."""
+        """Mark the run as failed or killed; a run that resumes is running again."""
         if self._id:
             self._client.set_terminated(self._id, "FAILED" if isinstance(error, Exception) else "KILLED")
 
     def _find_run(self, run: RunContext) -> str | None:
-        """The MLflow run of this run directory, if one was begun and the store still has it."""
+        """Find the MLflow run of this run directory, if the store still has it."""
         file = Path(run.path, RUN_ID_FILE)
         if not run.resumed_from or not file.exists():
             return None

@@ -1,4 +1,4 @@
-"""Progress in the terminal."""
+"""Tracker `progress`: progress in the terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from crfl_core.extend import CertificateResult, RoundRecord, RunContext, Tracker
 
 PHASE_WIDTH = 14
 BAR_WIDTHS = {100: 24, 70: 12}
-"""How wide a bar is in terminals of so many columns or more; in narrower ones there is none."""
+"""How wide a bar is by the least number of columns of the terminal; in narrower ones there is no bar."""
 REFRESH_SECONDS = 0.1
 """Seconds between two looks of a line in a terminal."""
 
@@ -40,7 +40,7 @@ class Progress(Tracker):
 
     @hookimpl
     def crfl_run_started(self, run: RunContext) -> None:
-        """The rounds begin, or go on."""
+        """Start or resume the count of rounds."""
         self._enter("training", run.resumed_from)
         if run.resumed_from < run.rounds:
             self._last_line = float("-inf")
@@ -65,12 +65,12 @@ class Progress(Tracker):
 
     @hookimpl
     def crfl_run_finished(self) -> None:
-        """Take the line away."""
+        """Clear the line."""
         passing("")
 
     @hookimpl
     def crfl_run_failed(self) -> None:
-        """Take the line away."""
+        """Clear the line."""
         passing("")
 
     def _enter(self, phase: str, done: int) -> None:
@@ -92,7 +92,7 @@ class Progress(Tracker):
             sys.stderr.write(f"{plain}\n")
 
     def _left(self, done: int, total: int, now: float) -> str:
-        """How long the phase still takes, if it goes on as it began."""
+        """Estimate how long the phase still takes, at its rate so far."""
         if not self._from < done < total:
             return ""
         left = (now - self._began) / (done - self._from) * (total - done)
@@ -100,7 +100,7 @@ class Progress(Tracker):
 
 
 def fit_line(phase: str, done: int, total: int, figures: Sequence[str]) -> str:
-    """A line of the terminal: the phase, how far it is, then of the rest what there is room for."""
+    """Build a line of the terminal: the phase, its progress, then the figures that fit."""
     columns = shutil.get_terminal_size().columns
     width = next((width for least, width in BAR_WIDTHS.items() if columns >= least), 0)
     parts = [progress_bar(done, total, width), *figures] if total else [*figures]
@@ -114,9 +114,9 @@ def fit_line(phase: str, done: int, total: int, figures: Sequence[str]) -> str:
 
 
 def progress_bar(done: int, total: int, width: int) -> str:
-    """How far something is, as a picture if there is room for it, and in numbers.
+    """Draw progress as a bar, if `width` is positive, and in numbers.
 
-    >>> bar(3, 4, 8), bar(3, 4, 0)
+    >>> progress_bar(3, 4, 8), progress_bar(3, 4, 0)
     ('######..  3/4', '3/4')
     """
     full = done * width // total

@@ -20,14 +20,14 @@ PER_ROUND = (*MEASURED, "norm_before_clip", "noise_std", "participants", "quaran
 
 
 def flat_config(path: Path) -> dict[str, str]:
-    """The complete config of a run as flat keys and values: `server.clip_norm`, `aggregation.0.type`."""
+    """Read the complete config of a run as flat keys and values: `server.clip_norm`, `aggregation.0.type`."""
     return dict(flatten(tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))))
 
 
 def flatten(tree: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Every value of nested tables; a list of plain values is one of them.
+    """Yield every value of nested tables; a list of plain values is a single value.
 
-    >>> dict(flat({"server": {"clip_norm": 2.0}, "aggregation": [{"type": "rfa"}], "radii": [0, 1]}))
+    >>> dict(flatten({"server": {"clip_norm": 2.0}, "aggregation": [{"type": "rfa"}], "radii": [0, 1]}))
     {'server.clip_norm': '2.0', 'aggregation.0.type': 'rfa', 'radii': '[0, 1]'}
     """
     if isinstance(tree, list) and any(isinstance(item, dict) for item in tree):
@@ -40,7 +40,10 @@ def flatten(tree: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
 
 def round_metrics(record: RoundRecord) -> dict[str, float]:
-    """The numbers of a round that were measured, with the notes of the rule; those of a second group under its name."""
+    """Return the measured numbers of a round, with the notes of the rule.
+
+    Those of a second group are under its name.
+    """
     measured = {name: getattr(record, name) for name in PER_ROUND} | {
         f"notes/{name}": value for name, value in record.notes.items()
     }
@@ -49,7 +52,7 @@ def round_metrics(record: RoundRecord) -> dict[str, float]:
 
 
 def final_metrics(metrics: Metrics) -> dict[str, float]:
-    """The headline numbers of a finished run."""
+    """Return the headline numbers of a finished run."""
     found = {"final/accuracy": metrics.accuracy, "final/loss": metrics.loss}
     if metrics.backdoor is not None:
         found |= {"final/success_rate": metrics.backdoor.success_rate, "final/clean_rate": metrics.backdoor.clean_rate}
@@ -60,12 +63,14 @@ def final_metrics(metrics: Metrics) -> dict[str, float]:
 
 
 def curve_name(curve: Curve) -> str:
-    """Certificate, level and test set."""
+    """Join certificate, level and test set."""
     return f"{curve.certificate}/{curve.level}/{curve.test_set}"
 
 
 def curve_points(curve: Curve) -> Iterator[tuple[int, dict[str, float]]]:
-    """The points of a curve for tools whose axis is whole steps: numbers of clients, or else the place on the grid.
+    """Yield the points of a curve for tools whose axis is whole steps.
+
+    A step is a number of clients, or else the place on the grid.
 
     The radius of every point is logged beside its shares; an infinite one has no place on such an axis.
     """
@@ -86,7 +91,7 @@ FIGURES = ("curves", "rounds", "weights", "partition")
 
 
 def draw_figures(result: RunResult) -> dict[str, Figure]:
-    """The figures that this run can be shown in."""
+    """Draw the figures that this run can be shown in."""
     found = {}
     for name in FIGURES:
         try:

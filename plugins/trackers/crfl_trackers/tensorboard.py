@@ -1,4 +1,4 @@
-"""Runs in TensorBoard."""
+"""Tracker `tensorboard`: runs in TensorBoard."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from crfl_trackers.run_summary import curve_name, curve_points, draw_figures, fi
 class TensorBoard(Tracker):
     """Writes scalars of every round, the config, certified accuracy and figures for `tensorboard --logdir runs`.
 
-    A resumed run goes on in the same directory, and what was written of rounds that a kill took back is not shown.
+    A resumed run continues in the same directory; rounds that a kill took back are not shown.
     Needs an extra: `pip install "crfl[tensorboard]"`.
     """
 
@@ -40,13 +40,13 @@ class TensorBoard(Tracker):
 
     @hookimpl
     def crfl_round_finished(self, record: RoundRecord) -> None:
-        """The scalars of a round."""
+        """Write the scalars of a round."""
         for name, value in round_metrics(record).items():
             self._writer.add_scalar(name, value, record.round)
 
     @hookimpl
     def crfl_run_finished(self, run: RunContext, result: RunResult) -> None:
-        """Curves as scalars and as text, figures, and the numbers by which TensorBoard compares runs."""
+        """Write curves as scalars and text, figures, and the numbers that compare runs."""
         metrics = result.metrics
         for curve in metrics.curves:
             for step, shares in curve_points(curve):
@@ -63,7 +63,7 @@ class TensorBoard(Tracker):
 
     @hookimpl
     def crfl_run_failed(self) -> None:
-        """Close the file: what is in it can be shown."""
+        """Close the file; what it holds can be shown."""
         self._close()
 
     def _close(self) -> None:
@@ -73,7 +73,7 @@ class TensorBoard(Tracker):
 
 
 def pixels(png: bytes) -> Any:
-    """A picture as an array, (height, width, 3)."""
+    """Convert a PNG picture to an array, (height, width, 3)."""
     from matplotlib.image import imread
 
     return imread(io.BytesIO(png), format="png")[..., :3]

@@ -24,7 +24,7 @@ class RandomPartitioner(Partitioner):
 def deal(rows: NDArray[np.int64], owner: NDArray[np.int64], clients: int) -> tuple[NDArray[np.int64], ...]:
     """Deal rows to clients, in the order given; `owner[i]` is the client that gets `rows[i]`.
 
-    >>> dealt(np.array([7, 8, 9]), np.array([1, 0, 1]), 2)
+    >>> deal(np.array([7, 8, 9]), np.array([1, 0, 1]), 2)
     (array([8]), array([7, 9]))
     """
     ends = np.cumsum(np.bincount(owner, minlength=clients))
@@ -44,7 +44,7 @@ class Iid(RandomPartitioner):
 class QuantitySkew(RandomPartitioner):
     """Random samples, sizes in Dirichlet(alpha) proportions (Li et al., 2022).
 
-    Everybody gets `min_samples` first, so that no draw leaves a client empty; the proportions are of the rest.
+    Every client gets `min_samples` first, so that no draw leaves a client empty; the proportions are of the rest.
     """
 
     alpha: float = Field(0.5, gt=0, allow_inf_nan=False, description="concentration; smaller is more uneven")
@@ -73,7 +73,7 @@ class Dirichlet(RandomPartitioner):
     alpha: float = Field(0.9, gt=0, allow_inf_nan=False, description="concentration; smaller is more uneven")
     equal_sizes: bool = Field(False, description="mixtures of classes differ, sizes do not, up to one sample")
     min_samples: int = Field(1, ge=1, description="fewest samples that a client may get")
-    attempts: int = Field(100, ge=1, description="draws until everybody has enough samples")
+    attempts: int = Field(100, ge=1, description="draws until every client has enough samples")
 
     def split(self, data: Data, streams: Streams) -> tuple[NDArray[np.int64], ...]:
         """Deal the rows of each class in random order, by a table of counts."""
@@ -126,9 +126,9 @@ class Dirichlet(RandomPartitioner):
 
 
 class LabelSkew(RandomPartitioner):
-    """Every client holds k classes; those who hold a class share it equally (Li et al., 2022, "#C = k").
+    """Every client holds k classes; the clients that hold a class share it equally (Li et al., 2022, "#C = k").
 
-    Every class has somebody who holds it. Sizes differ, because more clients hold one class than another.
+    Every class is held by at least one client. Sizes differ, because more clients hold one class than another.
     """
 
     classes: int = Field(2, ge=1, description="classes of each client, k")

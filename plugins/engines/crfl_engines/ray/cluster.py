@@ -1,4 +1,4 @@
-"""The Ray cluster that work is done on: one that is there, or one that is started here and ends with the work."""
+"""Connection to a Ray cluster: one that runs already, or one that is started for a run and ends with it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ANSWER_SECONDS = 10.0
 
 
 class ClusterRequest(NamedTuple):
-    """What somebody wants of a cluster; processors and MiB of shared memory count if it is started here."""
+    """Wanted cluster; `processors` and `store_mib` count if it is started here."""
 
     address: str
     processors: int
@@ -37,7 +37,7 @@ class ClusterRequest(NamedTuple):
 
 
 def import_ray() -> Any:
-    """The module `ray`, quiet. Raises `PluginError` if it is not installed."""
+    """Import `ray`, and silence it. Raises `PluginError` if it is not installed."""
     for name, value in RAY_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     try:
@@ -48,10 +48,10 @@ def import_ray() -> Any:
 
 
 class Connection:
-    """The connection of this process to a cluster, which all who use Ray share: Ray knows no other way.
+    """Connection of this process to a cluster, shared by all its users, as Ray demands.
 
-    Whoever comes last ends what was begun here: the connection, and the cluster if it was started for it. One that was
-    there before anybody came is left as it is.
+    The last user ends what was started here: the connection, and the cluster if it was started for it. A cluster that
+    ran before stays.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Connection:
         self._printed: Any = None
 
     def acquire(self, wish: ClusterRequest) -> None:
-        """Connect, unless somebody already has. Raises `OptionError` if there is no such cluster."""
+        """Connect, unless this process is connected. Raises `OptionError` if there is no such cluster."""
         ray = import_ray()
         with self._lock:
             if ray.is_initialized():
@@ -74,7 +74,7 @@ class Connection:
             self._users += 1
 
     def release(self) -> None:
-        """Do without it again."""
+        """Disconnect after the last user."""
         ray = import_ray()
         with self._lock:
             self._users -= 1
@@ -89,7 +89,7 @@ CONNECTION = Connection()
 
 
 def connect(ray: Any, wish: ClusterRequest) -> None:
-    """Join the cluster that is wished for, or start one."""
+    """Join the requested cluster, or start one."""
     if wish.address == "local":
         start(ray, wish)
     elif wish.address == "auto":
@@ -113,7 +113,7 @@ def connect(ray: Any, wish: ClusterRequest) -> None:
 
 
 def start(ray: Any, wish: ClusterRequest) -> None:
-    """A cluster of this machine alone, with as many processors as are wanted and little shared memory."""
+    """Start a cluster of this machine alone, with little shared memory."""
     try:
         ray.init(
             address="local",
@@ -136,7 +136,10 @@ def join(ray: Any, address: str) -> None:
 
 
 def check_answers(address: str) -> None:
-    """Ray itself waits for minutes for a machine that does not answer, or that speaks another language than HTTP/2."""
+    """Raise `OptionError` unless a Ray cluster answers at this address.
+
+    Ray itself waits for minutes for a machine that does not answer, or does not speak HTTP/2.
+    """
     found = HOST_AND_PORT.fullmatch(address)
     assert found is not None
     try:
@@ -145,14 +148,14 @@ def check_answers(address: str) -> None:
             answer = connection.recv(len(SETTINGS_FRAME))
     except (OSError, OverflowError) as error:
         raise OptionError(
-            "address", f"nobody answers at {address} ({error}): start Ray there with `ray start --head`"
+            "address", f"no server answers at {address} ({error}): start Ray there with `ray start --head`"
         ) from error
     if answer[3:4] != SETTINGS_FRAME[3:4]:
-        raise OptionError("address", f"who answers at {address} is not Ray: give the port of `ray start --head`")
+        raise OptionError("address", f"the server at {address} is not Ray: give the port of `ray start --head`")
 
 
 def check_same(ray: Any, address: str) -> None:
-    """A process has one cluster at a time."""
+    """Raise `OptionError` if this process uses another cluster: it has one at a time."""
     here = str(ray.get_runtime_context().gcs_address)
     found = HOST_AND_PORT.fullmatch(address)
     if found is not None and socket.gethostbyname(found["host"]) + ":" + found["port"] != here:
@@ -160,7 +163,7 @@ def check_same(ray: Any, address: str) -> None:
 
 
 def replace_printer(ray: Any, instead: Any) -> Any:
-    """Put something in place of the function by which Ray tells of dead nodes on standard output, among the results.
+    """Replace the function that prints dead nodes on standard output, among the results.
 
     It has no setting for that. Returns what was there.
     """
@@ -172,12 +175,12 @@ def replace_printer(ray: Any, instead: Any) -> Any:
 
 
 def print_nothing(*_: object, **__: object) -> None:
-    """Print nothing: whoever loses a worker says so."""
+    """Print nothing: the caller reports a lost worker."""
 
 
 @contextmanager
 def preserve_process_state() -> Iterator[None]:
-    """Ray replaces the handler of SIGTERM, by which a run is saved, and draws from the generator of everybody."""
+    """Restore the handler of SIGTERM, which saves a run, and the random state after Ray."""
     state = random.getstate()
     handler = signal.getsignal(signal.SIGTERM)
     try:
@@ -189,5 +192,5 @@ def preserve_process_state() -> Iterator[None]:
 
 
 def available_processors() -> int:
-    """How many processes can run at once here."""
+    """Count the processes that can run at once on this machine."""
     return len(os.sched_getaffinity(0))

@@ -16,7 +16,7 @@ ADDRESS_FORMS = r"^(auto|local|[^\s:/]+:\d{1,5})$"
 
 
 class StoredClients(NamedTuple):
-    """The participants of a round, and where they lie in Ray's store."""
+    """Participants of a round, and their place in Ray's store."""
 
     clients: Clients
     place: Any
@@ -45,7 +45,7 @@ class Ray(Engine):
         "or up to 256 if models and batches are small",
     )
     deadline: float = Field(60.0, gt=0, description="seconds that workers have to appear before the run is stopped")
-    min_workers: int = Field(1, ge=1, description="how many workers must be left after faults for the run to go on")
+    min_workers: int = Field(1, ge=1, description="how many workers must be left after faults for the run to continue")
     store_mib: int = Field(512, ge=80, description="shared memory of a cluster that is started for the run, in MiB")
 
     _job: Job | None = PrivateAttr(default=None)
@@ -53,12 +53,12 @@ class Ray(Engine):
     _kept: StoredClients | None = PrivateAttr(default=None)
 
     def open(self, job: Job) -> None:
-        """Remember the job. Workers are hired when there is something to do."""
+        """Store the job. Workers start when there is something to do."""
         import_ray()
         self._job = job
 
     def train(self, task: TrainingTask) -> Iterator[LocalUpdates]:
-        """The parts, as they are ready. The model is put into Ray's store once."""
+        """Yield the parts as they are ready. The model is put into Ray's store once."""
         from crfl_engines.ray.worker import SentTask, receive_updates
 
         pool = self._start_workers()
@@ -70,7 +70,10 @@ class Ray(Engine):
             yield trained
 
     def count_votes(self, task: CountingTask) -> Iterator[PartialCount]:
-        """The votes on a test set, a share for every worker: each of them draws all noisy models once."""
+        """Yield the votes on a test set, one share for every worker.
+
+        Each worker draws all noisy models once.
+        """
         from crfl_engines.ray.worker import SentCount
 
         blocks = task.blocks
@@ -84,7 +87,7 @@ class Ray(Engine):
             yield PartialCount(part, counts.copy())
 
     def close(self) -> None:
-        """Let the workers go, and end what was begun here."""
+        """Stop the workers, and the cluster if it was started for this run."""
         pool = self._pool
         self._pool = None
         self._kept = None
@@ -96,7 +99,7 @@ class Ray(Engine):
                 CONNECTION.release()
 
     def _start_workers(self) -> Any:
-        """The workers, hired when they are first needed."""
+        """Return the workers, started when they are first needed."""
         if self._pool is None:
             from crfl_engines.ray.worker_pool import WorkerPool
 
@@ -114,12 +117,12 @@ class Ray(Engine):
         return self._pool
 
     def _store_clients(self, clients: Clients) -> Any:
-        """Where the participants lie; those of the last round, if they are the same."""
+        """Put the participants into Ray's store, unless those of the last round are the same."""
         if self._kept is None or not has_same_clients(self._kept.clients, clients):
             self._kept = StoredClients(clients, import_ray().put(vars(clients)))
         return self._kept.place
 
 
 def has_same_clients(one: Clients, other: Clients) -> bool:
-    """Whether two rounds have the same participants, who do the same."""
+    """Check whether two rounds have the same participants, who do the same."""
     return all(np.array_equal(column, vars(other)[name]) for name, column in vars(one).items())

@@ -1,4 +1,4 @@
-"""What a worker of the engine `ray` does, and how work travels: plain arrays, which Ray does not copy."""
+"""Worker of the engine `ray`, and the plain arrays that travel, which Ray does not copy."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class SentTask(NamedTuple):
 
     @classmethod
     def from_task(cls, task: TrainingTask) -> SentTask:
-        """The task as it is sent."""
+        """Convert a task to what is sent."""
         state = None if task.attack_state is None else {name: to_array(one) for name, one in task.attack_state.items()}
         return cls(task.number, to_array(task.starts), task.attacked, state)
 
     def to_task(self, columns: Mapping[str, NDArray[Any]]) -> TrainingTask:
-        """The task as jobs know it."""
+        """Convert it back, with the participants."""
         state = None if self.attack_state is None else {name: to_tensor(one) for name, one in self.attack_state.items()}
         return TrainingTask(self.number, to_tensor(self.starts), Clients(**columns), self.attacked, state)
 
@@ -59,12 +59,12 @@ class SentCount(NamedTuple):
 
     @classmethod
     def from_task(cls, task: CountingTask) -> SentCount:
-        """The task as it is sent."""
+        """Convert a task to what is sent."""
         others = {name: value for name, value in vars(task.voters).items() if name != "models"}
         return cls(task.test_set, task.samples, to_array(task.voters.models), others)
 
     def to_task(self) -> CountingTask:
-        """The task as jobs know it."""
+        """Convert it back."""
         return CountingTask(self.test_set, self.samples, NoisyModels(to_tensor(self.models), **self.others))
 
 
@@ -73,7 +73,7 @@ Answer = tuple[NDArray[Any], Columns]
 
 
 def receive_updates(part: slice, answer: Answer) -> LocalUpdates:
-    """What a worker sent, in memory of this process: that of Ray is free again at once."""
+    """Copy a worker's answer into memory of this process: Ray's is free again at once."""
     updates, poisoning = answer
     return LocalUpdates(
         part, to_tensor(updates), BatchMeasurements(**{name: one.copy() for name, one in poisoning.items()})
@@ -81,15 +81,15 @@ def receive_updates(part: slice, answer: Answer) -> LocalUpdates:
 
 
 class Worker:
-    """A process that opens the job of a run once, and then does parts of it in one thread."""
+    """Process that opens the job of a run once, and then does parts of it in one thread."""
 
     def __init__(self) -> None:
         self._job: Job | None = None
 
     def open(self, specification: str, versions: Mapping[str, str]) -> str:
-        """Rebuild the job; data come from this machine. Returns which machine and process this is.
+        """Rebuild the job with data of this machine. Returns the machine and the process.
 
-        `versions` are those of whoever sends work: others would give other bits.
+        `versions` are those of the run that sends work: other versions would give other bits.
         """
         torch.set_num_threads(1)
         machine = platform.node()
@@ -112,17 +112,17 @@ class Worker:
 
 
 def local_versions() -> dict[str, str]:
-    """What bits depend on."""
+    """Return the versions that bits depend on."""
     versions = {"crfl": crfl_core.__version__, "torch": torch.__version__, "numpy": np.__version__}
     return {name: str(version) for name, version in versions.items()}
 
 
 def to_array(values: Tensor) -> NDArray[Any]:
-    """A tensor as it is sent."""
+    """Convert a tensor to the array that is sent."""
     sent: NDArray[Any] = values.detach().cpu().numpy()
     return sent
 
 
 def to_tensor(values: NDArray[Any]) -> Tensor:
-    """A copy, because what Ray hands out is read-only, and pinned as long as somebody looks at it."""
+    """Copy an array to a tensor: Ray's arrays are read-only, and pinned while in use."""
     return torch.from_numpy(values.copy())

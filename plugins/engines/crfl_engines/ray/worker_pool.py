@@ -1,4 +1,4 @@
-"""The workers of a run: hired, given parts of its rounds, and replaced when they die."""
+"""Workers of a run: started, given parts of its rounds, and replaced when they die."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ POLL_SECONDS = 1.0
 
 
 class WorkerHandle:
-    """One worker and what it was given: a part and the place of its answer, by the word that tells when it is done."""
+    """One worker and its calls: part and place of the answer, by the reference that signals the end."""
 
     def __init__(self, handle: Any) -> None:
         self.handle = handle
@@ -34,7 +34,7 @@ class WorkerHandle:
 
 
 class PartQueue:
-    """The parts of a round: which are left, which wait until those before them were used, how often each was tried."""
+    """Parts of a round: those left, answers that wait for earlier ones, and tries of each part."""
 
     def __init__(self, parts: Sequence[slice]) -> None:
         self.parts = parts
@@ -45,17 +45,17 @@ class PartQueue:
 
     @property
     def is_over(self) -> bool:
-        """Whether all parts were used."""
+        """Check whether all parts were used."""
         return self._first == len(self.parts)
 
     @property
     def next(self) -> int | None:
-        """The part whose turn it is; None if it is not done yet."""
+        """Return the part whose turn it is, or None if it is not done yet."""
         return self._first if self._first in self.answers else None
 
     @property
     def upcoming(self) -> list[Any]:
-        """Where the answers lie that are needed after the next one."""
+        """Return the references of answers that are needed after the next one."""
         return [
             self.answers[number]
             for number in range(self._first + 1, self._first + 1 + PREFETCHED_PARTS)
@@ -63,22 +63,22 @@ class PartQueue:
         ]
 
     def take(self, ahead: int) -> int | None:
-        """The first part that is left, if it is not too far ahead of the one whose turn it is."""
+        """Take the first part that is left, if it is not too far ahead of the next one."""
         if not self._left or self._left[0] >= self._first + ahead:
             return None
         return self._left.pop(0)
 
     def store(self, number: int, answer: Any) -> None:
-        """A part is done; its answer lies somewhere."""
+        """Store the reference of an answer."""
         self.answers[number] = answer
 
     def finish_next(self) -> None:
-        """The next part was used."""
+        """Remove the next part, which was used."""
         self.answers.pop(self._first, None)
         self._first += 1
 
     def requeue(self, numbers: Sequence[int], why: str) -> None:
-        """Parts have to be done again. Raises `RunError` if one seems to be what workers die of."""
+        """Queue parts again. Raises `RunError` if one seems to kill its workers."""
         self._left = sorted({*self._left, *numbers})
         self._tries.update(numbers)
         for number in numbers:
@@ -94,8 +94,8 @@ class PartQueue:
 class WorkerPool:
     """Workers that hold the job of a run.
 
-    `wanted` of them have `deadline` seconds to appear; after faults the work goes on with `least` of them, and no
-    longer than the deadline with fewer.
+    `wanted` of them have `deadline` seconds to appear. After faults the work continues with `least` of them, and with
+    fewer no longer than the deadline.
     """
 
     def __init__(self, specification: str, wanted: int, least: int, deadline: float) -> None:
@@ -114,7 +114,7 @@ class WorkerPool:
         return len(self._workers)
 
     def start(self) -> None:
-        """Hire all workers and wait for them. Raises `RunError` if they do not come."""
+        """Start all workers and wait for them. Raises `RunError` if they do not come."""
         self._enough_until = time.monotonic()
         for _ in range(self._wanted):
             self._start_worker()
@@ -123,7 +123,10 @@ class WorkerPool:
             self._add_workers(self._wait_for(list(self._starting)))
 
     def run(self, method: str, shared: tuple[Any, ...], parts: Sequence[slice]) -> Iterator[tuple[slice, Any]]:
-        """What workers answer to `method(*shared, part)`, in order of parts. `shared` lies in Ray's store."""
+        """Yield the answers to `method(*shared, part)`, in order of parts.
+
+        `shared` lies in Ray's store.
+        """
         shift = PartQueue(parts)
         try:
             while not shift.is_over:
@@ -141,14 +144,14 @@ class WorkerPool:
                 hand.calls.clear()
 
     def stop(self) -> None:
-        """End all workers."""
+        """Stop all workers."""
         for hand in [*self._workers, *self._starting.values()]:
             self._ray.kill(hand.handle)
         self._workers = []
         self._starting = {}
 
     def _assign(self, method: str, shared: tuple[Any, ...], shift: PartQueue) -> None:
-        """Give everybody something to do; nobody gets a second part before all have one."""
+        """Assign parts to workers; none gets a second part before all have one."""
         for load in range(PARTS_PER_WORKER):
             for hand in self._workers:
                 if len(hand.calls) != load:
@@ -161,7 +164,7 @@ class WorkerPool:
                 hand.calls[word] = number, answer
 
     def _wait_for(self, refs: list[Any], pause: float = POLL_SECONDS) -> list[Any]:
-        """What is there, at least one within a pause."""
+        """Wait until one of the references is ready, or for a pause."""
         ready: list[Any]
         if not refs:
             time.sleep(pause)
@@ -172,7 +175,7 @@ class WorkerPool:
         return ready
 
     def _collect(self, hand: WorkerHandle, word: Any, shift: PartQueue) -> None:
-        """A worker says that it has done a part, or Ray that the worker is gone."""
+        """Collect a finished call, or replace the worker if it is gone."""
         try:
             self._ray.get(word, timeout=self._deadline)
         except self._ray.exceptions.RayTaskError as error:
@@ -183,7 +186,7 @@ class WorkerPool:
             shift.store(*hand.calls.pop(word))
 
     def _fetch_next(self, shift: PartQueue) -> Iterator[tuple[slice, Any]]:
-        """The part whose turn it is, if it is done; those behind it are sent for meanwhile."""
+        """Yield the next part if it is done; fetch those behind it meanwhile."""
         if (number := shift.next) is None:
             return
         if coming := shift.upcoming:
@@ -199,7 +202,7 @@ class WorkerPool:
         yield shift.parts[number], answer
 
     def _replace_worker(self, hand: WorkerHandle, shift: PartQueue, why: str) -> None:
-        """A worker is gone: others do its parts, and a new one comes if it can."""
+        """Replace a lost worker, and queue its parts again."""
         self._warn_once(f"a worker is lost, {hand.place} ({why})")
         self._ray.kill(hand.handle)
         self._workers.remove(hand)
@@ -209,7 +212,7 @@ class WorkerPool:
         shift.requeue(numbers, why)
 
     def _warn_once(self, what: str) -> None:
-        """Say that something went wrong, once."""
+        """Warn about the first loss."""
         if not self._has_told:
             self._has_told = True
             warnings.warn(
@@ -220,7 +223,7 @@ class WorkerPool:
             )
 
     def _start_worker(self) -> None:
-        """One worker more, on the machine that has the fewest; not for ever if they keep dying."""
+        """Start one more worker on the least loaded machine, unless too many have died."""
         if not self._starts_left:
             return
         self._starts_left -= 1
@@ -229,7 +232,7 @@ class WorkerPool:
         self._starting[hand.handle.open.remote(self._specification, local_versions())] = hand
 
     def _add_workers(self, refs: Sequence[Any]) -> None:
-        """Workers that are ready."""
+        """Add workers that are ready."""
         for ref in refs:
             hand = self._starting.pop(ref)
             try:
@@ -258,11 +261,11 @@ class WorkerPool:
 
 
 def worker_error(error: Any) -> CrflError:
-    """What went wrong in a worker, as if it had gone wrong here."""
+    """Return an error of a worker as an error of this process."""
     cause = error.cause
     return cause if isinstance(cause, CrflError) else PluginFailure(f"{type(cause).__name__}: {cause}")
 
 
 def first_sentence(error: Exception) -> str:
-    """The beginning of what Ray says, which goes on for a page."""
+    """Return the first sentence of Ray's message, which is a page long."""
     return str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(".:")

@@ -1,4 +1,4 @@
-"""`crfl compare`: runs beside each other."""
+"""`crfl compare`: finished runs side by side."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def compare(
     """
     passing("starting")
     from crfl_experiments.commands.comparison_table import comparison_json, comparison_table
-    from crfl_experiments.comparison import compared, readable
-    from crfl_experiments.comparison_figure import draw
+    from crfl_experiments.comparison import compare_runs, read_runs
+    from crfl_experiments.comparison_figure import save_figure
 
-    found = readable(runs)
-    comparison = compared(found)
-    target = draw(found, runs, figure, against, measure)
+    found = read_runs(runs)
+    comparison = compare_runs(found)
+    target = save_figure(found, runs, figure, against, measure)
     passing("")
     if json:
         typer.echo(comparison_json(comparison))

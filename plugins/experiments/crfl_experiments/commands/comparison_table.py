@@ -1,4 +1,4 @@
-"""Comparisons of runs as tables for people, and as JSON."""
+"""Comparison of runs as terminal tables, and as JSON."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from crfl_experiments.comparison import MOST_KEYS, Comparison, Difference, Statistic, named
+from crfl_experiments.comparison import MOST_KEYS_IN_TITLE, Comparison, Difference, Statistic, runs_title
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
 def comparison_table(comparison: Comparison, *, full: bool = False, most: int | None = None) -> RenderableType:
-    """A table for every measure with a row for every point: mean, spread, number of runs, difference to the first.
+    """Build a table for every measure with a row for every point.
 
     Of certificates that are known at several radii only the first is shown, if not all is wanted; `most` is how many
     tables there are at most.
     """
-    shown = comparison.measures if full else comparison.few
+    shown = comparison.measures if full else comparison.short_measures
     parts = [measure_table(comparison, measure) for measure in shown[:most]]
-    if len(comparison.keys) > MOST_KEYS:
+    if len(comparison.keys) > MOST_KEYS_IN_TITLE:
         parts.append(Text(f"they differ in {len(comparison.keys)} settings: see --json"))
     parts += [Text(f"{certificate}: {label}") for certificate, label in comparison.labels.items()]
     return Group(*parts)
 
 
 def measure_table(comparison: Comparison, measure: str) -> RenderableType:
-    """One measure of all points."""
+    """Build the table of one measure."""
     table = Table(box=box.SIMPLE, title=Text(measure), title_justify="left")
     several = len(comparison.points) > 1
-    by_settings = len(comparison.keys) <= MOST_KEYS
+    by_settings = len(comparison.keys) <= MOST_KEYS_IN_TITLE
     for name in (short_names(comparison.keys) if by_settings else ()) or ["runs"]:
         table.add_column(name, overflow="fold")
     for name in ("mean", "spread", "n", *(["difference", "95 % interval"] if several else [])):
@@ -44,7 +44,7 @@ def measure_table(comparison: Comparison, measure: str) -> RenderableType:
     for point in comparison.points:
         if measure in point.statistics:
             settings = [str(point.settings.get(key, "")) for key in comparison.keys] or ["all"]
-            titles = map(escape, settings if by_settings else [named(point.runs)])
+            titles = map(escape, settings if by_settings else [runs_title(point.runs)])
             apart = difference(point.differences.get(measure)) if several else []
             table.add_row(*titles, *numbers(point.statistics[measure]), *apart)
     return table
@@ -61,13 +61,13 @@ def short_names(keys: Sequence[str]) -> list[str]:
 
 
 def numbers(statistic: Statistic) -> list[str]:
-    """Mean, spread and number of runs."""
+    """Format mean, spread and number of runs."""
     spread = "" if statistic.spread is None else f"{statistic.spread:.4f}"
     return [f"{statistic.mean:.4f}", spread, str(statistic.n)]
 
 
 def difference(found: Difference | None) -> list[str]:
-    """The difference and its interval."""
+    """Format the difference and its interval."""
     if found is None:
         return ["", ""]
     interval = "" if found.low is None or found.high is None else f"{found.low:+.4f} to {found.high:+.4f}"
@@ -75,7 +75,7 @@ def difference(found: Difference | None) -> list[str]:
 
 
 def comparison_json(comparison: Comparison) -> str:
-    """The same for programs."""
+    """Write the comparison as JSON."""
     points: list[dict[str, Any]] = [
         {
             "settings": point.settings,

@@ -13,7 +13,7 @@ from crfl_core.cli.output import terminal
 
 
 class Sort(StrEnum):
-    """In which order runs are listed."""
+    """Order in which runs are listed."""
 
     NAME = "name"
     ACCURACY = "accuracy"
@@ -35,9 +35,9 @@ def ls(folder: Folder = Path("runs"), sort: Order = Sort.NAME, json: Json = Fals
     no single malicious client can have changed, by the best certificate of the run.
     """
     passing("starting")
-    from crfl_experiments.run_list import as_json, list_table, listing
+    from crfl_experiments.run_list import as_json, list_runs, list_table
 
-    listed = listing(folder, sort.value)
+    listed = list_runs(folder, sort.value)
     passing("")
     if json:
         typer.echo(as_json(listed))

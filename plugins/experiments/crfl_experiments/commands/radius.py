@@ -51,7 +51,7 @@ def radius(
             {name: given[name] for name in radius_calculator.Point.model_fields}
         )
     except ValidationError as error:
-        raise explained(error) from error
+        raise point_error(error) from error
     result = radius_calculator.radius(point)
     if json:
         from pydantic_core import to_json
@@ -68,7 +68,7 @@ def radius(
 
 
 def show_divergence(result: Calculation) -> None:
-    """What Theorem 2 says of the deltas, and Theorem 1 of the vote."""
+    """Print what Theorem 2 says of the deltas, and Theorem 1 of the vote."""
     first = result.divergence[0]
     last = result.divergence[-1]
     eps = {t.symbol: t.value for t in result.terms}["eps"]
@@ -79,8 +79,8 @@ def show_divergence(result: Calculation) -> None:
     typer.echo(f"eps - KL     {eps - last:>12.8g}   {said} by Theorem 1 (reproduction, not a proof)")
 
 
-def explained(error: ValidationError) -> CrflError:
-    """A sentence for every value that makes no sense."""
+def point_error(error: ValidationError) -> CrflError:
+    """Build an error with a sentence for every invalid value."""
     from crfl_core import CrflError
 
     sentences = []

@@ -15,7 +15,7 @@ from crfl_core.records.table import Table
 
 
 class Point(Table):
-    """One prediction and one attack, all rounds alike: what a formula needs, and nothing else."""
+    """One prediction and one attack, all rounds alike: the numbers that the formulas need."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
@@ -49,19 +49,19 @@ class Point(Table):
 
     @property
     def strength(self) -> float:
-        """S, what one attacker can multiply a gradient shift by."""
+        """Return S, the factor by which one attacker can multiply a gradient shift."""
         poisoned = self.steps * self.poison_ratio
         return float(formulas.attack_strength(self.weight, self.scale, self.learning_rate, poisoned))
 
     @property
     def start(self) -> float:
-        """Bound on the spectral norm of the broadcast weights."""
+        """Return the bound on the spectral norm of the broadcast weights."""
         return self.clip_norm if self.start_norm is None else self.start_norm
 
 
 @dataclass(frozen=True)
 class Term:
-    """One term: its symbol, its value, and what it is."""
+    """One term: its symbol, its value, and its meaning."""
 
     symbol: str
     value: float
@@ -70,7 +70,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Calculation:
-    """The terms in the order in which they are used, and the feature radius of each rule. Labels are kept.
+    """Terms in the order in which they are used, and the feature radius of each rule. Labels are kept.
 
     `divergence` is what the paper's Theorem 2 says of the deltas of the attackers, if there are some: the bound on the
     KL divergence of the attacked and the clean model after the attacked round, and after every later one. Theorem 1 is
@@ -84,7 +84,7 @@ class Calculation:
 
 
 def radius(point: Point) -> Calculation:
-    """The paper's radius and the sound ones of the same point.
+    """Calculate the paper's radius and the sound ones of the same point.
 
     "pathwise" compares two runs with the same noise; "tail" the votes when the noise of the attacked round and all
     later ones is drawn again. Both need softmax regression with `eta <= 2 / beta`, and cover features, not labels. They
@@ -107,7 +107,7 @@ def radius(point: Point) -> Calculation:
 
 
 def paper_terms(point: Point) -> tuple[Term, ...]:
-    """What Corollary 1 of the paper is made of; S is that of the others as well."""
+    """Return the terms of Corollary 1 of the paper; S is that of the other rules as well."""
     after = point.rounds_after
     contraction = formulas.log_contraction([point.clip_norm] * after, [point.noise_std] * after)
     return (
@@ -127,7 +127,7 @@ def paper_terms(point: Point) -> tuple[Term, ...]:
 
 
 def pathwise_terms(point: Point) -> tuple[Term, ...]:
-    """The drift that the vote tolerates under both rules, and how fast moved samples cause it."""
+    """Return the drift that the vote tolerates under both rules, and the drift that moved samples cause."""
     noise = point.noise_std
     rounds = point.rounds_after + 1
     threshold = float(formulas.gaussian_threshold(point.p_a, point.p_b))
@@ -148,7 +148,7 @@ def pathwise_terms(point: Point) -> tuple[Term, ...]:
 
 
 def paper_radius(point: Point, terms: Mapping[str, float]) -> float:
-    """The radius of Corollary 1."""
+    """Calculate the radius of Corollary 1."""
     radius = formulas.log_radius(
         terms["eps"],
         noise_std=point.noise_std,
@@ -161,7 +161,7 @@ def paper_radius(point: Point, terms: Mapping[str, float]) -> float:
 
 
 def paper_divergence(point: Point, terms: Mapping[str, float]) -> tuple[float, ...]:
-    """What Theorem 2 bounds the divergence by, after the attacked round and after every later one."""
+    """Calculate the bound of Theorem 2 after the attacked round and after every later one."""
     deltas = point.deltas if len(point.deltas) == point.attackers else point.deltas * point.attackers
     added = formulas.attack_divergence(
         deltas, noise_std=point.noise_std, lipschitz=terms["L_Z"], strengths=[terms["S"]] * point.attackers
@@ -173,7 +173,7 @@ def paper_divergence(point: Point, terms: Mapping[str, float]) -> tuple[float, .
 
 
 def feature_radius(point: Point, tolerated: float) -> float:
-    """The largest change of the poisoned features whose drift is tolerated."""
+    """Calculate the largest change of poisoned features whose drift is tolerated."""
 
     def drift(delta: formulas.Array) -> formulas.Array:
         shift = formulas.feature_shift(

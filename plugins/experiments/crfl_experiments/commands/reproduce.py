@@ -56,11 +56,11 @@ def reproduce(
     """
     from pydantic_core import to_json
 
-    from crfl_experiments.paper.reproduction import names
+    from crfl_experiments.paper.reproduction import figure_titles
     from crfl_experiments.paper.reproduction import reproduce as run_figures
 
     if listing:
-        known = names()
+        known = figure_titles()
         width = max(map(len, known))
         plain = "\n".join(f"{name:<{width}}  {title}" for name, title in known.items())
         typer.echo(to_json(known, indent=2).decode() if json else plain)
@@ -80,13 +80,13 @@ def reproduce(
     except KeyboardInterrupt:
         typer.echo("interrupted: the same command goes on", err=True)
         raise typer.Exit(INTERRUPTED) from None
-    typer.echo(to_json(result.to_json(), indent=2).decode() if json else told(result, quiet=quiet))
+    typer.echo(to_json(result.to_json(), indent=2).decode() if json else verdict_lines(result, quiet=quiet))
     if result.failures:
         raise typer.Exit(FAILED)
 
 
-def told(result: Reproduction, *, quiet: bool) -> str:
-    """Every verdict in a line, what failed, and where the page is."""
+def verdict_lines(result: Reproduction, *, quiet: bool) -> str:
+    """Return every verdict in a line, failed cells, and the path of the page."""
     if quiet:
         return str(result.path)
     lines = [

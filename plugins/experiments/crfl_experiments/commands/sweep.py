@@ -85,24 +85,24 @@ def sweep(
     if not quiet:
         passing("starting")
     if engine == "local" and not dry_run and (together or workers != 1):
-        from crfl_experiments.sweeps.pool import one_ahead
+        from crfl_experiments.sweeps.pool import start_worker_early
 
-        context.with_resource(one_ahead())
-    from crfl_experiments.commands.sweep_output import asked, dry, goes_on, told
+        context.with_resource(start_worker_early())
+    from crfl_experiments.commands.sweep_output import list_cells, open_for_resume, print_result, table_from_options
     from crfl_experiments.sweeps.sweep_runner import default_path, run_sweep
 
-    parts = asked(vary or (), zipped or (), link or (), seeds) | ({"together": True} if together else {})
+    parts = table_from_options(vary or (), zipped or (), link or (), seeds) | ({"together": True} if together else {})
     definition: Definition
     path: Path
     if config is not None and config.is_dir():
-        definition, path = goes_on(config, changes=bool(parts or overrides or out), trust=trust)
+        definition, path = open_for_resume(config, changes=bool(parts or overrides or out), trust=trust)
     else:
         from crfl_experiments.sweeps.cells import define
 
         definition = define(config, overrides or (), parts)
         path = out or default_path(definition)
     if dry_run:
-        cells = dry(definition, as_json=json)
+        cells = list_cells(definition, as_json=json)
         passing("")
         typer.echo(cells)
         return
@@ -111,6 +111,6 @@ def sweep(
     except KeyboardInterrupt:
         typer.echo(f"interrupted: go on with `crfl resume {path}`", err=True)
         raise typer.Exit(INTERRUPTED) from None
-    told(path, failures, as_json=json, quiet=quiet)
+    print_result(path, failures, as_json=json, quiet=quiet)
     if failures:
         raise typer.Exit(FAILED)

@@ -17,7 +17,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from crfl_experiments.paper.readings import SETS_APART, Array, Measure, Point, area_ratio, shared_radii, spread
+from crfl_experiments.paper.readings import SETS_APART, Array, Measure, Point, area_ratio, common_radii, format_mean
 
 Verdict = Literal["holds", "does not hold", "undecided", "not measured"]
 Margins = Mapping[str, Sequence[float]]
@@ -25,25 +25,27 @@ BySeed = Mapping[int, Array]
 CONFIDENCE = 0.95
 
 
-def verdict(margins: Margins) -> Verdict:
-    """What margins say: the worst of all steps.
+def judge_claim(margins: Margins) -> Verdict:
+    """Return the verdict of margins: the worst of all steps.
 
-    >>> verdict({"1 to 2": [0.1, 0.2, 0.15]}), verdict({"1 to 2": [0.1, -0.3]}), verdict({"1 to 2": [0.1, -0.05]})
-    ('holds', 'does not hold', 'undecided')
-    >>> verdict({"1 to 2": [0.1]}), verdict({})
+    >>> judge_claim({"1 to 2": [0.1, 0.2, 0.15]}), judge_claim({"1 to 2": [0.1, -0.3]})
+    ('holds', 'does not hold')
+    >>> judge_claim({"1 to 2": [0.1, -0.05]})
+    'undecided'
+    >>> judge_claim({"1 to 2": [0.1]}), judge_claim({})
     ('holds', 'not measured')
     """
     if not margins:
         return "not measured"
-    found = [step(values) for values in margins.values()]
+    found = [judge_step(values) for values in margins.values()]
     for worst in ("does not hold", "undecided"):
         if worst in found:
             return worst
     return "holds"
 
 
-def step(values: Sequence[float]) -> Literal["holds", "does not hold", "undecided"]:
-    """What the margins of one step say."""
+def judge_step(values: Sequence[float]) -> Literal["holds", "does not hold", "undecided"]:
+    """Return the verdict of the margins of one step."""
     mean = fmean(values)
     if not mean > 0:
         return "does not hold"
@@ -55,40 +57,40 @@ def step(values: Sequence[float]) -> Literal["holds", "does not hold", "undecide
     return "holds" if mean > half else "undecided"
 
 
-class Trial(Protocol):
-    """What a claim comes to."""
+class ClaimTest(Protocol):
+    """Test that a claim comes down to."""
 
     @property
     def words(self) -> str:
-        """What is tested, in words."""
+        """Return what is tested, in words."""
 
     def margins(self, points: Sequence[Point]) -> Margins:
-        """Positive where the claim is true."""
+        """Return numbers that are positive where the claim is true."""
 
-    def told(self, points: Sequence[Point]) -> str:
-        """What was measured, in a line."""
+    def measured_text(self, points: Sequence[Point]) -> str:
+        """Return what was measured, in a line."""
 
 
 @dataclass(frozen=True)
-class OfMeasure:
-    """A test of one measure, which tells its means."""
+class MeasureTest:
+    """Test of one measure, which reports its means."""
 
     measure: Measure
 
-    def told(self, points: Sequence[Point]) -> str:
-        """The mean at every point, with the deviation over seeds; of a curve its start."""
+    def measured_text(self, points: Sequence[Point]) -> str:
+        """Return the mean at every point, with the deviation over seeds; of a curve its start."""
         parts = [
-            f"{spread([float(one[0]) for one in each.values()])} at {name_of(point)}"
+            f"{format_mean([float(one[0]) for one in each.values()])} at {point_name(point)}"
             for point, each in zip(points, self.measure.values(points), strict=True)
         ]
         return f"{self.measure.name}{' at 0' if self.measure.over_radii else ''}: {', '.join(parts)}"
 
 
-class Compared(OfMeasure, ABC):
-    """A test of points against others, seed by seed."""
+class PairTest(MeasureTest, ABC):
+    """Test of points against others, seed by seed."""
 
     def margins(self, points: Sequence[Point]) -> Margins:
-        """What each pair leaves. Seeds that only one of both has do not count, nor pairs that share none."""
+        """Return the margin of each pair for the seeds that both have."""
         found = {
             name: [self.margin(mine[seed], other[seed]) for seed in sorted(mine.keys() & other.keys())]
             for name, mine, other in self.pairs(points, self.measure.values(points))
@@ -97,16 +99,16 @@ class Compared(OfMeasure, ABC):
 
     @abstractmethod
     def pairs(self, points: Sequence[Point], measured: Sequence[BySeed]) -> Iterable[tuple[str, BySeed, BySeed]]:
-        """What is compared with what, under the name of the step."""
+        """Yield what is compared with what, under the name of the step."""
 
     @abstractmethod
     def margin(self, mine: Array, other: Array) -> float:
-        """Positive where the claim is true of a pair."""
+        """Return a number that is positive where the claim is true of a pair."""
 
 
 @dataclass(frozen=True)
-class Ordered(Compared):
-    """A measure that becomes larger along the axis, or smaller, from each point to the next in its series.
+class Ordered(PairTest):
+    """Measure that rises, or falls, from each point of a series to the next.
 
     If it has several numbers, all of them do.
     """
@@ -115,41 +117,41 @@ class Ordered(Compared):
 
     @property
     def words(self) -> str:
-        """What is tested."""
+        """Return what is tested."""
         every = " at every radius that one of both reaches" if self.measure.over_radii else ""
         return f"{self.measure.name}{every} {'rises' if self.rises else 'falls'} from each value to the next"
 
     def pairs(self, points: Sequence[Point], measured: Sequence[BySeed]) -> Iterable[tuple[str, BySeed, BySeed]]:
-        """Neighbours."""
+        """Yield neighbours."""
         for (left, low), (right, high) in pairwise(zip(points, measured, strict=True)):
             if left.series == right.series:
-                yield f"{name_of(left)} to {right.value:g}", low, high
+                yield f"{point_name(left)} to {right.value:g}", low, high
 
     def margin(self, mine: Array, other: Array) -> float:
-        """The difference, in the right direction."""
-        return smallest(mine, other, self._sign)
+        """Return the difference, in the claimed direction."""
+        return smallest_difference(mine, other, self._sign)
 
-    def told(self, points: Sequence[Point]) -> str:
-        """The means; of curves also from which radius on a step holds, if not at every one."""
+    def measured_text(self, points: Sequence[Point]) -> str:
+        """Return the means; of curves also the radius from which a step holds."""
         if not self.measure.over_radii:
-            return super().told(points)
-        radii = shared_radii(points)
+            return super().measured_text(points)
+        radii = common_radii(points)
         found = []
         for name, low, high in self.pairs(points, self.measure.values(points)):
             if seeds := low.keys() & high.keys():
                 first, second = (np.mean([each[seed] for seed in seeds], axis=0) for each in (low, high))
-                found.append(f"{name} from radius {begin(first, second, radii, self._sign):.3g} on")
-        return f"{super().told(points)}; it does so from {', '.join(found)}"
+                found.append(f"{name} from radius {first_radius(first, second, radii, self._sign):.3g} on")
+        return f"{super().measured_text(points)}; it does so from {', '.join(found)}"
 
     @property
     def _sign(self) -> float:
         return 1.0 if self.rises else -1.0
 
 
-def begin(low: Array, high: Array, radii: Sequence[float], sign: float) -> float:
-    """The radius from which on one curve lies above another, as far as one of both reaches; infinite if nowhere.
+def first_radius(low: Array, high: Array, radii: Sequence[float], sign: float) -> float:
+    """Return the radius from which one curve lies above another; infinite if there is none.
 
-    >>> begin(np.array([0.9, 0.5, 0.2, 0.0]), np.array([0.8, 0.6, 0.3, 0.0]), [0.0, 1.0, 2.0, 3.0], 1.0)
+    >>> first_radius(np.array([0.9, 0.5, 0.2, 0.0]), np.array([0.8, 0.6, 0.3, 0.0]), [0.0, 1.0, 2.0, 3.0], 1.0)
     1.0
     """
     reached = (low != 0) | (high != 0)
@@ -158,10 +160,10 @@ def begin(low: Array, high: Array, radii: Sequence[float], sign: float) -> float
     return float(radii[first]) if first < int(reached.sum()) else math.inf
 
 
-def smallest(low: Array, high: Array, sign: float) -> float:
-    """The smallest of some differences. Beyond what both reach, curves are 0: nothing can be said of them there.
+def smallest_difference(low: Array, high: Array, sign: float) -> float:
+    """Return the smallest difference of two curves, as far as one of both reaches.
 
-    >>> smallest(np.array([0.5, 0.0, 0.0]), np.array([0.7, 0.1, 0.0]), 1.0)
+    >>> smallest_difference(np.array([0.5, 0.0, 0.0]), np.array([0.7, 0.1, 0.0]), 1.0)
     0.1
     """
     reached = (low != 0) | (high != 0)
@@ -169,68 +171,68 @@ def smallest(low: Array, high: Array, sign: float) -> float:
 
 
 @dataclass(frozen=True)
-class Within(OfMeasure):
-    """A measure that stays at or below a number; which number is ours, since the paper says "much" or "very"."""
+class Within(MeasureTest):
+    """Measure that stays at or below a number, which is ours: the paper says "much" or "very"."""
 
     most: float
 
     @property
     def words(self) -> str:
-        """What is tested."""
+        """Return what is tested."""
         return f"{self.measure.name} is at most {self.most:g}"
 
     def margins(self, points: Sequence[Point]) -> Margins:
-        """How much is left. What is as large as allowed is still allowed."""
+        """Return the distance to the limit. A value at the limit is allowed."""
         return {
-            f"{point.figure} {name_of(point)}": [self.most - float(one.max()) + 1e-12 for one in each.values()]
+            f"{point.figure} {point_name(point)}": [self.most - float(one.max()) + 1e-12 for one in each.values()]
             for point, each in zip(points, self.measure.values(points), strict=True)
         }
 
 
 @dataclass(frozen=True)
 class SimilarSets(Within):
-    """The area under certified accuracy of backdoored samples is about that of clean ones of the same classes."""
+    """Area under certified accuracy of backdoored samples that is about that of clean ones."""
 
     measure: Measure = SETS_APART
     most: float = 0.1
 
     @property
     def words(self) -> str:
-        """What is tested."""
+        """Return what is tested."""
         return (
             f"the area under certified accuracy on backdoored samples stays within {self.most:.0%} of that on "
             "clean samples of the same classes, at every point of these figures"
         )
 
-    def told(self, points: Sequence[Point]) -> str:
-        """The range of all ratios."""
+    def measured_text(self, points: Sequence[Point]) -> str:
+        """Return the range of all ratios."""
         ratios = [one for point in points for one in point.of(area_ratio)]
         return f"backdoored / clean: {min(ratios):.3f} to {max(ratios):.3f} over {len(ratios)} runs"
 
 
 @dataclass(frozen=True)
-class Steady(Compared):
-    """A measure that stays where it is at the first point, up to a part of it."""
+class Steady(PairTest):
+    """Measure that stays within a tolerance of its value at the first point."""
 
     tolerance: float
 
     @property
     def words(self) -> str:
-        """What is tested."""
+        """Return what is tested."""
         return f"{self.measure.name} stays within {self.tolerance:.0%} of that of the first value"
 
     def pairs(self, points: Sequence[Point], measured: Sequence[BySeed]) -> Iterable[tuple[str, BySeed, BySeed]]:
-        """Every other point and the first."""
-        return ((name_of(point), each, measured[0]) for point, each in zip(points[1:], measured[1:], strict=True))
+        """Yield every other point and the first."""
+        return ((point_name(point), each, measured[0]) for point, each in zip(points[1:], measured[1:], strict=True))
 
     def margin(self, mine: Array, other: Array) -> float:
-        """What is left of the tolerance."""
+        """Return what is left of the tolerance."""
         return self.tolerance - float(np.abs(mine / other - 1).max())
 
 
 @dataclass(frozen=True)
-class Exceeds(Compared):
-    """A measure that one series has some times larger than another, at every value of the axis."""
+class Exceeds(PairTest):
+    """Measure that is several times larger in one series than in another, at every value of the axis."""
 
     series: str
     other: str
@@ -238,11 +240,11 @@ class Exceeds(Compared):
 
     @property
     def words(self) -> str:
-        """What is tested."""
+        """Return what is tested."""
         return f"{self.measure.name} under {self.series} is at least {self.times:g} times that under {self.other}"
 
     def pairs(self, points: Sequence[Point], measured: Sequence[BySeed]) -> Iterable[tuple[str, BySeed, BySeed]]:
-        """Points of both series at the same value."""
+        """Yield points of both series at the same value."""
         known = list(zip(points, measured, strict=True))
         others = {point.value: each for point, each in known if point.series == self.other}
         return (
@@ -252,10 +254,10 @@ class Exceeds(Compared):
         )
 
     def margin(self, mine: Array, other: Array) -> float:
-        """By how much more than that."""
+        """Return the excess over the claimed factor."""
         return float((mine / other).min()) - self.times
 
 
-def name_of(point: Point) -> str:
-    """Its series and its value."""
+def point_name(point: Point) -> str:
+    """Return the series and the value of a point."""
     return f"{point.series} {point.value:g}".strip()

@@ -1,4 +1,4 @@
-"""The figures of the paper: what each varies, and what the paper says of it, in its own words.
+"""Figures of the paper: what each varies, and what the paper says of it, in its own words.
 
 Numbers such as "within 10 %" stand for the paper's "much", "very" or "similar", and are ours. Sections are those of the
 paper; figures are counted in the order in which they stand in it.
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from crfl_experiments.paper.claims import Exceeds, Ordered, SimilarSets, Steady, Trial, Within
+from crfl_experiments.paper.claims import ClaimTest, Exceeds, Ordered, SimilarSets, Steady, Within
 from crfl_experiments.paper.readings import ACCURACY, AREA, COST, NOT_FALLING, RATES, REACH, REMAINS
-from crfl_experiments.paper.sound_answers import Beside
+from crfl_experiments.paper.sound_answers import SoundQuestion
 
 FALLS = Ordered(REACH, rises=False)
 RISES = Ordered(REACH)
@@ -22,19 +22,19 @@ NO_VALUES = "The paper prints no table of the varied values; those here are ours
 
 @dataclass(frozen=True)
 class Claim:
-    """What the paper says, where, and the tests that it comes to."""
+    """Claim of the paper, its section, and the tests that it comes down to."""
 
     quotation: str
     section: str
-    tests: tuple[Trial, ...]
+    tests: tuple[ClaimTest, ...]
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of the paper. `axis` is the key that is varied, `symbol` what the paper calls it.
+    """Figure of the paper. `axis` is the key that is varied, `symbol` the paper's name for it.
 
-    `takes` are the figures whose cells it reads, where it has none of its own; `loose_round` see `Reading`. `beside` is
-    the same question, put to a sound certificate.
+    `sources` are the figures whose cells it reads if it has none of its own; `loose_round` is explained in `Reading`;
+    `sound_question` is the same question, put to a sound certificate.
     """
 
     name: str
@@ -44,17 +44,17 @@ class Figure:
     axis: str
     symbol: str
     claims: tuple[Claim, ...]
-    beside: Beside
+    sound_question: SoundQuestion
     notes: tuple[str, ...] = (NO_VALUES,)
     shows_rate: bool = False
-    takes: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
     loose_round: int | None = None
 
 
 STRONGER = "the stronger the attack, the smaller radius can be certified"
 SMALL = "the certified radius would be large when: [...] {} small"
 
-BOOK: tuple[Figure, ...] = (
+FIGURES: tuple[Figure, ...] = (
     Figure(
         "sigma",
         "Training-time noise",
@@ -71,7 +71,7 @@ BOOK: tuple[Figure, ...] = (
             Claim("large radius is certified but at a low accuracy", NOISE, (Ordered(ACCURACY, rises=False),)),
             Claim("the parameter smoothing with sigma_T does not hurt the accuracy much", NOISE, (Within(COST, 0.05),)),
         ),
-        Beside("It trains without noise, so accuracy does not depend on sigma: one line."),
+        SoundQuestion("It trains without noise, so accuracy does not depend on sigma: one line."),
         shows_rate=True,
     ),
     Figure(
@@ -82,7 +82,7 @@ BOOK: tuple[Figure, ...] = (
         "attack.poisoned_per_batch",
         "q",
         (Claim(STRONGER, ABILITY, (FALLS,)),),
-        Beside("A client that may submit anything can poison any share: one line for every q."),
+        SoundQuestion("A client that may submit anything can poison any share: one line for every q."),
     ),
     Figure(
         "gamma",
@@ -92,7 +92,7 @@ BOOK: tuple[Figure, ...] = (
         "attack.scale",
         "gamma",
         (Claim(STRONGER, ABILITY, (FALLS,)),),
-        Beside("A client that may submit anything can use any scale: one line for every gamma."),
+        SoundQuestion("A client that may submit anything can use any scale: one line for every gamma."),
     ),
     Figure(
         "attackers",
@@ -102,7 +102,7 @@ BOOK: tuple[Figure, ...] = (
         "let.attackers",
         "R",
         (Claim(STRONGER, ABILITY, (FALLS,)),),
-        Beside("A line for each R.", attackers=None),
+        SoundQuestion("A line for each R.", attackers=None),
     ),
     Figure(
         "rfa",
@@ -118,7 +118,7 @@ BOOK: tuple[Figure, ...] = (
                 (Exceeds(REACH, "rfa", "fedavg", 10.0),),
             ),
         ),
-        Beside(
+        SoundQuestion(
             "The lines of Figure 5 once more, since weights that follow the updates have no sound answer on this axis: "
             "updates are capped and averaged with fixed weights.",
             attackers=None,
@@ -143,7 +143,7 @@ BOOK: tuple[Figure, ...] = (
                 (RISES,),
             ),
         ),
-        Beside("A line for each N.", "clients", "let.clients"),
+        SoundQuestion("A line for each N.", "clients", "let.clients"),
         (NO_VALUES, "Local steps follow N, one epoch each, so both p and tau become smaller."),
     ),
     Figure(
@@ -165,7 +165,7 @@ BOOK: tuple[Figure, ...] = (
                 (Steady(REACH, 0.01),),
             ),
         ),
-        Beside("A line for each T.", "rounds", "rounds"),
+        SoundQuestion("A line for each T.", "rounds", "rounds"),
     ),
     Figure(
         "tau",
@@ -175,7 +175,7 @@ BOOK: tuple[Figure, ...] = (
         "training.steps",
         "tau",
         (Claim(SMALL.format("the local iteration tau_i is"), REMARK, (FALLS,)),),
-        Beside("Its tau is 5, one of the settings that were chosen on the validation set: one line."),
+        SoundQuestion("Its tau is 5, one of the settings that were chosen on the validation set: one line."),
     ),
     Figure(
         "eta",
@@ -185,7 +185,7 @@ BOOK: tuple[Figure, ...] = (
         "training.learning_rate",
         "eta",
         (Claim(SMALL.format("the local learning rate eta_i"), REMARK, (FALLS,)),),
-        Beside("Its eta is 60 on whitened features, chosen on the validation set: one line."),
+        SoundQuestion("Its eta is 60 on whitened features, chosen on the validation set: one line."),
     ),
     Figure(
         "rho",
@@ -195,7 +195,7 @@ BOOK: tuple[Figure, ...] = (
         "server.clip_norm.start",
         "rho_0",
         (Claim(SMALL.format("rho_t is"), REMARK, (FALLS,)),),
-        Beside("Its clipping norm is one that no model reaches, since weight decay keeps them short: one line."),
+        SoundQuestion("Its clipping norm is one that no model reaches, since weight decay keeps them short: one line."),
         (NO_VALUES, "rho_t = rho_0 + 0.1 t, as in Table 1, where rho_0 is 2."),
     ),
     Figure(
@@ -212,7 +212,7 @@ BOOK: tuple[Figure, ...] = (
                 (Within(NOT_FALLING, 0.05), Within(REMAINS, 0.9)),
             ),
         ),
-        Beside(
+        SoundQuestion(
             "Here it is a bound: no attack of one client in round t_adv moves the model further from its clean twin, "
             "whatever is submitted. The models have other features, and so another norm."
         ),
@@ -232,7 +232,7 @@ BOOK: tuple[Figure, ...] = (
                 (RISES,),
             ),
         ),
-        Beside("It needs no votes, and so no M: one line."),
+        SoundQuestion("It needs no votes, and so no M: one line."),
     ),
     Figure(
         "alpha",
@@ -258,7 +258,7 @@ BOOK: tuple[Figure, ...] = (
                 (Steady(REACH, 0.1),),
             ),
         ),
-        Beside("It needs no votes, and so holds without an alpha: one line."),
+        SoundQuestion("It needs no votes, and so holds without an alpha: one line."),
     ),
     Figure(
         "timing",
@@ -274,7 +274,7 @@ BOOK: tuple[Figure, ...] = (
                 (Steady(REACH, 0.05), Steady(AREA, 0.1)),
             ),
         ),
-        Beside(
+        SoundQuestion(
             "A line for each t_adv, against two clients, at whatever scale. Later rounds have less time to forget.",
             "timing",
             "let.attacked",
@@ -300,11 +300,9 @@ BOOK: tuple[Figure, ...] = (
                 (SimilarSets(),),
             ),
         ),
-        Beside("One line, on the backdoored test samples of its own run."),
-        (
-            "Our backdoored set leaves out the target class, the authors' keeps it; clean samples are chosen so as well.",
-        ),
-        takes=("attackers", "rfa", "gamma", "poison-ratio", "sigma", "clients", "rounds"),
+        SoundQuestion("One line, on the backdoored test samples of its own run."),
+        ("Our backdoored set leaves out the target class, the authors' keeps it; so do the clean samples.",),
+        sources=("attackers", "rfa", "gamma", "poison-ratio", "sigma", "clients", "rounds"),
     ),
 )
 """All figures with runs, in the order of the paper. The study of Phi needs none: `phi`."""
@@ -312,6 +310,6 @@ BOOK: tuple[Figure, ...] = (
 DATASETS = ("mnist", "loan", "emnist")
 
 
-def swept(dataset: str) -> tuple[Figure, ...]:
-    """The figures of a dataset that have cells of their own."""
-    return tuple(figure for figure in BOOK if dataset in figure.datasets and not figure.takes)
+def figures_with_cells(dataset: str) -> tuple[Figure, ...]:
+    """Return the figures of a dataset that have cells of their own."""
+    return tuple(figure for figure in FIGURES if dataset in figure.datasets and not figure.sources)

@@ -1,4 +1,4 @@
-"""The page: every claim of the paper beside what was measured, with a verdict, and what is sound beside it."""
+"""Page of a reproduction: every claim of the paper beside what was measured, with a verdict and numbers."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from crfl_experiments.paper.claims import Verdict
 from crfl_experiments.paper.figures import Figure
-from crfl_experiments.paper.readings import BACKDOORED, CLEAN, Point, Reading, spread
-from crfl_experiments.paper.sound_answers import Answer, distance_bounds
+from crfl_experiments.paper.readings import BACKDOORED, CLEAN, Point, Reading, format_mean
+from crfl_experiments.paper.sound_answers import SoundAnswer, distance_bounds
 
 PICTURES = "pictures/reproduction"
 """Where the pictures lie, from the page."""
@@ -16,7 +16,7 @@ PICTURES = "pictures/reproduction"
 
 @dataclass(frozen=True)
 class Finding:
-    """A claim with one test of it: what was tested, what was measured, and what follows. `reason` if nothing was.
+    """Claim with one test of it: what was tested and measured, and the verdict. `reason` if not measured.
 
     `everything` is the verdict on all test samples, where the paper certifies a part of them.
     """
@@ -31,13 +31,13 @@ class Finding:
 
     @property
     def said(self) -> str:
-        """The verdict, with the reason if there is none."""
+        """Return the verdict, with the reason if nothing was measured."""
         return f"{self.verdict}: {self.reason}" if self.reason else self.verdict
 
 
 @dataclass(frozen=True)
 class Section:
-    """A figure of the paper on one dataset. `picture` is a file in `PICTURES`, empty if nothing was drawn.
+    """Figure of the paper on one dataset. `picture` is a file in `PICTURES`, empty if nothing was drawn.
 
     `numbers` are the rows of a table, titles first; `beside` says what the sound certificate was asked and answers,
     `how` what was run.
@@ -115,19 +115,19 @@ lines, `--authors` follows the authors' code where it differs from the paper, an
 
 
 def page(sections: Sequence[Section]) -> str:
-    """The page in Markdown."""
-    return "\n".join(lines(sections))
+    """Write the page in Markdown."""
+    return "\n".join(page_lines(sections))
 
 
-def lines(sections: Sequence[Section]) -> Iterator[str]:
-    """Line by line."""
+def page_lines(sections: Sequence[Section]) -> Iterator[str]:
+    """Yield the page, line by line."""
     yield "# The paper, figure by figure"
     yield ""
     yield "Written by `crfl reproduce`. The number of seeds is below each figure."
     yield ""
     yield RADII
     yield ""
-    yield from verdicts(sections)
+    yield from verdict_table(sections)
     if any(section.beside for section in sections):
         yield ""
         yield "## Sound certificates beside it"
@@ -143,13 +143,13 @@ def lines(sections: Sequence[Section]) -> Iterator[str]:
     yield HOW_TO
     for section in sections:
         if section.picture:
-            yield from one(section)
+            yield from figure_lines(section)
 
 
-def verdicts(sections: Sequence[Section]) -> Iterator[str]:
-    """Every claim in a row."""
+def verdict_table(sections: Sequence[Section]) -> Iterator[str]:
+    """Yield a table with a row for every claim."""
     both = any(finding.everything for section in sections for finding in section.findings)
-    yield from table(
+    yield from markdown_table(
         [
             ("figure", "data", "tested", "verdict", *(["all samples"] if both else [])),
             *(
@@ -167,8 +167,8 @@ def verdicts(sections: Sequence[Section]) -> Iterator[str]:
     )
 
 
-def one(section: Section) -> Iterator[str]:
-    """A figure that was measured."""
+def figure_lines(section: Section) -> Iterator[str]:
+    """Yield the lines of a figure that was measured."""
     yield ""
     yield f"## {section.title}, {section.dataset} ({section.number})"
     yield ""
@@ -178,7 +178,7 @@ def one(section: Section) -> Iterator[str]:
         yield f"Measured with {section.how}."
     if section.numbers:
         yield ""
-        yield from table(section.numbers)
+        yield from markdown_table(section.numbers)
     for finding in section.findings:
         yield ""
         yield f"> {finding.quotation}"
@@ -194,8 +194,8 @@ def one(section: Section) -> Iterator[str]:
         yield paragraph
 
 
-def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Rows in Markdown, titles first."""
+def markdown_table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield a table in Markdown; the first row are titles."""
     titles, *others = rows
     for row in (titles, ["---"] * len(titles), *others):
         yield f"| {' | '.join(row)} |"
@@ -208,7 +208,7 @@ ALL = "all"
 
 @dataclass(frozen=True)
 class Column:
-    """A number of every cell; `doubled` if that of all test samples stands beside it, where these are more."""
+    """Number of every cell; `doubled` if that of all test samples stands beside it."""
 
     title: str
     of: Callable[[Reading], float]
@@ -231,48 +231,52 @@ DISTANCE_COLUMNS = (
 )
 
 
-def number_table(figure: Figure, points: Sequence[Point], sound: Sequence[Answer]) -> tuple[Row, ...]:
-    """Its first row are the titles."""
+def number_table(figure: Figure, points: Sequence[Point], sound: Sequence[SoundAnswer]) -> tuple[Row, ...]:
+    """Return the numbers of a figure; the first row are titles."""
     if figure.name == "closeness":
-        return with_bounds(figure, points, sound)
-    columns = BACKDOOR_COLUMNS if figure.takes else COLUMNS
-    both = any(one.first is not None and one.first < size(one) for point in points for one in point.readings.values())
+        return distance_table(figure, points, sound)
+    columns = BACKDOOR_COLUMNS if figure.sources else COLUMNS
+    both = any(
+        one.first is not None and one.first < test_set_size(one) for point in points for one in point.readings.values()
+    )
     titles: list[str] = [figure.symbol or "figure"]
     for column in columns:
         titles += [column.title, ALL] if both and column.doubled else [column.title]
     titles += (["sound, at every r", ALL] if both else ["sound, at every r"]) if sound else []
-    return tuple(titles), *(row(figure, point, columns, sound, both) for point in points)
+    return tuple(titles), *(number_row(figure, point, columns, sound, both) for point in points)
 
 
-def row(figure: Figure, point: Point, columns: Sequence[Column], sound: Sequence[Answer], both: bool) -> Row:
-    """A point."""
-    found = [" ".join(filter(None, (point.figure if figure.takes else "", point.series, f"{point.value:g}")))]
+def number_row(
+    figure: Figure, point: Point, columns: Sequence[Column], sound: Sequence[SoundAnswer], both: bool
+) -> Row:
+    """Return the numbers of a point."""
+    found = [" ".join(filter(None, (point.figure if figure.sources else "", point.series, f"{point.value:g}")))]
     for column in columns:
-        found.append(spread(point.of(column.of)))
+        found.append(format_mean(point.of(column.of)))
         if both and column.doubled:
-            found.append(spread(point.everything.of(column.of)))
+            found.append(format_mean(point.everything.of(column.of)))
     answer = next((one for one in sound if one.value in (None, point.value)), None)
-    test_set = BACKDOORED if figure.takes else CLEAN
+    test_set = BACKDOORED if figure.sources else CLEAN
     if answer is not None:
-        found += [spread(one.share(test_set)) for one in ((answer, answer.everything) if both else (answer,))]
+        found += [format_mean(one.share(test_set)) for one in ((answer, answer.everything) if both else (answer,))]
     elif sound:
         found += [""] * (2 if both else 1)
     return tuple(found)
 
 
-def with_bounds(figure: Figure, points: Sequence[Point], sound: Sequence[Answer]) -> tuple[Row, ...]:
-    """Distances to the clean model, and what no attack exceeds."""
+def distance_table(figure: Figure, points: Sequence[Point], sound: Sequence[SoundAnswer]) -> tuple[Row, ...]:
+    """Return the distances to the clean model, and the bounds that no attack exceeds."""
     bounds = ("sound bound in round t_adv", "in the last round") if sound else ()
     rows = [(figure.symbol, *(column.title for column in DISTANCE_COLUMNS), *bounds)]
     for point in points:
-        found = [f"{point.value:g}", *(spread(point.of(column.of)) for column in DISTANCE_COLUMNS)]
+        found = [f"{point.value:g}", *(format_mean(point.of(column.of)) for column in DISTANCE_COLUMNS)]
         for answer in sound:
             limits = distance_bounds(answer, int(point.value))
-            found += [spread(list(limits[:, place])) for place in (0, -1)]
+            found += [format_mean(list(limits[:, place])) for place in (0, -1)]
         rows.append(tuple(found))
     return tuple(rows)
 
 
-def size(one: Reading) -> int:
-    """How many samples the clean test set has."""
+def test_set_size(one: Reading) -> int:
+    """Return the number of samples of the clean test set."""
     return len(one.everything.samples().labels)

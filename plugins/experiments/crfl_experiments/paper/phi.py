@@ -1,4 +1,4 @@
-"""Figure 9(b): how far the radius grows with the rounds after the attack, for each rho / sigma. Formulas alone."""
+"""Figure 9(b): growth of the radius with the rounds after the attack, for each rho / sigma. Formulas alone."""
 
 from __future__ import annotations
 
@@ -68,22 +68,22 @@ class Study:
 
     @property
     def growth(self) -> list[float]:
-        """By which factor the radius grows from the first T to the last, for each rho / sigma."""
+        """Return the factor by which the radius grows from the first T to the last, for each rho / sigma."""
         with np.errstate(over="ignore"):
             return [float(one) for one in np.exp(self.log_radii[:, -1] - self.log_radii[:, 0])]
 
     def margins(self) -> Margins:
-        """Positive where the claim is true."""
+        """Return numbers that are positive where the claim is true."""
         growth = self.growth
         return {"smallest": [growth[0] - 10.0], "largest": [1.01 - growth[-1]]}
 
-    def told(self) -> str:
-        """What came out, in a line."""
+    def measured_text(self) -> str:
+        """Return what was measured, in a line."""
         parts = [f"{factor:.4g} at {ratio:g}" for ratio, factor in zip(self.ratios, self.growth, strict=True)]
         return f"growth from T = {self.rounds[0]} to {self.rounds[-1]}: {', '.join(parts)}"
 
     def figure(self) -> Figure:
-        """The radius against T, a line for each rho / sigma."""
+        """Draw the radius against T, a line for each rho / sigma."""
         from crfl_reports.figures import Line, lines_figure
 
         lines = [

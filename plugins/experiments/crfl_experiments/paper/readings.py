@@ -1,4 +1,4 @@
-"""What was measured: the samples of a finished cell with their radii, and cells by what was varied.
+"""Readings of finished cells: samples with their radii, points of figures, and measures of claims.
 
 The paper certifies the first 5,000 of MNIST's 10,000 test images. Runs certify all: a `Reading` shows the first ones,
 and `Reading.everything` all of them.
@@ -33,42 +33,42 @@ NOISE = "server.noise_std"
 
 @dataclass(frozen=True)
 class Samples:
-    """Test samples: their labels, whether they are predicted right, and their radii, -inf of an abstention."""
+    """Test samples: labels, whether they are predicted right, and radii, -inf for an abstention."""
 
     labels: NDArray[np.int64]
     right: NDArray[np.bool_]
     radii: Array
 
     def rate(self, radii: Sequence[float]) -> Array:
-        """The share that is certified at each radius."""
+        """Return the share that is certified at each radius."""
         return np.array([(self.radii >= radius).mean() for radius in radii])
 
     def accuracy(self, radii: Sequence[float]) -> Array:
-        """The share that is certified at each radius and right."""
+        """Return the share that is certified at each radius and right."""
         return np.array([(self.right & (self.radii >= radius)).mean() for radius in radii])
 
     @property
     def reach(self) -> float:
-        """The critical radius: the largest of a sample that is right."""
+        """Return the critical radius: the largest of a sample that is right."""
         return float(self.radii[self.right].max(initial=0.0))
 
     @property
     def area(self) -> float:
-        """The area under certified accuracy as a function of the radius."""
+        """Return the area under certified accuracy as a function of the radius."""
         return float(np.where(self.right, np.maximum(self.radii, 0.0), 0.0).mean())
 
     def without(self, label: int | None) -> Samples:
-        """All samples of other classes."""
+        """Return all samples of other classes."""
         return self.of(self.labels != label)
 
     def of(self, kept: NDArray[np.bool_] | slice) -> Samples:
-        """Some of them."""
+        """Return some of the samples."""
         return Samples(self.labels[kept], self.right[kept], self.radii[kept])
 
 
 @dataclass(frozen=True)
 class Reading:
-    """One finished cell. `loose_round` is the round whose L_Z counts, the attacked one if None.
+    """One finished cell. `loose_round` is the round whose L_Z counts; None means the attacked one.
 
     Only the `first` test samples count, if that is given. `certificate` is the one whose table is read.
     """
@@ -81,20 +81,20 @@ class Reading:
 
     @property
     def seed(self) -> int:
-        """The seed of its run."""
+        """Return the seed of its run."""
         return int(self.cell.settings["seed"])
 
     @cached_property
     def everything(self) -> Reading:
-        """The same with all test samples."""
+        """Return the reading with all test samples."""
         whole = replace(self, first=None)
         vars(whole)["_sets"] = self._sets  # a table is read once
         return whole
 
     @cached_property
     def base_accuracy(self) -> float:
-        """The accuracy of the trained model itself, which no noise votes about."""
-        inputs, labels = tested(self.cell.cell.config.dataset)
+        """Return the accuracy of the trained model itself, without votes."""
+        inputs, labels = load_test_samples(self.cell.cell.config.dataset)
         blocks = self.cell.run.layout.unflatten(self.cell.run.parameters)
         weights, *bias = (block.double().numpy() for block in blocks.values())
         logits = inputs[: self.first] @ weights.T + (bias[0] if bias else 0.0)
@@ -102,12 +102,12 @@ class Reading:
 
     @cached_property
     def target(self) -> int | None:
-        """The class of the backdoor."""
+        """Return the class of the backdoor."""
         backdoor = self.cell.run.metrics.backdoor
         return None if backdoor is None else backdoor.target
 
     def samples(self, test_set: str = CLEAN) -> Samples:
-        """The samples of a test set."""
+        """Return the samples of a test set."""
         found = self._sets[test_set]
         clean = self._sets[CLEAN]
         if self.first is None:
@@ -117,7 +117,7 @@ class Reading:
 
     @cached_property
     def distances(self) -> Array:
-        """The L2 distance of the clipped models to those of the clean twin from the attacked round on."""
+        """Return the L2 distances of the clipped models to the clean twin, from the attacked round on."""
         assert self.twin is not None
         run = self.cell.run
         twin = self.twin.run
@@ -128,7 +128,7 @@ class Reading:
 
     @cached_property
     def attacked(self) -> int:
-        """The attacked round."""
+        """Return the attacked round."""
         return min(self.cell.run.ledger.facts.attack_rounds)
 
     @cached_property
@@ -152,7 +152,7 @@ class Reading:
 
 
 def samples_of(rows: Sequence[dict[str, str]], factor: float = 1.0) -> Samples:
-    """Rows of a certificate's table at the feature level."""
+    """Build samples from rows of a certificate's table at the feature level."""
     radii = [-math.inf if row["abstained"] == "True" else float(row["radius"]) * factor for row in rows]
     return Samples(
         np.array([int(row["label"]) for row in rows]),
@@ -162,15 +162,15 @@ def samples_of(rows: Sequence[dict[str, str]], factor: float = 1.0) -> Samples:
 
 
 @lru_cache(maxsize=1)
-def tested(dataset: Dataset) -> tuple[Array, NDArray[np.int64]]:
-    """The test samples of a dataset: scaled inputs, which no feature map changes in the paper, and labels."""
+def load_test_samples(dataset: Dataset) -> tuple[Array, NDArray[np.int64]]:
+    """Load the test samples of a dataset: scaled inputs and labels. The paper has no feature maps."""
     data = dataset.load()
     return np.asarray(data.test_x, np.float64), np.asarray(data.test_y)
 
 
 @dataclass(frozen=True)
 class Point:
-    """Cells that differ in nothing but their seeds, by seed; `value` is their place on the axis."""
+    """Cells that differ only in their seeds, by seed; `value` is their place on the axis."""
 
     figure: str
     value: float
@@ -179,17 +179,17 @@ class Point:
 
     @property
     def everything(self) -> Point:
-        """The same with all test samples."""
+        """Return the point with all test samples."""
         return replace(self, readings={seed: one.everything for seed, one in self.readings.items()})
 
     def of(self, measure: Callable[[Reading], float]) -> list[float]:
-        """A number of every seed."""
+        """Return a number of every seed."""
         return [measure(one) for one in self.readings.values()]
 
 
 @dataclass(frozen=True)
 class Source:
-    """How the cells of a figure are read: along which key, and see `Reading`."""
+    """How the cells of a figure are read: along which key, and with which options of `Reading`."""
 
     figure: str
     axis: str
@@ -198,8 +198,8 @@ class Source:
     certificate: str = PAPER
 
 
-def points_of(source: Source, cells: Iterable[CellResult]) -> list[Point]:
-    """Cells of a figure by series and value, each in ascending order. Those to compare with are no points of it."""
+def group_cells(source: Source, cells: Iterable[CellResult]) -> list[Point]:
+    """Group the cells of a figure by series and value, in ascending order, without reference cells."""
     finished = [one for one in cells if one.note.state == "finished"]
     found: dict[tuple[str, float], dict[int, Reading]] = {}
     twins = {one.settings["seed"]: one for one in finished if one.cell.config.attack is None}
@@ -213,50 +213,50 @@ def points_of(source: Source, cells: Iterable[CellResult]) -> list[Point]:
     return [Point(source.figure, value, series, found[series, value]) for series, value in sorted(found)]
 
 
-def noise_free(source: Source, cells: Iterable[CellResult]) -> Point | None:
-    """The cells of a figure that were trained without noise, where the paper's radius does not exist."""
+def noise_free_point(source: Source, cells: Iterable[CellResult]) -> Point | None:
+    """Return the cells trained without noise, for which the paper's radius does not exist."""
     finished = [one for one in cells if one.note.state == "finished" and is_noise_free(one)]
     readings = {one.settings["seed"]: Reading(one, first=source.first) for one in finished}
     return Point(source.figure, 0.0, "", readings) if readings else None
 
 
 def is_reference(cell: CellResult) -> bool:
-    """Whether a cell is there for others to be compared with: a clean twin, or one for its accuracy alone."""
+    """Return whether other cells are compared with a cell: a clean twin, or one for its accuracy."""
     return not cell.cell.config.certificates and (cell.cell.config.attack is None or is_noise_free(cell))
 
 
 def is_noise_free(cell: CellResult) -> bool:
-    """Whether a cell was trained without noise where others have some."""
+    """Return whether a cell was trained without noise where others have some."""
     return cell.settings.get(NOISE) == 0
 
 
 def series_of(settings: dict[str, Any]) -> str:
-    """Which of several lines a cell belongs to."""
+    """Return the line of a figure to which a cell belongs."""
     return str(settings.get(SERIES, ""))
 
 
-GRID = 100
+GRID_POINTS = 100
 """At so many radii curves are compared, from 0 to the largest of a figure."""
 
 
 @dataclass(frozen=True)
 class Measure:
-    """Numbers of a cell: one, or one for each of the radii at which the cells of a figure are compared."""
+    """Numbers of a cell: one, or one for each radius at which the cells of a figure are compared."""
 
     name: str
     of: Callable[[Reading, Sequence[float]], Array]
     over_radii: bool = False
 
     def values(self, points: Sequence[Point]) -> list[dict[int, Array]]:
-        """The numbers of every point by seed."""
-        radii = shared_radii(points) if self.over_radii else []
+        """Return the numbers of every point by seed."""
+        radii = common_radii(points) if self.over_radii else []
         return [{seed: self.of(one, radii) for seed, one in point.readings.items()} for point in points]
 
 
-def shared_radii(points: Sequence[Point]) -> list[float]:
-    """Radii from 0 to below the largest of any sample."""
+def common_radii(points: Sequence[Point]) -> list[float]:
+    """Return radii from 0 to below the largest of any sample."""
     reach = max((one.samples().reach for point in points for one in point.readings.values()), default=0.0)
-    return [reach * number / GRID for number in range(GRID)]
+    return [reach * number / GRID_POINTS for number in range(GRID_POINTS)]
 
 
 REACH = Measure("largest radius", lambda one, _: np.array([one.samples().reach]))
@@ -264,19 +264,21 @@ ACCURACY = Measure("certified accuracy at 0", lambda one, _: one.samples().accur
 AREA = Measure("area under certified accuracy", lambda one, _: np.array([one.samples().area]))
 RATES = Measure("certified rate", lambda one, radii: one.samples().rate(radii), over_radii=True)
 COST = Measure("accuracy lost by smoothing", lambda one, _: one.base_accuracy - one.samples().accuracy([0.0]))
-NOT_FALLING = Measure("share of later rounds in which the distance does not fall", lambda one, _: rising(one.distances))
+NOT_FALLING = Measure(
+    "share of later rounds in which the distance does not fall", lambda one, _: rising_share(one.distances)
+)
 REMAINS = Measure(
     "distance in the last round / in the attacked one", lambda one, _: one.distances[-1:] / one.distances[0]
 )
 
 
-def rising(distances: Array) -> Array:
-    """The share of steps in which distances do not become smaller."""
+def rising_share(distances: Array) -> Array:
+    """Return the share of steps in which distances do not become smaller."""
     return np.array([(np.diff(distances) >= 0).mean()])
 
 
 def area_ratio(reading: Reading) -> float:
-    """The area of backdoored samples as a part of that of clean ones; infinite if the latter has none."""
+    """Divide the area of backdoored samples by that of clean ones; infinite if the latter is zero."""
     target = reading.target
     clean = reading.samples().without(target).area
     return reading.samples(BACKDOORED).without(target).area / clean if clean else math.inf
@@ -287,10 +289,10 @@ SETS_APART = Measure(
 )
 
 
-def spread(values: Sequence[float]) -> str:
-    """The mean, and the standard deviation over seeds if there are several.
+def format_mean(values: Sequence[float]) -> str:
+    """Format the mean, and the standard deviation over seeds if there are several.
 
-    >>> spread([0.7134]), spread([0.71, 0.73]), spread([1.986, 1.986])
+    >>> format_mean([0.7134]), format_mean([0.71, 0.73]), format_mean([1.986, 1.986])
     ('0.713', '0.72 ± 0.014', '1.99')
     """
     mean = f"{fmean(values):.3g}"

@@ -1,4 +1,4 @@
-"""`reproduce`: run figures of the paper, and judge what it says of them."""
+"""Reproduction of the paper: run its figures, and judge its claims."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pydantic_core import to_json
 
 from crfl_core.errors import ConfigError
 from crfl_experiments.paper import phi
-from crfl_experiments.paper.claims import verdict
-from crfl_experiments.paper.figures import BOOK, DATASETS, Figure, swept
+from crfl_experiments.paper.claims import judge_claim
+from crfl_experiments.paper.figures import DATASETS, FIGURES, Figure, figures_with_cells
 from crfl_experiments.paper.page import PICTURES, Finding, Section, page
-from crfl_experiments.paper.readings import Point, Source, noise_free, points_of, spread
-from crfl_experiments.paper.sound_answers import Answer, answers
+from crfl_experiments.paper.readings import Point, Source, format_mean, group_cells, noise_free_point
+from crfl_experiments.paper.sound_answers import SoundAnswer, find_answers
 from crfl_experiments.paper.sweep_files import (
     FIGURE_KEY,
     ReproductionOptions,
@@ -39,24 +39,24 @@ Chosen = tuple[str, Figure]
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What came out: the page, every figure with its findings, and the cells that failed, with the reason."""
+    """Result of `reproduce`: the page, every figure with its findings, and the cells that failed."""
 
     path: Path
     sections: tuple[Section, ...]
     failures: dict[str, str]
 
     def to_json(self) -> dict[str, Any]:
-        """The same for programs."""
+        """Return the result as plain data."""
         figures = [asdict(section) for section in self.sections]
         return {"page": str(self.path), "figures": figures, "failures": self.failures}
 
 
-def names() -> dict[str, str]:
-    """What can be asked for, with what it is: figures with their datasets."""
+def figure_titles() -> dict[str, str]:
+    """Return the names of all figures with their datasets, and their titles."""
     found = {
         f"{dataset}/{figure.name}": f"{figure.title} ({figure.number})"
         for dataset in DATASETS
-        for figure in BOOK
+        for figure in FIGURES
         if dataset in figure.datasets
     }
     return {**found, phi.NAME: f"{phi.TITLE} ({phi.NUMBER})"}
@@ -74,7 +74,7 @@ def reproduce(  # noqa: PLR0913  # as many options as people may give to the com
     workers: int | None = None,
     quiet: bool = True,
 ) -> Reproduction:
-    """Run figures of the paper, all if none is named, draw them and write one page; goes on where it stopped.
+    """Run figures of the paper, all by default, draw them and write one page.
 
     The page keeps the figures that the same folder had before. One is named as in `names`, or by its dataset or its
     name alone. `fast` takes few test samples and fewer,
@@ -83,20 +83,20 @@ def reproduce(  # noqa: PLR0913  # as many options as people may give to the com
     figures fix.
     """
     options = ReproductionOptions(seeds, fast, tuple(overrides), authors=authors)
-    chosen, with_phi = select(figures)
-    work = Work(options, Path(out), workers, quiet=quiet, with_sound=sound)
+    chosen, with_phi = select_figures(figures)
+    work = DatasetRunner(options, Path(out), workers, quiet=quiet, with_sound=sound)
     for dataset in dict.fromkeys(dataset for dataset, _ in chosen):
         work.take(dataset, [figure for name, figure in chosen if name == dataset])
     if with_phi:
         work.sections.append(phi_section(work.place))
     target = work.place / PAGE
-    target.write_text(page(kept(work.place, work.sections)) + "\n", encoding="utf-8")
+    target.write_text(page(merge_sections(work.place, work.sections)) + "\n", encoding="utf-8")
     return Reproduction(target, tuple(work.sections), work.failures)
 
 
 @dataclass
-class Work:
-    """Datasets one after the other, and what came of them so far."""
+class DatasetRunner:
+    """Runs the figures of one dataset after the other, and collects their sections and failures."""
 
     options: ReproductionOptions
     place: Path
@@ -109,21 +109,21 @@ class Work:
     def take(self, dataset: str, figures: Sequence[Figure]) -> None:
         """Run, draw and judge the figures of a dataset."""
         if reason := missing_data_remedy(dataset, self.options):
-            self.sections += [unmeasured(dataset, figure, f"data missing, {reason}") for figure in figures]
+            self.sections += [unmeasured_section(dataset, figure, f"data missing, {reason}") for figure in figures]
             return
-        needed = {name for figure in figures for name in (figure.takes or (figure.name,))}
+        needed = {name for figure in figures for name in (figure.sources or (figure.name,))}
         definition = figures_sweep(dataset, self.options)
-        measured = Measured(dataset, self._cells(definition, self.options.folder(dataset), needed))
+        measured = FinishedCells(dataset, self._cells(definition, self.options.folder(dataset), needed))
         if self.with_sound:
             measured.sound_cells = self._cells(
                 sound_sweep(dataset, self.options),
                 f"{self.options.folder(dataset)}-sound",
-                {figure.beside.figure for figure in figures},
+                {figure.sound_question.figure for figure in figures},
             )
         self.sections += [self._section(dataset, figure, measured) for figure in figures]
 
     def _cells(self, definition: Definition, name: str, needed: set[str]) -> list[CellResult]:
-        """Run the cells of some figures in the one sweep that all figures of a dataset share; all of its cells."""
+        """Run the cells of some figures in the sweep that the dataset's figures share; return all cells."""
         from crfl_experiments.sweeps.folder import SweepFolder
         from crfl_experiments.sweeps.sweep_runner import run_sweep
 
@@ -132,20 +132,20 @@ class Work:
 
         folder = self.place / "sweeps" / name
         self.failures |= run_sweep(definition, folder, self.workers, quiet=self.quiet, only=wanted)
-        kept = SweepFolder.existing(folder)
+        kept = SweepFolder.open(folder)
         # The cells as they were defined here: a table that was written and read has its keys in another order.
         return [CellResult(cell, kept.cell(cell.name), kept.note(cell.name)) for cell in definition.cells()]
 
-    def _section(self, dataset: str, figure: Figure, measured: Measured) -> Section:
-        """A figure from its finished cells."""
+    def _section(self, dataset: str, figure: Figure, measured: FinishedCells) -> Section:
+        """Build the section of a figure from its finished cells."""
         from crfl_experiments.paper.page import number_table
-        from crfl_experiments.paper.plots import drawn
+        from crfl_experiments.paper.plots import draw_figure
 
         points = measured.points(figure)
         if not points:
-            return unmeasured(dataset, figure, "no cell is finished, see the notes of the sweep")
+            return unmeasured_section(dataset, figure, "no cell is finished, see the notes of the sweep")
         answers = measured.answers(figure, points)
-        drawing = drawn(figure, points, answers, measured.noise_free(figure))
+        drawing = draw_figure(figure, points, answers, measured.noise_free(figure))
         return Section(
             f"{dataset}/{figure.name}",
             figure.title,
@@ -153,16 +153,16 @@ class Work:
             dataset,
             tuple(measured.findings(figure, points)),
             figure.notes,
-            saved(drawing, f"{dataset}-{figure.name}.svg", self.place),
+            save_drawing(drawing, f"{dataset}-{figure.name}.svg", self.place),
             number_table(figure, points, answers),
-            measured.told(figure, answers) if self.with_sound else (),
-            how(self.options),
+            measured.sound_remark(figure, answers) if self.with_sound else (),
+            describe_options(self.options),
         )
 
 
-def select(figures: Sequence[str]) -> tuple[list[Chosen], bool]:
-    """The figures that are asked for, in the order of the book, and whether the study of Phi is."""
-    known = [(dataset, figure) for dataset in DATASETS for figure in BOOK if dataset in figure.datasets]
+def select_figures(figures: Sequence[str]) -> tuple[list[Chosen], bool]:
+    """Return the chosen figures in the order of the paper, and whether the study of Phi is chosen."""
+    known = [(dataset, figure) for dataset in DATASETS for figure in FIGURES if dataset in figure.datasets]
     answers = {name for name in figures if name == phi.NAME}
     found = []
     for dataset, figure in known:
@@ -175,8 +175,8 @@ def select(figures: Sequence[str]) -> tuple[list[Chosen], bool]:
     return found, not figures or phi.NAME in figures
 
 
-def unmeasured(dataset: str, figure: Figure, reason: str) -> Section:
-    """A figure that could not be measured."""
+def unmeasured_section(dataset: str, figure: Figure, reason: str) -> Section:
+    """Build the section of a figure that could not be measured."""
     findings = tuple(
         Finding(claim.quotation, claim.section, test.words, "", "not measured", reason)
         for claim in figure.claims
@@ -186,30 +186,30 @@ def unmeasured(dataset: str, figure: Figure, reason: str) -> Section:
 
 
 def phi_section(place: Path) -> Section:
-    """The study of Phi, which is formulas."""
+    """Build the section of the study of Phi, which is formulas alone."""
     study = phi.Study()
-    finding = Finding(phi.QUOTATION, phi.SECTION, phi.WORDS, study.told(), verdict(study.margins()))
-    picture = saved(study.figure(), f"{phi.NAME}.svg", place)
+    finding = Finding(phi.QUOTATION, phi.SECTION, phi.WORDS, study.measured_text(), judge_claim(study.margins()))
+    picture = save_drawing(study.figure(), f"{phi.NAME}.svg", place)
     return Section(phi.NAME, phi.TITLE, phi.NUMBER, "formulas", (finding,), (phi.NOTE,), picture, beside=(phi.BESIDE,))
 
 
-def saved(drawing: Drawing, name: str, place: Path) -> str:
-    """Write a picture; returns its name."""
+def save_drawing(drawing: Drawing, name: str, place: Path) -> str:
+    """Save a picture and return its file name."""
     from crfl_reports.figures import image_of
 
-    from crfl_experiments.paper.plots import small
+    from crfl_experiments.paper.plots import compress_svg
 
     folder = place / PICTURES
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / name).write_bytes(small(image_of(drawing, "svg")))
+    (folder / name).write_bytes(compress_svg(image_of(drawing, "svg")))
     return name
 
 
-def kept(place: Path, sections: Sequence[Section]) -> list[Section]:
-    """These figures and those that an earlier command left in the folder, in the order of the book."""
+def merge_sections(place: Path, sections: Sequence[Section]) -> list[Section]:
+    """Merge these figures with those that an earlier command left in the folder."""
     file = place / SECTIONS
     known = [*read_sections(file), *sections]
-    order = list(names())
+    order = list(figure_titles())
     found = sorted(
         {one.name: one for one in known if one.name in order}.values(), key=lambda one: order.index(one.name)
     )
@@ -219,15 +219,15 @@ def kept(place: Path, sections: Sequence[Section]) -> list[Section]:
 
 
 def read_sections(file: Path) -> list[Section]:
-    """What an earlier command left; nothing if it is of another version, since runs are kept and read again soon."""
+    """Read the sections of an earlier command; none if another version wrote them."""
     try:
         return TypeAdapter(list[Section]).validate_json(file.read_bytes())
     except (OSError, ValidationError):
         return []
 
 
-def how(options: ReproductionOptions) -> str:
-    """What was run, in a few words."""
+def describe_options(options: ReproductionOptions) -> str:
+    """Describe what was run, in a few words."""
     said = "one seed" if options.seeds == 1 else f"{options.seeds} seeds, lines are means and bands the range"
     size = (
         "`--fast`, which is 400 test samples, and fewer local steps at a higher rate, with the same tau eta"
@@ -244,44 +244,46 @@ FIRST = {"mnist": 5000}
 
 
 @dataclass
-class Measured:
-    """Cells of the paper's figures on a dataset, and of the sound certificate."""
+class FinishedCells:
+    """Finished cells of a dataset: those of the paper's figures, and those of the sound certificate."""
 
     dataset: str
     cells: Sequence[CellResult]
     sound_cells: Sequence[CellResult] = field(default_factory=list)
 
     def points(self, figure: Figure) -> list[Point]:
-        """The points of a figure, or of all those that it takes."""
-        sources = [one for one in swept(self.dataset) if one.name in (figure.takes or (figure.name,))]
-        return [point for one in sources for point in points_of(self._source(one), self._own(one))]
+        """Return the points of a figure, or of all figures that it reads."""
+        sources = [one for one in figures_with_cells(self.dataset) if one.name in (figure.sources or (figure.name,))]
+        return [point for one in sources for point in group_cells(self._source(one), self._own(one))]
 
     def noise_free(self, figure: Figure) -> Point | None:
-        """The runs of a figure without noise, if it has some."""
-        return noise_free(self._source(figure), self._own(figure))
+        """Return the runs of a figure without noise; None if it has none."""
+        return noise_free_point(self._source(figure), self._own(figure))
 
-    def answers(self, figure: Figure, points: Sequence[Point]) -> list[Answer]:
-        """What the sound certificate says to the question of a figure."""
+    def answers(self, figure: Figure, points: Sequence[Point]) -> list[SoundAnswer]:
+        """Return the answers of the sound certificate to the question of a figure."""
         values = [point.value for point in points]
-        return answers(figure.beside, list(dict.fromkeys(values)), self.sound_cells, FIRST.get(self.dataset))
+        return find_answers(
+            figure.sound_question, list(dict.fromkeys(values)), self.sound_cells, FIRST.get(self.dataset)
+        )
 
     def findings(self, figure: Figure, points: Sequence[Point]) -> Iterator[Finding]:
-        """Every test of every claim; once more on all test samples where the paper has a part of them."""
+        """Yield every test of every claim, also for all test samples where the paper takes a part."""
         parts = [point for point in points if any(is_part(point))] and figure.name != "closeness"
         for claim in figure.claims:
             for test in claim.tests:
-                everything = verdict(test.margins([point.everything for point in points])) if parts else None
-                said = verdict(test.margins(points))
+                everything = judge_claim(test.margins([point.everything for point in points])) if parts else None
+                said = judge_claim(test.margins(points))
                 yield Finding(
-                    claim.quotation, claim.section, test.words, test.told(points), said, everything=everything
+                    claim.quotation, claim.section, test.words, test.measured_text(points), said, everything=everything
                 )
 
-    def told(self, figure: Figure, found: Sequence[Answer]) -> tuple[str, ...]:
-        """What the sound certificate was asked, and how accurate its models are."""
+    def sound_remark(self, figure: Figure, found: Sequence[SoundAnswer]) -> tuple[str, ...]:
+        """Describe the question to the sound certificate, and the accuracy of its models."""
         if not found:
-            return (f"*Sound:* {figure.beside.words} Not measured: no cell is finished.",)
-        accuracy = spread(found[0].accuracy)
-        return (f"*Sound:* {figure.beside.words} Accuracy of its model: {accuracy}.",)
+            return (f"*Sound:* {figure.sound_question.words} Not measured: no cell is finished.",)
+        accuracy = format_mean(found[0].accuracy)
+        return (f"*Sound:* {figure.sound_question.words} Accuracy of its model: {accuracy}.",)
 
     def _source(self, figure: Figure) -> Source:
         return Source(figure.name, figure.axis, figure.loose_round, FIRST.get(self.dataset))
@@ -291,6 +293,6 @@ class Measured:
 
 
 def is_part(point: Point) -> Iterator[bool]:
-    """Whether cells have more test samples than count."""
+    """Return whether cells have more test samples than count."""
     for one in point.readings.values():
         yield one.first is not None and one.cell.run.ledger.facts.test_sets["clean"].samples > one.first

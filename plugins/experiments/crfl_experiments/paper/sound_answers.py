@@ -1,4 +1,4 @@
-"""Beside the paper: the same questions put to a sound certificate.
+"""Answers of a sound certificate to the questions of the paper's figures.
 
 A figure asks how much of a test set is certified if R clients attack in a round, at every radius r of the backdoor. The
 certificate `pathwise-linear` answers for clients: so much is classified right, and as without the attack, whatever R of
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from crfl_core.certification.drift import DriftBound
-from crfl_experiments.paper.readings import CLEAN, Array, Point, Reading, Source, points_of
+from crfl_experiments.paper.readings import CLEAN, Array, Point, Reading, Source, group_cells
 from crfl_experiments.paper.sweep_files import FIGURE_KEY
 from crfl_experiments.sweeps.results import CellResult
 
@@ -23,8 +23,8 @@ DEFAULT = "table1"
 
 
 @dataclass(frozen=True)
-class Beside:
-    """How a figure's question is put to the sound certificate; `words` say what is comparable.
+class SoundQuestion:
+    """Question of a figure, put to the sound certificate; `words` say what is comparable.
 
     `axis` is what is varied there as well, empty if the answer is the same for all values; `figure` are the cells that
     hold the answers. It is certified against so many `attackers`; None: as many as the figure's axis says.
@@ -37,15 +37,15 @@ class Beside:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What the sound certificate says at a point of a figure; `value` is None if it is the same at all of them."""
+class SoundAnswer:
+    """Answer of the sound certificate at a point of a figure; `value` is None if it holds at all points."""
 
     value: float | None
     attackers: int
     point: Point
 
     def share(self, test_set: str = CLEAN, *, rate: bool = False) -> list[float]:
-        """Certified accuracy, or rate, at every radius, of every seed."""
+        """Return certified accuracy, or rate, at every radius, of every seed."""
 
         def of(one: Reading) -> float:
             samples = one.samples(test_set)
@@ -56,30 +56,32 @@ class Answer:
 
     @property
     def accuracy(self) -> list[float]:
-        """How much is classified right at all, of every seed: predictions of this certificate are the model's own."""
+        """Return the accuracy of every seed: predictions of this certificate are the model's own."""
         return self.point.of(lambda one: float(one.samples().right.mean()))
 
     @property
-    def everything(self) -> Answer:
-        """The same with all test samples."""
-        return Answer(self.value, self.attackers, self.point.everything)
+    def everything(self) -> SoundAnswer:
+        """Return the answer for all test samples."""
+        return SoundAnswer(self.value, self.attackers, self.point.everything)
 
 
-def answers(beside: Beside, values: Sequence[float], cells: Sequence[CellResult], first: int | None) -> list[Answer]:
-    """The answers at those values of a figure's axis at which there is one."""
+def find_answers(
+    beside: SoundQuestion, values: Sequence[float], cells: Sequence[CellResult], first: int | None
+) -> list[SoundAnswer]:
+    """Return the answers at those values of a figure's axis that have one."""
     own = [one for one in cells if one.settings[FIGURE_KEY] == beside.figure]
-    points = points_of(Source(beside.figure, beside.axis, first=first, certificate=CERTIFICATE), own)
+    points = group_cells(Source(beside.figure, beside.axis, first=first, certificate=CERTIFICATE), own)
     if not points:
         return []
     if beside.axis:
-        return [Answer(one.value, beside.attackers or 1, one) for one in points if one.value in values]
+        return [SoundAnswer(one.value, beside.attackers or 1, one) for one in points if one.value in values]
     if beside.attackers is None:
-        return [Answer(value, int(value), points[0]) for value in values]
-    return [Answer(None, beside.attackers, points[0])]
+        return [SoundAnswer(value, int(value), points[0]) for value in values]
+    return [SoundAnswer(None, beside.attackers, points[0])]
 
 
-def distance_bounds(answer: Answer, attacked: int) -> Array:
-    """The distance to the clean model that no attack of one client in a round exceeds, from that round on; every seed.
+def distance_bounds(answer: SoundAnswer, attacked: int) -> Array:
+    """Bound the distance to the clean model after an attack of one client, by seed and round.
 
     Formulas alone: what the client may submit is capped, and every later round keeps only a part of a difference.
     """

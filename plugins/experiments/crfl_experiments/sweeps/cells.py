@@ -1,4 +1,4 @@
-"""Cells: what each of them sets, the config that comes out, and what it is called."""
+"""Cells of a sweep: the settings of each, its config and name, and which cells train as one stack."""
 
 from __future__ import annotations
 
@@ -15,16 +15,24 @@ from crfl_core.config import LoadedConfig, RunConfig
 from crfl_core.config.loading import read_source
 from crfl_core.errors import ConfigError
 from crfl_core.reporting import config_diff
-from crfl_experiments.sweeps.expressions import in_order
-from crfl_experiments.sweeps.sweep_table import FREE, Choice, Settings, choices, fixed_of
-from crfl_experiments.sweeps.values import Tree, flat_keys, inline, item, name_of, parse_value, written
+from crfl_experiments.sweeps.expressions import sort_links
+from crfl_experiments.sweeps.sweep_table import FREE_PREFIX, Choice, Settings, fixed_settings, read_choices
+from crfl_experiments.sweeps.values import (
+    Tree,
+    config_tree,
+    directory_name,
+    flat_keys,
+    lookup_part,
+    parse_value,
+    toml_inline,
+)
 
 SWEEP = "sweep"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a sweep: what was chosen, what follows from it, and the whole config.
+    """One run of a sweep: its chosen settings, the linked ones, and the whole config.
 
     `name` is that of its directory: settings for people, and a digest of the config. Cells of one `stack` train their
     clients together.
@@ -32,29 +40,29 @@ class Cell:
 
     name: str
     settings: Settings
-    followed: Settings
+    linked: Settings
     config: RunConfig = field(repr=False)
     stack: str | None = None
 
     @property
     def columns(self) -> Settings:
-        """Everything that a table shows about it."""
-        return {**self.settings, **self.followed}
+        """Return all settings that a table shows."""
+        return {**self.settings, **self.linked}
 
     @property
     def point(self) -> Settings:
-        """The same without what only changes random numbers: cells of one point are repetitions."""
+        """Return the settings without seeds: cells of one point are repetitions."""
         return {key: value for key, value in self.columns.items() if not config_diff.is_seed(key)}
 
     @property
     def title(self) -> str:
-        """The settings in one line."""
-        return ", ".join(f"{key}={inline(value)}" for key, value in self.settings.items()) or "the config itself"
+        """Return the settings in one line."""
+        return ", ".join(f"{key}={toml_inline(value)}" for key, value in self.settings.items()) or "the config itself"
 
 
 @dataclass(frozen=True)
 class Definition:
-    """What a sweep is: a config, and the table that says what varies. `source` is what messages call it."""
+    """Definition of a sweep: a config, and the table that says what varies. `source` is its name in messages."""
 
     tree: Tree
     table: Mapping[str, Any]
@@ -62,16 +70,16 @@ class Definition:
 
     @property
     def name(self) -> str:
-        """That of the config."""
+        """Return the name of the config."""
         return str(self.tree.get("name", "run"))
 
     def cells(self) -> list[Cell]:
-        """Every cell once, in the order of the table. Raises `ConfigError` before anything is run."""
+        """Return every cell once, in the order of the table. Raises `ConfigError` before anything is run."""
         try:
             seed = self.tree.get("seed", 0)
             found: dict[str, Cell] = {}
-            for choice in choices(self.table, seed if isinstance(seed, int) else 0):
-                cell = resolved(self.tree, fixed_of(self.table), choice)
+            for choice in read_choices(self.table, seed if isinstance(seed, int) else 0):
+                cell = make_cell(self.tree, fixed_settings(self.table), choice)
                 found.setdefault(cell.name, cell)
             cells = list(found.values())
             if not self.table.get("together", False):
@@ -84,7 +92,7 @@ class Definition:
 
 
 def define(config: Any = None, overrides: Sequence[str] = (), parts: Mapping[str, Any] | None = None) -> Definition:
-    """The sweep that a config describes in its `[sweep]` table, with `parts` in the place of parts of that table.
+    """Read the sweep that a config describes; `parts` replace parts of its `[sweep]` table.
 
     `overrides` are `key=value` texts that count in every cell.
     """
@@ -95,7 +103,7 @@ def define(config: Any = None, overrides: Sequence[str] = (), parts: Mapping[str
         raise ConfigError(f"{source}: sweep: must be a table, found {table!r}", key=SWEEP)
     if not overrides:
         return Definition(tree, {**table, **(parts or {})}, source)
-    fixed = fixed_of(table)
+    fixed = fixed_settings(table)
     for override in overrides:
         key, equals, raw = override.partition("=")
         if not equals or not key.strip():
@@ -105,50 +113,50 @@ def define(config: Any = None, overrides: Sequence[str] = (), parts: Mapping[str
     return Definition(tree, {**table, "fixed": fixed, **(parts or {})}, source)
 
 
-def resolved(tree: Tree, fixed: Settings, choice: Choice) -> Cell:
-    """The cell that a choice stands for, with everything that follows from it."""
+def make_cell(tree: Tree, fixed: Settings, choice: Choice) -> Cell:
+    """Make the cell of a choice, with all linked settings."""
     values = {**fixed, **choice.settings}
     followed: Settings = {}
-    for expression in in_order(choice.links):
+    for expression in sort_links(choice.links):
         if expression.key in choice.settings:
             raise ConfigError(f"sweep.linked: {expression.key} is varied as well: leave one of them out")
-        values[expression.key] = followed[expression.key] = expression.value(Values(tree, values).of)
-    config = load(tree, values).config
+        values[expression.key] = followed[expression.key] = expression.value(KeyLookup(tree, values).value_of)
+    config = load_cell_config(tree, values).config
     digest = sha256(dump_config(config).encode()).hexdigest()
-    told = name_of(dict(sorted(choice.settings.items())))  # files write keys in an order of their own
+    told = directory_name(dict(sorted(choice.settings.items())))  # files write keys in an order of their own
     return Cell("_".join(filter(None, (told, digest[:8]))), choice.settings, followed, config)
 
 
-def load(tree: Tree, settings: Settings) -> LoadedConfig:
-    """The config with some settings."""
-    return load_config(tree, overrides=[f"{key}={inline(value)}" for key, value in config_keys(settings)])
+def load_cell_config(tree: Tree, settings: Settings) -> LoadedConfig:
+    """Load the config with some settings."""
+    return load_config(tree, overrides=[f"{key}={toml_inline(value)}" for key, value in config_keys(settings)])
 
 
 def config_keys(settings: Settings) -> Iterator[tuple[str, Any]]:
-    """Those of the settings that a config knows."""
-    return ((key, value) for key, value in settings.items() if not key.startswith(FREE))
+    """Yield the settings that are keys of a config, without names that begin with `let.`."""
+    return ((key, value) for key, value in settings.items() if not key.startswith(FREE_PREFIX))
 
 
-class Values:
-    """What expressions may look up: what is chosen already, and behind it the config with its defaults."""
+class KeyLookup:
+    """Values that expressions may look up: the chosen ones, then the config with its defaults."""
 
     def __init__(self, tree: Tree, chosen: Settings) -> None:
         self._tree = tree
         self._chosen = dict(chosen)
 
-    def of(self, key: str) -> Any:
-        """The value of a key. Raises `KeyError` with a phrase that says why there is none."""
+    def value_of(self, key: str) -> Any:
+        """Return the value of a key. Raises `KeyError` with a phrase that says why it has none."""
         if key in self._chosen:
             return self._chosen[key]
-        here: Any = written(load(self._tree, self._chosen).config)
+        here: Any = config_tree(load_cell_config(self._tree, self._chosen).config)
         for part in key.split("."):
-            here = item(here, part)
+            here = lookup_part(here, part)
             if here is None:
                 raise KeyError(f"{key} is not set in this config{self._offer(key)}")
         return here
 
     def _offer(self, key: str) -> str:
-        known = [*self._chosen, *flat_keys(written(load(self._tree, self._chosen).config))]
+        known = [*self._chosen, *flat_keys(config_tree(load_cell_config(self._tree, self._chosen).config))]
         near = difflib.get_close_matches(key, known, n=1)
         return f": did you mean {near[0]!r}?" if near else ""
 
@@ -168,14 +176,14 @@ def training_key(config: RunConfig, *, server: bool = True) -> str:
 
     Without `server`: of everything that the clients alone depend on, given a model.
     """
-    tree = written(config)
+    tree = config_tree(config)
     certificates = [one for one in config.certificates if any(name.startswith("crfl_") for name in dir(type(one)))]
     hooked = [one.model_dump(mode="json") for one in certificates]  # a certificate may judge rounds as any plugin may
     for key in (*LATER_KEYS, *(() if server else SERVER_KEYS)):
         *above, last = key.split(".")
         here: Any = tree
         for part in above:
-            here = item(here, part) or {}
+            here = lookup_part(here, part) or {}
         here.pop(last, None)
     return sha256(json.dumps([tree, hooked], sort_keys=True).encode()).hexdigest()
 
@@ -222,7 +230,7 @@ def split_evenly(count: int) -> list[tuple[int, int]]:
 
 def with_stack_engine(config: RunConfig, models: int, place: int) -> RunConfig:
     """Copy a config with the engine that trains it at a place in a stack."""
-    tree = written(config)
+    tree = config_tree(config)
     chunk = tree["engine"].get("chunk_clients")
     tree["engine"] = {"type": "stacked", "models": models, "place": place}
     if chunk is not None:

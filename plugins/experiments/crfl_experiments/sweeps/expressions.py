@@ -1,4 +1,4 @@
-"""Arithmetic over the keys of a config: what a linked key is worth. Nothing in an expression is ever executed as code.
+"""Arithmetic over the keys of a config: the value of a linked key. Expressions are never executed as code.
 
 An expression is read by Python's own parser and then walked: numbers, keys, `+ - * / // % **`, brackets, and a few
 functions. A key is written as in a config, `server.noise_std`; items of lists are `aggregation[0].f`, and names with a
@@ -56,34 +56,34 @@ class Expression:
         self.key = key
         self.text = text
         if len(text) > LONGEST:
-            raise self.wrong(f"is longer than {LONGEST} letters")
+            raise self.error(f"is longer than {LONGEST} letters")
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # what looks odd to Python is refused below
                 self._tree = ast.parse(text.strip(), mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             place = f" at letter {error.offset}" if isinstance(error, SyntaxError) and error.offset else ""
-            raise self.wrong(f"cannot be read{place}: use {ALLOWED}") from None
+            raise self.error(f"cannot be read{place}: use {ALLOWED}") from None
         self.keys = tuple(dict.fromkeys(self._keys(self._tree)))
 
     def value(self, lookup: Lookup) -> Any:
-        """What it is worth. A key alone may have any value, in arithmetic all values are numbers."""
+        """Compute the value. A key alone may have any value; in arithmetic all values are numbers."""
         if (key := self._key_of(self._tree)) is not None:
             return self._found(key, self._tree, lookup)
         try:
             value = self._number(self._tree, lookup)
         except (ArithmeticError, ValueError, TypeError) as error:
-            raise self.wrong(f"cannot be computed: {error}") from error
+            raise self.error(f"cannot be computed: {error}") from error
         if isinstance(value, complex) or not math.isfinite(value):
-            raise self.wrong(f"is {value}, which is no finite number")
+            raise self.error(f"is {value}, which is no finite number")
         return value
 
-    def wrong(self, what: str) -> ConfigError:
-        """The error for this expression."""
+    def error(self, what: str) -> ConfigError:
+        """Build an error for this expression."""
         return ConfigError(f"sweep.linked: {self.key} = {self.text!r}: {what}", key=self.key)
 
     def _keys(self, node: ast.expr) -> Iterator[str]:
-        """Every key that is mentioned; raises for whatever is neither a key nor arithmetic."""
+        """Yield every key; raises for anything that is neither a key nor arithmetic."""
         if (key := self._key_of(node)) is not None:
             yield key
             return
@@ -91,7 +91,7 @@ class Expression:
             yield from self._keys(part)
 
     def _parts(self, node: ast.expr) -> list[ast.expr]:
-        """What an operation is applied to."""
+        """Return the operands of an operation."""
         if isinstance(node, ast.Constant) and is_number(node.value):
             return []
         if isinstance(node, ast.BinOp) and type(node.op) in OPERATIONS:
@@ -101,11 +101,11 @@ class Expression:
         if isinstance(node, ast.Call) and not node.keywords and node.args:
             if isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS:
                 return node.args
-            raise self.wrong(f"{place_of(node)} there is no function {ast.unparse(node.func)}: use {ALLOWED}")
-        raise self.wrong(f"{place_of(node)} {ast.unparse(node)} is no arithmetic: use {ALLOWED}")
+            raise self.error(f"{position_text(node)} there is no function {ast.unparse(node.func)}: use {ALLOWED}")
+        raise self.error(f"{position_text(node)} {ast.unparse(node)} is no arithmetic: use {ALLOWED}")
 
     def _key_of(self, node: ast.expr) -> str | None:
-        """The dotted key that a name stands for; None for anything else."""
+        """Return the dotted key that a name stands for; None for anything else."""
         if isinstance(node, ast.Name):
             return node.id
         if isinstance(node, ast.Attribute) and (above := self._key_of(node.value)) is not None:
@@ -120,20 +120,20 @@ class Expression:
         try:
             return lookup(key)
         except KeyError as error:
-            raise self.wrong(f"{place_of(node)} {error.args[0]}") from None
+            raise self.error(f"{position_text(node)} {error.args[0]}") from None
 
     def _number(self, node: ast.expr, lookup: Lookup) -> Any:
         if (key := self._key_of(node)) is not None:
             value = self._found(key, node, lookup)
             if not is_number(value):
-                raise self.wrong(f"{place_of(node)} {key} is {value!r}, which is no number to compute with")
+                raise self.error(f"{position_text(node)} {key} is {value!r}, which is no number to compute with")
             return value
         values = [self._number(part, lookup) for part in self._parts(node)]
         if isinstance(node, ast.Constant):
             return node.value
         if isinstance(node, ast.BinOp):
             if isinstance(node.op, ast.Pow) and abs(values[1]) > LARGEST_EXPONENT:
-                raise self.wrong(f"{place_of(node)} an exponent is at most {LARGEST_EXPONENT}, found {values[1]}")
+                raise self.error(f"{position_text(node)} an exponent is at most {LARGEST_EXPONENT}, found {values[1]}")
             return OPERATIONS[type(node.op)](*values)
         if isinstance(node, ast.UnaryOp):
             return SIGNS[type(node.op)](*values)
@@ -143,17 +143,17 @@ class Expression:
 
 
 def is_number(value: object) -> bool:
-    """Whether one can compute with a value; True and False are no numbers."""
+    """Return whether a value is a number; True and False are not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def place_of(node: ast.expr) -> str:
-    """Where in an expression something stands."""
+def position_text(node: ast.expr) -> str:
+    """Say where in an expression a part stands."""
     return f"letter {node.col_offset + 1}:"
 
 
-def in_order(expressions: dict[str, Expression]) -> list[Expression]:
-    """Expressions so that each comes behind those it needs. Raises `ConfigError` if they form a circle."""
+def sort_links(expressions: dict[str, Expression]) -> list[Expression]:
+    """Sort expressions so that each comes after those it needs. Raises `ConfigError` for a cycle."""
     ordered: list[Expression] = []
     open_keys: list[str] = []
 

@@ -38,15 +38,15 @@ class Note(NamedTuple):
 
 
 class SweepFolder(RecordedDirectory):
-    """The files of one sweep."""
+    """Files of one sweep."""
 
     kind = "sweep of crfl"
 
     @classmethod
-    def claim(cls, path: Path, definition: Definition) -> SweepFolder:
-        """The folder of this sweep, new or to go on with. Raises `StoreError` rather than mix two sweeps."""
+    def open_or_create(cls, path: Path, definition: Definition) -> SweepFolder:
+        """Create the folder of a sweep, or open it to resume. Raises `StoreError` if it holds another sweep."""
         folder = cls(path)
-        text = text_of(definition)
+        text = sweep_file_text(definition)
         if path.exists() and not path.is_dir():
             raise StoreError(f"{path}: is a file: choose another --out")
         if not path.exists() or not any(path.iterdir()):
@@ -55,15 +55,15 @@ class SweepFolder(RecordedDirectory):
             return folder
         if not folder.is_marked:
             raise StoreError(f"{path}: exists and is no folder of a sweep: choose another --out")
-        if text_of(folder.definition) != text:
+        if sweep_file_text(folder.definition) != text:
             raise StoreError(
                 f"{path}: holds another sweep: go on with that one by `crfl resume {path}`, or choose another --out"
             )
         return folder
 
     @classmethod
-    def existing(cls, path: Path) -> SweepFolder:
-        """The folder of a sweep that was begun. Raises `StoreError` if this is none."""
+    def open(cls, path: Path) -> SweepFolder:
+        """Open the folder of a sweep. Raises `StoreError` if the folder does not hold one."""
         folder = cls(path)
         if not folder.is_marked:
             raise StoreError(f"{path}: no folder of a sweep: give the path that `crfl sweep` printed")
@@ -71,7 +71,7 @@ class SweepFolder(RecordedDirectory):
 
     @property
     def definition(self) -> Definition:
-        """What the sweep is."""
+        """Return the definition of the sweep."""
         try:
             tree = tomllib.loads(self.load(DEFINITION).decode())
         except ValueError as error:
@@ -79,11 +79,11 @@ class SweepFolder(RecordedDirectory):
         return Definition(tree, tree.pop(SWEEP, {}), str(self.path / DEFINITION))
 
     def cell(self, name: str) -> Path:
-        """The run directory of a cell."""
+        """Return the run directory of a cell."""
         return self.path / "cells" / name
 
     def note(self, name: str) -> Note:
-        """How a cell ended. One that is finished by its own account counts, whatever became of its note."""
+        """Read how a cell ended. A run that is finished counts as finished, whatever its note says."""
         try:
             note = Note(**json.loads((self.path / "notes" / f"{name}.json").read_bytes()))
         except (OSError, ValueError, TypeError):
@@ -91,25 +91,25 @@ class SweepFolder(RecordedDirectory):
         return note if note.state != "waiting" or not self.is_finished(name) else Note("finished")
 
     def is_finished(self, name: str) -> bool:
-        """Whether the run of a cell says so."""
+        """Return whether the run of a cell is finished."""
         try:
             return bool(json.loads((self.cell(name) / "status.json").read_bytes())["state"] == "finished")
         except (OSError, ValueError, KeyError, TypeError):
             return False
 
     def write_note(self, name: str, note: Note) -> None:
-        """Remember how a cell ended."""
+        """Write how a cell ended."""
         self.write_json(f"notes/{name}.json", note._asdict())
 
 
-def text_of(definition: Definition) -> bytes:
-    """The content of sweep.toml."""
+def sweep_file_text(definition: Definition) -> bytes:
+    """Return the content of sweep.toml."""
     tree = {key: value for key, value in definition.tree.items() if key != SWEEP}
     return tomli_w.dumps(without_none({**tree, SWEEP: dict(definition.table)})).encode()
 
 
 def without_none(value: Any) -> Any:
-    """What TOML can write; a key that YAML leaves empty is not set."""
+    """Return a value without None, which TOML cannot write."""
     if isinstance(value, dict):
         return {key: without_none(one) for key, one in value.items() if one is not None}
     return [without_none(one) for one in value] if isinstance(value, list | tuple) else value

@@ -1,4 +1,4 @@
-"""What a person sees while a sweep runs: how many cells are done, what runs, how long it will take, the best so far."""
+"""Progress of a sweep in the terminal: cells done, cells running, time left, the best cell so far."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WIDTH = 24
 
 
 class Overview:
-    """A live picture in a terminal; elsewhere a line for every cell that ends. `quiet` shows nothing."""
+    """Live display in a terminal; elsewhere a line for every cell that ends. `quiet` shows nothing."""
 
     def __init__(self, schedule: Schedule, workers: int, *, quiet: bool = False) -> None:
         self._schedule = schedule
@@ -45,7 +45,7 @@ class Overview:
 
             self._console: Console = Console(stderr=True, highlight=False)
             if self._console.is_terminal:
-                self._live = Live(self.picture(), console=self._console, refresh_per_second=4, transient=True)
+                self._live = Live(self.render(), console=self._console, refresh_per_second=4, transient=True)
                 self._live.start()
         return self
 
@@ -54,34 +54,34 @@ class Overview:
             self._live.stop()
 
     def update(self, event: Event | None) -> None:
-        """Something happened, or time went by."""
+        """Show an event, or the time that went by without one."""
         ended = event is not None and event.kind in ("finished", "failed")
         if ended and event is not None:
             self._judge(event.cell)
         if self._live is not None:
-            self._live.update(self.picture())
+            self._live.update(self.render())
         elif ended and event is not None and not self._quiet:
             self._console.print(self.line(event), markup=False, soft_wrap=True)
 
     def line(self, event: Event) -> str:
-        """One cell that ended, and how far the sweep is."""
+        """Return the line of a cell that ended, with the progress of the sweep."""
         title = self._schedule.plans[event.cell].cell.title
         how = event.kind if event.kind == "finished" else f"failed: {event.said['reason']}"
         return f"{self.counts()}  {title}: {how}"
 
     def counts(self) -> str:
-        """How many cells are done, and how long the rest will take."""
+        """Return how many cells are done, and how long the rest will take."""
         schedule = self._schedule
         failed = f", {len(schedule.failed)} failed" if schedule.failed else ""
-        return f"{len(schedule.finished)}/{len(schedule.plans)} cells{failed}{self.left()}"
+        return f"{len(schedule.finished)}/{len(schedule.plans)} cells{failed}{self.time_left()}"
 
-    def left(self) -> str:
-        """How long it will take, from how long it took so far."""
-        seconds = remaining(self._schedule, time.monotonic())
-        return "" if not seconds else f", about {duration(seconds / self._workers)} left"
+    def time_left(self) -> str:
+        """Estimate the time that is left from the time of finished cells."""
+        seconds = estimate_remaining(self._schedule, time.monotonic())
+        return "" if not seconds else f", about {format_duration(seconds / self._workers)} left"
 
-    def picture(self) -> RenderableType:
-        """All of it."""
+    def render(self) -> RenderableType:
+        """Return the whole display."""
         from rich.console import Group
         from rich.progress_bar import ProgressBar
         from rich.table import Table
@@ -93,14 +93,14 @@ class Overview:
         head.add_row(ProgressBar(total=len(schedule.plans), completed=done, width=WIDTH), Text(self.counts()))
         parts: list[RenderableType] = [head]
         for name in [*schedule.running][:LINES]:
-            text = f"  {phase(schedule.rounds.get(name))}  {name}"
+            text = f"  {phase_text(schedule.rounds.get(name))}  {name}"
             parts.append(Text(text, overflow="ellipsis", no_wrap=True))
         if self._best is not None:
             parts.append(Text(f"best accuracy so far {self._best[0]:.3f}: {self._best[1]}", overflow="ellipsis"))
         return Group(*parts)
 
     def _judge(self, name: str) -> None:
-        """Remember the best cell."""
+        """Update the best cell."""
         if name not in self._schedule.finished:
             return
         try:
@@ -111,18 +111,18 @@ class Overview:
             self._best = metrics.accuracy, name
 
 
-def phase(rounds: tuple[int, int] | None) -> str:
-    """What a cell is doing.
+def phase_text(rounds: tuple[int, int] | None) -> str:
+    """Return what a cell is doing.
 
-    >>> phase(None), phase((3, 40)), phase((40, 40))
+    >>> phase_text(None), phase_text((3, 40)), phase_text((40, 40))
     ('starting      ', 'round 3/40    ', 'certifying    ')
     """
     what = "starting" if rounds is None else "round {}/{}".format(*rounds) if rounds[0] < rounds[1] else "certifying"
     return f"{what:<14}"
 
 
-def remaining(schedule: Schedule, now: float) -> float | None:
-    """Seconds of work that are left, if cells cost what others of their kind did. None: nobody knows."""
+def estimate_remaining(schedule: Schedule, now: float) -> float | None:
+    """Estimate the seconds of work left from the cost of similar cells. None if no cell has begun."""
     took: dict[str, list[float]] = {}
     for name, plan in schedule.plans.items():
         if name in schedule.finished and schedule.notes[name].seconds:
@@ -142,10 +142,10 @@ def remaining(schedule: Schedule, now: float) -> float | None:
     return math.fsum(map(cost, schedule.waiting)) + math.fsum(begun)
 
 
-def duration(seconds: float) -> str:
-    """A time span for people.
+def format_duration(seconds: float) -> str:
+    """Format a time span.
 
-    >>> duration(42), duration(150), duration(9000)
+    >>> format_duration(42), format_duration(150), format_duration(9000)
     ('42 s', '2 min 30 s', '2 h 30 min')
     """
     whole = math.ceil(seconds)

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from crfl_experiments.sweeps.cell_runner import Job
 
 ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-PATIENCE = 30.0
+WORKER_END_SECONDS = 30.0
 """Seconds that a worker has to write its checkpoint when it is told to end."""
 
 
 class Event(NamedTuple):
-    """Something that happened to a cell: "round", "finished" or "failed", and what is said about it."""
+    """Event of a cell: "round", "finished" or "failed", and its details."""
 
     cell: str
     kind: str
@@ -30,7 +30,7 @@ class Event(NamedTuple):
 
 
 class Worker:
-    """One process. What is said on its standard error goes where that of this one does, until it has a log."""
+    """One worker process. Its standard error is that of this process until it has a log."""
 
     def __init__(self) -> None:
         environment = os.environ | dict.fromkeys(ONE_THREAD, "1")
@@ -48,18 +48,18 @@ class Worker:
 
     @property
     def output(self) -> int:
-        """Where its lines come from."""
+        """Return the file descriptor of its lines."""
         assert self._process.stdout is not None
         return self._process.stdout.fileno()
 
     def keep_log(self, log: Path) -> None:
-        """Where it writes what plugins print, from now on. It hears nothing else before."""
+        """Set the file for the output of plugins. This is the first line that a worker reads."""
         self._tell(json.dumps(str(log.absolute())))
 
     def start(self, jobs: Sequence[Job], hands: int) -> None:
-        """Give it something to do: one cell, or a stack of them, for which it may use several threads."""
+        """Send it one cell, or a stack of cells for which it may use several threads."""
         self.busy = [job.name for job in jobs]
-        self._tell(line_of(jobs, hands))
+        self._tell(jobs_to_line(jobs, hands))
 
     def _tell(self, line: str) -> None:
         assert self._process.stdin is not None
@@ -68,7 +68,7 @@ class Worker:
             self._process.stdin.flush()
 
     def read(self) -> Iterator[Event]:
-        """What it says; that it died counts as the failure of its job."""
+        """Yield its events; if it died, its cells have failed."""
         told = os.read(self.output, 2**16)
         *lines, self._rest = (self._rest + told).split(b"\n")
         for line in lines:
@@ -77,7 +77,7 @@ class Worker:
         if not told:
             self.has_ended = True
             for name in tuple(self.busy):
-                yield self._event(name, "failed", {"reason": death(self._process.wait())})
+                yield self._event(name, "failed", {"reason": death_reason(self._process.wait())})
 
     def _event(self, name: str, kind: str, said: dict[str, Any]) -> Event:
         if kind in ("finished", "failed"):
@@ -85,42 +85,42 @@ class Worker:
         return Event(name, kind, said)
 
     def tell_to_end(self) -> None:
-        """Ask it to save where it stands."""
+        """Ask it to save a checkpoint and end."""
         if self._process.poll() is None:
             self._process.terminate()
 
     def wait(self) -> None:
-        """Wait until it has ended; not for ever."""
+        """Wait until it has ended; kill it after a while."""
         for stream in (self._process.stdin, self._process.stdout):
             assert stream is not None
             with contextlib.suppress(BrokenPipeError):
                 stream.close()
         try:
-            self._process.wait(PATIENCE)
+            self._process.wait(WORKER_END_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
 
 
-AHEAD: list[Worker] = []
+EARLY_WORKERS: list[Worker] = []
 """Workers that were started before anybody knew what for."""
 
 
 @contextmanager
-def one_ahead() -> Iterator[None]:
-    """Start a worker now: it gets ready while this process reads what is to be done. The first pool takes it."""
-    AHEAD.append(Worker())
+def start_worker_early() -> Iterator[None]:
+    """Start a worker while this process still reads its input. The first pool takes it."""
+    EARLY_WORKERS.append(Worker())
     try:
         yield
     finally:
-        while AHEAD:
-            worker = AHEAD.pop()
+        while EARLY_WORKERS:
+            worker = EARLY_WORKERS.pop()
             worker.tell_to_end()
             worker.wait()
 
 
 class Pool:
-    """A number of workers; those that die are replaced. `hands`: threads that train the cells of one stack."""
+    """Number of workers; those that die are replaced. `hands` is the number of threads for one stack."""
 
     def __init__(self, size: int, log: Path, hands: int = 1) -> None:
         self._size = size
@@ -141,17 +141,17 @@ class Pool:
 
     @property
     def free(self) -> int:
-        """How many workers could start something now."""
+        """Return how many workers could start a job now."""
         return self._size - sum(bool(worker.busy) for worker in self._workers)
 
     def start(self, jobs: Sequence[Job]) -> None:
-        """Give jobs to a worker that has none, a new one if there are not enough."""
+        """Give jobs to an idle worker, or to a new one."""
         idle = [worker for worker in self._workers if not worker.busy and not worker.has_ended]
         worker = idle[0] if idle else self._hired()
         worker.start(jobs, self._hands)
 
     def events(self, seconds: float) -> Iterator[Event]:
-        """What happens within some seconds at most."""
+        """Yield the events of the next seconds."""
         for key, _ in self._selector.select(seconds):
             worker: Worker = key.data
             yield from worker.read()
@@ -161,15 +161,15 @@ class Pool:
                 self._workers.remove(worker)
 
     def _hired(self) -> Worker:
-        worker = AHEAD.pop() if AHEAD else Worker()
+        worker = EARLY_WORKERS.pop() if EARLY_WORKERS else Worker()
         worker.keep_log(self._log)
         self._workers.append(worker)
         self._selector.register(worker.output, selectors.EVENT_READ, worker)
         return worker
 
 
-def line_of(jobs: Sequence[Job], hands: int = 1) -> str:
-    """Jobs as a line that a worker understands. `hands`: threads that train the cells of one stack.
+def jobs_to_line(jobs: Sequence[Job], hands: int = 1) -> str:
+    """Write jobs as a line for a worker. Paths are absolute: workers may stand in other folders.
 
     Workers may stand in folders of their own, so paths are whole ones.
     """
@@ -180,8 +180,8 @@ def line_of(jobs: Sequence[Job], hands: int = 1) -> str:
     return json.dumps({"hands": hands, "jobs": plain})
 
 
-def death(status: int) -> str:
-    """Why a process ended that should not have."""
+def death_reason(status: int) -> str:
+    """Explain why a process ended unexpectedly."""
     how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
     hint = ": if memory ran out, use fewer --workers" if status == -9 else ": workers.log may say why"
     return f"its process {how}{hint}"

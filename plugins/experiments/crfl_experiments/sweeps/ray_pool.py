@@ -1,4 +1,4 @@
-"""Cells of a sweep in workers of a Ray cluster: the same jobs and the same events as in processes of this machine."""
+"""Pool of workers in a Ray cluster: the same jobs and events as for processes of this machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from crfl_engines.ray.cluster import CONNECTION, ClusterRequest, available_proce
 
 from crfl_core.errors import CrflWarning, OptionError, RunError
 from crfl_experiments.sweeps.cell_runner import Job
-from crfl_experiments.sweeps.pool import PATIENCE, Event, line_of
+from crfl_experiments.sweeps.pool import WORKER_END_SECONDS, Event, jobs_to_line
 
 DEADLINE = 60.0
 """Seconds in which at least one worker must take a cell."""
@@ -29,7 +29,7 @@ STORE_MIB = 128
 
 @contextmanager
 def connect_to_cluster(workers: int | None) -> Iterator[int]:
-    """A connection to the cluster that runs here or that RAY_ADDRESS names, else to one of this machine; its CPUs."""
+    """Connect to the running cluster or the one of RAY_ADDRESS, else start one; yield its CPUs."""
     try:
         CONNECTION.acquire(ClusterRequest("auto", workers or available_processors(), STORE_MIB))
     except OptionError as error:
@@ -40,8 +40,8 @@ def connect_to_cluster(workers: int | None) -> Iterator[int]:
         CONNECTION.release()
 
 
-class Hand:
-    """One worker: its cell or stack of cells, the reference to its work, and what it was asked last."""
+class ClusterWorker:
+    """One worker: its cell or stack of cells, the reference to its work, and the last pending question."""
 
     def __init__(self, handle: Any) -> None:
         self.handle = handle
@@ -51,12 +51,12 @@ class Hand:
         self.has_answered = False
 
     def start(self, jobs: Sequence[Job]) -> None:
-        """Give it something to do."""
-        self.jobs, self.work = {job.name: job for job in jobs}, self.handle.work.remote(line_of(jobs))
+        """Give it jobs."""
+        self.jobs, self.work = {job.name: job for job in jobs}, self.handle.work.remote(jobs_to_line(jobs))
         self.asked = self.handle.said.remote()
 
     def events(self, said: Sequence[dict[str, Any]]) -> Iterator[Event]:
-        """What it said, as events of its cells."""
+        """Yield its messages as events of its cells."""
         self.has_answered = True
         for one in said:
             name = one.pop("cell")
@@ -69,13 +69,13 @@ class Hand:
 
 
 class RayPool:
-    """Workers of a cluster, at most so many; cells of those that are lost go on from their checkpoint elsewhere."""
+    """Pool of at most `size` workers; cells of lost workers resume from their checkpoint on other workers."""
 
     def __init__(self, size: int, marker: Path) -> None:
         self._ray = import_ray()
         self._size = size
         self._marker = marker.absolute()
-        self._hands: list[Hand] = []
+        self._hands: list[ClusterWorker] = []
         self._losses: Counter[str] = Counter()
         self._lost_workers = 0
         self._answered = time.monotonic()
@@ -88,22 +88,22 @@ class RayPool:
         for hand in busy:
             hand.handle.end.remote()
         if busy:
-            self._ray.wait([hand.work for hand in busy], num_returns=len(busy), timeout=PATIENCE)
+            self._ray.wait([hand.work for hand in busy], num_returns=len(busy), timeout=WORKER_END_SECONDS)
         for hand in self._hands:
             self._ray.kill(hand.handle)
 
     @property
     def free(self) -> int:
-        """How many workers could start something now."""
+        """Return how many workers could start a job now."""
         return self._size - sum(bool(hand.jobs) for hand in self._hands)
 
     def start(self, jobs: Sequence[Job]) -> None:
-        """Give jobs to a worker that has none, a new one if there are not enough."""
+        """Give jobs to an idle worker, or to a new one."""
         idle = [hand for hand in self._hands if not hand.jobs]
         (idle[0] if idle else self._hired()).start(jobs)
 
     def events(self, seconds: float) -> Iterator[Event]:
-        """What happens within some seconds at most."""
+        """Yield the events of the next seconds."""
         busy = [hand for hand in self._hands if hand.jobs]
         if not busy:
             return
@@ -117,8 +117,8 @@ class RayPool:
                 f"no worker of the Ray cluster took a cell within {DEADLINE:g} s: others may use all of its CPUs"
             )
 
-    def _heard(self, hand: Hand) -> Iterator[Event]:
-        """What a worker says, if it answers now; that it is gone counts as the failure of its cell in the end."""
+    def _heard(self, hand: ClusterWorker) -> Iterator[Event]:
+        """Yield the events of a worker; cells of a lost one move to another, and fail in the end."""
         errors = self._ray.exceptions.RayError
         try:
             has_ended = bool(self._ray.wait([hand.work], timeout=0)[0])
@@ -127,12 +127,12 @@ class RayPool:
                 hand.asked = hand.handle.said.remote()
             if has_ended and hand.jobs:
                 self._ray.get(hand.work)
-                yield from hand.events(self._ray.get(hand.handle.said.remote(), timeout=PATIENCE))
+                yield from hand.events(self._ray.get(hand.handle.said.remote(), timeout=WORKER_END_SECONDS))
         except errors as error:
             yield from self._lost(hand, str(error).strip().partition("\n")[0])
 
-    def _lost(self, hand: Hand, why: str) -> Iterator[Event]:
-        """Somebody else goes on with its cells, unless they seem to be what workers die of."""
+    def _lost(self, hand: ClusterWorker, why: str) -> Iterator[Event]:
+        """Move the cells of a lost worker to another one; cells with too many losses fail."""
         jobs = [*hand.jobs.values()]
         hand.jobs = {}
         self._ray.kill(hand.handle)
@@ -154,14 +154,14 @@ class RayPool:
             )
         self.start(rest)
 
-    def _hired(self) -> Hand:
+    def _hired(self) -> ClusterWorker:
         options = {"num_cpus": 1, "max_concurrency": 2, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
-        self._hands.append(Hand(self._ray.remote(**options)(Cells).remote(str(self._marker))))
+        self._hands.append(ClusterWorker(self._ray.remote(**options)(CellActor).remote(str(self._marker))))
         return self._hands[-1]
 
 
-class Cells:
-    """Runs one cell after the other, in one thread. In a second one it can be asked how far it is, and told to end."""
+class CellActor:
+    """Actor that runs cells in one thread; in a second thread it reports progress and can be told to end."""
 
     def __init__(self, marker: str) -> None:
         self._marker = Path(marker)
@@ -169,10 +169,10 @@ class Cells:
         self._must_end = False
 
     def work(self, line: str) -> None:
-        """One job, or a stack of them, whatever comes of it; `said` tells."""
+        """Run one job, or a stack of them; `take_messages` reports how they end."""
         import torch
 
-        from crfl_experiments.sweeps.worker import work
+        from crfl_experiments.sweeps.worker import run_jobs
 
         torch.set_num_threads(1)
         if not self._marker.exists():
@@ -182,18 +182,18 @@ class Cells:
                 self._say(cell=job["name"], event="failed", reason=said)
             return
         try:
-            work(line, self._say)
+            run_jobs(line, self._say)
         except KeyboardInterrupt:  # told to end: the run has saved where it stands
             return
 
-    def said(self) -> list[dict[str, Any]]:
-        """What has happened since somebody asked."""
+    def take_messages(self) -> list[dict[str, Any]]:
+        """Return the messages since the last call."""
         said = self._said
         self._said = []
         return said
 
     def end(self) -> None:
-        """Save and stop behind the round that is played now."""
+        """Save and stop after the round in progress."""
         self._must_end = True
 
     def _say(self, **said: Any) -> None:

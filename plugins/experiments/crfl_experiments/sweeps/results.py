@@ -1,4 +1,7 @@
-"""A sweep that was run, read from its folder."""
+"""Results of a sweep, read from its folder, and its table in long form as CSV and as Parquet.
+
+The columns are cell, the varied keys, measure, certificate, level, test_set, radius, value.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from crfl_core.runs.results import RunResult, load
 from crfl_core.runs.run_directory import RunDirectory
 from crfl_experiments.sweeps.cells import Cell
 from crfl_experiments.sweeps.folder import Note, SweepFolder
-from crfl_experiments.sweeps.values import shown
+from crfl_experiments.sweeps.values import table_value
 
 if TYPE_CHECKING:
     import pandas
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CellResult:
-    """One cell: its settings, how it ended, and the run itself."""
+    """One cell: its settings, how it ended, and its run."""
 
     cell: Cell
     path: Path
@@ -35,21 +38,21 @@ class CellResult:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What was varied, and what follows from it."""
+        """Return the varied settings, and those linked to them."""
         return self.cell.columns
 
     @cached_property
     def run(self) -> RunResult:
-        """The finished run. Raises `StoreError` if it is not finished."""
+        """Return the finished run. Raises `StoreError` if it is not finished."""
         return load(self.path)
 
 
 class SweepResult:
-    """A sweep, finished or not. `cells` has all of them in the order of the table."""
+    """Results of a sweep, finished or not. `cells` has all of them in the order of the table."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self._folder = SweepFolder.existing(self.path)
+        self._folder = SweepFolder.open(self.path)
         self._cells = self._folder.definition.cells()
         self.cells = tuple(
             CellResult(cell, self._folder.cell(cell.name), self._note(cell.name)) for cell in self._cells
@@ -57,36 +60,36 @@ class SweepResult:
 
     @property
     def failed(self) -> tuple[CellResult, ...]:
-        """The cells that failed; `note.reason` says why."""
+        """Return the cells that failed; `note.reason` says why."""
         return tuple(one for one in self.cells if one.note.state == "failed")
 
     @property
     def is_finished(self) -> bool:
-        """Whether all cells are."""
+        """Return whether all cells are finished."""
         return all(one.note.state == "finished" for one in self.cells)
 
     @cached_property
     def rows(self) -> list[Row]:
-        """All numbers in long form, as in sweep.csv."""
-        return rows(self._folder, self._cells)[0]
+        """Return all numbers in long form, as in sweep.csv."""
+        return collect_rows(self._folder, self._cells)[0]
 
     @property
     def columns(self) -> list[str]:
-        """The names of the columns of the long form."""
-        return columns_of(self._cells)
+        """Return the names of the columns of the long form."""
+        return column_names(self._cells)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """The long form as a data frame; pandas must be installed."""
+        """Return the long form as a data frame; pandas must be installed."""
         import pandas
 
         return pandas.DataFrame(self.rows, columns=self.columns)
 
     def plot(self, against: str | None = None, measure: str | None = None) -> Figure:
-        """Certified accuracy against the radius, a line for each point; or a measure along a key that was varied."""
+        """Draw certified accuracy against the radius, or a measure along a key that was varied."""
         from crfl_experiments.comparison import runs_of_sweep
-        from crfl_experiments.comparison_figure import picture
+        from crfl_experiments.comparison_figure import comparison_figure
 
-        return picture(runs_of_sweep(self), against, measure)
+        return comparison_figure(runs_of_sweep(self), against, measure)
 
     def _repr_html_(self) -> str:
         keys = list(dict.fromkeys(key for one in self.cells for key in one.settings))
@@ -98,7 +101,7 @@ class SweepResult:
         head = "".join(f"<th>{html.escape(name)}</th>" for name in (*keys, "state", *measured))
         lines = []
         for one in self.cells:
-            settings = [str(shown(one.settings.get(key, ""))) for key in keys]
+            settings = [str(table_value(one.settings.get(key, ""))) for key in keys]
             values = [
                 f"{figures[one.cell.name][name]:.4g}" if name in figures[one.cell.name] else "" for name in measured
             ]
@@ -113,16 +116,16 @@ class SweepResult:
         return self._folder.note(name)
 
 
-ABOUT = ("measure", "certificate", "level", "test_set", "radius", "value")
+FIXED_COLUMNS = ("measure", "certificate", "level", "test_set", "radius", "value")
 Row = dict[str, Any]
 
 
-def measures(metrics: Metrics) -> Iterator[Row]:
-    """Every number of a run, with what it is about."""
+def measure_rows(metrics: Metrics) -> Iterator[Row]:
+    """Yield every number of a run, with its measure, certificate, level, test set and radius."""
 
     def plain(measure: str, value: float | None, test_set: str = "clean") -> Iterator[Row]:
         if value is not None:
-            yield {**dict.fromkeys(ABOUT), "measure": measure, "test_set": test_set, "value": value}
+            yield {**dict.fromkeys(FIXED_COLUMNS), "measure": measure, "test_set": test_set, "value": value}
 
     yield from plain("accuracy", metrics.accuracy)
     yield from plain("loss", metrics.loss)
@@ -148,8 +151,8 @@ def measures(metrics: Metrics) -> Iterator[Row]:
                 yield {"measure": measure, **about, "radius": radius, "value": value}
 
 
-def rows(folder: SweepFolder, cells: Iterable[Cell]) -> tuple[list[Row], dict[str, str]]:
-    """The rows of all finished cells, and why some that should be cannot be read."""
+def collect_rows(folder: SweepFolder, cells: Iterable[Cell]) -> tuple[list[Row], dict[str, str]]:
+    """Return the rows of all finished cells, and why some finished cells cannot be read."""
     found: list[Row] = []
     damaged: dict[str, str] = {}
     for cell in cells:
@@ -160,46 +163,46 @@ def rows(folder: SweepFolder, cells: Iterable[Cell]) -> tuple[list[Row], dict[st
         except CrflError as error:
             damaged[cell.name] = f"{error}; or remove {folder.cell(cell.name)} and resume the sweep"
             continue
-        settings = {key: shown(value) for key, value in cell.columns.items()}
-        found += [{"cell": cell.name, **settings, **row} for row in measures(metrics)]
+        settings = {key: table_value(value) for key, value in cell.columns.items()}
+        found += [{"cell": cell.name, **settings, **row} for row in measure_rows(metrics)]
     return found, damaged
 
 
-def columns_of(cells: Sequence[Cell]) -> list[str]:
-    """The columns of the table of a sweep."""
+def column_names(cells: Sequence[Cell]) -> list[str]:
+    """Return the columns of the table of a sweep."""
     varied = dict.fromkeys(key for cell in cells for key in cell.columns)
-    return ["cell", *varied, *ABOUT]
+    return ["cell", *varied, *FIXED_COLUMNS]
 
 
 def csv_text(names: Sequence[str], table: Iterable[Mapping[str, Any]]) -> bytes:
-    """The table as CSV; numbers read back to the same bits."""
+    """Write the table as CSV; numbers read back to the same bits."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(names)
-    writer.writerows([cell_text(row.get(name)) for name in names] for row in table)
+    writer.writerows([csv_value(row.get(name)) for name in names] for row in table)
     return buffer.getvalue().encode()
 
 
-def cell_text(value: Any) -> str:
-    """A value as CSV shows it."""
+def csv_value(value: Any) -> str:
+    """Write a value for CSV."""
     return "" if value is None else repr(value) if isinstance(value, float) else str(value)
 
 
 def parquet_bytes(names: Sequence[str], table: Sequence[Mapping[str, Any]]) -> bytes | None:
-    """The table as Parquet; None if the package for that is not installed."""
+    """Write the table as Parquet; None if pyarrow is not installed."""
     if find_spec("pyarrow") is None:
         return None
     import pyarrow
     import pyarrow.parquet
 
-    columns = {name: uniform([row.get(name) for row in table]) for name in names}
+    columns = {name: to_one_type([row.get(name) for row in table]) for name in names}
     buffer = io.BytesIO()
     pyarrow.parquet.write_table(pyarrow.table(columns), buffer)
     return buffer.getvalue()
 
 
-def uniform(values: list[Any]) -> list[Any]:
-    """A column of one type: numbers if all are, else texts."""
+def to_one_type(values: list[Any]) -> list[Any]:
+    """Convert a column to one type: numbers if all values are numbers, else texts."""
     given = [value for value in values if value is not None]
     if all(isinstance(value, bool) for value in given) or all(isinstance(value, str) for value in given):
         return values
@@ -211,8 +214,8 @@ def uniform(values: list[Any]) -> list[Any]:
 
 
 def write_tables(folder: SweepFolder, cells: Sequence[Cell]) -> dict[str, str]:
-    """Write sweep.csv and sweep.parquet as a whole; why cells are not in them that should be."""
-    names, (table, damaged) = columns_of(cells), rows(folder, cells)
+    """Write sweep.csv and sweep.parquet; return why finished cells are missing in them."""
+    names, (table, damaged) = column_names(cells), collect_rows(folder, cells)
     folder.write("sweep.csv", csv_text(names, table))
     if (content := parquet_bytes(names, table)) is not None:
         folder.write("sweep.parquet", content)

@@ -87,7 +87,7 @@ def run_sweep(
     if engine not in ENGINES:
         raise ConfigError(f"--engine {engine}: must be one of {', '.join(ENGINES)}")
     cells = definition.cells()
-    folder = SweepFolder.claim(path, definition)
+    folder = SweepFolder.open_or_create(path, definition)
     schedule = Schedule(folder, plan_cells([cell for cell in cells if only is None or only(cell)]))
     try:
         with connect_workers(engine, workers, folder) as (available, make_pool):

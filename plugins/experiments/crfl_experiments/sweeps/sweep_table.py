@@ -28,7 +28,7 @@ from crfl_core.errors import ConfigError
 from crfl_experiments.sweeps.expressions import Expression
 
 PARTS = ("grid", "zip", "list", "linked", "seeds", "fixed", "together")
-FREE = "let."
+FREE_PREFIX = "let."
 """How keys begin that only expressions and tables know."""
 
 MOST_CELLS = 10_000
@@ -38,20 +38,20 @@ Settings = dict[str, Any]
 
 @dataclass(frozen=True)
 class Choice:
-    """One cell before its links are known: the values that were chosen, and which keys follow from others."""
+    """One cell before its links are computed: the chosen values, and the expressions of linked keys."""
 
     settings: Settings
     links: dict[str, Expression]
 
     def with_links(self, links: Mapping[str, Expression]) -> Choice:
-        """The same with links around it, of which its own count first."""
+        """Return the choice with more links; its own take precedence."""
         return Choice(self.settings, {**links, **self.links})
 
 
-def choices(table: Mapping[str, Any], first_seed: int) -> list[Choice]:
-    """Every cell of a `[sweep]` table, in the order in which it is written; the last axis varies first.
+def read_choices(table: Mapping[str, Any], first_seed: int) -> list[Choice]:
+    """Return every cell of a `[sweep]` table in written order; the last axis varies fastest.
 
-    Raises `ConfigError` for whatever cannot be meant, before anything is run.
+    Raises `ConfigError` for whatever is not valid, before anything is run.
     """
     if not isinstance(table, Mapping):
         raise ConfigError(f"sweep: must be a table, found {table!r}", key="sweep")
@@ -62,29 +62,29 @@ def choices(table: Mapping[str, Any], first_seed: int) -> list[Choice]:
         raise ConfigError(f"sweep.{unknown[0]}: there is no such part of a sweep: {offer}", key="sweep")
     if not isinstance(table.get("together", False), bool):
         raise ConfigError(f"sweep.together: must be true or false, found {table['together']!r}", key="sweep")
-    found = space(table, "sweep")
+    found = read_space(table, "sweep")
     if "seeds" not in table:
         return found
     seeds = seed_axis(table["seeds"], first_seed)
-    return multiplied([found, seeds], "sweep")
+    return combine_axes([found, seeds], "sweep")
 
 
-def space(table: Mapping[str, Any], where: str) -> list[Choice]:
-    """The cells of a table with `grid`, `zip`, `list` and `linked`."""
+def read_space(table: Mapping[str, Any], where: str) -> list[Choice]:
+    """Return the cells of a table with `grid`, `zip`, `list` and `linked`."""
     axes: list[list[Choice]] = []
-    for key, values in keys_of(table.get("grid", {}), f"{where}.grid").items():
+    for key, values in read_columns(table.get("grid", {}), f"{where}.grid").items():
         axes.append([Choice({key: value}, {}) for value in values])
     together = table.get("zip", {})
     for number, one in enumerate(together if isinstance(together, list | tuple) else [together]):
-        axes += zipped(one, f"{where}.zip" if isinstance(together, Mapping) else f"{where}.zip.{number}")
+        axes += zip_axis(one, f"{where}.zip" if isinstance(together, Mapping) else f"{where}.zip.{number}")
     if "list" in table:
-        axes.append(listed(table["list"], f"{where}.list"))
-    links = links_of(table.get("linked", {}), f"{where}.linked")
-    return [choice.with_links(links) for choice in multiplied(axes, where)]
+        axes.append(list_axis(table["list"], f"{where}.list"))
+    links = read_links(table.get("linked", {}), f"{where}.linked")
+    return [choice.with_links(links) for choice in combine_axes(axes, where)]
 
 
-def multiplied(axes: Sequence[Sequence[Choice]], where: str) -> list[Choice]:
-    """Every cell of one axis with every cell of all others."""
+def combine_axes(axes: Sequence[Sequence[Choice]], where: str) -> list[Choice]:
+    """Combine every cell of one axis with every cell of all others."""
     count = math.prod(map(len, axes))
     if count > MOST_CELLS:
         raise ConfigError(
@@ -104,9 +104,9 @@ def multiplied(axes: Sequence[Sequence[Choice]], where: str) -> list[Choice]:
     return cells
 
 
-def zipped(table: Any, where: str) -> list[list[Choice]]:
-    """One axis along which several keys change together; none if there are no keys."""
-    columns = keys_of(table, where)
+def zip_axis(table: Any, where: str) -> list[list[Choice]]:
+    """Return the axis along which several keys change together; empty if there are no keys."""
+    columns = read_columns(table, where)
     lengths = {key: len(values) for key, values in columns.items()}
     if len(set(lengths.values())) > 1:
         counted = ", ".join(f"{key} has {length}" for key, length in lengths.items())
@@ -115,8 +115,8 @@ def zipped(table: Any, where: str) -> list[list[Choice]]:
     return [[Choice(dict(zip(columns, row, strict=True)), {}) for row in rows]] if columns else []
 
 
-def listed(items: Any, where: str) -> list[Choice]:
-    """Cells one after the other, each of which may be a table of cells."""
+def list_axis(items: Any, where: str) -> list[Choice]:
+    """Return cells one after the other; each item may be a table of cells."""
     if not isinstance(items, list | tuple) or not items or not all(isinstance(item, Mapping) for item in items):
         raise ConfigError(f"{where}: must be a list of tables with settings, and not empty", key=where)
     found = []
@@ -126,12 +126,12 @@ def listed(items: Any, where: str) -> list[Choice]:
         if shared := [part for part in ("seeds", "fixed") if part in nested]:
             raise ConfigError(f"{here}.{shared[0]}: is for all cells: write sweep.{shared[0]}", key=here)
         own = {key: value for key, value in item.items() if key not in PARTS}
-        found += multiplied([[Choice(flatten_settings(own), {})], space(nested, here)], here)
+        found += combine_axes([[Choice(flatten_settings(own), {})], read_space(nested, here)], here)
     return found
 
 
 def seed_axis(seeds: Any, first: int) -> list[Choice]:
-    """The same run with several seeds."""
+    """Return the axis of seeds."""
     whole = isinstance(seeds, int) and not isinstance(seeds, bool)
     numbers = list(range(first, first + seeds)) if whole else seeds
     if not isinstance(numbers, list | tuple) or not numbers or not all(isinstance(one, int) for one in numbers):
@@ -141,22 +141,22 @@ def seed_axis(seeds: Any, first: int) -> list[Choice]:
     return [Choice({"seed": number}, {}) for number in numbers]
 
 
-def fixed_of(table: Mapping[str, Any]) -> Settings:
-    """What is the same in every cell."""
+def fixed_settings(table: Mapping[str, Any]) -> Settings:
+    """Return the settings that are the same in every cell."""
     fixed = table.get("fixed", {})
     if not isinstance(fixed, Mapping):
         raise ConfigError(f"sweep.fixed: must be a table of settings, found {fixed!r}", key="sweep.fixed")
     return flatten_settings(fixed)
 
 
-def keys_of(table: Any, where: str) -> dict[str, list[Any]]:
-    """The values of every key; tables within tables are part of the key."""
+def read_columns(table: Any, where: str) -> dict[str, list[Any]]:
+    """Return the values of every key; tables within tables are part of the key."""
     if not isinstance(table, Mapping):
         raise ConfigError(f"{where}: must be a table of keys with lists of values, found {table!r}", key=where)
     found: dict[str, list[Any]] = {}
     for key, values in table.items():
         if isinstance(values, Mapping):
-            found |= {f"{key}.{below}": inner for below, inner in keys_of(values, f"{where}.{key}").items()}
+            found |= {f"{key}.{below}": inner for below, inner in read_columns(values, f"{where}.{key}").items()}
         elif not isinstance(values, list | tuple):
             raise ConfigError(f"{where}: {key} = {values!r}: needs a list of values, such as [1, 2]", key=str(key))
         elif not values:
@@ -167,7 +167,7 @@ def keys_of(table: Any, where: str) -> dict[str, list[Any]]:
 
 
 def flatten_settings(settings: Mapping[str, Any]) -> Settings:
-    """Settings under dotted keys. A table that names a plugin stays whole: its options belong to that plugin."""
+    """Return settings under dotted keys. A table that names a plugin stays whole, with its options."""
     found: Settings = {}
     for key, value in settings.items():
         if isinstance(value, Mapping) and value and "type" not in value:
@@ -177,8 +177,8 @@ def flatten_settings(settings: Mapping[str, Any]) -> Settings:
     return found
 
 
-def links_of(table: Any, where: str) -> dict[str, Expression]:
-    """The expressions that keys follow from."""
+def read_links(table: Any, where: str) -> dict[str, Expression]:
+    """Return the expressions of linked keys."""
     if not isinstance(table, Mapping):
         raise ConfigError(f"{where}: must be a table of keys with expressions, found {table!r}", key=where)
     links = {}

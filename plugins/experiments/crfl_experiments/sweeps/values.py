@@ -1,4 +1,4 @@
-"""Values of a config as texts and back: in overrides, in tables, in names of directories."""
+"""Values of a config as text and back: in overrides, in tables, in names of directories; and lookups by key."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ LONGEST_NAME = 60
 """Letters of a directory's name that come from settings."""
 
 
-def inline(value: Any) -> str:
-    """A value as TOML on one line.
+def toml_inline(value: Any) -> str:
+    """Write a value as TOML on one line.
 
-    >>> inline({"type": "krum", "f": 1}), inline([0.5, "rfa", True])
+    >>> toml_inline({"type": "krum", "f": 1}), toml_inline([0.5, "rfa", True])
     ('{"type" = "krum", "f" = 1}', '[0.5, "rfa", true]')
     """
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{json.dumps(str(key))} = {inline(one)}" for key, one in value.items()) + "}"
+        return "{" + ", ".join(f"{json.dumps(str(key))} = {toml_inline(one)}" for key, one in value.items()) + "}"
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(inline, value))}]"
+        return f"[{', '.join(map(toml_inline, value))}]"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float):
@@ -32,17 +32,17 @@ def inline(value: Any) -> str:
     return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def shown(value: Any) -> Any:
-    """A value as a table shows it: numbers and texts as they are, a plugin without options by its name."""
+def table_value(value: Any) -> Any:
+    """Return a value for a table: a plugin without options by its name, lists and tables as text."""
     if isinstance(value, Mapping) and set(value) == {"type"}:
         return value["type"]
-    return inline(value) if isinstance(value, Mapping | list | tuple) else value
+    return toml_inline(value) if isinstance(value, Mapping | list | tuple) else value
 
 
 def parse_value(raw: str) -> Any:
-    """A value as in TOML; what is none is a text.
+    """Parse a value as TOML; text that is not TOML stays text.
 
-    >>> parsed("0.5"), parsed("krum"), parsed("[1, 2]")
+    >>> parse_value("0.5"), parse_value("krum"), parse_value("[1, 2]")
     (0.5, 'krum', [1, 2])
     """
     try:
@@ -52,10 +52,10 @@ def parse_value(raw: str) -> Any:
     return found["value"] if len(found) == 1 else raw
 
 
-def split(text: str) -> list[str]:
-    """The parts between commas that are in no brackets and no quotes.
+def split_values(text: str) -> list[str]:
+    """Split at commas outside of brackets and quotes.
 
-    >>> split('1, {type = "krum", f = 2},[3,4]')
+    >>> split_values('1, {type = "krum", f = 2},[3,4]')
     ['1', '{type = "krum", f = 2}', '[3,4]']
     """
     parts = []
@@ -72,13 +72,13 @@ def split(text: str) -> list[str]:
     return [*parts, text[start:].strip()]
 
 
-def name_of(settings: Mapping[str, Any]) -> str:
-    """Settings as the beginning of a directory's name, of letters that every file system takes.
+def directory_name(settings: Mapping[str, Any]) -> str:
+    """Build the beginning of a directory's name from settings, valid on every file system.
 
-    >>> name_of({"attack.scale": 10, "aggregation": "rfa", "seed": 3})
+    >>> directory_name({"attack.scale": 10, "aggregation": "rfa", "seed": 3})
     'scale-10_aggregation-rfa_seed-3'
     """
-    words = [f"{key.rpartition('.')[2]}-{shown(value)}" for key, value in settings.items()]
+    words = [f"{key.rpartition('.')[2]}-{table_value(value)}" for key, value in settings.items()]
     plain = [re.sub(r"[^A-Za-z0-9.+_]+", "-", word).strip("-") for word in words]
     return "_".join(plain)[:LONGEST_NAME].rstrip("-._")
 
@@ -86,13 +86,13 @@ def name_of(settings: Mapping[str, Any]) -> str:
 Tree = dict[str, Any]
 
 
-def written(config: RunConfig) -> Tree:
-    """A config as a file would write it."""
+def config_tree(config: RunConfig) -> Tree:
+    """Return a config as a file would write it."""
     return config.model_dump(mode="json", exclude_none=True)
 
 
-def item(value: Any, part: str) -> Any:
-    """What a part of a key leads to; items of lists are known by position, name or type."""
+def lookup_part(value: Any, part: str) -> Any:
+    """Look up a part of a key; items of lists are found by position, name or type."""
     if isinstance(value, Mapping):
         return value.get(part)
     if isinstance(value, list | tuple):
@@ -105,7 +105,7 @@ def item(value: Any, part: str) -> Any:
 
 
 def flat_keys(tree: Mapping[str, Any], above: str = "") -> Iterator[str]:
-    """The dotted keys of all values."""
+    """Yield the dotted keys of all values."""
     for key, value in tree.items():
         if isinstance(value, Mapping):
             yield from flat_keys(value, f"{above}{key}.")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from crfl_experiments.sweeps.cell_runner import Job
 
 MAPPING = "the mapping given to crfl_core: "
-PAUSE = 0.25
+SECONDS_BETWEEN_ROUNDS = 0.25
 """Seconds between two lines about rounds."""
 
 Say = Callable[..., Any]
@@ -31,7 +31,7 @@ Say = Callable[..., Any]
 
 
 def main() -> None:
-    """Take jobs until there are none."""
+    """Run jobs until the input ends."""
     answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)
     signal.signal(signal.SIGTERM, end)
@@ -44,13 +44,13 @@ def main() -> None:
         write_to(sys.stdin.readline())
         with reading_once():
             for line in sys.stdin:
-                work(line, lambda **said: answers.write(json.dumps(said) + "\n"))
+                run_jobs(line, lambda **said: answers.write(json.dumps(said) + "\n"))
     except (KeyboardInterrupt, BrokenPipeError):
         os._exit(1)  # nobody reads what is left in buffers
 
 
 def write_to(line: str) -> None:
-    """Append standard error, and what is meant for standard output, to a file; nobody is there if the line is empty."""
+    """Append standard output and standard error to a file; an empty line means that the parent has gone."""
     if line:
         with Path(json.loads(line)).open("ab") as file:
             os.dup2(file.fileno(), 2)
@@ -62,19 +62,19 @@ def end(_number: int, _frame: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def work(line: str, say: Say) -> None:
-    """One cell, or a stack of cells that train together, whatever comes of them."""
+def run_jobs(line: str, say: Say) -> None:
+    """Run one cell, or a stack of cells that train together, and report how they end."""
     given = json.loads(line)
-    jobs = [job_of(told) for told in given["jobs"]]
+    jobs = [parse_job(told) for told in given["jobs"]]
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         if len(jobs) == 1:
-            attempt(jobs[0], say)
+            run_one(jobs[0], say)
         else:
-            meet(jobs, given["hands"], say)
+            run_stack(jobs, given["hands"], say)
 
 
-def meet(jobs: Sequence[Job], hands: int, say: Say) -> None:
+def run_stack(jobs: Sequence[Job], hands: int, say: Say) -> None:
     """Run the cells of a stack side by side, in a thread each."""
     from crfl_engines.stacked import CURRENT_BARRIER, RoundBarrier, StackInterrupted
 
@@ -91,7 +91,7 @@ def meet(jobs: Sequence[Job], hands: int, say: Say) -> None:
 
     def attend(job: Job, place: int) -> None:
         try:
-            attempt(job, aloud)
+            run_one(job, aloud)
         except (StackInterrupted, KeyboardInterrupt):  # it is saved, and goes on later
             meeting.end()
         finally:
@@ -113,15 +113,15 @@ def meet(jobs: Sequence[Job], hands: int, say: Say) -> None:
         raise
 
 
-def attempt(job: Job, say: Say) -> None:
-    """One cell, whatever comes of it."""
+def run_one(job: Job, say: Say) -> None:
+    """Run one cell and report how it ends."""
     from crfl_experiments.sweeps.cell_runner import run_cell
 
     told = 0.0
 
     def on_round(number: int, total: int) -> None:
         nonlocal told
-        if number < total and time.monotonic() < told + PAUSE:
+        if number < total and time.monotonic() < told + SECONDS_BETWEEN_ROUNDS:
             return
         told = time.monotonic()
         try:
@@ -137,8 +137,8 @@ def attempt(job: Job, say: Say) -> None:
         say(cell=job.name, event="finished", shares=shares)
 
 
-def job_of(told: dict[str, Any]) -> Job:
-    """The job that a line describes."""
+def parse_job(told: dict[str, Any]) -> Job:
+    """Parse the job that a line describes."""
     from crfl_experiments.sweeps.cell_runner import Job
 
     paths = {key: None if told[key] is None else Path(told[key]) for key in ("path", "source")}
@@ -146,7 +146,7 @@ def job_of(told: dict[str, Any]) -> Job:
 
 
 def failure_reason(error: Exception) -> str:
-    """Why a cell failed, in a sentence; what nobody expected with its kind."""
+    """Return why a cell failed, in a sentence; unexpected errors with their class."""
     from crfl_core import CrflError
 
     # A cell is handed over as a mapping: which one it is says its own name.

@@ -1,4 +1,4 @@
-"""Upright handwriting: the slant of each image is taken out by a shear."""
+"""Feature map `deskew`: a shear makes slanted handwriting upright."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class BoundDeskew(BoundMap):
         self.image_shape = (1, height, width)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """(..., height width) -> the same shape."""
+        """Shear and shift images, (..., height width) -> the same shape."""
         flat = x.reshape(-1, self.outputs)
         rows, columns = self._sources(flat)
         above = rows.floor()
@@ -36,11 +36,14 @@ class BoundDeskew(BoundMap):
         return result.reshape(x.shape)
 
     def norm_bound(self, inputs: float) -> float:
-        """That of the input: interpolation between shifts is a convex combination, and shifts only lose pixels."""
+        """Return the bound on the input.
+
+        Interpolation between shifts is a convex combination, and shifts only lose pixels.
+        """
         return inputs
 
     def _sources(self, flat: Tensor) -> tuple[Tensor, Tensor]:
-        """Where each pixel is read: rows (m, height, 1) and columns (m, height, width)."""
+        """Compute where each pixel is read: rows (m, height, 1), columns (m, height, width)."""
         _, height, width = self.image_shape
         ink = flat.clamp(min=0).view(-1, height, width)
         ink = ink / ink.amax((1, 2), keepdim=True).clamp(min=torch.finfo(flat.dtype).tiny)
@@ -58,7 +61,7 @@ class BoundDeskew(BoundMap):
         return rows, columns
 
     def _pixels(self, flat: Tensor, row: Tensor, column: Tensor) -> Tensor:
-        """The pixels at whole coordinates, (m, height, width); 0 outside of the image."""
+        """Read the pixels at whole coordinates, (m, height, width); 0 outside of the image."""
         _, height, width = self.image_shape
         inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
         places = row.clamp(0, height - 1) * width + column.clamp(0, width - 1)
@@ -75,7 +78,7 @@ class Deskew(ImageMap):
     """
 
     def bind_image(self, shape: tuple[int, ...]) -> BoundMap:
-        """Keeps the shape."""
+        """Keep the shape."""
         channels, height, width = shape
         if channels != 1:
             raise OptionError(

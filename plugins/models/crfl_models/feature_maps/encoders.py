@@ -28,7 +28,7 @@ Digest = Field(None, pattern=r"^[0-9a-f]{64}$", description="SHA-256 that the fi
 
 
 class BoundFrozen(BoundMap):
-    """A module in evaluation mode, whose outputs are projected on a ball: `y min(1, radius / ||y||)`."""
+    """Module in evaluation mode; its outputs are projected on a ball, `y min(1, radius / ||y||)`."""
 
     lipschitz = None
 
@@ -41,7 +41,7 @@ class BoundFrozen(BoundMap):
         self.outputs = self._flat(torch.zeros(1, inputs)).shape[1]
 
     def __call__(self, x: Tensor) -> Tensor:
-        """(..., inputs) -> (..., outputs), some rows at a time."""
+        """Compute (..., inputs) -> (..., outputs), in batches of rows."""
         rows = x.reshape(-1, x.shape[-1])
         features = torch.cat([self._flat(some) for some in rows.split(ROWS_PER_BATCH)])
         norms: Tensor = torch.linalg.vector_norm(features, dim=-1, keepdim=True)
@@ -49,7 +49,7 @@ class BoundFrozen(BoundMap):
         return shortened.reshape(*x.shape[:-1], self.outputs)
 
     def norm_bound(self, inputs: float) -> float:  # noqa: ARG002 - whatever the input is
-        """The radius, by construction."""
+        """Return the radius, by construction."""
         return self._radius
 
     def _flat(self, rows: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ class BoundFrozen(BoundMap):
         return output.flatten(1).to(rows)
 
     def _in(self, rows: Tensor) -> nn.Module:
-        """The module in the precision and on the device of the inputs."""
+        """Return the module in the precision and on the device of the inputs."""
         key = rows.dtype, rows.device
         with GENERATOR_LOCK:
             if key not in self._copies:
@@ -87,7 +87,7 @@ class FrozenModule(FeatureMap):
     radius: float = Field(1.0, gt=0, description="norm that no feature vector exceeds")
 
     def bind(self, inputs: int) -> BoundMap:
-        """The module with its weights."""
+        """Build the module with its weights."""
         if self.shape is not None and torch.Size(self.shape).numel() != inputs:
             raise OptionError("shape", f"must have {inputs} entries, one per input, found {list(self.shape)}")
         make = module_factory(self.path, self.arguments, {"inputs": inputs})
@@ -107,7 +107,7 @@ class FrozenModule(FeatureMap):
 
 
 def state_digest(state: Mapping[str, Tensor]) -> str:
-    """A digest of names, shapes and values."""
+    """Compute a digest of names, shapes and values."""
     digest = hashlib.sha256()
     for name, tensor in sorted(state.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
@@ -116,14 +116,17 @@ def state_digest(state: Mapping[str, Tensor]) -> str:
 
 
 def read_tensors(path: Path, option: str, expected: str | None) -> tuple[dict[str, Tensor], str]:
-    """The tensors of a safetensors file, which holds no code, and its digest. Raises `OptionError`."""
+    """Read the tensors of a safetensors file, which holds no code, and its digest.
+
+    Raises `OptionError`.
+    """
     try:
         content = path.read_bytes()
         tensors = load(content)
     except OSError as error:
         raise OptionError(option, f"{path} cannot be read: {error.strerror}") from error
     except (SafetensorError, ValueError) as error:
-        raise OptionError(option, f"{path} is no safetensors file: {error}") from error
+        raise OptionError(option, f"{path} is not a safetensors file: {error}") from error
     found = hashlib.sha256(content).hexdigest()
     if expected not in (None, found):
         raise OptionError("sha256", f"{path} has SHA-256 {found}: it is another file, or was changed")
@@ -137,7 +140,7 @@ Activation = Literal["relu", "tanh", "none"]
 
 
 class Layer(NamedTuple):
-    """`x -> W x + b` with W of shape (outputs, inputs), and bounds on the norms of both."""
+    """Layer `x -> W x + b` with W of shape (outputs, inputs), and bounds on the norms of both."""
 
     weight: Tensor
     bias: Tensor
@@ -146,7 +149,7 @@ class Layer(NamedTuple):
 
 
 class BoundLayers(BoundMap):
-    """Layers with an activation between them, then the projection on a ball, if one is wanted."""
+    """Layers with an activation between them, then a projection on a ball if configured."""
 
     def __init__(self, layers: Sequence[Layer], options: StoredLayers, digest: str) -> None:
         self._layers = layers
@@ -156,7 +159,7 @@ class BoundLayers(BoundMap):
         self.lipschitz = math.prod(layer.weight_norm for layer in layers)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """(..., inputs) -> (..., outputs)."""
+        """Map (..., inputs) -> (..., outputs)."""
         for number, layer in enumerate(self._layers):
             x = x @ layer.weight.to(x).T + layer.bias.to(x)
             if self._options.activates(number, len(self._layers)):
@@ -167,7 +170,10 @@ class BoundLayers(BoundMap):
         return x * (self._options.radius / norms.clamp(min=self._options.radius))
 
     def norm_bound(self, inputs: float) -> float:
-        """`||W x + b|| <= ||W|| ||x|| + ||b||`, layer by layer: no activation makes a vector longer."""
+        """Apply `||W x + b|| <= ||W|| ||x|| + ||b||` layer by layer.
+
+        No activation makes a vector longer.
+        """
         for number, layer in enumerate(self._layers):
             inputs = (layer.weight_norm * inputs if layer.weight_norm else 0.0) + layer.bias_norm
             if self._options.activation == "tanh" and self._options.activates(number, len(self._layers)):
@@ -192,11 +198,11 @@ class StoredLayers(FeatureMap):
     radius: float | None = Field(None, gt=0, description="norm that no feature vector exceeds; unset: as they come")
 
     def activates(self, number: int, layers: int) -> bool:
-        """Whether the activation stands behind a layer."""
+        """Check whether the activation follows a layer."""
         return self.activation != "none" and (self.last or number < layers - 1)
 
     def bind(self, inputs: int) -> BoundMap:
-        """The layers, which must fit each other and the inputs."""
+        """Read the layers, which must fit each other and the inputs."""
         tensors, digest = read_tensors(self.path, "path", self.sha256)
         layers = read_layers(tensors, inputs)
         if isinstance(layers, str):
@@ -205,7 +211,7 @@ class StoredLayers(FeatureMap):
 
 
 def read_layers(tensors: dict[str, Tensor], inputs: int) -> list[Layer] | str:
-    """The layers of a file, in order; or what is wrong with them."""
+    """Return the layers of a file, in order, or a text that says what is wrong with them."""
     known = {name for name in tensors if re.fullmatch(r"(.*\.)?(weight|bias)", name)}
     weights = sorted((name for name in known if name.endswith("weight")), key=natural_sort_key)
     biases = {name.removesuffix("weight") + "bias" for name in weights}
@@ -228,9 +234,9 @@ def read_layers(tensors: dict[str, Tensor], inputs: int) -> list[Layer] | str:
 
 
 def natural_sort_key(name: str) -> list[tuple[int, str]]:
-    """A key that sorts numbers in names as numbers.
+    """Return a key that sorts numbers in names as numbers.
 
-    >>> sorted(["10.weight", "2.weight"], key=natural)
+    >>> sorted(["10.weight", "2.weight"], key=natural_sort_key)
     ['2.weight', '10.weight']
     """
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]

@@ -1,4 +1,4 @@
-"""Channels at one level: every group of them is centred and scaled by itself."""
+"""Feature map `group-norm`: every group of channels is centred and scaled by itself."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class BoundGroupNorm(BoundMap):
         self._epsilon = epsilon
 
     def __call__(self, x: Tensor) -> Tensor:
-        """(..., d) -> (..., d)."""
+        """Map (..., d) -> (..., d)."""
         grouped = x.unflatten(-1, (self._groups, -1))
         variance, mean = torch.var_mean(grouped, -1, correction=0, keepdim=True)
         normed: Tensor = (grouped - mean) / (self.outputs * (variance + self._epsilon)).sqrt()
         return normed.flatten(-2)
 
     def norm_bound(self, inputs: float) -> float:
-        """1, or less if all inputs are short."""
+        """Return 1, or less if all inputs are short."""
         return min(1.0, self.lipschitz * inputs)
 
 
@@ -47,7 +47,7 @@ class GroupNorm(ImageMap):
     epsilon: float = Field(1e-4, gt=0, description="added to each variance")
 
     def bind_image(self, shape: tuple[int, ...]) -> BoundMap:
-        """Keeps the shape."""
+        """Keep the shape."""
         channels, height, width = shape
         if channels % self.groups:
             raise OptionError(

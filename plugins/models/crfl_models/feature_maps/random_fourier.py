@@ -1,4 +1,4 @@
-"""Random Fourier features: a fixed non-linear map in front of a convex model."""
+"""Feature map `random-fourier`: a fixed non-linear map in front of a convex model."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class BoundRandomFourier(BoundMap):
         self.lipschitz = float(torch.linalg.matrix_norm(frequencies, 2)) / math.sqrt(pairs)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """(..., inputs) -> (..., outputs)."""
+        """Map (..., inputs) -> (..., outputs)."""
         angles = x @ self._frequencies.to(x).T
         return torch.cat([angles.cos(), angles.sin()], dim=-1) / math.sqrt(len(self._frequencies))
 
     def norm_bound(self, inputs: float) -> float:  # noqa: ARG002 - whatever the input is
-        """Exactly 1: every pair of cosine and sine has norm 1."""
+        """Return 1: every pair of cosine and sine has norm 1."""
         return 1.0
 
 
@@ -43,7 +43,7 @@ class RandomFourier(FeatureMap):
     seed: int = Field(0, ge=0, description="seed of the frequencies, which are public")
 
     def bind(self, inputs: int) -> BoundMap:
-        """The same frequencies for the same options, whatever the run's seed."""
+        """Draw the frequencies, which depend on the options alone and not on the run's seed."""
         if self.outputs % 2:
             raise OptionError("outputs", f"must be even, one cosine and one sine each, found {self.outputs}")
         generator = Streams(self.seed).generator("data/random-fourier")

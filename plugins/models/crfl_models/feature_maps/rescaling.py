@@ -18,11 +18,11 @@ class BoundIdentity(BoundMap):
         self.outputs = inputs
 
     def __call__(self, x: Tensor) -> Tensor:
-        """(..., d) -> (..., d)."""
+        """Map (..., d) -> (..., d)."""
         return x
 
     def norm_bound(self, inputs: float) -> float:
-        """Whatever the input's is."""
+        """Return the bound on the input."""
         return inputs
 
 
@@ -30,7 +30,7 @@ class Identity(FeatureMap):
     """The scaled input itself."""
 
     def bind(self, inputs: int) -> BoundMap:
-        """Keeps the number of features."""
+        """Keep the number of features."""
         return BoundIdentity(inputs)
 
 
@@ -43,12 +43,12 @@ class BoundUnitBall(BoundMap):
         self._radius = radius
 
     def __call__(self, x: Tensor) -> Tensor:
-        """(..., d) -> (..., d)."""
+        """Map (..., d) -> (..., d)."""
         norms: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         return x / norms.clamp(min=self._radius)
 
     def norm_bound(self, inputs: float) -> float:
-        """1, or less if all inputs lie inside the ball."""
+        """Return 1, or less if all inputs lie inside the ball."""
         return min(1.0, inputs / self._radius)
 
 
@@ -61,7 +61,7 @@ class UnitBall(FeatureMap):
     radius: float = Field(1.0, gt=0, description="r: inputs beyond this norm are put on the unit sphere")
 
     def bind(self, inputs: int) -> BoundMap:
-        """Keeps the number of features."""
+        """Keep the number of features."""
         return BoundUnitBall(inputs, self.radius)
 
 
@@ -74,12 +74,12 @@ class BoundUnitSphere(BoundMap):
         self.outputs = inputs
 
     def __call__(self, x: Tensor) -> Tensor:
-        """(..., d) -> (..., d)."""
+        """Map (..., d) -> (..., d)."""
         norms: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         return torch.where(norms > 0, x / norms, x)
 
     def norm_bound(self, inputs: float) -> float:
-        """1, or 0 if all inputs are 0."""
+        """Return 1, or 0 if all inputs are 0."""
         return 1.0 if inputs > 0 else 0.0
 
 
@@ -90,5 +90,5 @@ class UnitSphere(FeatureMap):
     """
 
     def bind(self, inputs: int) -> BoundMap:
-        """Keeps the number of features."""
+        """Keep the number of features."""
         return BoundUnitSphere(inputs)

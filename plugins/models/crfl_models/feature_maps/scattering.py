@@ -1,4 +1,4 @@
-"""The scattering transform: what wavelets see in an image, averaged so that small shifts do not matter."""
+"""Feature map `scattering`: moduli of wavelets, averaged so that small shifts do not matter."""
 
 from __future__ import annotations
 
@@ -43,17 +43,20 @@ class BoundScattering(BoundMap):
         self.lipschitz = self._lipschitz_constant()
 
     def __call__(self, x: Tensor) -> Tensor:
-        """(..., channels height width) -> (..., channels paths cells)."""
+        """Map (..., channels height width) -> (..., channels paths cells)."""
         images = x.reshape(-1, self._height, self._width)
         pieces = [self._scatter(piece) for piece in images.split(IMAGES_PER_BATCH)]
         return torch.cat(pieces).reshape(*x.shape[:-1], self.outputs)
 
     def norm_bound(self, inputs: float) -> float:
-        """An image of zeros has features of zero."""
+        """Return the bound: an image of zeros has features of zero."""
         return self.lipschitz * inputs
 
     def _scatter(self, images: Tensor) -> Tensor:
-        """Order 0, order 1 at both scales, and order 2 from fine to coarse: (m, paths, rows, columns)."""
+        """Compute order 0, order 1 at both scales, and order 2 from fine to coarse.
+
+        The shape is (m, paths, rows, columns).
+        """
         below = self._side - self._height - CELL_PIXELS // 2
         right = self._side - self._width - CELL_PIXELS // 2
         padded = torch.nn.functional.pad(images, (CELL_PIXELS // 2, right, CELL_PIXELS // 2, below))
@@ -69,7 +72,9 @@ class BoundScattering(BoundMap):
         return torch.cat(paths, 1)
 
     def _at_half_rate(self, transformed: Tensor) -> Tensor:
-        """The modulus behind every coarse wavelet at every second pixel, (..., angles, half, half).
+        """Compute the modulus behind every coarse wavelet at every second pixel.
+
+        The shape is (..., angles, half, half).
 
         Leaving pixels out folds the spectrum: four frequencies are added up before a transform of a quarter the size.
         """
@@ -83,7 +88,10 @@ class BoundScattering(BoundMap):
         return found
 
     def _lipschitz_constant(self) -> float:
-        """The modulus brings nothing farther apart, so the norms of the linear steps on all paths bound the whole."""
+        """Compute the Lipschitz constant from the norms of the linear steps on all paths.
+
+        The modulus brings no two points farther apart.
+        """
         whole, half = (
             math.prod(float(torch.linalg.matrix_norm(side, 2)) for side in pair) ** 2
             for pair in (self._whole, self._half)
@@ -107,12 +115,12 @@ class Scattering(ImageMap):
     angles: int = Field(8, ge=1, le=32, description="directions of the wavelets, evenly spaced over 180 degrees")
 
     def bind_image(self, shape: tuple[int, ...]) -> BoundMap:
-        """(channels, height, width) becomes (channels paths, height / 4, width / 4), rounded up."""
+        """Map (channels, height, width) to (channels paths, height / 4, width / 4), rounded up."""
         return BoundScattering(shape, self.angles)
 
 
 def average(maps: Tensor, averages: list[Tensor]) -> Tensor:
-    """Averages over rows and columns: (..., side, side) -> (..., rows, columns)."""
+    """Average over rows and columns: (..., side, side) -> (..., rows, columns)."""
     rows, columns = averages
     return rows.to(maps) @ maps @ columns.to(maps).T
 
@@ -122,7 +130,7 @@ PERIODS = range(-3, 4)
 
 
 def morlet(side: int, sigma: float, frequency: float, angle: float, slant: float) -> Tensor:
-    """The Fourier transform, (side, side) and real, of a Morlet wavelet.
+    """Compute the Fourier transform, (side, side) and real, of a Morlet wavelet.
 
     A wave `exp(i frequency u)` under a Gaussian of width sigma along its direction u and sigma / slant across it, minus
     as much of the Gaussian as makes the sum 0.
@@ -145,19 +153,24 @@ def morlet(side: int, sigma: float, frequency: float, angle: float, slant: float
 
 
 def averaging_matrix(side: int, sigma: float, places: range) -> Tensor:
-    """Gaussian averages around some pixels of a circle, one row each, (places, side); every row sums to 1."""
+    """Return Gaussian averages around some pixels of a circle, (places, side); rows sum to 1."""
     pixels = torch.arange(side, dtype=torch.float64)
     bell = torch.stack([torch.exp(-(pixels + side * turn).square() / (2 * sigma**2)) for turn in PERIODS]).sum(0)
     return torch.stack([bell.roll(place) for place in places]) / bell.sum()
 
 
 def operator_norm(filters: Tensor) -> float:
-    """The largest factor by which convolution with all filters, (..., side, side) transforms, can lengthen a signal."""
+    """Compute the largest factor by which convolution with all filters lengthens a signal.
+
+    Filters are (..., side, side) transforms.
+    """
     return math.sqrt(float(filters.square().flatten(0, -3).sum(0).max()))
 
 
 def half_rate_norm(folded: Tensor) -> float:
-    """The same if only every second pixel of every second row is kept; `folded` are (filters, 2, half, 2, half).
+    """Compute the norm if only every second pixel of every second row is kept.
+
+    `folded` are (filters, 2, half, 2, half).
 
     Four frequencies of the signal become one, so the norm is the largest of a small matrix for each frequency.
     """

@@ -1,4 +1,4 @@
-"""Features of equal spread: the directions in which public images differ are brought to one length."""
+"""Feature map `whiten`: directions in which public images differ are brought to one length."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class BoundWhiten(BoundMap):
         self.lipschitz = None if radius is None else self._stretch / radius
 
     def __call__(self, x: Tensor) -> Tensor:
-        """(..., inputs) -> (..., components)."""
+        """Map (..., inputs) -> (..., components)."""
         z = (x - self._mean.to(x)) @ self._directions.to(x).T
         norms: Tensor = torch.linalg.vector_norm(z, dim=-1, keepdim=True)
         if self._radius is not None:
@@ -38,7 +38,7 @@ class BoundWhiten(BoundMap):
         return torch.where(norms > 0, z / norms, z)
 
     def norm_bound(self, inputs: float) -> float:
-        """1, or less if inputs are so short that all stay inside of the ball."""
+        """Return 1, or less if inputs are so short that all stay inside the ball."""
         if self._radius is None:
             return 1.0
         return min(1.0, self._stretch * (inputs + float(self._mean.norm())) / self._radius)
@@ -79,7 +79,7 @@ class Whiten(FittedMap):
         return low + (high - low) * images if math.isfinite(high - low) else images
 
     def fit(self, samples: Tensor) -> State:
-        """`mean` (d,) and `directions` (k, d), in double precision."""
+        """Compute `mean` (d,) and `directions` (k, d), in double precision."""
         x = samples.double().cpu().numpy()
         mean = x.mean(0)
         x = x - mean
@@ -101,21 +101,21 @@ class Whiten(FittedMap):
         return {"mean": torch.from_numpy(mean), "directions": torch.from_numpy(np.ascontiguousarray(directions))}
 
     def bind_fitted(self, inputs: int, fitted: State) -> BoundMap:
-        """As many features as components."""
+        """Return the map, with one feature for each component."""
         if len(fitted["mean"]) != inputs:
             raise OptionError("type", f"was fitted to {len(fitted['mean'])} features, found {inputs}: fit it again")
         return BoundWhiten(fitted, self.radius)
 
 
 MAX_CURVES = 3
-"""Most curves in one image; each goes on where the last one ended."""
+"""Most curves in one image; each begins where the last one ended."""
 POINTS_PER_CURVE = 24
 """Points along a curve at which the pen is put down."""
 IMAGES_PER_BATCH = 100
 
 
 def draw_strokes(count: int, height: int, width: int, seed: int) -> NDArray[np.float64]:
-    """Grey images of one to three joined Bezier curves each, (count, height width), from 0 to 1.
+    """Draw grey images of one to three joined Bezier curves, (count, height width), 0 to 1.
 
     Curves keep to the middle of the image, as digits do; the pen is 2 to 4 % of the image's side wide. The same images
     for the same arguments, and the first ones are the same for every count.
@@ -126,7 +126,7 @@ def draw_strokes(count: int, height: int, width: int, seed: int) -> NDArray[np.f
 
 
 def draw_images(generator: np.random.Generator, height: int, width: int) -> NDArray[np.float64]:
-    """As many images as are drawn at once."""
+    """Draw one batch of images."""
     points, shown = pen_trails(generator)
     side = min(height, width)
     pens = generator.uniform(0.02, 0.04, (IMAGES_PER_BATCH, 1)) * side
@@ -143,7 +143,10 @@ def draw_images(generator: np.random.Generator, height: int, width: int) -> NDAr
 
 
 def pen_trails(generator: np.random.Generator) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Where the pen goes, (images, CURVES POINTS, 2) as shares of the image's side, and which of it is drawn."""
+    """Draw the trails of the pen, (images, MAX_CURVES POINTS_PER_CURVE, 2), and which are drawn.
+
+    Coordinates are shares of the image's side.
+    """
     controls = generator.uniform(0.15, 0.85, (IMAGES_PER_BATCH, MAX_CURVES, 4, 2))
     controls[:, 1:, 0] = controls[:, :-1, 3]
     along = np.linspace(0.0, 1.0, POINTS_PER_CURVE)[:, None]

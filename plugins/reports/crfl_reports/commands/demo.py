@@ -1,4 +1,4 @@
-"""`crfl demo`: what this is for, in a minute."""
+"""`crfl demo`: an attack, a defence and a certificate, in a minute."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ Out = Annotated[Path, typer.Option("--out", help="Folder for the three runs of t
 
 
 def demo(out: Out = Path("runs/demo"), json: JsonOption = False, quiet: QuietOption = False) -> None:
-    """Attack the same federation without a defence, with one, and with a certificate, and show what comes of it."""
+    """Attack the same federation without a defence, with one, and with a certificate, and show the results."""
     if not quiet:
         passing("starting")
     import crfl_reports.pages
     from crfl_core import run
     from crfl_core.cli.output import progress, redirect_plugin_output
-    from crfl_reports.commands.pages import written
-    from crfl_reports.commands.story import ROWS, told
-    from crfl_reports.commands.story.telling import CONFIG
+    from crfl_reports.commands.demo_story import CONFIG, ROWS, story_lines
+    from crfl_reports.commands.pages import write_with_progress
 
     results: list[RunResult] = []
     for row in ROWS:
@@ -46,16 +45,16 @@ def demo(out: Out = Path("runs/demo"), json: JsonOption = False, quiet: QuietOpt
         typer.echo(str(out))
         return
     plain = "utf" not in (sys.stdout.encoding or "").lower()
-    for line in told(results, plain=plain):
+    for line in story_lines(results, plain=plain):
         typer.echo(line)
     with redirect_plugin_output():
-        report = written(out / "certified", explore=EXPLORE)
+        report = write_with_progress(out / "certified", explore=EXPLORE)
     for line in ending(report):
         typer.echo(line)
 
 
 def ending(report: Path) -> Iterator[str]:
-    """Where the report is, and what a newcomer does next."""
+    """Yield the path of the report, and commands to try next."""
     following = {
         f"crfl open {report.parent}": "the report, in a browser",
         f"crfl show {report.parent}": "what the proof rests on",

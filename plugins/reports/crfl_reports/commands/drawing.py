@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from crfl_experiments.comparison import cells_in
+from crfl_experiments.comparison import run_paths
 
 from crfl_core.errors import ConfigError, CrflError, StoreError
 from crfl_core.runs.results import RunResult
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def places(paths: Sequence[Path]) -> list[Path]:
-    """The runs at some paths, of which each may be the folder of a sweep; of such, all finished cells."""
-    found = [place for path in paths for place in cells_in(path)]
+def run_places(paths: Sequence[Path]) -> list[Path]:
+    """Return the runs at some paths; a sweep stands for all of its finished cells."""
+    found = [place for path in paths for place in run_paths(path)]
     if not found:
         raise StoreError(f"{paths[0]}: no cell is finished yet: go on with `crfl resume {paths[0]}`")
     return found
 
 
-def drawn(runs: Sequence[RunResult], names: Sequence[str] | None) -> tuple[dict[str, Figure], list[str]]:
-    """The figures that are asked for; or else all that can be drawn, and the names of the others."""
+def draw_figures(runs: Sequence[RunResult], names: Sequence[str] | None) -> tuple[dict[str, Figure], list[str]]:
+    """Draw the named figures, or all that can be drawn; also return the names of the others."""
     if names:
         return {name: plot(runs, name) for name in dict.fromkeys(names)}, []
     found = {}
@@ -42,7 +42,7 @@ def drawn(runs: Sequence[RunResult], names: Sequence[str] | None) -> tuple[dict[
 
 
 def save(figures: Mapping[str, Figure], folder: Path, formats: Sequence[Format]) -> Iterator[Path]:
-    """Write every figure in every format; the paths that were written."""
+    """Write every figure in every format and yield the paths."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, figure in figures.items():

@@ -1,4 +1,4 @@
-"""`crfl open`: the page of a run, in a browser."""
+"""`crfl open`: the report of a run, in a browser."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def open_(run: Place, trust: TrustOption = False) -> None:
     """Open the report of RUN, or of a folder of runs, in a browser. Write it if it is missing, or older than RUN."""
     passing("starting")
     from crfl_core.cli.output import redirect_plugin_output
-    from crfl_reports.commands.pages import REPORT, is_current, written
+    from crfl_reports.commands.pages import REPORT, is_current, write_with_progress
 
     target = run / REPORT
     if not is_current(run):
         with redirect_plugin_output():
-            target = written(run, trust=trust)
+            target = write_with_progress(run, trust=trust)
     passing("")
     if has_display() and browse(target):
         typer.echo(f"opened {target}")
@@ -31,12 +31,12 @@ def open_(run: Place, trust: TrustOption = False) -> None:
 
 
 def has_display() -> bool:
-    """Whether a window can be opened here."""
+    """Return whether a window can be opened here."""
     return sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
 
 
 def browse(target: Path) -> bool:
-    """Open a file in a browser, if there is one."""
+    """Open a file in a browser; False if there is none."""
     import webbrowser
 
     return webbrowser.open(target.resolve().as_uri())

@@ -11,8 +11,8 @@ from crfl_reports.commands.report import SECONDS
 REPORT = crfl_reports.pages.NAME
 
 
-def written(run: Path, out: Path | None = None, *, explore: float = SECONDS, trust: bool = False) -> Path:
-    """Write a report, with a line that says how far the explorer is if somebody can see it."""
+def write_with_progress(run: Path, out: Path | None = None, *, explore: float = SECONDS, trust: bool = False) -> Path:
+    """Write a report; in a terminal, show how far the explorer is."""
     if not sys.stderr.isatty():
         return crfl_reports.pages.write_report(run, out, explore=explore, trust=trust)
     from rich.console import Console
@@ -29,7 +29,7 @@ def written(run: Path, out: Path | None = None, *, explore: float = SECONDS, tru
 
 
 def is_current(run: Path) -> bool:
-    """Whether a report is there and younger than the run; of a folder, than every run in it."""
+    """Return whether a report exists and is younger than the run, or every run of the folder."""
     report = run / REPORT
     if not report.is_file():
         return False

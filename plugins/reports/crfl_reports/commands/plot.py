@@ -13,7 +13,7 @@ from crfl_core.cli.arguments import TrustOption
 
 
 class Suffix(StrEnum):
-    """The formats of figures."""
+    """Formats of figures."""
 
     PNG = "png"
     SVG = "svg"
@@ -48,9 +48,9 @@ def plot(
     """Draw finished runs: certified accuracy, training, weights, triggers, and several runs against each other."""
     passing("starting")
     from crfl_core.runs.results import load
-    from crfl_reports.commands.drawing import drawn, places, save
+    from crfl_reports.commands.drawing import draw_figures, run_places, save
 
-    figures, left_out = drawn([load(place, trust=trust) for place in places(runs)], figure)
+    figures, left_out = draw_figures([load(place, trust=trust) for place in run_places(runs)], figure)
     passing("")
     for path in save(figures, out, [one.value for one in suffix or (Suffix.PNG,)]):
         typer.echo(path)

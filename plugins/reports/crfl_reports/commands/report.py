@@ -30,9 +30,9 @@ def report(run: Place, out: Out = None, explore: Explore = SECONDS, trust: Trust
     """
     passing("starting")
     from crfl_core.cli.output import redirect_plugin_output
-    from crfl_reports.commands.pages import written
+    from crfl_reports.commands.pages import write_with_progress
 
     with redirect_plugin_output():
-        target = written(run, out, explore=explore, trust=trust)
+        target = write_with_progress(run, out, explore=explore, trust=trust)
     passing("")
     typer.echo(str(target))

@@ -1,4 +1,4 @@
-"""Tables as colours: who was taken for whom, what which attack does to which defence."""
+"""Tables as colours: confusion of predictions, attacks against defences."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from crfl_reports.figures.style import own_style, room, shortened
+from crfl_reports.figures.style import own_style, room, shorten_names
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,7 +31,7 @@ NAMED = 64
 
 @dataclass(frozen=True)
 class Heat:
-    """A table (rows, columns) of numbers that colours show; NaN is empty. `digits` are those written into cells.
+    """Table (rows, columns) of numbers that colours show; NaN is empty. `digits` are those written into cells.
 
     `limits` are the ends of the colours, by default those of the numbers. Where numbers are means, `low` and `high` are
     the smallest and largest of what they are the means of, and `counts` of how many.
@@ -48,19 +48,19 @@ class Heat:
 
     @property
     def numbers(self) -> NDArray[np.float64]:
-        """The values as an array."""
+        """Return the values as an array."""
         return np.asarray(self.values, np.float64)
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The numbers at which the colours begin and end."""
+        """Return the numbers at which the colours begin and end."""
         seen = self.numbers[np.isfinite(self.numbers)]
         return self.limits or (float(seen.min(initial=0)), float(seen.max(initial=0)) or 1.0)
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Tables of the same rows and columns, with the names of these. `empty` is said of a cell without a number.
+    """Tables of the same rows and columns, with their names. `empty` is shown for a cell without a number.
 
     A figure has the first `drawn` tables side by side; a page has room for all of them.
     """
@@ -75,7 +75,7 @@ class Grid:
     drawn: int = 3
 
     def figure(self) -> Figure:
-        """As a drawing."""
+        """Draw the first tables."""
         shown = self.tables[: self.drawn]
         names = {"y_label": self.y_label, "x_label": self.x_label, "title": self.title}
         return heat_figure(shown, self.rows, self.columns, **names)
@@ -84,7 +84,7 @@ class Grid:
 def heat_figure(
     tables: Sequence[Heat], rows: Sequence[str], columns: Sequence[str], *, y_label: str, x_label: str, title: str = ""
 ) -> Figure:
-    """Tables of the same rows and columns side by side, each with the meaning of its colours below the next one."""
+    """Draw tables of the same rows and columns side by side."""
     with own_style():
         from crfl_reports.figures.paper_figure import PaperFigure
 
@@ -101,10 +101,10 @@ def heat_figure(
             bar = figure.panel(left + number * step + width + 0.12, bottom, 0.13, height)
             draw(figure, axes, bar, table)
             every = -(-len(columns) // NAMED)
-            axes.set_xticks(range(0, len(columns), every), labels=shortened(columns[::every]), rotation=90)
+            axes.set_xticks(range(0, len(columns), every), labels=shorten_names(columns[::every]), rotation=90)
             axes.set_xlabel(x_label)
             every = -(-len(rows) // NAMED)
-            axes.set_yticks(range(0, len(rows), every), labels=shortened(rows[::every]) if number == 0 else [])
+            axes.set_yticks(range(0, len(rows), every), labels=shorten_names(rows[::every]) if number == 0 else [])
             axes.tick_params(length=0)
             if number == 0:
                 axes.set_ylabel(y_label)
@@ -113,7 +113,7 @@ def heat_figure(
 
 
 def draw(figure: PaperFigure, axes: Axes, bar: Axes, table: Heat) -> None:
-    """One table, with its numbers if there is room for them."""
+    """Draw one table, with its numbers if there is room for them."""
     values, (low, high) = table.numbers, table.ends
     image = axes.imshow(np.ma.masked_invalid(values), COLOURS, vmin=low, vmax=high, aspect="auto")
     axes.set_title(table.title, loc="left")

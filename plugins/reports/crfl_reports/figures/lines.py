@@ -44,7 +44,7 @@ BEYOND = 1.12
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a figure: `y` over `x`, and a band from `low` to `high` around it.
+    """Line of a figure: `y` over `x`, and a band from `low` to `high` around it.
 
     A point at infinite x stands at the right end of the axis; what else is not finite is not drawn. With `like`, the
     name of another line, it belongs to that one: thin and dashed in the same colour, and not in the legend. What is
@@ -62,7 +62,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """Lines over one axis. `y_range` is shown if given; `marked` are places of x that stand out, in grey."""
+    """Lines over one axis. `y_range` is shown if given; `marked` are places of x drawn in grey."""
 
     lines: Sequence[Line]
     x_label: str
@@ -76,19 +76,19 @@ class Panel:
 
 @dataclass(frozen=True)
 class Panels:
-    """Panels that share a legend; `marked` is what it calls the places that they mark."""
+    """Panels that share a legend; `marked` is the legend's name for marked places."""
 
     panels: Sequence[Panel]
     title: str = ""
     marked: str = ""
 
     def figure(self) -> Figure:
-        """As a drawing."""
+        """Draw the panels."""
         return panels_figure(self.panels, title=self.title, marked=self.marked)
 
 
 class Look(NamedTuple):
-    """By which a line is told from others."""
+    """Colour, dashes and marker that tell a line from others."""
 
     colour: str
     dashes: Any
@@ -96,13 +96,13 @@ class Look(NamedTuple):
 
 
 class Places(NamedTuple):
-    """The lower left corners of panels, and how high they are, in inches."""
+    """Lower left corners of panels, and their height, in inches."""
 
     corners: list[tuple[float, float]]
     height: float
 
     def beside(self, number: int) -> tuple[float, float]:
-        """Where the legend of a panel begins."""
+        """Return the corner at which the legend of a panel begins."""
         left, bottom = self.corners[number]
         return left + WIDTH + 0.1, bottom + self.height + 0.07
 
@@ -110,14 +110,14 @@ class Places(NamedTuple):
 def lines_figure(
     lines: Sequence[Line], *, x_label: str, y_label: str, title: str = "", log_x: bool = False, log_y: bool = False
 ) -> Figure:
-    """One panel with a legend beside it. Labels say the unit."""
+    """Draw one panel with a legend beside it. Labels say the unit."""
     return panels_figure([Panel(lines, x_label, y_label, title, log_x, log_y)])
 
 
 def panels_figure(
     panels: Sequence[Panel], *, columns: int = 2, title: str = "", marked: str = "", thin: str = "", each: bool = False
 ) -> Figure:
-    """Panels in rows of some columns, with one legend to their right: equal names are equal lines.
+    """Draw panels in rows, with one legend to their right: equal names are equal lines.
 
     `marked` is what the legend calls the places that panels mark, `thin` what it calls lines that belong to others.
     With `each`, every panel has a legend of its own, and colours begin anew.
@@ -128,7 +128,7 @@ def panels_figure(
         from crfl_reports.figures.paper_figure import PaperFigure
 
         figure = PaperFigure()
-        legends = [drawn(figure, group, marked, thin) for group in groups]
+        legends = [draw_panels(figure, group, marked, thin) for group in groups]
         titles = TITLE * any(panel.title for panel in panels), TITLE * bool(title)
         places = arrange(figure, columns, legends, titles)
         figure.heading(title, places.corners[0][0])
@@ -137,8 +137,8 @@ def panels_figure(
     return figure
 
 
-def drawn(figure: PaperFigure, panels: Sequence[Panel], marked: str, thin: str) -> dict[str, Any]:
-    """Panels that share a legend, at no place yet; the entries of the legend."""
+def draw_panels(figure: PaperFigure, panels: Sequence[Panel], marked: str, thin: str) -> dict[str, Any]:
+    """Draw panels that share a legend, not placed yet; return the entries of the legend."""
     looks = looks_of(panels)
     shown = dict[str, Any]()
     for panel in panels:
@@ -155,7 +155,7 @@ def drawn(figure: PaperFigure, panels: Sequence[Panel], marked: str, thin: str) 
 
 
 def looks_of(panels: Sequence[Panel]) -> dict[str, Look]:
-    """The look of every name, in the order of the lines."""
+    """Choose the look of every name, in the order of the lines."""
     dark = {line.like or line.name: line.dark for panel in panels for line in panel.lines}
     looks = {}
     counts = {True: 0, False: 0}
@@ -170,7 +170,7 @@ def looks_of(panels: Sequence[Panel]) -> dict[str, Look]:
 def arrange(
     figure: PaperFigure, columns: int, legends: Sequence[Mapping[str, Any]], titles: tuple[float, float]
 ) -> Places:
-    """Put panels into rows, with room for numbers, names and titles: one legend to the right, or one beside each."""
+    """Place panels in rows, with room for numbers, names and titles."""
     left = LEFT + max(room(numbers(axes)) for axes in figure.axes)
     rows = -(-len(figure.axes) // columns)
     most = max(map(len, legends))
@@ -191,12 +191,12 @@ def arrange(
 
 
 def numbers(axes: Axes) -> list[str]:
-    """What stands beside the vertical axis."""
+    """Return the labels beside the vertical axis."""
     return [str(label) for label in axes.yaxis.get_major_formatter().format_ticks([*axes.get_yticks()])]
 
 
 def draw(axes: Axes, panel: Panel, looks: Mapping[str, Look]) -> dict[str, Any]:
-    """The lines of one panel, and the artists that stand for them in a legend."""
+    """Draw the lines of one panel; return the artists that stand for them in a legend."""
     shown = {}
     end = right_end(axes, panel)
     for line in panel.lines:
@@ -228,7 +228,7 @@ def draw(axes: Axes, panel: Panel, looks: Mapping[str, Look]) -> dict[str, Any]:
 
 
 def finish(axes: Axes, panel: Panel) -> None:
-    """Scales, limits and labels."""
+    """Set scales, limits and labels."""
     from matplotlib.ticker import MaxNLocator
 
     axes.set_xlabel(panel.x_label)
@@ -249,7 +249,7 @@ def finish(axes: Axes, panel: Panel) -> None:
 
 
 def right_end(axes: Axes, panel: Panel) -> float:
-    """Where infinity is on this axis, with the ticks that say so."""
+    """Return the place of infinity on this axis, and set the ticks that show it."""
     from matplotlib.ticker import MaxNLocator
 
     found: Numbers = np.concatenate([np.asarray(line.x, np.float64) for line in panel.lines] or [np.zeros(0)])
@@ -271,7 +271,7 @@ def right_end(axes: Axes, panel: Panel) -> float:
 
 
 def mark(axes: Axes, places: Sequence[float]) -> Any:
-    """Grey stripes at some places of the horizontal axis; neighbours grow together."""
+    """Draw grey stripes at some places of the horizontal axis; neighbours join."""
     stripe = None
     for start, end in stretches(places):
         stripe = axes.axvspan(start - 0.5, end + 0.5, color="0.5", alpha=0.25, linewidth=0, zorder=0)
@@ -279,7 +279,7 @@ def mark(axes: Axes, places: Sequence[float]) -> Any:
 
 
 def stretches(places: Sequence[float]) -> list[tuple[float, float]]:
-    """Numbers that follow each other, as first and last.
+    """Join numbers that follow each other, as first and last.
 
     >>> stretches([3, 4, 5, 9])
     [(3, 5), (9, 9)]

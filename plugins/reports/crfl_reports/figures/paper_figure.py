@@ -8,17 +8,17 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from crfl_reports.figures.style import LONGEST_NAME, image_of, own_style, shortened
+from crfl_reports.figures.style import LONGEST_NAME, image_of, own_style, shorten_names
 
 
 class PaperFigure(Figure):
-    """A figure whose `savefig` embeds fonts whatever the user's settings are, and which notebooks show as it is.
+    """Figure whose `savefig` embeds fonts whatever the user's settings are, and which notebooks show as it is.
 
     Places are in inches: Matplotlib's own layouts take a second, and move when a name changes.
     """
 
     def savefig(self, *arguments: Any, **options: Any) -> None:
-        """As Matplotlib's, in the style of this package."""
+        """Save as Matplotlib does, in the style of this package."""
         with own_style():
             super().savefig(*arguments, **options)
 
@@ -26,7 +26,7 @@ class PaperFigure(Figure):
         return image_of(self, "png")
 
     def panel(self, left: float, bottom: float, width: float, height: float) -> Axes:
-        """Axes at a place."""
+        """Add axes at a place."""
         axes = self.add_axes((0, 0, 1, 1))
         self.place(axes, left, bottom, width, height)
         return axes
@@ -37,16 +37,16 @@ class PaperFigure(Figure):
         axes.set_position((left / across, bottom / up, width / across, height / up))
 
     def heading(self, title: str, left: float) -> None:
-        """A title of the whole figure, if there is one."""
+        """Write a title above the whole figure, unless it is empty."""
         across, up = self.get_size_inches()
         if title:
             self.text(left / across, 1 - 0.1 / up, title, ha="left", va="top", fontsize=11)
 
     def beside(self, entries: Mapping[str, Any], left: float, top: float, longest: int = LONGEST_NAME) -> None:
-        """A legend that hides no data, from its upper left corner."""
+        """Draw a legend that hides no data, from its upper left corner."""
         across, up = self.get_size_inches()
         if entries:
-            labels = shortened([*entries], longest)
+            labels = shorten_names([*entries], longest)
             place = (left / across, top / up)
             self.legend(
                 [*entries.values()],

@@ -1,4 +1,4 @@
-"""Who holds how much of what: the classes of every client as a picture."""
+"""Partition of the data as a figure: the classes of every client."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from crfl_reports.figures.style import BLUE, own_style, room, shortened
+from crfl_reports.figures.style import BLUE, own_style, room, shorten_names
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,7 +33,7 @@ LOG_FROM = 30.0
 
 
 def partition_figure(held: ArrayLike, class_names: Sequence[str], client_names: Sequence[str] = ()) -> Figure:
-    """The size of every client, and its samples of each class as a heat map, of counts (classes, clients).
+    """Draw the size of every client and, as a heat map, its samples of each class.
 
     Clients without names are numbered. More than 60 clients are sorted, by size above and by their most frequent class
     below, and averaged in columns.
@@ -53,14 +53,14 @@ def partition_figure(held: ArrayLike, class_names: Sequence[str], client_names: 
         panels.sizes.set_ylim(bottom=0)
         panels.sizes.yaxis.set_major_formatter("{x:,.0f}")
         every = -(-classes // NAMED_CLASSES)
-        panels.heat.set_yticks(range(0, classes, every), labels=shortened(class_names[::every]))
+        panels.heat.set_yticks(range(0, classes, every), labels=shorten_names(class_names[::every]))
         panels.heat.tick_params(axis="y", length=0)
         panels.heat.set_ylabel("class")
     return panels.figure
 
 
 class Places(NamedTuple):
-    """The parts of the figure: sizes above, the heat map below, the meaning of its colours beside it."""
+    """Parts of the figure: sizes above, the heat map below, the legend of its colours beside it."""
 
     figure: Figure
     sizes: Axes
@@ -69,7 +69,7 @@ class Places(NamedTuple):
 
 
 def make_panels(counts: NDArray[np.int64], class_names: Sequence[str], client_names: Sequence[str]) -> Places:
-    """Empty panels with room for all names that are shown."""
+    """Make empty panels with room for all names that are shown."""
     from crfl_reports.figures.paper_figure import PaperFigure
 
     classes, clients = counts.shape
@@ -90,7 +90,7 @@ def make_panels(counts: NDArray[np.int64], class_names: Sequence[str], client_na
 
 
 def draw_each(panels: Places, counts: NDArray[np.int64], names: Sequence[str]) -> None:
-    """One column per client, with its name or number."""
+    """Draw one column per client, with its name or number."""
     classes, clients = counts.shape
     panels.sizes.bar(range(clients), counts.sum(axis=0), width=0.8, color=BLUE)
     panels.sizes.set_xlim(-0.5, clients - 0.5)
@@ -98,13 +98,13 @@ def draw_each(panels: Places, counts: NDArray[np.int64], names: Sequence[str]) -
     draw_heat(panels, counts, "samples of the class", (-0.5, clients - 0.5))
     if clients <= WRITTEN_CELLS[0] and classes <= WRITTEN_CELLS[1]:
         write_counts(panels.heat, counts)
-    labels = shortened(names) if names else [str(client) for client in range(clients)]
+    labels = shorten_names(names) if names else [str(client) for client in range(clients)]
     panels.heat.set_xticks(range(clients), labels=labels, rotation=90 if names else 0)
     panels.heat.set_xlabel("client")
 
 
 def draw_summary(panels: Places, counts: NDArray[np.int64]) -> None:
-    """Sorted sizes, and columns of similar clients."""
+    """Draw sorted sizes, and columns of similar clients."""
     clients = counts.shape[1]
     panels.sizes.stairs(np.sort(counts.sum(axis=0))[::-1], np.arange(clients + 1), fill=True, color=BLUE)
     panels.sizes.set_xlim(0, clients)
@@ -118,7 +118,7 @@ def draw_summary(panels: Places, counts: NDArray[np.int64]) -> None:
 
 
 def neighbours(held: ArrayLike, columns: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Counts (classes, clients) with clients sorted by their most frequent class, in so many columns of neighbours.
+    """Average counts (classes, clients) in columns of clients with the same most frequent class.
 
     The means of the columns, and which of the sorted clients is the first of each.
     """
@@ -130,7 +130,7 @@ def neighbours(held: ArrayLike, columns: int) -> tuple[NDArray[np.float64], NDAr
 
 
 def draw_heat(panels: Places, counts: NDArray[Any], label: str, limits: tuple[float, float]) -> None:
-    """Counts as colours between two limits of the horizontal axis; white where there is nothing."""
+    """Draw counts as colours between two limits of the horizontal axis; white where there are none."""
     from matplotlib import colormaps
     from matplotlib.colors import ListedColormap
 
@@ -147,7 +147,7 @@ def draw_heat(panels: Places, counts: NDArray[Any], label: str, limits: tuple[fl
 
 
 def scale(counts: NDArray[Any]) -> Normalize:
-    """Colours of counts, logarithmic if few of them are far above the others."""
+    """Return the colour scale of counts, logarithmic if few of them are far above the others."""
     from matplotlib.colors import LogNorm, Normalize
 
     held = counts[counts > 0]
@@ -156,7 +156,7 @@ def scale(counts: NDArray[Any]) -> Normalize:
 
 
 def write_counts(heat: Axes, counts: NDArray[np.int64]) -> None:
-    """The numbers themselves, light on dark and dark on light."""
+    """Write the counts into the cells, light on dark and dark on light."""
     shade = scale(counts)
     for (label, client), count in np.ndenumerate(counts):
         if count:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crfl_reports.figures.style import BLUE, VERMILLION, own_style, room, shortened
+from crfl_reports.figures.style import BLUE, VERMILLION, own_style, room, shorten_names
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,7 +27,7 @@ BARS = 24
 
 @dataclass(frozen=True)
 class Row:
-    """Pictures side by side: (pictures, height, width) or with 3 channels last, and a caption below each.
+    """Pictures side by side: (pictures, height, width) or with 3 channels last, with a caption below each.
 
     `signed` pictures are differences: white is none, and colours say which way. `limits` are black and white else.
     """
@@ -40,7 +40,7 @@ class Row:
 
 
 def pictures_figure(rows: Sequence[Row], *, title: str = "") -> Figure:
-    """Rows of pictures with their names on the left."""
+    """Draw rows of pictures with their names on the left."""
     with own_style():
         from crfl_reports.figures.paper_figure import PaperFigure
 
@@ -59,13 +59,13 @@ def pictures_figure(rows: Sequence[Row], *, title: str = "") -> Figure:
                 if row.captions:
                     axes.set_xlabel(row.captions[number], fontsize=7, labelpad=2)
                 if number == 0:
-                    axes.set_ylabel(shortened([row.name])[0], rotation=0, ha="right", va="center")
+                    axes.set_ylabel(shorten_names([row.name])[0], rotation=0, ha="right", va="center")
         figure.heading(title, left)
     return figure
 
 
 def show(axes: Axes, picture: Numbers, row: Row) -> None:
-    """One picture without ticks."""
+    """Draw one picture without ticks."""
     largest = float(np.abs(row.pictures).max(initial=0.0)) or 1.0
     low, high = row.limits or (float(row.pictures.min()), float(row.pictures.max()))
     if row.signed and picture.ndim == 2:
@@ -82,13 +82,13 @@ def show(axes: Axes, picture: Numbers, row: Row) -> None:
 
 
 def features_figure(clean: Numbers, changed: Numbers, names: Sequence[str], *, title: str = "") -> Figure:
-    """Two rows of a table as bars, feature by feature: those that differ, the largest difference first."""
+    """Draw two rows of a table as bars: features that differ, the largest difference first."""
     difference = np.abs(changed - clean)
     order = np.argsort(-difference, kind="stable")[: min(BARS, max(1, int((difference > 0).sum())))]
     with own_style():
         from crfl_reports.figures.paper_figure import PaperFigure
 
-        labels = shortened([names[feature] for feature in order])
+        labels = shorten_names([names[feature] for feature in order])
         left = 0.4 + room(labels)
         height = max(0.6, 0.26 * len(order))
         top = 0.15 + 0.3 * bool(title)

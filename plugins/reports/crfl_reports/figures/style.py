@@ -1,4 +1,4 @@
-"""How figures look, and how they become files."""
+"""Style of figures, names that fit beside them, and their bytes as files."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ DRAWING = threading.RLock()
 
 
 def image_of(figure: Figure, suffix: Format) -> bytes:
-    """A figure as a file, the same bytes every time."""
+    """Render a figure as a file, with the same bytes every time."""
     buffer = io.BytesIO()
     with own_style():
         figure.savefig(buffer, format=suffix, dpi=120, metadata=UNDATED[suffix])
@@ -54,7 +54,7 @@ def image_of(figure: Figure, suffix: Format) -> bytes:
 
 @contextmanager
 def own_style() -> Iterator[None]:
-    """Settings that do not depend on the user's matplotlibrc, and do not change it."""
+    """Apply settings that ignore the user's matplotlibrc and do not change it."""
     import matplotlib
 
     with DRAWING, matplotlib.rc_context(), warnings.catch_warnings():
@@ -69,10 +69,10 @@ LETTER = 0.08
 """Inches of a letter at the usual size, rather too many than too few."""
 
 
-def shortened(names: Sequence[str], longest: int = LONGEST_NAME) -> list[str]:
-    """Names on one line that leave room for the picture; what tells long ones apart is often their end.
+def shorten_names(names: Sequence[str], longest: int = LONGEST_NAME) -> list[str]:
+    """Shorten names to one line; long ones keep their beginning and end.
 
-    >>> shortened(["Does not meet the credit policy", "paid"])
+    >>> shorten_names(["Does not meet the credit policy", "paid"])
     ['Does not me…redit policy', 'paid']
     """
     half = longest // 2
@@ -81,8 +81,8 @@ def shortened(names: Sequence[str], longest: int = LONGEST_NAME) -> list[str]:
 
 
 def room(names: Sequence[str], longest: int = LONGEST_NAME) -> float:
-    """Inches for the longest of some names."""
-    return LETTER * max(map(len, shortened(names, longest)), default=2)
+    """Return the inches that the longest of some names takes."""
+    return LETTER * max(map(len, shorten_names(names, longest)), default=2)
 
 
 RADIUS = {

@@ -1,4 +1,4 @@
-"""Whose update reached the model how much, round by round."""
+"""Weights p_i of client updates, round by round."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from crfl_reports.figures.style import BLUE, VERMILLION, own_style, room, shortened
+from crfl_reports.figures.style import BLUE, VERMILLION, own_style, room, shorten_names
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,7 +30,7 @@ SHARES = 1.2
 def weights_figure(
     weights: ArrayLike, attacking: ArrayLike, names: Sequence[str] = (), *, first_round: int = 1, title: str = ""
 ) -> Figure:
-    """The attackers' share of a round's weights above, if any attack; every client's weight p_i below, theirs marked.
+    """Draw the attackers' share of the weights above, and every client's weight p_i below.
 
     `weights` is (clients, rounds), NaN where a client did not take part; `attacking` says of the same cells who
     attacked.
@@ -38,7 +38,7 @@ def weights_figure(
     values = np.asarray(weights, np.float64)
     bad = np.asarray(attacking, np.bool_)
     malicious: NDArray[np.bool_] = np.any(bad, axis=1)
-    rows, labels, marked = arranged(values, bad, list(names) or [str(number) for number in range(len(values))])
+    rows, labels, marked = arrange_rows(values, bad, list(names) or [str(number) for number in range(len(values))])
     with own_style():
         from crfl_reports.figures.paper_figure import PaperFigure
 
@@ -55,7 +55,7 @@ def weights_figure(
         draw_heat(figure, heat, figure.panel(left + WIDTH + 0.15, bottom, 0.14, height), rows, limits)
         every = max(1, -(-len(rows) // (3 * NAMED)))
         shown = [number for number, label in enumerate(labels) if label and (number % every == 0 or len(rows) > ROWS)]
-        heat.set_yticks(shown, labels=shortened([labels[number] for number in shown]))
+        heat.set_yticks(shown, labels=shorten_names([labels[number] for number in shown]))
         for tick in range(len(shown)):
             if shown[tick] < int(malicious.sum()):
                 heat.get_yticklabels()[tick].set_color(VERMILLION)
@@ -66,8 +66,10 @@ def weights_figure(
     return figure
 
 
-def arranged(values: Numbers, bad: NDArray[np.bool_], names: list[str]) -> tuple[Numbers, list[str], NDArray[np.bool_]]:
-    """The rows of the lower panel, what each is called ("" if it has no name), and where its attacks are marked."""
+def arrange_rows(
+    values: Numbers, bad: NDArray[np.bool_], names: list[str]
+) -> tuple[Numbers, list[str], NDArray[np.bool_]]:
+    """Arrange the rows of the lower panel: their weights, names ("" if none) and attack marks."""
     malicious: NDArray[np.bool_] = np.any(bad, axis=1)
     attackers = np.flatnonzero(malicious)
     honest = np.flatnonzero(~malicious)
@@ -91,14 +93,14 @@ def arranged(values: Numbers, bad: NDArray[np.bool_], names: list[str]) -> tuple
 
 
 def mean_of(rows: Numbers) -> Numbers:
-    """The mean over those who took part; NaN where nobody did."""
+    """Average over the participants; NaN where no client took part."""
     taking = np.isfinite(rows)
     count = taking.sum(axis=0)
     return np.where(count > 0, np.where(taking, rows, 0.0).sum(axis=0) / np.maximum(count, 1), np.nan)
 
 
 def draw_shares(axes: Axes, values: Numbers, bad: NDArray[np.bool_], limits: tuple[float, float]) -> None:
-    """The attackers' part of the weights in every round, beside their part of the participants."""
+    """Draw the attackers' share of the weights in every round, and their share of the participants."""
     sizes = np.abs(np.nan_to_num(values))
     total = sizes.sum(axis=0)
     taking = np.isfinite(values).sum(axis=0)
@@ -114,7 +116,7 @@ def draw_shares(axes: Axes, values: Numbers, bad: NDArray[np.bool_], limits: tup
 
 
 def draw_heat(figure: PaperFigure, heat: Axes, bar: Axes, rows: Numbers, limits: tuple[float, float]) -> None:
-    """The weights as colours; white where a client did not take part."""
+    """Draw the weights as colours; white where a client did not take part."""
     from matplotlib.ticker import MaxNLocator
 
     image = heat.imshow(

@@ -1,4 +1,4 @@
-"""Every figure of finished runs, by name. `crfl_reports.figures` draws them."""
+"""Figures of finished runs, by name. `crfl_reports.figures` draws them."""
 
 from __future__ import annotations
 
@@ -20,22 +20,23 @@ if TYPE_CHECKING:
 
 
 class Drawing(NamedTuple):
-    """A figure of the gallery: what it shows, in words and of some runs; a `CrflError` says why those cannot be drawn.
+    """Figure of the gallery: its description, and the function that makes it from runs.
 
-    What is made of numbers is shown as `Panels` or as a `Grid`, which pages draw in their own way.
+    The function raises a `CrflError` if the runs cannot be drawn. `Panels` and `Grid` are numbers, which pages draw in
+    their own way.
     """
 
     description: str
     shows: Callable[[Sequence[RunResult]], Figure | Panels | Grid]
 
     def draw(self, runs: Sequence[RunResult]) -> Figure:
-        """The drawing of some runs."""
+        """Draw some runs."""
         found = self.shows(runs)
         return found.figure() if isinstance(found, Panels | Grid) else found
 
 
 def partition(runs: Sequence[RunResult]) -> Figure:
-    """Who holds what."""
+    """Draw the samples of every client by class."""
     return partition_figure(only(runs, "partition").metrics.partition)
 
 

@@ -1,4 +1,4 @@
-"""Certified accuracy and rate as lines."""
+"""Certified accuracy and certified rate as lines over the radius."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from crfl_core.errors import ConfigError
 from crfl_core.reporting.metrics import Curve, compute_curves
 from crfl_reports.figures import RADIUS, Line, Panel, Panels
-from crfl_reports.gallery.run_groups import Group, banded, bands, groups
+from crfl_reports.gallery.run_groups import Group, band_line, bands, groups
 
 if TYPE_CHECKING:
     from crfl_core.runs.results import RunResult
@@ -19,23 +19,23 @@ Named = tuple[str, str, str]
 
 
 def certified_curves(runs: Sequence[RunResult]) -> Panels:
-    """A row of panels for every level: certified accuracy and certified rate against the radius."""
+    """Return panels for every level: certified accuracy and certified rate against the radius."""
     together = groups(runs)
-    found = [(group, aligned(group)) for group in together]
+    found = [(group, align_curves(group)) for group in together]
     if not any(known for _, known in found):
         raise ConfigError(f"{runs[0].path}: nothing was certified: `crfl show {runs[0].path}` says why")
-    return drawn(found, [bands(together), *labels(one for run in runs for one in run.metrics.curves)])
+    return curve_panels(found, [bands(together), *labels(one for run in runs for one in run.metrics.curves)])
 
 
-def answered(stated: Sequence[Curve]) -> Panels:
-    """The same of one answer to a what-if question."""
+def answer_curves(stated: Sequence[Curve]) -> Panels:
+    """Return the panels of one answer to a what-if question."""
     if not stated:
         raise ConfigError("nothing was certified: `refused` says why")
-    return drawn([(Group("", ()), {key(one): [one] for one in stated})], labels(stated))
+    return curve_panels([(Group("", ()), {key(one): [one] for one in stated})], labels(stated))
 
 
-def drawn(found: Sequence[tuple[Group, dict[Named, list[Curve]]]], said: Iterable[str]) -> Panels:
-    """The panels of all levels, under what is said about the lines."""
+def curve_panels(found: Sequence[tuple[Group, dict[Named, list[Curve]]]], said: Iterable[str]) -> Panels:
+    """Return the panels of all levels, under the remarks about their lines."""
     panels = []
     for level in (level for level in RADIUS if any(level == one[1] for _, known in found for one in known)):
         for title, label, rates in ((f"{level} level", "certified accuracy", 0), ("", "certified rate", 1)):
@@ -45,13 +45,13 @@ def drawn(found: Sequence[tuple[Group, dict[Named, list[Curve]]]], said: Iterabl
 
 
 def labels(stated: Iterable[Curve]) -> list[str]:
-    """What is said of certificates that prove nothing, whose lines have a star."""
+    """Return the remarks about certificates that prove nothing; their lines have a star."""
     found = ((one.certificate, one.label) for one in stated if one.label)
     return [f"* {certificate}: {label}" for certificate, label in dict.fromkeys(found)]
 
 
 def lines_of(group: Group, known: dict[Named, list[Curve]], level: str, rates: int) -> Iterable[Line]:
-    """The lines of one group and level: one for each certificate and test set, and one for attacks in any round."""
+    """Yield the lines of one group and level."""
     for (certificate, at, test_set), alike in known.items():
         if at != level:
             continue
@@ -60,13 +60,13 @@ def lines_of(group: Group, known: dict[Named, list[Curve]], level: str, rates: i
         any_round = [(one.any_round_accuracy, one.any_round_rate) for one in alike]
         if stated == any_round:  # two lines would lie on each other
             name = f"{name}, any round"
-        yield banded(name, alike[0].radii, [shares[rates] for shares in stated])
+        yield band_line(name, alike[0].radii, [shares[rates] for shares in stated])
         if stated != any_round and all(one.any_round_rate for one in alike):
-            yield banded(f"{name}, any round", alike[0].radii, [shares[rates] for shares in any_round])
+            yield band_line(f"{name}, any round", alike[0].radii, [shares[rates] for shares in any_round])
 
 
-def aligned(group: Group) -> dict[Named, list[Curve]]:
-    """The curves of runs that differ in their seeds, at common radii; only what all of them have.
+def align_curves(group: Group) -> dict[Named, list[Curve]]:
+    """Return the curves of runs that differ only in their seeds, at common radii.
 
     Runs that chose their own grids are certified again at those of the run that reaches farthest, from their votes.
     """
@@ -84,10 +84,10 @@ def aligned(group: Group) -> dict[Named, list[Curve]]:
 
 
 def key(curve: Curve) -> Named:
-    """What a curve is about."""
+    """Return the certificate, level and test set of a curve."""
     return curve.certificate, curve.level, curve.test_set
 
 
 def reach(radii: tuple[float, ...]) -> tuple[float, int]:
-    """How far a grid goes, and whether infinity is in it."""
+    """Return the largest finite radius of a grid, and its length."""
     return max((radius for radius in radii if math.isfinite(radius)), default=0.0), len(radii)

@@ -1,4 +1,4 @@
-"""Inputs with and without the backdoor: what they look like, and what the trained model takes them for."""
+"""Inputs with and without the backdoor, and the predictions of the trained model for them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Classes = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Backdoored:
-    """The backdoored test set of a run, and what its model makes of it.
+    """Backdoored test set of a run, and the predictions of its model.
 
     `clean` are the same inputs without the backdoor; None if the attack has no trigger but inputs of its own.
     """
@@ -49,13 +49,13 @@ class Backdoored:
     clean_predicted: Classes | None
 
     def named(self, number: int) -> str:
-        """The name of a class, short."""
+        """Return the name of a class, shortened."""
         name = self.federation.data.class_names[number]
         return name if len(name) <= SHORT else f"{name[: SHORT - 1]}…"
 
 
-def backdoored(run: RunResult, figure: str) -> Backdoored:
-    """The inputs of the attack, from the data of the run, which must be here."""
+def backdoored_inputs(run: RunResult, figure: str) -> Backdoored:
+    """Rebuild the inputs of the attack from the data of the run, which must be present."""
     if run.config.attack is None:
         raise ConfigError(f"{run.path}: nobody attacked, so figure {figure!r} has nothing to show")
     over = {"trackers": (), "model": run.config.model.model_copy(update={"start": None})}
@@ -92,8 +92,8 @@ def backdoored(run: RunResult, figure: str) -> Backdoored:
 
 
 def samples(runs: Sequence[RunResult]) -> Figure:
-    """Test inputs of several classes, the same with the trigger, the difference, and what attackers train on."""
-    found = backdoored(only(runs, "samples"), "samples")
+    """Draw test inputs of several classes with and without the trigger, and samples that attackers train on."""
+    found = backdoored_inputs(only(runs, "samples"), "samples")
     shape = found.federation.data.facts.image_shape
     chosen = one_of_each(found.labels)
     if shape is None:
@@ -119,13 +119,13 @@ def samples(runs: Sequence[RunResult]) -> Figure:
 
 
 def target_of(found: Backdoored) -> str:
-    """The class that the attack wants, in words."""
+    """Return the class that the attack wants, in words."""
     target = found.attack.backdoor_class
     return "any other class" if target is None else found.federation.data.class_names[target]
 
 
 def table_figure(found: Backdoored, row: int) -> Figure:
-    """One row of a table with and without the trigger."""
+    """Draw one row of a table with and without the trigger."""
     if found.clean is None:
         raise ConfigError(f"attack {found.attack.configured_as!r} has no trigger, and its inputs are no pictures")
     names = found.federation.data.feature_names or tuple(f"feature {n}" for n in range(found.x.shape[1]))
@@ -134,7 +134,7 @@ def table_figure(found: Backdoored, row: int) -> Figure:
 
 
 def training_samples(found: Backdoored) -> tuple[Tensor, list[str]]:
-    """Samples that attackers changed in their first attacked round, one for each of the first attackers."""
+    """Return samples that attackers changed in their first attacked round, one per attacker."""
     federation = found.federation
     attack = found.attack
     participation = federation.participation
@@ -162,19 +162,19 @@ def training_samples(found: Backdoored) -> tuple[Tensor, list[str]]:
 
 
 def one_of_each(labels: Classes) -> Classes:
-    """The first sample of each of the first classes, filled up with others."""
+    """Return the first sample of each of the first classes, filled up with others."""
     first = np.unique(labels, return_index=True)[1]
     rest = np.setdiff1d(np.arange(len(labels)), first)
     return np.asarray([*first, *rest][:PICTURES], np.int64)
 
 
 def array(values: Tensor) -> Numbers:
-    """As NumPy has it."""
+    """Convert a tensor to a NumPy array."""
     return np.asarray(values.double().cpu().numpy(), np.float64)
 
 
 def pictures(x: Tensor, shape: tuple[int, ...]) -> Numbers:
-    """Inputs as pictures, (n, height, width) or (n, height, width, 3)."""
+    """Reshape inputs to pictures, (n, height, width) or (n, height, width, 3)."""
     flat = array(x).reshape(len(x), *shape)
     if flat.ndim == 3:
         return flat
@@ -182,8 +182,8 @@ def pictures(x: Tensor, shape: tuple[int, ...]) -> Numbers:
 
 
 def flips(runs: Sequence[RunResult]) -> Grid:
-    """How many inputs the trigger carries from one prediction to another; without a trigger, from their true class."""
-    found = backdoored(only(runs, "flips"), "flips")
+    """Count the inputs that the trigger moves from one prediction to another."""
+    found = backdoored_inputs(only(runs, "flips"), "flips")
     names = found.federation.data.class_names
     before = found.labels if found.clean_predicted is None else found.clean_predicted
     counts = np.zeros((len(names), len(names)))

@@ -1,4 +1,4 @@
-"""Which attack gets through which defence."""
+"""Attacks against defences: success, accuracy and certified accuracy of each pair."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from crfl_core.errors import ConfigError
 from crfl_core.reporting.config_diff import UNSET, differences, read_config
 from crfl_reports.figures import Grid, Heat
-from crfl_reports.gallery.run_groups import groups, written
+from crfl_reports.gallery.run_groups import groups, value_text
 
 if TYPE_CHECKING:
     from crfl_core.config import RunConfig
@@ -30,10 +30,10 @@ Cell = tuple[str, str]
 
 
 def matrix(runs: Sequence[RunResult]) -> Grid:
-    """What every attack does under every defence; means over runs that differ in their seeds only."""
+    """Return the measures of every attack under every defence, averaged over seeds."""
     configs = [read_config(run.directory) for run in runs]
     attacks = labels([attack_of(run.config) for run in runs], configs, ("attack",))
-    defences = labels(named([defence_of(run.config) for run in runs]), configs, DEFENCE)
+    defences = labels(defence_names([defence_of(run.config) for run in runs]), configs, DEFENCE)
     cells: dict[Cell, list[RunResult]] = {}
     for attack, defence, run in zip(attacks, defences, runs, strict=True):
         cells.setdefault((attack, defence), []).append(run)
@@ -49,12 +49,12 @@ def matrix(runs: Sequence[RunResult]) -> Grid:
         columns,
         y_label="attack",
         x_label="defence",
-        title=counted(cells.values()),
+        title=count_text(cells.values()),
     )
 
 
 def tables(cells: Mapping[Cell, Sequence[RunResult]], rows: Sequence[str], columns: Sequence[str]) -> Iterator[Heat]:
-    """One table for every measure that some run has."""
+    """Yield one table for every measure that some run has."""
     measured = {pair: [dict(measures(run.metrics)) for run in alike] for pair, alike in cells.items()}
     for name in MEASURES:
         mean, low, high = (np.full((len(rows), len(columns)), np.nan) for _ in range(3))
@@ -71,7 +71,7 @@ def tables(cells: Mapping[Cell, Sequence[RunResult]], rows: Sequence[str], colum
 
 
 def measures(metrics: Metrics) -> Iterator[tuple[str, float]]:
-    """What a run has to say, as shares."""
+    """Yield the measures of a run, as shares."""
     if metrics.backdoor is not None:
         yield MEASURES[0], metrics.backdoor.success_rate
     yield MEASURES[1], metrics.accuracy
@@ -81,7 +81,7 @@ def measures(metrics: Metrics) -> Iterator[tuple[str, float]]:
 
 
 def labels(names: Sequence[str], configs: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> list[str]:
-    """Names, each with the settings in which those of the same name differ.
+    """Add to equal names the settings in which they differ.
 
     >>> labels(["scaled", "scaled"], [{"attack": {"scale": 9}}, {"attack": {"scale": 2}}], ["attack"])
     ['scaled, scale = 9', 'scaled, scale = 2']
@@ -91,28 +91,30 @@ def labels(names: Sequence[str], configs: Sequence[Mapping[str, Any]], keys: Seq
         places = [place for place, one in enumerate(names) if one == name]
         parts = [{key: configs[place][key] for key in keys if key in configs[place]} for place in places]
         for place, own in zip(places, differences(parts), strict=True):
-            told = (f"{key.rpartition('.')[2]} = {written(value)}" for key, value in own.items() if value != UNSET)
+            told = (f"{key.rpartition('.')[2]} = {value_text(value)}" for key, value in own.items() if value != UNSET)
             found[place] = ", ".join([name, *told])
     return found
 
 
 def check_alike(attack: str, defence: str, runs: Sequence[RunResult]) -> None:
-    """A cell is one experiment: a mean over different ones would hide what differs."""
+    """Refuse a cell of different experiments: a mean over them would hide what differs."""
     if len(found := groups(runs)) > 1:
         differ = " / ".join(group.label for group in found)
         raise ConfigError(f"runs of {attack} against {defence} differ in more than seeds, {differ}: leave some out")
 
 
 def attack_of(config: RunConfig) -> str:
-    """The name of the attack."""
+    """Return the name of the attack."""
     return NO_ATTACK if config.attack is None else config.attack.configured_as
 
 
-def named(defences: Sequence[tuple[str, ...]]) -> list[str]:
-    """What to call defences: without what all of them have, if something is left of each.
+def defence_names(defences: Sequence[tuple[str, ...]]) -> list[str]:
+    """Join the parts of defences without those that all of them have, if something is left of each.
 
-    >>> named([("rfa", "noise"), ("krum", "noise")]), named([("rfa", "noise")]), named([("rfa",), ("rfa", "noise")])
-    (['rfa', 'krum'], ['rfa + noise'], ['rfa', 'rfa + noise'])
+    >>> defence_names([("rfa", "noise"), ("krum", "noise")]), defence_names([("rfa", "noise")])
+    (['rfa', 'krum'], ['rfa + noise'])
+    >>> defence_names([("rfa",), ("rfa", "noise")])
+    ['rfa', 'rfa + noise']
     """
     shared = set.intersection(*map(set, defences))
     rest = [[part for part in parts if part not in shared] for parts in defences]
@@ -120,7 +122,7 @@ def named(defences: Sequence[tuple[str, ...]]) -> list[str]:
 
 
 def defence_of(config: RunConfig) -> tuple[str, ...]:
-    """What stands between the updates and the model: groups, steps of the aggregation, clip and noise."""
+    """Return the parts of a defence: groups, steps of the aggregation, clip and noise."""
     parts = [step.configured_as for step in config.aggregation]
     if config.groups is not None:
         parts.insert(0, "groups")
@@ -129,7 +131,7 @@ def defence_of(config: RunConfig) -> tuple[str, ...]:
     return tuple(parts)
 
 
-def counted(cells: Iterable[Sequence[RunResult]]) -> str:
-    """How many runs a cell stands for, if there are several."""
+def count_text(cells: Iterable[Sequence[RunResult]]) -> str:
+    """Say how many runs a cell averages, if there are several."""
     sizes = sorted({len(alike) for alike in cells})
     return "" if sizes == [1] else f"means of {' to '.join(map(str, dict.fromkeys((sizes[0], sizes[-1]))))} runs"

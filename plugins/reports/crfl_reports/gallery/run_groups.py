@@ -1,4 +1,4 @@
-"""Runs that belong together: those that differ in nothing but their seeds, and what tells the others apart."""
+"""Groups of runs that differ only in their seeds, and labels that tell the groups apart."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ KEYS = 3
 
 
 class Group(NamedTuple):
-    """Runs of one experiment with different seeds; `label` is what tells them from the others, "" if there are none."""
+    """Runs of one experiment with different seeds; `label` tells it from others, "" if there are none."""
 
     label: str
     runs: tuple[RunResult, ...]
 
     def named(self, name: str) -> str:
-        """What a line of this group is called."""
+        """Return the name of a line of this group."""
         return f"{name}, {self.label}" if self.label and name else name or self.label
 
 
 def groups(runs: Sequence[RunResult]) -> list[Group]:
-    """The runs by experiment, in the order in which they came."""
+    """Group the runs by experiment, in the order in which they came."""
     points = [split_seeds(own)[0] for own in differences([read_config(run.directory) for run in runs])]
     found: dict[str, list[int]] = {}
     for number, point in enumerate(points):
@@ -46,7 +46,7 @@ def groups(runs: Sequence[RunResult]) -> list[Group]:
 
 
 def label(point: Flat) -> str:
-    """What sets an experiment apart, as a legend says it.
+    """Return the settings that set an experiment apart, as a legend writes them.
 
     >>> label({"attack.type": "scaled", "attack.scale": 9}), label({"attack.type": UNSET, "attack.scale": UNSET})
     ('scaled, attack.scale = 9', 'no attack')
@@ -56,28 +56,28 @@ def label(point: Flat) -> str:
 
 
 def said(key: str, value: object, of_plugin: bool) -> str:
-    """A setting in a legend; the type of a plugin says enough, and one step less in a list says nothing.
+    """Write a setting for a legend: the type of a plugin alone, a list index not at all.
 
     Nothing is said either of an option that a plugin of another type does not have.
     """
     table = key.removesuffix(".type")
     if value != UNSET:
-        return f"{key} = {written(value)}" if table == key else str(value)
+        return f"{key} = {value_text(value)}" if table == key else str(value)
     is_known = table.rpartition(".")[2].isdigit() or (of_plugin and table == key)
     return "" if is_known else f"no {table}"
 
 
-def written(value: object) -> str:
-    """A value as people write it.
+def value_text(value: object) -> str:
+    """Write a value for people.
 
-    >>> written(10.0), written(0.5), written([1, 2])
+    >>> value_text(10.0), value_text(0.5), value_text([1, 2])
     ('10', '0.5', '[1, 2]')
     """
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def banded(name: str, x: ArrayLike, values: Sequence[ArrayLike]) -> Line:
-    """The mean of some runs, in a band from the smallest to the largest of them if there are several."""
+def band_line(name: str, x: ArrayLike, values: Sequence[ArrayLike]) -> Line:
+    """Return the mean of some runs, with a band from the smallest to the largest."""
     stacked = np.array(values, dtype=np.float64)
     if len(stacked) == 1:
         return Line(name, x, stacked[0])
@@ -85,14 +85,14 @@ def banded(name: str, x: ArrayLike, values: Sequence[ArrayLike]) -> Line:
 
 
 def bands(found: Sequence[Group]) -> str:
-    """What a figure with bands says about them."""
+    """Return the remark about the bands of a figure; empty if there are none."""
     sizes = {len(group.runs) for group in found}
     count = max(sizes) if len(sizes) == 1 else f"up to {max(sizes)}"
     return "" if sizes == {1} else f"mean of {count} seeds, bands from the smallest to the largest"
 
 
 def only(runs: Sequence[RunResult], figure: str) -> RunResult:
-    """The run of a figure that shows one."""
+    """Return the run of a figure that shows one."""
     if len(runs) > 1:
         raise ConfigError(f"figure {figure!r} shows one run, found {len(runs)}: draw them one by one")
     return runs[0]

@@ -1,4 +1,4 @@
-"""Training, round by round: how good the models were, and whose updates they were made of."""
+"""Training, round by round: accuracy, weights, the partition, and the distance to the clean twin."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from crfl_core.errors import ConfigError
 from crfl_core.reporting.metrics import ClassHistogram
 from crfl_core.training.clean_twin import check_kept, read_kept_model, twin_of
 from crfl_reports.figures import Line, Panel, Panels, weights_figure
-from crfl_reports.gallery.run_groups import Group, banded, bands, groups, only
+from crfl_reports.gallery.run_groups import Group, band_line, bands, groups, only
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,12 +28,14 @@ MEASURES = {"accuracy": "accuracy on clean inputs", "success_rate": "attack succ
 
 
 def rounds(runs: Sequence[RunResult]) -> Panels:
-    """Accuracy and attack success rate: in one panel of one experiment, in a panel each of several."""
+    """Return accuracy and attack success rate in every round; one panel for one experiment, else two."""
     together = groups(runs)
     attacked = sorted({number for run in runs for number in run.ledger.facts.attack_rounds})
     of_groups = ", mean of groups" if any(run.ledger.facts.groups is not None for run in runs) else ""
     shown = {
-        name: text + of_groups for name, text in MEASURES.items() if any(measured(group, name)[0] for group in together)
+        name: text + of_groups
+        for name, text in MEASURES.items()
+        if any(read_measure(group, name)[0] for group in together)
     }
     if not shown:
         raise ConfigError(f"{runs[0].path}: accuracy was not measured along the way: set evaluation.every = 1")
@@ -49,13 +51,13 @@ def rounds(runs: Sequence[RunResult]) -> Panels:
 
 
 def line(group: Group, name: str, text: str) -> Line:
-    """One measure of a group over the rounds in which all of its runs measured it."""
-    numbers, values = measured(group, name)
-    return banded(group.named(text), numbers, values)
+    """Return one measure of a group over the rounds in which all of its runs measured it."""
+    numbers, values = read_measure(group, name)
+    return band_line(group.named(text), numbers, values)
 
 
-def measured(group: Group, name: str) -> tuple[list[int], list[list[float]]]:
-    """The rounds in which something was measured in every run, and what; of several models the mean."""
+def read_measure(group: Group, name: str) -> tuple[list[int], list[list[float]]]:
+    """Return the rounds in which every run of a group measured something, and the values."""
     found: list[dict[int, float]] = []
     for run in group.runs:
         by_round: dict[int, list[float]] = {}
@@ -68,7 +70,7 @@ def measured(group: Group, name: str) -> tuple[list[int], list[list[float]]]:
 
 
 def weights(runs: Sequence[RunResult]) -> Figure:
-    """Every client's effective weight in every round."""
+    """Draw the weights p_i that reached the model in every round, attackers marked."""
     run = only(runs, "weights")
     values, attacking = effective_weights(run.ledger)
     return weights_figure(values, attacking, run.metrics.partition.clients)
@@ -96,7 +98,7 @@ DRAWING = Lock()
 
 
 def partition_figure(histogram: ClassHistogram) -> Figure:
-    """Who holds how much of what: the size of every client, and its samples of each class as a heat map.
+    """Draw the size of every client, and its samples of each class as a heat map.
 
     More than 60 clients are sorted, by size above and by their most frequent class below, and averaged in columns.
     """
@@ -106,16 +108,16 @@ def partition_figure(histogram: ClassHistogram) -> Figure:
 
 
 def partition_files(histogram: ClassHistogram, formats: Sequence[FigureFormat]) -> dict[FigureFormat, bytes]:
-    """The figure of a partition in some formats. Without formats nothing is drawn and Matplotlib not imported."""
+    """Draw a partition in some formats. Without formats Matplotlib is not imported."""
     if not formats:
         return {}
     with DRAWING:
-        return dict(drawn(histogram, tuple(formats)))
+        return dict(draw_partition(histogram, tuple(formats)))
 
 
 @lru_cache(maxsize=1)
-def drawn(histogram: ClassHistogram, formats: tuple[FigureFormat, ...]) -> dict[FigureFormat, bytes]:
-    """As `partition_files`. The next run in this process has often the same partition: of a sweep, say."""
+def draw_partition(histogram: ClassHistogram, formats: tuple[FigureFormat, ...]) -> dict[FigureFormat, bytes]:
+    """Draw as `partition_files` does; the next run of a sweep often has the same partition."""
     import crfl_reports.figures
 
     figure = partition_figure(histogram)
@@ -127,7 +129,7 @@ LOG_FROM = 100.0
 
 
 def closeness(runs: Sequence[RunResult]) -> Panels:
-    """The distance of attacked models to those of their clean twins, as it was kept or to those among the runs."""
+    """Return the distance of attacked models to those of their clean twins, round by round."""
     clean = [run for run in runs if run.config.attack is None]
     attacked = [run for run in runs if run.config.attack is not None]
     if not attacked:
@@ -137,7 +139,7 @@ def closeness(runs: Sequence[RunResult]) -> Panels:
     positive = np.concatenate([np.ravel(one) for one in found])
     log = bool(positive.min() > 0 and positive.max() > LOG_FROM * positive.min())
     lines = [
-        banded(group.named("" if group.label else "distance"), np.arange(1, len(values[0]) + 1), values)
+        band_line(group.named("" if group.label else "distance"), np.arange(1, len(values[0]) + 1), values)
         for group, values in zip(together, found, strict=True)
     ]
     rounds = sorted({number for run in attacked for number in run.ledger.facts.attack_rounds})
@@ -146,7 +148,7 @@ def closeness(runs: Sequence[RunResult]) -> Panels:
 
 
 def distances(run: RunResult, clean: Sequence[RunResult]) -> Sequence[float]:
-    """`||w_t - w'_t||` of the clipped models, before their noise, of every round; of all groups together.
+    """Return `||w_t - w'_t||` of the clipped models, before their noise, of every round.
 
     As the run kept them; else from the models that it and its twin, which is among the clean runs, have kept.
     """

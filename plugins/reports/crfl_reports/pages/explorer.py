@@ -1,7 +1,7 @@
-"""The answers that the explorer shows: every question is put to the run's certificates beforehand, from stored votes.
+"""Answers of the explorer: every question is put to the run's certificates beforehand, from stored votes.
 
-A lattice has a point for every combination of the sliders. Each is what `crfl certify RUN --set threat...` says,
-computed by the same functions, so the page itself calculates nothing. Equal answers are kept once.
+A lattice has a point for every combination of the sliders. Each point is what `crfl certify RUN --set threat...`
+prints, computed by the same functions: the page itself calculates nothing. Equal answers are kept once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from crfl_core.records.votes import VoteRequest, Votes, VoteSettings
 from crfl_core.reporting.metrics import Curve, compute_curves
 from crfl_core.runs.results import RunResult
 from crfl_core.runs.stored_votes import has_votes
-from crfl_reports.pages.figure_data import numbers, stated
+from crfl_reports.pages.figure_data import curve_basis, numbers
 
 Shown = Callable[[int, int], object]
 """Told after every point how many of how many are done."""
@@ -37,7 +37,7 @@ SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Axis:
-    """One slider: the key of the threat that it sets, its values, and which of them the run itself assumed."""
+    """One slider: the key of the threat that it sets, its values, and the one that the run assumed."""
 
     key: str
     title: str
@@ -46,20 +46,20 @@ class Axis:
     own: int
 
     def data(self) -> dict[str, Any]:
-        """For the script; values that are no numbers, the rounds, are told by their texts."""
+        """Return the slider for the script; rounds are written as texts."""
         plain = [value if isinstance(value, int | float) else None for value in self.values]
         return {"key": self.key, "title": self.title, "values": plain, "texts": list(self.texts), "own": self.own}
 
 
 @dataclass
 class Shelf:
-    """Things that are kept once, in the order in which they came, and are called by their numbers."""
+    """Things that are kept once, in the order in which they came, each with a number."""
 
     items: list[Any] = field(default_factory=list)
     numbers: dict[str, int] = field(default_factory=dict)
 
     def put(self, item: Any) -> int:
-        """The number of an item, which is added if it is new."""
+        """Return the number of an item, which is added if it is new."""
         key = json.dumps(item, sort_keys=True)
         if key not in self.numbers:
             self.numbers[key] = len(self.items)
@@ -68,7 +68,7 @@ class Shelf:
 
 
 def explorer_data(run: RunResult, seconds: float = SECONDS, shown: Shown | None = None) -> dict[str, Any]:
-    """The sliders and the answers that were found within some seconds, or why there is no explorer."""
+    """Return the sliders and the answers found within some seconds, or why there is no explorer."""
     try:
         own = run.certifier.threat
     except CrflError as error:
@@ -79,7 +79,7 @@ def explorer_data(run: RunResult, seconds: float = SECONDS, shown: Shown | None 
 
 
 def axes(own: Threat, rounds: int, clients: int) -> tuple[Axis, ...]:
-    """The sliders of a run; each has the value that the run itself assumed among its own."""
+    """Return the sliders of a run; each includes the value that the run assumed."""
     return (
         number_axis("clients", "attackers", [one for one in ATTACKERS if one <= clients], own.attackers),
         number_axis("scale", "factor on malicious updates", SCALES, own.scale),
@@ -89,14 +89,14 @@ def axes(own: Threat, rounds: int, clients: int) -> tuple[Axis, ...]:
 
 
 def number_axis(key: str, title: str, usual: Iterable[float], own: float) -> Axis:
-    """A slider over some usual numbers and the run's own."""
+    """Build a slider over some usual numbers and the run's own."""
     values = tuple(sorted({*usual, own}))
     texts = tuple(f"{value:.4g}" for value in values)
     return Axis(key, title, values, texts, values.index(own))
 
 
 def round_axis(own: Threat, rounds: int) -> Axis:
-    """A slider over single rounds, then one unknown round, then all of them; the run's own rounds come first."""
+    """Build a slider over single rounds, one unknown round, and all rounds; the run's own come first."""
     singles = {(1,), (rounds,)} - {own.rounds}
     known = sorted({own.rounds, *singles}) if own.rounds_at_most is None else [own.rounds, *sorted(singles)]
     values: list[Any] = [list(one) for one in known]
@@ -125,7 +125,7 @@ class Lattice:
         self._votes: dict[tuple[str, str], Mapping[str, Votes]] = {}
 
     def data(self, shown: Shown | None = None) -> dict[str, Any]:
-        """Everything for the script: for each point of the lattice and each certificate the number of its answer.
+        """Return everything for the script: each point has the number of every certificate's answer.
 
         The last slider varies fastest. What is nearest to the threat of the run is asked first, so that little is
         missed if time runs out.
@@ -136,7 +136,7 @@ class Lattice:
         for done, place in enumerate(places, 1):
             if time.monotonic() - started > self.seconds:
                 break
-            answers[place] = self.answered(place)
+            answers[place] = self.answers_at(place)
             if shown is not None:
                 shown(done, len(places))
         points = [answers.get(place) for place in sorted(places)]
@@ -151,18 +151,18 @@ class Lattice:
         }
 
     def distance(self, place: tuple[int, ...]) -> int:
-        """How many sliders are not where the run has them."""
+        """Count the sliders that are not where the run has them."""
         return sum(one != slider.own for one, slider in zip(place, self.sliders, strict=True))
 
-    def answered(self, place: tuple[int, ...]) -> list[int]:
-        """The answers of all certificates at one point."""
-        certifier = self.asked(
+    def answers_at(self, place: tuple[int, ...]) -> list[int]:
+        """Return the answers of all certificates at one point."""
+        certifier = self.ask_at(
             {slider.key: slider.values[one] for one, slider in zip(place, self.sliders, strict=True)}
         )
         return [self.answers.put(self.answer(certifier, place)) for place in range(len(certifier.questions))]
 
-    def asked(self, values: Mapping[str, Any]) -> Certifier:
-        """The questions under one threat; the run's own attackers stay those whom it names."""
+    def ask_at(self, values: Mapping[str, Any]) -> Certifier:
+        """Ask the questions under one threat; the attackers that the run names stay the same."""
         config = self.run.config
         own = self.run.certifier.threat
         settings = dict(values)
@@ -174,7 +174,7 @@ class Lattice:
         return build_certifier(config.model_copy(update={"threat": threat}), self.run.ledger)
 
     def answer(self, certifier: Certifier, place: int) -> dict[str, Any]:
-        """What one certificate says, on what it rests, or why it says nothing."""
+        """Return what one certificate says, on what it rests, or why it refuses."""
         question = certifier.questions[place]
         checks = [self.checks.put(check_data(check)) for check in question.audit.checks]
         told: dict[str, Any] = {"checks": checks, "levels": {}}
@@ -186,20 +186,20 @@ class Lattice:
         for level in question.audit.levels:
             if why := question.audit.refusal_at(level):
                 told["levels"][level] = {"refused": why}
-        for curve in self.drawn(found):
-            level = told["levels"].setdefault(curve.level, {**stated(curve), "sets": {}})
+        for curve in self.answer_curves(found):
+            level = told["levels"].setdefault(curve.level, {**curve_basis(curve), "sets": {}})
             level["sets"][curve.test_set] = self.curves.put(steps(curve))
         return told
 
     def votes(self, request: VoteRequest, settings: VoteSettings) -> Mapping[str, Votes]:
-        """Stored votes, read once."""
+        """Read stored votes, once."""
         key = request.digest, settings.model_dump_json()
         if key not in self._votes:
             self._votes[key] = self.run.votes(request, settings)
         return self._votes[key]
 
-    def drawn(self, found: Sequence[CertificateResult]) -> list[Curve]:
-        """The curves of guarantees at their usual radii and at those of the sliders, where numbers are read off."""
+    def answer_curves(self, found: Sequence[CertificateResult]) -> list[Curve]:
+        """Return the curves of guarantees at their usual radii and at those of the sliders."""
         marks = {"client": self.sliders[0].values, "sample": self.sliders[2].values}
         shown: list[Curve] = []
         for level in dict.fromkeys(one.level for one in found):
@@ -212,14 +212,14 @@ class Lattice:
 
 
 def missing_votes(request: VoteRequest) -> str:
-    """Why stored votes do not answer a question."""
+    """Say why stored votes do not answer a question."""
     if request.needs_training:
         return f"needs continuations from round {request.resample_from}, which the run did not store"
     return "needs votes that the run did not store: `crfl certify` can count them"
 
 
 def steps(curve: Curve) -> dict[str, Any]:
-    """A curve as counts of samples, which are exact and short."""
+    """Return a curve as counts of samples, which are exact and short."""
     total = curve.samples
     return {
         "samples": total,
@@ -230,6 +230,6 @@ def steps(curve: Curve) -> dict[str, Any]:
 
 
 def check_data(check: Check) -> list[str]:
-    """An assumption and what was found."""
+    """Return an assumption and what was found."""
     of = " and ".join(filter(None, (check.level and f"{check.level} level", check.direction)))
     return [check.name, check.status, check.measured, of, check.direction or ""]

@@ -1,4 +1,4 @@
-"""What the page of a run shows, as plain data that its script draws."""
+"""Data of a page's figures: plain numbers that the page's script draws, and pictures of inputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from crfl_core.reporting.metrics import ClassHistogram, Curve
 from crfl_core.runs.results import RunResult
 from crfl_reports.figures import Grid, Heat, Line, Panel, Panels, image_of, neighbours
 from crfl_reports.gallery import FIGURES
-from crfl_reports.pages.markup import Html, drawn, element, joined
+from crfl_reports.pages.markup import Html, element, figure_place, join_parts
 
 COLUMNS = 60
 """So many clients have a column of their own in the picture of the partition; more share columns."""
@@ -26,7 +26,7 @@ MARKED = 12
 
 
 def figures(run: RunResult) -> dict[str, Any]:
-    """All that is drawn but the explorer and the samples."""
+    """Return the data of all figures but the explorer and the samples."""
     return {
         "classes": list(run.ledger.facts.class_names),
         "curves": [curve_data(curve) for curve in run.metrics.curves],
@@ -37,12 +37,12 @@ def figures(run: RunResult) -> dict[str, Any]:
 
 
 def curve_data(curve: Curve) -> dict[str, Any]:
-    """A curve with every digit that `metrics.json` has."""
+    """Return a curve with every digit that `metrics.json` has."""
     return {
         "certificate": curve.certificate,
         "level": curve.level,
         "set": curve.test_set,
-        **stated(curve),
+        **curve_basis(curve),
         "samples": curve.samples,
         "radii": numbers(curve.radii),
         "accuracy": list(curve.certified_accuracy),
@@ -51,8 +51,8 @@ def curve_data(curve: Curve) -> dict[str, Any]:
     }
 
 
-def stated(curve: Curve) -> dict[str, Any]:
-    """What the numbers of a curve rest on."""
+def curve_basis(curve: Curve) -> dict[str, Any]:
+    """Return what the numbers of a curve rest on."""
     return {
         "statement": curve.statement,
         "directions": list(curve.directions),
@@ -64,12 +64,12 @@ def stated(curve: Curve) -> dict[str, Any]:
 
 
 def numbers(values: Sequence[float] | NDArray[Any]) -> list[float | str | None]:
-    """Numbers as JSON can hold them: infinity by its name, and nothing for what is no number."""
+    """Convert numbers to what JSON can hold: infinity by its name, None for NaN."""
     return [number(value) for value in map(float, values)]
 
 
 def number(value: float) -> float | str | None:
-    """A number as JSON can hold it, whole ones without a point."""
+    """Convert a number to what JSON can hold; whole numbers have no point."""
     if math.isnan(value):
         return None
     if math.isinf(value):
@@ -78,7 +78,7 @@ def number(value: float) -> float | str | None:
 
 
 def round_data(ledger: Ledger) -> dict[str, Any]:
-    """Accuracy, loss and, where it was measured, success of the backdoor in every round; groups are averaged."""
+    """Return accuracy, loss and backdoor success in every round; groups are averaged."""
     lines: dict[int, list[dict[str, Any]]] = {}
     for record in ledger.rounds:
         lines.setdefault(record.round, []).append(record.model_dump())
@@ -98,13 +98,13 @@ def round_data(ledger: Ledger) -> dict[str, Any]:
 
 
 def mean(values: Sequence[float | None]) -> float | None:
-    """The mean of what was measured."""
+    """Return the mean of the values that were measured."""
     found = [value for value in values if value is not None]
-    return rounded(sum(found) / len(found)) if found else None
+    return short_number(sum(found) / len(found)) if found else None
 
 
 def weight_data(ledger: Ledger, names: Sequence[str]) -> dict[str, Any]:
-    """The weights p_i that reached the model: the least, median and largest of honest clients, and the attackers'."""
+    """Return the weights p_i of every round: least, median and largest of honest clients, and the attackers'."""
     clients = ledger.clients
     attackers = np.unique(clients.client[clients.attacking])
     honest = clients.take(~np.isin(clients.client, attackers))
@@ -112,7 +112,7 @@ def weight_data(ledger: Ledger, names: Sequence[str]) -> dict[str, Any]:
     for number in range(1, ledger.facts.rounds + 1):
         weights = honest.of_round(number).weight
         for name, share in (("low", 0.0), ("middle", 0.5), ("high", 1.0)):
-            shown[name].append(rounded(float(np.quantile(weights, share))) if len(weights) else None)
+            shown[name].append(short_number(float(np.quantile(weights, share))) if len(weights) else None)
     return {
         "round": list(range(1, ledger.facts.rounds + 1)),
         **shown,
@@ -122,9 +122,9 @@ def weight_data(ledger: Ledger, names: Sequence[str]) -> dict[str, Any]:
 
 
 def attacker_data(ledger: Ledger, client: int, names: Sequence[str]) -> dict[str, Any]:
-    """The weight of one attacker in every round, and the rounds in which it attacked."""
+    """Return the weight of one attacker in every round, and the rounds in which it attacked."""
     rows = ledger.clients.take(ledger.clients.client == client)
-    weights = {int(at): rounded(float(weight)) for at, weight in zip(rows.round, rows.weight, strict=True)}
+    weights = {int(at): short_number(float(weight)) for at, weight in zip(rows.round, rows.weight, strict=True)}
     return {
         "name": names[client] if names else f"client {client}",
         "weight": [weights.get(number) for number in range(1, ledger.facts.rounds + 1)],
@@ -133,7 +133,7 @@ def attacker_data(ledger: Ledger, client: int, names: Sequence[str]) -> dict[str
 
 
 def partition_data(histogram: ClassHistogram) -> dict[str, Any]:
-    """Who holds how much of what: a column per client, or one for several neighbours if they are many."""
+    """Return the samples by class: a column per client, or one for several neighbours."""
     counts = np.array(histogram.counts)
     clients = counts.shape[1]
     if clients <= COLUMNS:
@@ -145,13 +145,13 @@ def partition_data(histogram: ClassHistogram) -> dict[str, Any]:
     columns = [f"{start + 1} to {end}" for start, end in zip(starts.tolist(), ends, strict=True)]
     title = f"Samples of every class at {clients:,} clients, sorted by their most frequent class, neighbours averaged"
     found = partition_grid(histogram, means, columns, "clients", title)
-    return {**found, "totals": [rounded(total) for total in means.sum(axis=0)]}
+    return {**found, "totals": [short_number(total) for total in means.sum(axis=0)]}
 
 
 def partition_grid(
     histogram: ClassHistogram, counts: NDArray[Any], columns: Sequence[str], what: str, title: str
 ) -> dict[str, Any]:
-    """The counts as a grid of classes and clients."""
+    """Return the counts as a grid of classes and clients."""
     return grid_data(Grid([Heat(counts, "samples")], histogram.classes, columns, "class", what, title))
 
 
@@ -162,7 +162,7 @@ DIGITS = 6
 
 
 def shape_data(found: Panels | Grid) -> dict[str, Any]:
-    """Lines over an axis, or tables of numbers."""
+    """Return panels or a grid as plain data."""
     if isinstance(found, Grid):
         return grid_data(found)
     names = list(dict.fromkeys(line.name for panel in found.panels for line in panel.lines))
@@ -171,7 +171,7 @@ def shape_data(found: Panels | Grid) -> dict[str, Any]:
 
 
 def panel_data(panel: Panel, names: Sequence[str]) -> dict[str, Any]:
-    """Lines at the places of them all; where a line has no point, there is nothing. Equal names are equal lines."""
+    """Return the lines of a panel at the places of all lines; equal names are equal lines."""
     places = np.unique(np.concatenate([np.asarray(line.x, np.float64) for line in panel.lines]))
     return {
         "x": places.tolist(),
@@ -189,7 +189,7 @@ def panel_data(panel: Panel, names: Sequence[str]) -> dict[str, Any]:
 
 
 def line_data(line: Line, places: list[float]) -> dict[str, Any]:
-    """A line, and its band if it has one."""
+    """Return a line, and its band if it has one."""
 
     def spread(values: ArrayLike) -> list[float | None]:
         known = dict(zip(np.asarray(line.x, np.float64).tolist(), plain(values), strict=True))
@@ -202,7 +202,7 @@ def line_data(line: Line, places: list[float]) -> dict[str, Any]:
 
 
 def grid_data(grid: Grid) -> dict[str, Any]:
-    """All tables of a grid, one of which is shown at a time."""
+    """Return all tables of a grid, one of which is shown at a time."""
     return {
         "title": grid.title,
         "rows": list(grid.rows),
@@ -215,24 +215,24 @@ def grid_data(grid: Grid) -> dict[str, Any]:
 
 
 def heat_data(table: Heat) -> dict[str, Any]:
-    """One table: its numbers row by row, between which the colours lie, and what the numbers are means of."""
+    """Return one table: its numbers by row, the ends of its colours, and its spread."""
     spread = {"low": table.low, "high": table.high, "counts": table.counts}
     return {
         "name": table.title or table.label,
         "unit": table.label,
-        "ends": [rounded(end) for end in table.ends],
+        "ends": [short_number(end) for end in table.ends],
         "values": [plain(row) for row in table.numbers],
         **{name: [plain(row) for row in np.asarray(of)] for name, of in spread.items() if of is not None},
     }
 
 
 def plain(values: ArrayLike) -> list[float | None]:
-    """Numbers as JSON can hold them; nothing for what is no number."""
-    return [rounded(value) if np.isfinite(value) else None for value in np.asarray(values, np.float64).tolist()]
+    """Convert numbers to what JSON can hold; None for those that are not finite."""
+    return [short_number(value) if np.isfinite(value) else None for value in np.asarray(values, np.float64).tolist()]
 
 
-def rounded(value: float) -> float:
-    """A number without digits that nobody sees, whole ones without a point."""
+def short_number(value: float) -> float:
+    """Round a number to the digits that can be seen; whole numbers have no point."""
     short = float(f"{value:.{DIGITS}g}")
     return int(short) if short.is_integer() else short
 
@@ -257,22 +257,22 @@ class Shown(NamedTuple):
 
 
 def backdoor(run: RunResult) -> Shown:
-    """What the attack does to inputs and predictions. Its data and its attack are code of the run's plugins."""
-    return shown([run], BACKDOOR)
+    """Draw the effect of the attack on inputs and predictions, which runs code of the run's plugins."""
+    return show_figures([run], BACKDOOR)
 
 
 def closeness(run: RunResult) -> Shown:
-    """How far the attack carried the model, as the run kept it. Nothing but the ledger is read."""
-    return shown([run], CLOSENESS)
+    """Draw the distance to the clean twin, as the run kept it in its ledger."""
+    return show_figures([run], CLOSENESS)
 
 
 def together(runs: Sequence[RunResult]) -> Shown:
-    """What is seen only beside other runs: other attacks and defences, and a clean twin."""
-    return shown(runs, TOGETHER)
+    """Draw the figures that compare runs: attacks, defences, a clean twin."""
+    return show_figures(runs, TOGETHER)
 
 
-def shown(runs: Sequence[RunResult], titles: Mapping[str, str]) -> Shown:
-    """Every figure that can be drawn, and why the others cannot."""
+def show_figures(runs: Sequence[RunResult], titles: Mapping[str, str]) -> Shown:
+    """Draw every figure that can be drawn, and say why the others cannot."""
     data = {}
     parts = []
     left_out = []
@@ -285,19 +285,19 @@ def shown(runs: Sequence[RunResult], titles: Mapping[str, str]) -> Shown:
         parts.append(element("h3", title))
         if isinstance(found, Panels | Grid):
             data[name] = shape_data(found)
-            parts.append(drawn(name, title))
+            parts.append(figure_place(name, title))
         else:
             parts.append(picture(image_of(found, "svg"), FIGURES[name].description))
-    return Shown(data, joined([*parts, *left_out]))
+    return Shown(data, join_parts([*parts, *left_out]))
 
 
 def picture(image: bytes, description: str) -> Html:
-    """A picture, as it would be printed."""
+    """Embed a picture as it would be printed."""
     address = f"data:image/svg+xml;base64,{b64encode(image).decode()}"
     shown = element("img", src=address, alt=description, class_="printed")
     return element("figure", element("div", shown, class_="scroll"))
 
 
 def note(text: str) -> Html:
-    """A remark in place of a figure."""
+    """Build a remark in place of a figure."""
     return element("p", text, class_="note")

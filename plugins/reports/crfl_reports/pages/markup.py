@@ -1,4 +1,4 @@
-"""HTML that is put together from parts. Text is escaped wherever it comes in, so nothing in a run becomes markup."""
+"""HTML put together from parts. Text is escaped wherever it comes in, so no text of a run becomes markup."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ VOID = frozenset({"br", "col", "img", "input", "meta"})
 
 
 class Html(str):
-    """Markup that was made here; any other text is only text."""
+    """Markup that was made here; any other text is escaped."""
 
     __slots__ = ()
 
@@ -21,7 +21,7 @@ Part = str | Html | None
 
 
 def html(part: Part) -> str:
-    """Markup as it is, and text with everything escaped that could be markup.
+    """Return markup as it is, and text with everything escaped that could be markup.
 
     >>> html("</script>"), html(element("b", "x"))
     ('&lt;/script&gt;', '<b>x</b>')
@@ -32,7 +32,7 @@ def html(part: Part) -> str:
 
 
 def element(tag: str, *children: Part, **attributes: str | bool | None) -> Html:
-    """One element. Underscores of attributes become hyphens, one at the end is dropped; None and False leave one out.
+    """Build one element. Underscores of attributes become hyphens; None and False leave an attribute out.
 
     >>> element("p", "1 < 2", class_="note", aria_label='the "first"')
     '<p class="note" aria-label="the &quot;first&quot;">1 &lt; 2</p>'
@@ -46,13 +46,13 @@ def element(tag: str, *children: Part, **attributes: str | bool | None) -> Html:
     return Html(start if tag in VOID else f"{start}{''.join(map(html, children))}</{tag}>")
 
 
-def joined(parts: Iterable[Part]) -> Html:
-    """Several parts, one after the other."""
+def join_parts(parts: Iterable[Part]) -> Html:
+    """Join several parts."""
     return Html("".join(map(html, parts)))
 
 
 def table(head: Iterable[Part], rows: Iterable[Iterable[Part]], caption: str, **attributes: str) -> Html:
-    """A table with a caption for those who cannot see it; the first cell of a row is its heading."""
+    """Build a table with a hidden caption; the first cell of a row is its heading."""
     heads = [element("th", cell, scope="col") for cell in head]
     body = []
     for first, *rest in rows:
@@ -74,14 +74,14 @@ def table(head: Iterable[Part], rows: Iterable[Iterable[Part]], caption: str, **
     )
 
 
-def drawn(name: str, title: str) -> Html:
-    """The place of a figure that the script draws."""
+def figure_place(name: str, title: str) -> Html:
+    """Build the place of a figure that the script draws."""
     missing = element("noscript", f"{title}: drawn by a script, which is switched off here; see metrics.json.")
     return element("div", missing, id=f"figure-{name}", class_="drawn")
 
 
 def data_block(identity: str, content: Any) -> Html:
-    """Plain data for the page's script. No character in it can end the block or begin another one.
+    """Embed plain data for the page's script. No character in it can end the block or begin another one.
 
     >>> data_block("data", "</script>")
     '<script type="application/json" id="data">"\\\\u003c/script\\\\u003e"</script>'

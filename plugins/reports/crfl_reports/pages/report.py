@@ -1,4 +1,4 @@
-"""One HTML file out of its parts: markup, data, style and scripts, and a policy that lets in nothing else."""
+"""Report of a run, or of a folder of runs, as one HTML file that loads nothing else."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from crfl_reports.pages import words
 from crfl_reports.pages.explorer import SECONDS, explorer_data
 from crfl_reports.pages.figure_data import backdoor, closeness, figures, together
 from crfl_reports.pages.folder_page import folder_data, folder_sections, runs_in
-from crfl_reports.pages.markup import Html, data_block, element, joined
+from crfl_reports.pages.markup import Html, data_block, element, join_parts
 from crfl_reports.pages.samples import sample_data
 from crfl_reports.pages.sections import run_sections
 
@@ -43,7 +43,7 @@ Section = tuple[str, str, Html]
 
 
 def page(title: str, note: str, sections: Iterable[Section], data: Mapping[str, Any]) -> str:
-    """The whole file. `note` stands below the title, `sections` are names, titles and contents."""
+    """Build the whole file. `note` stands below the title, `sections` are names, titles and contents."""
     parts = list(sections)
     links = [element("li", element("a", heading, href=f"#{name}")) for name, heading, _ in parts]
     body = [
@@ -53,15 +53,15 @@ def page(title: str, note: str, sections: Iterable[Section], data: Mapping[str, 
         for name, heading, content in parts
     ]
     licence, library = map(asset, LIBRARY)
-    style = joined_assets(STYLES)
-    script = f'/*\n{licence}*/\n{library}\n(() => {{\n"use strict";\n{joined_assets(SCRIPTS)}}})();\n'
+    style = join_assets(STYLES)
+    script = f'/*\n{licence}*/\n{library}\n(() => {{\n"use strict";\n{join_assets(SCRIPTS)}}})();\n'
     return Template(asset("page.html")).substitute(
         policy=policy(style, script),
         title=element("title", title),
         heading=element("h1", title),
         note=element("p", note, class_="note"),
         navigation=element("ul", *links),
-        sections=joined(body),
+        sections=join_parts(body),
         data=data_block("data", data),
         style=style,
         script=script,
@@ -69,7 +69,7 @@ def page(title: str, note: str, sections: Iterable[Section], data: Mapping[str, 
 
 
 def policy(style: str, script: str) -> str:
-    """What a browser may do with the page: run this script and apply this style, show pictures in it, nothing else."""
+    """Return the Content-Security-Policy: this script, this style, pictures in the page, nothing else."""
     return (
         f"default-src 'none'; script-src '{fingerprint(script)}'; style-src '{fingerprint(style)}'; "
         "img-src data:; base-uri 'none'; form-action 'none'"
@@ -77,18 +77,18 @@ def policy(style: str, script: str) -> str:
 
 
 def fingerprint(text: str) -> str:
-    """The digest of a script or a style as a Content-Security-Policy writes it."""
+    """Return the digest of a script or a style as a Content-Security-Policy writes it."""
     return f"sha256-{base64.b64encode(sha256(text.encode()).digest()).decode()}"
 
 
-def joined_assets(names: Iterable[str]) -> str:
-    """Several assets, one after the other."""
+def join_assets(names: Iterable[str]) -> str:
+    """Join several assets."""
     return "\n".join(map(asset, names))
 
 
 @cache
 def asset(name: str) -> str:
-    """A file that comes with this package."""
+    """Read a file that comes with this package."""
     return (ASSETS / name).read_text(encoding="utf-8")
 
 
@@ -114,7 +114,7 @@ def write_report(
     explore: float = SECONDS,
     progress: Progress | None = None,
 ) -> Path:
-    """Write the report of a finished run, or of a folder that holds several, and return where it is.
+    """Write the report of a finished run, or of a folder of runs, and return its path.
 
     It is one HTML file, by default `report.html` in the directory, which belongs to no manifest: the run stays what it
     was. The explorer is given at most `explore` seconds. The rules of trust are those of `load`.
@@ -130,7 +130,7 @@ def write_report(
 
 
 def run_page(directory: Path, *, trust: bool, explore: float, progress: Progress | None) -> str:
-    """The page of one run."""
+    """Build the page of one run."""
     run = load(directory, trust=trust)
     data: dict[str, Any] = {"words": WORDS, **figures(run), "samples": sample_data(run)}
     attack = backdoor(run)
@@ -143,7 +143,7 @@ def run_page(directory: Path, *, trust: bool, explore: float, progress: Progress
 
 
 def folder_page(directory: Path, *, trust: bool) -> str:
-    """The page of several runs."""
+    """Build the page of several runs."""
     if not directory.is_dir():
         raise StoreError(
             f"{directory}: not a run directory: give the path that `crfl run` printed, or a folder of runs"
@@ -153,7 +153,7 @@ def folder_page(directory: Path, *, trust: bool) -> str:
         raise StoreError(f"{directory}: holds no finished run: give the path of one, or a folder of several")
     beside = together(runs)
     data = {"words": WORDS, "folder": folder_data(runs), "shown": beside.data}
-    title = f"{directory.resolve().name}: {words.counted(len(runs), 'run')}"
+    title = f"{directory.resolve().name}: {words.count_text(len(runs), 'run')}"
     return page(
         title,
         "Runs side by side; bands reach from the least to the largest of the seeds.",
@@ -163,7 +163,7 @@ def folder_page(directory: Path, *, trust: bool) -> str:
 
 
 def write(target: Path, text: str) -> None:
-    """The whole new file or the whole old one."""
+    """Replace a file as a whole."""
     temporary = target.with_name(f".{target.name}.tmp")
     try:
         temporary.write_text(text, encoding="utf-8")

@@ -1,4 +1,7 @@
-"""What every certificate says about every test sample, read from the run's own tables: no plugin is needed for that."""
+"""Answers of every certificate for every test sample, from the run's own tables, and small pictures.
+
+No plugin is needed to read the tables.
+"""
 
 from __future__ import annotations
 
@@ -42,14 +45,14 @@ Key = tuple[str, str, str]
 
 
 def tables(directory: RunDirectory) -> Iterator[CertificateResult]:
-    """The guarantees of a run as its tables have them, in their order."""
+    """Yield the guarantees of a run as its tables have them, in their order."""
     for name in sorted(directory.own_files()):
         if name.startswith("certificates/"):
             yield from guarantees(directory, name)
 
 
 def guarantees(directory: RunDirectory, name: str) -> Iterator[CertificateResult]:
-    """The guarantees of one table, compared with the digest that the run has of it."""
+    """Yield the guarantees of one table, compared with the digest that the run has of it."""
     text = directory.read(name).decode()
     found: dict[Key, list[dict[str, str]]] = {}
     try:
@@ -62,7 +65,7 @@ def guarantees(directory: RunDirectory, name: str) -> Iterator[CertificateResult
 
 
 def guarantee(lines: list[dict[str, str]]) -> CertificateResult:
-    """The lines of one certificate, level and test set."""
+    """Build the guarantee of one certificate, level and test set from its lines."""
     first = lines[0]
     columns = {
         column: np.array([float(line[column] or "nan") for line in lines])
@@ -84,7 +87,7 @@ def guarantee(lines: list[dict[str, str]]) -> CertificateResult:
 
 
 def sample_data(run: RunResult) -> dict[str, Any]:
-    """The labels of every test set, the columns of every certificate and level, and pictures if there are any."""
+    """Return labels of every test set, columns of every certificate and level, and pictures."""
     sets: dict[str, dict[str, Any]] = {}
     for found in tables(run.directory):
         chosen = sets.setdefault(found.test_set, {"labels": found.labels[:MOST_ROWS].tolist(), "columns": []})
@@ -94,7 +97,7 @@ def sample_data(run: RunResult) -> dict[str, Any]:
                 "certificate": found.certificate,
                 "level": found.level,
                 "prediction": found.guarantee.prediction[:MOST_ROWS].tolist(),
-                "radius": [number(floored(value)) for value in found.guarantee.radius[:MOST_ROWS].tolist()],
+                "radius": [number(round_down(value)) for value in found.guarantee.radius[:MOST_ROWS].tolist()],
             }
         )
     why = ""
@@ -107,7 +110,7 @@ def sample_data(run: RunResult) -> dict[str, Any]:
 
 
 def pictures_of(run: RunResult) -> tuple[dict[str, dict[str, Any]], str]:
-    """The pictures of every test set, or why there are none."""
+    """Return the pictures of every test set, or the reason why there are none."""
     facts = run.ledger.facts
     if facts.image_shape is None:
         return {}, "the inputs are no images"
@@ -121,10 +124,10 @@ def pictures_of(run: RunResult) -> tuple[dict[str, dict[str, Any]], str]:
     return {name: picture for name, picture in found.items() if picture is not None}, ""
 
 
-def floored(value: float) -> float:
-    """A radius with few digits, never above what it was.
+def round_down(value: float) -> float:
+    """Round a radius to few digits, never up.
 
-    >>> floored(0.0283859), floored(2.0), floored(float("inf"))
+    >>> round_down(0.0283859), round_down(2.0), round_down(float("inf"))
     (0.02838, 2.0, inf)
     """
     if not math.isfinite(value) or value == 0:
@@ -147,13 +150,13 @@ SHEET_BYTES = 500_000
 
 
 def sheet(inputs: NDArray[np.float64], shape: tuple[int, ...], domain: tuple[float, float]) -> dict[str, Any] | None:
-    """The first inputs as a PNG file in a data address, and how they lie on it; None if they are no pictures."""
+    """Return the first inputs as one PNG in a data address; None if they are not pictures."""
     picture = picture_shape(shape)
     if picture is None:
         return None
     shown = inputs[:MOST]
     while len(shown):
-        content = png(laid_out(pixels(shown, picture, domain)))
+        content = png(tile_pictures(pixels(shown, picture, domain)))
         if len(content) <= SHEET_BYTES:
             break
         shown = shown[: len(shown) // 2]
@@ -165,7 +168,7 @@ def sheet(inputs: NDArray[np.float64], shape: tuple[int, ...], domain: tuple[flo
 
 
 def picture_shape(shape: tuple[int, ...]) -> tuple[int, int, int] | None:
-    """Height, width and channels of an image shape, (height, width) or (channels, height, width).
+    """Return height, width and channels of an image shape, (height, width) or (channels, height, width).
 
     >>> picture_shape((8, 8)), picture_shape((3, 32, 32)), picture_shape((64,))
     ((8, 8, 1), (32, 32, 3), None)
@@ -178,15 +181,15 @@ def picture_shape(shape: tuple[int, ...]) -> tuple[int, int, int] | None:
 
 
 def pixels(inputs: NDArray[np.float64], picture: tuple[int, int, int], domain: tuple[float, float]) -> Pixels:
-    """Inputs as (m, height, width, channels), from black at the lower end of their domain to white at the upper one."""
+    """Convert inputs to (m, height, width, channels), black at the lower end of their domain."""
     height, width, channels = picture
     low, high = domain if np.isfinite(domain).all() else (float(inputs.min()), float(inputs.max()))
     levels = np.clip((inputs - low) / max(high - low, 1e-12), 0.0, 1.0) * 255
     return np.rint(levels).astype(np.uint8).reshape(-1, channels, height, width).transpose(0, 2, 3, 1)
 
 
-def laid_out(pictures: Pixels) -> Pixels:
-    """Pictures beside each other, `ACROSS` in a row."""
+def tile_pictures(pictures: Pixels) -> Pixels:
+    """Tile pictures, `ACROSS` in a row."""
     count, height, width, channels = pictures.shape
     rows = -(-count // ACROSS)
     whole = np.zeros((rows * ACROSS, height, width, channels), np.uint8)
@@ -196,7 +199,7 @@ def laid_out(pictures: Pixels) -> Pixels:
 
 
 def png(image: Pixels) -> bytes:
-    """An image, (height, width, 1 or 3), as a PNG file."""
+    """Encode an image, (height, width, 1 or 3), as a PNG file."""
     height, width, channels = image.shape
     lines = np.concatenate([np.zeros((height, 1), np.uint8), image.reshape(height, -1)], axis=1)
     header = struct.pack(">IIBBBBB", width, height, 8, 0 if channels == 1 else 2, 0, 0, 0)
@@ -205,5 +208,5 @@ def png(image: Pixels) -> bytes:
 
 
 def chunk(kind: bytes, content: bytes) -> bytes:
-    """A part of a PNG file: its length, kind, content and checksum."""
+    """Encode a part of a PNG file: its length, kind, content and checksum."""
     return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))

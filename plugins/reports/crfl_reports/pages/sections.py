@@ -1,4 +1,4 @@
-"""The sections of a run's page, as markup: what is read. What is drawn is filled in by the page's script."""
+"""Sections of a run's page, as markup; the page's script fills in the figures."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from crfl_core.reporting.metrics import Metrics
 from crfl_core.runs.results import RunResult
 from crfl_core.runs.verification import build_receipt
 from crfl_reports.pages import words
-from crfl_reports.pages.markup import Html, drawn, element, joined, table
+from crfl_reports.pages.markup import Html, element, figure_place, join_parts, table
 
 
 def run_sections(run: RunResult, *, backdoor: Html, closeness: Html) -> Iterator[tuple[str, str, Html]]:
-    """The name, the title and the content of every section, in order; some are drawn elsewhere."""
+    """Yield the name, the title and the content of every section, in order."""
     yield "summary", "Summary", summary(run)
-    yield "certified", "What is certified", drawn("curves", "Certified accuracy and rate")
+    yield "certified", "What is certified", figure_place("curves", "Certified accuracy and rate")
     yield "explorer", "What if? The threat explored", explorer()
     yield "training", "Training", training()
     if run.distances:
@@ -36,17 +36,17 @@ def run_sections(run: RunResult, *, backdoor: Html, closeness: Html) -> Iterator
 
 
 def summary(run: RunResult) -> Html:
-    """Numbers at a glance, then sentences."""
+    """Build the summary: numbers at a glance, then sentences."""
     tiles = [
         element("div", element("dt", name), element("dd", value, data_metric=key), element("dd", rests, class_="note"))
         for key, name, value, rests in headline(run.metrics)
     ]
     sentences = [element("li", sentence) for sentence in words.summary(run)]
-    return joined([element("dl", *tiles, class_="tiles"), element("ul", *sentences)])
+    return join_parts([element("dl", *tiles, class_="tiles"), element("ul", *sentences)])
 
 
 def headline(metrics: Metrics) -> Iterator[tuple[str, str, str, str]]:
-    """The numbers that people look for first: their key, what they are, their value, and on what it rests."""
+    """Yield the most important numbers: key, name, value, and what it rests on."""
     yield "accuracy", "accuracy, clean", words.percent(metrics.accuracy), "measured"
     if metrics.backdoor is not None:
         yield "success_rate", "backdoor success", words.percent(metrics.backdoor.success_rate), "measured"
@@ -58,28 +58,28 @@ def headline(metrics: Metrics) -> Iterator[tuple[str, str, str, str]]:
 
 
 def explorer() -> Html:
-    """The place of the explorer."""
+    """Build the place of the explorer."""
     told = element(
         "p",
         "Every combination of the sliders was put to the run's own certificates when this page was written, from the "
         "votes that the run stored. The page calculates nothing.",
         class_="note",
     )
-    return joined([told, drawn("explorer", "The explorer")])
+    return join_parts([told, figure_place("explorer", "The explorer")])
 
 
 def training() -> Html:
-    """The figures about training."""
+    """Build the places of the figures about training."""
     figures = (
         ("rounds", "Accuracy in every round"),
         ("weights", "Weights that reached the model"),
         ("partition", "Who holds what"),
     )
-    return joined([joined([element("h3", title), drawn(name, title)]) for name, title in figures])
+    return join_parts([join_parts([element("h3", title), figure_place(name, title)]) for name, title in figures])
 
 
 def audit(run: RunResult) -> Html:
-    """Every certificate: what it says, what it rests on, and what was found."""
+    """Build the audit of every certificate: what it says, its assumptions, and what was found."""
     meanings = [element("li", element("b", name), f": {meaning}") for name, meaning in STATUS_MEANINGS]
     parts = [element("p", "A certificate holds under assumptions. Each was looked at:"), element("ul", *meanings)]
     statements = {certificate.title: getattr(certificate, "statement", "") for certificate in run.config.certificates}
@@ -93,9 +93,9 @@ def audit(run: RunResult) -> Html:
         if others:
             parts.append(checks(f"Assumptions of {found.certificate} that do not hold or are taken on trust", others))
         listing = checks(f"Assumptions of {found.certificate} that hold", held)
-        many = words.counted(len(held), "assumption")
+        many = words.count_text(len(held), "assumption")
         parts.append(element("details", element("summary", f"{many} checked, all of which hold"), listing))
-    return joined(parts)
+    return join_parts(parts)
 
 
 STATUS_MEANINGS = (
@@ -107,7 +107,7 @@ STATUS_MEANINGS = (
 
 
 def verdict(refusals: dict[str, str], directions: Mapping[Level, tuple[str, ...]], sound: bool) -> str:
-    """What the audit of a certificate comes to: what is refused, and how the rest may be read."""
+    """Describe the outcome of an audit: what is refused, and how the rest may be read."""
     told = [f"Refused: {name}. {reason}." for name, reason in refusals.items()]
     if not sound:
         told.append("It claims no proof: its numbers are there to be compared.")
@@ -121,7 +121,7 @@ def verdict(refusals: dict[str, str], directions: Mapping[Level, tuple[str, ...]
 
 
 def checks(caption: str, found: tuple[Check, ...]) -> Html:
-    """Some assumptions of a certificate, the worst first."""
+    """Build a table of assumptions of a certificate, the worst first."""
     order = list(words.STATUSES)
     rows = []
     for check in sorted(found, key=lambda one: order.index(one.status)):
@@ -137,7 +137,7 @@ def checks(caption: str, found: tuple[Check, ...]) -> Html:
 
 
 def config(run: RunResult) -> Html:
-    """All settings in a table that can be opened."""
+    """Build a table of all settings that can be opened."""
     lines = settings(run)
     rows = [[line.key, element("code", line.value), line.origin] for line in lines]
     listing = table(("key", "value", "from"), rows, "Settings", class_="config")
@@ -145,7 +145,7 @@ def config(run: RunResult) -> Html:
 
 
 def environment(run: RunResult) -> Html:
-    """Versions of everything that took part."""
+    """Build a table of the versions of everything that took part."""
     recorded = run.directory.read_json("environment.json")
     rows = [[name, plain(recorded[name])] for name in recorded if name not in ("plugins", "earlier", "origins")]
     parts = [table(("what", "version or number"), rows, "Versions")]
@@ -157,7 +157,7 @@ def environment(run: RunResult) -> Html:
     parts.append(element("details", element("summary", f"{len(plugins)} plugins"), listing))
     if earlier := recorded.get("earlier"):
         parts.append(element("p", f"The run was resumed; earlier rounds were played with: {plain(earlier)}"))
-    return joined(parts)
+    return join_parts(parts)
 
 
 def plain(value: Any) -> str:
@@ -177,14 +177,14 @@ def receipt(run: RunResult) -> Html:
     told = element("p", "`crfl verify RUN` compares every file; `crfl receipt RUN` writes this to a file.")
     listing = table(("file", "SHA-256"), files, "Files of the run")
     details = element("details", element("summary", f"{len(files)} files"), listing)
-    return joined([table(("what", "value"), rows, "Receipt"), told, details])
+    return join_parts([table(("what", "value"), rows, "Receipt"), told, details])
 
 
 DEFAULT = "default"
 
 
 class Setting(NamedTuple):
-    """A key, its value as TOML writes it, and where it was written."""
+    """Key, its value as TOML writes it, and where it was written."""
 
     key: str
     value: str
@@ -192,7 +192,7 @@ class Setting(NamedTuple):
 
 
 def settings(run: RunResult) -> list[Setting]:
-    """Every setting of a run.
+    """List every setting of a run.
 
     A run keeps its complete config. Where each value was written before, `environment.json` says; of runs that did not
     record this, only what differs from the defaults is told apart.
@@ -207,7 +207,7 @@ def settings(run: RunResult) -> list[Setting]:
 
 
 def origin_of(key: str, written: Mapping[str, Any], default: bool) -> str:
-    """Where a key was written or, if its value is no default, a table around it.
+    """Return where a key was written or, unless its value is the default, a table around it.
 
     >>> origin_of("attack.scale", {"attack": "a.toml"}, False), origin_of("attack.target", {"attack": "a.toml"}, True)
     ('a.toml', 'default')
@@ -225,7 +225,7 @@ def origin_of(key: str, written: Mapping[str, Any], default: bool) -> str:
 
 
 def is_default(config: RunConfig, path: Sequence[str]) -> bool:
-    """Whether a value is what it would be if nobody had written it."""
+    """Return whether a value is the default of its key."""
     here: Any = config
     for step in path[:-1]:
         here = here[int(step)] if isinstance(here, tuple) and step.isdecimal() else getattr(here, step, None)

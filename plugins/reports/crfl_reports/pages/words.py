@@ -1,4 +1,4 @@
-"""What a run shows, in plain language. Every sentence about robustness says what it rests on."""
+"""Sentences about a run. Every sentence about robustness says what it rests on."""
 
 from __future__ import annotations
 
@@ -38,26 +38,26 @@ SHOWN_RADII = 4
 
 
 def summary(run: RunResult) -> list[str]:
-    """The run in a few sentences: who trained what, who attacked, how good the model is, what is certified."""
+    """Describe the run in a few sentences: training, attack, quality, certificates."""
     metrics = run.metrics
     ledger = run.ledger
-    return [training(run), attack(run), *quality(metrics, ledger), *certified(metrics)]
+    return [training(run), attack(run), *quality(metrics, ledger), *certificate_sentences(metrics)]
 
 
 def training(run: RunResult) -> str:
-    """Who trained what."""
+    """Describe the training."""
     facts = run.ledger.facts
     groups = "" if facts.groups is None else f", in {facts.models} groups with a model each"
     sizes = run.metrics.partition.sizes
     held = f"{min(sizes):,}" if min(sizes) == max(sizes) else f"{min(sizes):,} to {max(sizes):,}"
     return (
-        f"{counted(facts.clients, 'client')} with {held} samples each trained the model “{facts.model}” for "
-        f"{counted(facts.rounds, 'round')}{groups}; it tells {facts.classes} classes apart."
+        f"{count_text(facts.clients, 'client')} with {held} samples each trained the model “{facts.model}” for "
+        f"{count_text(facts.rounds, 'round')}{groups}; it tells {facts.classes} classes apart."
     )
 
 
 def attack(run: RunResult) -> str:
-    """Who attacked, and what was theirs of the model."""
+    """Describe the attackers, and their share of the weights."""
     facts = run.ledger.facts
     found = run.metrics.attackers
     if found is None:
@@ -66,12 +66,12 @@ def attack(run: RunResult) -> str:
     weight = "" if share is None else f" Their share of the weights that reached the model was {percent(share)}."
     names = run.metrics.partition.clients
     known = [names[client] if names else client for client in found.clients]
-    who = f"{counted(len(found.clients), 'client')} ({listed(known)})"
+    who = f"{count_text(len(found.clients), 'client')} ({first_few(known)})"
     return f"{who} attacked with “{facts.attack}” in {rounds(found.rounds)}.{weight}"
 
 
 def quality(metrics: Metrics, ledger: Ledger) -> Iterator[str]:
-    """How good the model is, and how well a backdoor works."""
+    """Describe the accuracy of the model, and the success of a backdoor."""
     clean = ledger.facts.test_sets["clean"].samples
     yield f"The final model is right on {percent(metrics.accuracy)} of {clean:,} clean test samples."
     if (backdoor := metrics.backdoor) is not None:
@@ -83,22 +83,22 @@ def quality(metrics: Metrics, ledger: Ledger) -> Iterator[str]:
         )
 
 
-def certified(metrics: Metrics) -> Iterator[str]:
-    """What each certificate says at its strongest level, and what is refused."""
+def certificate_sentences(metrics: Metrics) -> Iterator[str]:
+    """Describe every certificate at its strongest level, and those that are refused."""
     proofs_first = sorted(metrics.curves, key=lambda curve: bool(curve.label))
     names = dict.fromkeys(curve.certificate for curve in proofs_first)
     for name in names:
         own = [curve for curve in metrics.curves if curve.certificate == name and curve.test_set == "clean"]
         if own:
-            yield guaranteed(min(own, key=lambda curve: list(LEVEL_WORDS).index(curve.level)))
+            yield curve_sentence(min(own, key=lambda curve: list(LEVEL_WORDS).index(curve.level)))
     for name, reason in metrics.refused.items():
         yield f"Refused: {name}. {reason}."
     if not metrics.curves and not metrics.refused:
         yield "No certificate was asked for."
 
 
-def guaranteed(curve: Curve) -> str:
-    """A curve in one sentence."""
+def curve_sentence(curve: Curve) -> str:
+    """Describe a curve in one sentence."""
     told = [(at, value) for at, value in zip(curve.radii, curve.certified_accuracy, strict=True) if at > 0]
     values = [f"{percent(value)} up to {radius(at, curve.level)}" for at, value in told[:SHOWN_RADII]]
     much = ", ".join(values) or f"{percent(curve.certified_accuracy[0])} at radius 0"
@@ -108,14 +108,14 @@ def guaranteed(curve: Curve) -> str:
 
 
 def basis(curve: Curve) -> str:
-    """What a number of a curve rests on, in a few words."""
+    """Describe what the numbers of a curve rest on, in a few words."""
     reading = f", read {' and '.join(curve.directions)}" if curve.directions else ""
     when = f", attacks in {curve.rounds}" if curve.rounds else ""
     return f"{curve.statement} statement{reading}, {curve.clean_world} clean world{when}"
 
 
 def radius(value: float, level: str) -> str:
-    """A radius with its unit."""
+    """Write a radius with its unit."""
     if value == float("inf"):
         return "any change of poisoned inputs" if level == "feature" else "any number"
     if level == "client":
@@ -124,7 +124,7 @@ def radius(value: float, level: str) -> str:
 
 
 def percent(share: float) -> str:
-    """A share of samples.
+    """Write a share of samples in percent.
 
     >>> percent(0.5), percent(1 / 3), percent(1.0)
     ('50%', '33.3%', '100%')
@@ -132,26 +132,26 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f}".removesuffix(".0") + "%"
 
 
-def counted(number: int, noun: str) -> str:
-    """A number of things.
+def count_text(number: int, noun: str) -> str:
+    """Write a number of things.
 
-    >>> counted(1, "client"), counted(1200, "round")
+    >>> count_text(1, "client"), count_text(1200, "round")
     ('1 client', '1,200 rounds')
     """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def listed(numbers: Sequence[object], most: int = 6) -> str:
-    """Some numbers or names, the first of them if they are many.
+def first_few(numbers: Sequence[object], most: int = 6) -> str:
+    """Write some numbers or names, only the first if there are many.
 
-    >>> listed(range(10))
+    >>> first_few(range(10))
     '0, 1, 2, 3, 4, 5, ...'
     """
     return ", ".join(map(str, numbers[:most])) + (", ..." if len(numbers) > most else "")
 
 
 def rounds(numbers: Sequence[int]) -> str:
-    """Rounds in a few words.
+    """Write rounds in a few words.
 
     >>> rounds([30]), rounds([3, 4, 5]), rounds([1, 7])
     ('round 30', 'rounds 3 to 5', 'rounds 1, 7')
@@ -160,4 +160,4 @@ def rounds(numbers: Sequence[int]) -> str:
         return f"round {numbers[0]}"
     if len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1:
         return f"rounds {numbers[0]} to {numbers[-1]}"
-    return f"rounds {listed(numbers)}"
+    return f"rounds {first_few(numbers)}"

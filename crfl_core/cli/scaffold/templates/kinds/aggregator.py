@@ -12,19 +12,20 @@ from pydantic import Field
 class MyPlugin(Aggregator):
     """Mean in which an update that is longer than `bound` counts as zero.
 
-    `aggregate = 1/n sum_i [||u_i|| <= bound] u_i`. Who is left out keeps the share 1/n, so nobody else gains weight.
+    `aggregate = 1/n sum_i [||u_i|| <= bound] u_i`. A client that is left out keeps its share 1/n, so no other client
+    gains weight.
     """
 
     bound: float = Field(1.0, gt=0, description="norm of the longest update that counts")
 
     def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
-        """The mean, and the weight with which each client entered it."""
+        """Return the mean, and the weight of each client in it."""
         lengths = torch.linalg.vector_norm(updates.values, dim=1)
         weights = (lengths <= self.bound).double() / len(lengths)
         return RuleResult(update=weights.to(updates.values) @ updates.values, weights=weights, state=state)
 
     def breakdown(self, clients: Clients, aggregate: RuleResult, update_bound: float) -> NDArray[np.float64]:  # noqa: ARG002
-        """How far 0, 1, 2, ... arbitrary clients can move the mean; certificates rely on this.
+        """Return how far 0, 1, 2, ... arbitrary clients can move the mean; certificates rely on this.
 
         With and without the attack a client adds a vector of norm at most `bound / n`, and whether others count does
         not depend on it: each attacker moves the mean by at most twice that.

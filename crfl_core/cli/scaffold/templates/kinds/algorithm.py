@@ -8,7 +8,7 @@ from pydantic import Field
 
 
 class MyPlugin(LocalAlgorithm):
-    """SGD whose steps have a length of their own: every direction is as long as the mean gradient length so far.
+    """SGD with steps of averaged length: every direction is as long as the mean gradient so far.
 
     Of such an algorithm no certificate knows what honest updates are. If yours is SGD with a pull toward the broadcast
     model, derive from ProximalAlgorithm and name its weight: then the core makes the steps, and certificates hold.
@@ -17,7 +17,7 @@ class MyPlugin(LocalAlgorithm):
     memory: float = Field(0.9, ge=0, lt=1, description="what a step keeps of the mean length before it")
 
     def direction(self, step: LocalStep, state: State) -> StepDirection:
-        """Tensors are (R, n, P), R models of n clients: work along the last axis only. The core multiplies by rates."""
+        """Return the direction. Tensors are (R, n, P), R models of n clients: work along the last axis only."""
         length = torch.linalg.vector_norm(step.gradient, dim=-1, keepdim=True)
         mean = self.memory * state["mean"] + (1.0 - self.memory) * length if state else length
         direction = step.gradient * (mean / length.clamp(min=torch.finfo(length.dtype).tiny))

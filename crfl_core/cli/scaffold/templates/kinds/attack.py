@@ -19,7 +19,7 @@ class MyPlugin(Attack):
     target: int = Field(0, ge=0, description="the class that they get")
 
     def prepare(self, data: FederatedData, streams: Streams) -> State:  # noqa: ARG002 - nothing is drawn
-        """Called once before training; what it returns is handed to `poison`."""
+        """Return what `poison` receives as its state. Called once, before training."""
         for option in ("source", "target"):
             if getattr(self, option) >= data.facts.classes:
                 found = getattr(self, option)
@@ -27,5 +27,5 @@ class MyPlugin(Attack):
         return {}
 
     def poison(self, batches: Batches, state: State) -> Batches:  # noqa: ARG002 - remembers nothing
-        """The attackers' batches of a round, as new tensors where something changes."""
+        """Poison the attackers' batches of a round, in new tensors where something changes."""
         return replace(batches, y=torch.where(batches.y == self.source, self.target, batches.y))

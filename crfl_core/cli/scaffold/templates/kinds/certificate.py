@@ -27,7 +27,7 @@ from crfl_core.extend import (
 
 
 class MyPlugin(Certificate):
-    """Arbitrary clients in the final round: so many could not have changed the prediction of a linear model.
+    """Number of arbitrary clients in the final round that cannot change the prediction of a linear model.
 
     Until the final round the runs with and without the attack are the same. There a client of weight p whose update is
     capped at U moves the model by at most `2 p U`, which the clip does not increase, and a linear model that moves by D
@@ -38,15 +38,15 @@ class MyPlugin(Certificate):
     statement: ClassVar = "pathwise"
 
     def stages_to_add(self, cap_updates: bool | None) -> tuple[Mapping[str, Any], ...]:  # noqa: ARG002 - always
-        """The cap that the proof uses, where honest clients do not notice it."""
+        """Return the cap that the proof uses, which leaves honest clients as they are."""
         return ({"type": "update-cap", "bound": "known"},)
 
     def request(self, ledger: Ledger, threat: Threat, settings: VoteSettings) -> VoteRequest:  # noqa: ARG002
-        """The logits of the final model on every test set."""
+        """Ask for the logits of the final model on every test set."""
         return VoteRequest("logits")
 
     def audit(self, ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
-        """Everything that the proof in the docstring uses. What fails refuses the certificate and says why."""
+        """Check every assumption of the proof. A failed check refuses the certificate and says why."""
         facts, final = ledger.facts, ledger.rounds[-1]
         clients = ledger.clients.of_round(facts.rounds)
         independent = final.depends != "all" and final.weights_from == "chain" and not facts.rejects
@@ -91,7 +91,7 @@ class MyPlugin(Certificate):
         )
 
     def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:  # noqa: ARG002
-        """For all samples at once: the largest number of the worst clients that the margin outweighs."""
+        """Return, for every sample, the largest number of the worst clients that the margin outweighs."""
         logits, norms = votes.expect(LogitVotes).logits, np.hypot(votes.input_norms, bias_input(ledger))
         clients = ledger.clients.of_round(ledger.facts.rounds)
         worst_first = np.sort(2.0 * clients.weight_bound * clients.cap)[::-1]

@@ -20,7 +20,7 @@ class MyPlugin(Dataset):
     seed: int = Field(0, ge=0, description="draws centres and samples")
 
     def read(self) -> Data:
-        """Raw arrays, one row per sample, and the box they lie in. Scaling and subsets are done by the base class."""
+        """Return raw arrays, one row per sample, and their domain. The base class scales and cuts them."""
         generator = np.random.default_rng(self.seed)
         centres = generator.uniform(0.2, 0.8, (self.classes, self.features))
         test, total = -(-self.per_class // 3), self.per_class + -(-self.per_class // 3)

@@ -9,7 +9,7 @@ from pydantic import Field, PrivateAttr
 
 
 class MyPlugin(Engine):
-    """Trains clients in this process, the last ones first: no result depends on who trains when.
+    """Trains clients in this process, in reverse order: no result depends on the order.
 
     An engine for other processes sends `Job.specification` there, opens it with `crfl_core.extend.open_job`, and lets
     every process train a part.
@@ -20,15 +20,15 @@ class MyPlugin(Engine):
     _job: Job | None = PrivateAttr(default=None)
 
     def open(self, job: Job) -> None:
-        """What the engine holds while it is open lives in private attributes: options are frozen."""
+        """Keep the job in a private attribute: options are frozen."""
         self._job = job
 
     def train(self, task: TrainingTask) -> Iterator[LocalUpdates]:
-        """Every participant exactly once, in parts, in any order."""
+        """Train every participant exactly once, in parts, in any order."""
         assert self._job is not None
         for part in reversed(task.parts(self.at_once)):
             yield self._job.train(task, part)
 
     def close(self) -> None:
-        """Called once, also after an error."""
+        """Release the job. Called once, also after an error."""
         self._job = None

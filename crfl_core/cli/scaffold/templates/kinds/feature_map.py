@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 class BoundSquash(BoundMap):
-    """`tanh(slope x)` for inputs of a known size."""
+    """Map `tanh(slope x)` for inputs of a known size."""
 
     def __init__(self, inputs: int, slope: float) -> None:
         self.outputs = inputs
@@ -19,11 +19,11 @@ class BoundSquash(BoundMap):
         self._slope = slope
 
     def __call__(self, x: Tensor) -> Tensor:
-        """(..., inputs) -> (..., inputs)."""
+        """Map (..., inputs) to (..., inputs)."""
         return torch.tanh(self._slope * x)
 
     def norm_bound(self, inputs: float) -> float:
-        """No output is longer than the input times the slope, and no coordinate is above 1."""
+        """Bound the output: at most slope times the input, and no coordinate above 1."""
         return min(self._slope * inputs, math.sqrt(self.outputs))
 
 
@@ -36,5 +36,5 @@ class MyPlugin(FeatureMap):
     slope: float = Field(1.0, gt=0, description="slope at zero, the Lipschitz constant")
 
     def bind(self, inputs: int) -> BoundMap:
-        """The map for inputs of this size."""
+        """Return the map for inputs of this size."""
         return BoundSquash(inputs, self.slope)

@@ -17,7 +17,7 @@ class MyPlugin(Model):
     width: int = Field(32, ge=1, description="units of the hidden layer")
 
     def build(self, facts: DataFacts) -> BoundModel:
-        """The model for inputs and classes like these, from a function that makes a fresh module."""
+        """Return the model for these inputs and classes, from a function that makes a fresh module."""
         return ModuleModel(
             lambda: nn.Sequential(
                 nn.Linear(facts.inputs, self.width),

@@ -7,7 +7,7 @@ from pydantic import Field
 
 
 class MyPlugin(FixedRate):
-    """A rate of the server that grows from round to round, up to 1.
+    """Rate of the server that grows from round to round, up to 1.
 
     `w_t = w + min(1, t / rounds) aggregate` in round t. To look at the aggregate, or to remember earlier ones, derive
     from ServerOptimiser: certificates that need a plain step are refused then.
@@ -16,5 +16,5 @@ class MyPlugin(FixedRate):
     rounds: int = Field(5, ge=1, description="rounds until the rate is 1")
 
     def rate(self, facts: RoundFacts) -> float:
-        """The rate of this round, from facts alone; the core multiplies. Up to 1 all certificates hold."""
+        """Return the rate of this round, from facts alone. Up to 1 all certificates hold."""
         return min(1.0, facts.number / self.rounds)

@@ -18,7 +18,7 @@ class MyPlugin(Partitioner):
     shards: int = Field(2, ge=1, description="shards per client")
 
     def split(self, data: Data, streams: Streams) -> tuple[NDArray[np.int64], ...]:
-        """The rows of `data.x` that each client holds. Randomness comes from `streams`, so a seed repeats it."""
+        """Return the rows of `data.x` of each client. Randomness comes from `streams`, so a seed repeats it."""
         pieces = self.clients * self.shards
         if pieces > len(data.y):
             raise OptionError("shards", f"found {self.shards}: {pieces} shards for only {len(data.y)} samples")

@@ -17,7 +17,7 @@ class MyPlugin(Stage):
     factor: float = Field(2.0, gt=0, description="how much longer than the median an update may be")
 
     def transform(self, updates: ClientUpdates, state: State) -> StageResult:
-        """Shortened copies, and the factor of each as the diagonal of the mixing matrix."""
+        """Return shortened copies, and their factors as the diagonal of the mixing matrix."""
         lengths = torch.linalg.vector_norm(updates.values.double(), dim=1)
         longest = self.factor * lengths.median()
         factors = torch.where(lengths > longest, longest / lengths, 1.0).to(updates.values)

@@ -16,12 +16,12 @@ class MyPlugin(Tracker):
 
     @hookimpl
     def crfl_run_started(self, run: RunContext) -> None:
-        """A new run begins with the header."""
+        """Write the header when a new run begins."""
         if run.resumed_from == 0:
             (run.path / self.file).write_text("round,norm,clip_norm\n", encoding="utf-8")
 
     @hookimpl
     def crfl_round_finished(self, run: RunContext, record: RoundRecord) -> None:
-        """One line per round."""
+        """Write one line per round."""
         with (run.path / self.file).open("a", encoding="utf-8") as file:
             file.write(f"{record.round},{record.norm_before_clip},{record.clip_norm}\n")

@@ -1,0 +1,104 @@
+"""Story of `crfl demo`: a federation without a defence, with one, and with a proof."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from crfl_core import RunResult
+    from crfl_core.reporting.metrics import Curve
+
+CONFIG = Path(__file__).with_name("demo.toml")
+CHART_LINES = 5
+BAR_WIDTH = 6
+EIGHTHS = " ▁▂▃▄▅▆▇█"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One federation of the story: its name, and its difference from the undefended one."""
+
+    name: str
+    what: str
+    overrides: tuple[str, ...] = ()
+
+
+ROWS = (
+    Row("undefended", "averaging"),
+    Row("defended", "RFA", ('aggregation=["rfa"]',)),
+    Row("certified", "vote of groups", ("groups={count=10}", 'certificates=["group-vote"]')),
+)
+
+
+def story_lines(results: Sequence[RunResult], *, plain: bool) -> Iterator[str]:
+    """Yield the story, line by line."""
+    yield "Ten clients learn to read digits. One of them plants a backdoor: an image with a"
+    yield "small mark is to be taken for a 0."
+    yield ""
+    yield from table(results)
+    yield ""
+    curve = clean_curve(results[-1])
+    assert curve is not None
+    yield "Proved: read right, whatever this many of the ten clients do, in every round:"
+    yield from chart(curve.certified_accuracy, [f"{radius:g}" for radius in curve.radii], plain=plain)
+    yield ""
+    yield "The defence stopped this one attack. The proof covers any attack by that many clients."
+
+
+def table(results: Sequence[RunResult]) -> Iterator[str]:
+    """Yield a row for each federation: accuracy, backdoor success, and what is proved against 1, 2, 3 clients."""
+    yield f"{'':28}{'accuracy':>8}{'backdoor':>10}   proved against 1, 2, 3 clients"
+    for row, result in zip(ROWS, results, strict=True):
+        metrics = result.metrics
+        assert metrics.backdoor is not None
+        numbers = f"{percent(metrics.accuracy):>8}{percent(metrics.backdoor.success_rate):>10}"
+        yield f"  {row.name:<11}{row.what:<15}{numbers}   {proved_text(clean_curve(result))}"
+
+
+def proved_text(curve: Curve | None) -> str:
+    """Write what is proved against 1, 2 and 3 clients, in a row."""
+    if curve is None:
+        return "nothing"
+    known = dict(zip(curve.radii, curve.certified_accuracy, strict=True))
+    return "  ".join(percent(known[number]) for number in (1, 2, 3))
+
+
+def clean_curve(result: RunResult) -> Curve | None:
+    """Return the certified curve of the clean test images; None if there is none."""
+    return next((curve for curve in result.metrics.curves if curve.test_set == "clean"), None)
+
+
+def percent(share: float) -> str:
+    """Write a share in percent.
+
+    >>> percent(0.9359)
+    '93.6 %'
+    """
+    return f"{share:.1%}".replace("%", " %")
+
+
+def chart(shares: Sequence[float], labels: Sequence[str], *, plain: bool = False) -> Iterator[str]:
+    """Draw shares between 0 and 1 as bars, with their labels below; `plain` uses ASCII alone.
+
+    >>> print("\\n".join(chart([1.0, 0.5], ["0", "1"], plain=True)))
+    100 %  ####
+           ####
+           ####    ####
+           ####    ####
+      0 %  ####    ####
+            0       1
+    """
+    for level in reversed(range(CHART_LINES)):
+        axis = {CHART_LINES - 1: "100 %", 0: "  0 %"}.get(level, "     ")
+        bars = (block(share * CHART_LINES - level, plain=plain) * (BAR_WIDTH - 2) for share in shares)
+        yield f"{axis}  {'    '.join(bars)}".rstrip()
+    yield " " * 7 + "    ".join(f"{label:^{BAR_WIDTH - 2}}" for label in labels).rstrip()
+
+
+def block(height: float, *, plain: bool) -> str:
+    """Return one character of a bar: how much of its line is filled."""
+    filled = min(1.0, max(0.0, height))
+    return ("#" if filled >= 0.5 else " ") if plain else EIGHTHS[round(filled * 8)]
